@@ -1,0 +1,343 @@
+//! One connection as one side sees it: a ring to write, a ring to read, and the bells.
+//!
+//! A channel may be used from many threads: one at a time sends, one at a time
+//! receives, and neither keeps the other waiting for more than a copy.
+
+use crate::bell::Bells;
+use crate::clock;
+use crate::frame::{FrameReader, FrameWriter, Header, Kept};
+use crate::region::{Direction, MappedRing, Region};
+use crate::ring::{Consumer, Producer, RingMemory, Violation};
+use crate::spin::Spin;
+use crate::wait;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How often a spinning wait looks at the clock, in looks at the ring.
+pub(crate) const LOOKS_PER_CLOCK: u32 = 32;
+
+/// How this side sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// In an event loop that has the eventfd among its readers.
+    Loop,
+    /// In a thread, on the semaphore.
+    Thread,
+}
+
+impl Sleep {
+    fn flag(self) -> u32 {
+        match self {
+            Sleep::Loop => wait::ON_EVENTFD,
+            Sleep::Thread => wait::ON_SEMAPHORE,
+        }
+    }
+}
+
+/// Why a frame was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The channel was closed by its owner.
+    Closed,
+    /// The payload is over the limit. Nothing was sent; the channel goes on.
+    Oversize {
+        /// Its length, in bytes.
+        len: usize,
+        /// The limit, in bytes.
+        max: usize,
+    },
+    /// The peer broke the rules.
+    Violation(Violation),
+}
+
+impl From<Violation> for SendError {
+    fn from(violation: Violation) -> Self {
+        SendError::Violation(violation)
+    }
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is in the ring, and the peer was awake.
+    Hot,
+    /// It is in the ring, and the peer had to be woken.
+    Rang,
+    /// There was no room. It is kept and goes out as the peer reads.
+    Kept,
+}
+
+/// The receiving end and what it knows of its rhythm.
+pub struct Receiver {
+    reader: FrameReader<MappedRing>,
+    spin: Spin,
+    /// When we last sent, or last got a frame, in nanoseconds.
+    since: u64,
+}
+
+impl Receiver {
+    /// See [`FrameReader::peek`].
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Header>, Violation> {
+        self.reader.peek()
+    }
+
+    /// See [`FrameReader::take`].
+    #[inline]
+    pub fn take(&mut self, payload: &mut [u8]) {
+        self.reader.take(payload);
+    }
+}
+
+/// One side of a connection.
+pub struct Channel {
+    writer: Mutex<FrameWriter<MappedRing>>,
+    receiver: Mutex<Receiver>,
+    /// Whether frames are kept for want of room. Only ever a hint to look.
+    stalled: AtomicBool,
+    closed: AtomicBool,
+    /// What the peer did wrong as we sent; whoever receives is told.
+    fault: OnceLock<Violation>,
+    max_frame: usize,
+    ours: Bells,
+    theirs: Bells,
+    sleep: Sleep,
+}
+
+/// Nothing of ours panics while it holds one of the locks, but a poisoned one is no reason to stop.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Channel {
+    /// The side of `region` that writes in `direction`.
+    ///
+    /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload
+    /// accepted, in bytes.
+    pub fn new(
+        region: Arc<Region>,
+        direction: Direction,
+        ours: Bells,
+        theirs: Bells,
+        sleep: Sleep,
+        max_frame: usize,
+        spin: u64,
+    ) -> Self {
+        let back = match direction {
+            Direction::ClientToServer => Direction::ServerToClient,
+            Direction::ServerToClient => Direction::ClientToServer,
+        };
+        let writer = FrameWriter::new(Producer::new(MappedRing::new(region.clone(), direction)));
+        let reader = FrameReader::new(Consumer::new(MappedRing::new(region, back)), max_frame);
+        Channel {
+            writer: Mutex::new(writer),
+            receiver: Mutex::new(Receiver {
+                reader,
+                spin: Spin::new(spin),
+                since: clock::now(),
+            }),
+            stalled: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            fault: OnceLock::new(),
+            max_frame,
+            ours,
+            theirs,
+            sleep,
+        }
+    }
+
+    /// Our eventfd, for the loop's reader to silence.
+    pub fn silence(&self) {
+        self.ours.eventfd.silence();
+    }
+
+    /// Sends a frame. `keep` makes the payload last, should there be no room now.
+    #[inline]
+    pub fn send(
+        &self,
+        opcode: u32,
+        id: u64,
+        payload: &[u8],
+        keep: impl FnOnce() -> Kept,
+    ) -> Result<Sent, SendError> {
+        // Relaxed: the owner closes it in the order of its own program.
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(SendError::Closed);
+        }
+        if payload.len() > self.max_frame {
+            return Err(SendError::Oversize {
+                len: payload.len(),
+                max: self.max_frame,
+            });
+        }
+        let mut writer = lock(&self.writer);
+        let sent = writer.send(opcode, id, payload).inspect_err(|&violation| {
+            let _ = self.fault.set(violation);
+        })?;
+        if !sent {
+            writer.keep(opcode, id, keep());
+            self.drain(&mut writer)?;
+            return Ok(Sent::Kept);
+        }
+        match wait::claim(writer.memory().reader_waits()) {
+            wait::AWAKE => Ok(Sent::Hot),
+            how => {
+                self.theirs.ring(how);
+                Ok(Sent::Rang)
+            }
+        }
+    }
+
+    /// What the peer did wrong as we sent to it.
+    #[inline]
+    pub fn fault(&self) -> Option<Violation> {
+        self.fault.get().copied()
+    }
+
+    /// Nothing is sent any more, and a thread that sleeps on this channel wakes.
+    pub fn close(&self) {
+        // Relaxed: see `send`.
+        self.closed.store(true, Ordering::Relaxed);
+        self.ours.semaphore.ring();
+    }
+
+    /// Sends what is kept, as far as there is room. True if nothing is kept any more.
+    pub fn flush(&self) -> Result<bool, Violation> {
+        // Relaxed: a frame is kept and flushed under the lock; a stale hint is corrected by
+        // the bell that the peer rings for room.
+        if !self.stalled.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        self.drain(&mut lock(&self.writer))
+    }
+
+    /// Whether frames are kept for want of room.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        // Relaxed: see `flush`.
+        self.stalled.load(Ordering::Relaxed)
+    }
+
+    /// Until all is sent, or we have said that we wait for room.
+    fn drain(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
+        loop {
+            if writer.flush()? {
+                let how = wait::claim(writer.memory().reader_waits());
+                self.theirs.ring(how);
+            }
+            let empty = writer.backlog() == 0;
+            // Relaxed: see `flush`.
+            self.stalled.store(!empty, Ordering::Relaxed);
+            if empty || writer.must_wait(self.sleep.flag())? {
+                return Ok(empty);
+            }
+        }
+    }
+
+    /// The receiving end, for one frame: peek, then take.
+    #[inline]
+    pub fn receiver(&self) -> MutexGuard<'_, Receiver> {
+        lock(&self.receiver)
+    }
+
+    /// After a frame was taken, or none was there: wakes the writer if it waits for room.
+    #[inline]
+    pub fn release(&self, receiver: &Receiver) {
+        if receiver.reader.has_room() {
+            let how = wait::claim_seen(receiver.reader.memory().writer_waits());
+            if how != wait::AWAKE {
+                self.theirs.ring(how);
+            }
+        }
+    }
+
+    /// Looks for a frame for as long as it pays. `sent` is what became of the frame that it answers.
+    ///
+    /// Returns whether a frame is there and the time at the last look at the clock.
+    pub fn spin(&self, sent: Sent) -> Result<(bool, u64), Violation> {
+        let mut receiver = lock(&self.receiver);
+        let start = clock::now();
+        receiver.since = start;
+        // Who had to be woken has not even begun: its answer is slept for.
+        let budget = if sent == Sent::Hot {
+            receiver.spin.budget()
+        } else {
+            0
+        };
+        let mut now = start;
+        let mut looks = 0u32;
+        loop {
+            if receiver.peek()?.is_some() {
+                receiver.spin.record(now - start);
+                return Ok((true, now));
+            }
+            looks += 1;
+            if budget == 0 {
+                return Ok((false, now));
+            }
+            if looks % LOOKS_PER_CLOCK == 0 {
+                self.release(&receiver);
+                now = clock::now();
+                if now - start > budget {
+                    return Ok((false, now));
+                }
+            }
+            spin_loop();
+        }
+    }
+
+    /// A frame came after a sleep: the rhythm takes note.
+    pub fn woke(&self, receiver: &mut Receiver) {
+        let now = clock::now();
+        let gap = now - receiver.since;
+        receiver.spin.record(gap);
+        receiver.since = now;
+    }
+
+    /// Says that we sleep, unless there is something to do: then false.
+    ///
+    /// With `reading` false we sleep for room alone and leave what comes in the ring.
+    pub fn park(&self, reading: bool) -> Result<bool, Violation> {
+        if self.is_stalled() && self.flush()? && !reading {
+            return Ok(false);
+        }
+        if !reading {
+            return Ok(true);
+        }
+        let mut receiver = lock(&self.receiver);
+        wait::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());
+        let arrived = receiver.peek()?.is_some();
+        if receiver.reader.has_room() {
+            let how = wait::claim(receiver.reader.memory().writer_waits());
+            self.theirs.ring(how);
+        }
+        if arrived {
+            wait::withdraw(receiver.reader.memory().reader_waits());
+        }
+        Ok(!arrived)
+    }
+
+    /// We are awake and need not be rung for what comes.
+    pub fn unpark(&self) {
+        wait::withdraw(lock(&self.receiver).reader.memory().reader_waits());
+    }
+
+    /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has
+    /// passed. True if a frame is there.
+    pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
+        self.flush()?;
+        if self.park(true)? {
+            self.ours.semaphore.wait(limit);
+            self.unpark();
+        }
+        self.flush()?;
+        let mut receiver = lock(&self.receiver);
+        let arrived = receiver.peek()?.is_some();
+        if arrived {
+            self.woke(&mut receiver);
+        }
+        Ok(arrived)
+    }
+}

@@ -1,0 +1,348 @@
+//! Frames over a ring: an opcode, an id and a payload, in order, of any size.
+//!
+//! A frame is two words and then its payload, filled up to a whole word:
+//!
+//! ```text
+//!   word 0   low half: length of the payload in bytes   high half: opcode
+//!   word 1   id
+//!   word 2…  payload
+//! ```
+//!
+//! A frame of up to half the ring is published whole. A larger one is published
+//! in pieces, as much as there is room for each time; the reader puts it together
+//! in private memory. So the ring bounds the shared memory, never the frame.
+
+use crate::ring::{Consumer, Producer, RingMemory, Violation, WORD, padded};
+use crate::wait;
+use std::collections::VecDeque;
+
+/// Bytes before the payload.
+pub const HEADER: usize = 2 * WORD;
+
+/// The largest piece of a frame that is set aside before its bytes have come: a
+/// peer that announces a huge frame and sends nothing costs us no more than this.
+const FIRST_RESERVE: usize = 1 << 20;
+
+/// What stands before a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is, to the layer above.
+    pub opcode: u32,
+    /// Which call it belongs to, to the layer above.
+    pub id: u64,
+    /// Bytes of payload.
+    pub len: usize,
+}
+
+/// A payload kept until there is room for it.
+pub type Kept = Box<dyn AsRef<[u8]> + Send>;
+
+struct Pending {
+    opcode: u32,
+    id: u64,
+    payload: Kept,
+    /// Bytes of header and payload that are published.
+    done: usize,
+}
+
+/// The sending end: writes what fits, keeps the rest in order.
+pub struct FrameWriter<M> {
+    ring: Producer<M>,
+    pending: VecDeque<Pending>,
+}
+
+impl<M: RingMemory> FrameWriter<M> {
+    /// Frames into `ring`.
+    pub fn new(ring: Producer<M>) -> Self {
+        FrameWriter {
+            ring,
+            pending: VecDeque::new(),
+        }
+    }
+
+    /// The memory that the ring lies in.
+    pub fn memory(&self) -> &M {
+        self.ring.memory()
+    }
+
+    /// Frames that wait for room, the one in pieces included.
+    #[inline]
+    pub fn backlog(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Publishes a frame if there is room for all of it and nothing waits before it.
+    #[inline]
+    pub fn send(&mut self, opcode: u32, id: u64, payload: &[u8]) -> Result<bool, Violation> {
+        let need = HEADER + padded(payload.len());
+        if !self.pending.is_empty() {
+            return Ok(false);
+        }
+        if need > self.ring.known_room() && need > self.ring.room()? {
+            return Ok(false);
+        }
+        self.put_header(opcode, id, payload.len());
+        self.ring.put(HEADER, payload);
+        self.ring.publish(need);
+        Ok(true)
+    }
+
+    /// Keeps a frame that [`FrameWriter::send`] had no room for; [`FrameWriter::flush`] sends it.
+    pub fn keep(&mut self, opcode: u32, id: u64, payload: Kept) {
+        self.pending.push_back(Pending {
+            opcode,
+            id,
+            payload,
+            done: 0,
+        });
+    }
+
+    /// Publishes as much as there is room for. True if anything was published.
+    pub fn flush(&mut self) -> Result<bool, Violation> {
+        let mut published = false;
+        while let Some(mut frame) = self.pending.pop_front() {
+            let room = self.ring.room()?;
+            let payload = (*frame.payload).as_ref();
+            let need = HEADER + padded(payload.len());
+            let whole = need <= self.ring.memory().capacity() / 2;
+            let piece = (need - frame.done).min(room);
+            if piece == 0 || (whole && piece < need) || (frame.done == 0 && piece < HEADER) {
+                self.pending.push_front(frame);
+                break;
+            }
+            let mut offset = 0;
+            if frame.done == 0 {
+                let len = payload.len();
+                self.put_header(frame.opcode, frame.id, len);
+                offset = HEADER;
+            }
+            let payload = (*frame.payload).as_ref();
+            let from = frame.done + offset - HEADER;
+            let to = (frame.done + piece - HEADER).min(payload.len());
+            self.ring.put(offset, &payload[from..to]);
+            self.ring.publish(piece);
+            published = true;
+            frame.done += piece;
+            if frame.done < need {
+                self.pending.push_front(frame);
+            }
+        }
+        Ok(published)
+    }
+
+    /// Says how we sleep for room, and looks again: true if there is still none worth writing into.
+    pub fn must_wait(&mut self, how: u32) -> Result<bool, Violation> {
+        wait::announce(self.ring.memory().writer_waits(), how);
+        let half = self.ring.memory().capacity() / 2;
+        if self.ring.room()? >= half {
+            wait::withdraw(self.ring.memory().writer_waits());
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn put_header(&mut self, opcode: u32, id: u64, len: usize) {
+        self.ring.put_word(0, len as u64 | (opcode as u64) << 32);
+        self.ring.put_word(WORD, id);
+    }
+}
+
+/// How far the next frame has come.
+enum Next {
+    /// Nothing of it was read.
+    Unknown,
+    /// All of it is in the ring; the header is our copy, and the one that counts.
+    InRing(Header),
+    /// It comes in pieces; these are the ones that came.
+    InPieces(Header, Vec<u8>),
+}
+
+/// The receiving end: finds whole frames, puts those together that come in pieces.
+pub struct FrameReader<M> {
+    ring: Consumer<M>,
+    max_frame: usize,
+    next: Next,
+}
+
+impl<M: RingMemory> FrameReader<M> {
+    /// Frames of up to `max_frame` bytes of payload from `ring`.
+    pub fn new(ring: Consumer<M>, max_frame: usize) -> Self {
+        FrameReader {
+            ring,
+            max_frame,
+            next: Next::Unknown,
+        }
+    }
+
+    /// The memory that the ring lies in.
+    pub fn memory(&self) -> &M {
+        self.ring.memory()
+    }
+
+    /// Whether at least half the ring is free, as far as is known: time to wake a waiting writer.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.ring.known() <= self.ring.memory().capacity() / 2
+    }
+
+    /// The next frame if all of it has come. It stays until [`FrameReader::take`].
+    ///
+    /// The header is read once, into private memory, and checked there.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Header>, Violation> {
+        match &mut self.next {
+            Next::Unknown => self.find(),
+            Next::InRing(header) => Ok(Some(*header)),
+            Next::InPieces(header, bytes) => {
+                let missing = header.len - bytes.len();
+                let piece = self.ring.available()?.min(padded(missing));
+                if piece > 0 {
+                    let from = bytes.len();
+                    bytes.resize(from + piece.min(missing), 0);
+                    self.ring.get(0, &mut bytes[from..]);
+                    self.ring.release(piece);
+                }
+                Ok((bytes.len() == header.len).then_some(*header))
+            }
+        }
+    }
+
+    #[inline]
+    fn find(&mut self) -> Result<Option<Header>, Violation> {
+        let mut known = self.ring.known();
+        if known < HEADER {
+            known = self.ring.available()?;
+            if known < HEADER {
+                return Ok(None);
+            }
+        }
+        let first = self.ring.get_word(0);
+        let len = (first & u32::MAX as u64) as usize;
+        if len > self.max_frame {
+            return Err(Violation::Oversize {
+                len: len as u64,
+                max: self.max_frame as u64,
+            });
+        }
+        let header = Header {
+            opcode: (first >> 32) as u32,
+            id: self.ring.get_word(WORD),
+            len,
+        };
+        let need = HEADER + padded(len);
+        if known >= need || self.ring.available()? >= need {
+            self.next = Next::InRing(header);
+            return Ok(Some(header));
+        }
+        self.ring.release(HEADER);
+        self.next = Next::InPieces(header, Vec::with_capacity(len.min(FIRST_RESERVE)));
+        self.peek()
+    }
+
+    /// Copies the payload of the frame that [`FrameReader::peek`] found, and gives its room back.
+    ///
+    /// # Panics
+    /// If no frame was found, or `payload` is not of the length that its header has.
+    #[inline]
+    pub fn take(&mut self, payload: &mut [u8]) {
+        match std::mem::replace(&mut self.next, Next::Unknown) {
+            Next::InRing(header) => {
+                assert_eq!(payload.len(), header.len, "as long as the header says");
+                self.ring.get(HEADER, payload);
+                self.ring.release(HEADER + padded(header.len));
+            }
+            Next::InPieces(header, bytes) => {
+                assert_eq!(bytes.len(), header.len, "peek found a whole frame");
+                payload.copy_from_slice(&bytes);
+            }
+            Next::Unknown => panic!("peek found no frame"),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ring::HeapMemory;
+    use std::sync::Arc;
+
+    type Writer = FrameWriter<Arc<HeapMemory>>;
+    type Reader = FrameReader<Arc<HeapMemory>>;
+
+    fn pair(capacity: usize, max_frame: usize) -> (Writer, Reader) {
+        let memory = Arc::new(HeapMemory::new(capacity));
+        let writer = FrameWriter::new(Producer::new(memory.clone()));
+        (writer, FrameReader::new(Consumer::new(memory), max_frame))
+    }
+
+    fn receive(reader: &mut Reader) -> Option<(u32, u64, Vec<u8>)> {
+        let header = reader.peek().unwrap()?;
+        let mut payload = vec![0; header.len];
+        reader.take(&mut payload);
+        Some((header.opcode, header.id, payload))
+    }
+
+    #[test]
+    fn frames_keep_their_order_and_their_bytes_whatever_their_size() {
+        let (mut writer, mut reader) = pair(256, 1 << 20);
+        let sizes = [
+            0, 1, 7, 8, 9, 100, 112, 113, 239, 240, 241, 256, 1000, 5, 70_000, 3,
+        ];
+        let frames: Vec<Vec<u8>> = sizes
+            .iter()
+            .map(|&n| (0..n).map(|i| (i * 31 + n) as u8).collect())
+            .collect();
+        for (id, payload) in frames.iter().enumerate() {
+            if writer.backlog() > 0 || !writer.send(9, id as u64, payload).unwrap() {
+                writer.keep(9, id as u64, Box::new(payload.clone()));
+            }
+        }
+        let mut received = Vec::new();
+        for _ in 0..10_000 {
+            while let Some(frame) = receive(&mut reader) {
+                received.push(frame);
+            }
+            writer.flush().unwrap();
+        }
+        assert_eq!(writer.backlog(), 0);
+        assert_eq!(received.len(), frames.len());
+        for (id, (got, want)) in received.iter().zip(&frames).enumerate() {
+            assert_eq!((got.0, got.1, &got.2), (9, id as u64, want));
+        }
+    }
+
+    #[test]
+    fn a_frame_over_the_limit_is_refused_before_memory_is_set_aside() {
+        let (mut writer, mut reader) = pair(64, 16);
+        assert!(writer.send(1, 1, &[0; 17]).unwrap());
+        assert_eq!(reader.peek(), Err(Violation::Oversize { len: 17, max: 16 }));
+    }
+
+    #[test]
+    fn a_frame_of_up_to_half_the_ring_is_never_cut() {
+        let (mut writer, mut reader) = pair(128, 1000);
+        assert!(writer.send(1, 1, &[1; 64]).unwrap());
+        assert!(!writer.send(1, 2, &[2; 48]).unwrap());
+        writer.keep(1, 2, Box::new(vec![2; 48]));
+        assert!(!writer.flush().unwrap());
+        assert!(writer.must_wait(wait::ON_EVENTFD).unwrap());
+        assert_eq!(receive(&mut reader), Some((1, 1, vec![1; 64])));
+        assert!(!writer.must_wait(wait::ON_EVENTFD).unwrap());
+        assert!(writer.flush().unwrap());
+        assert_eq!(receive(&mut reader), Some((1, 2, vec![2; 48])));
+    }
+
+    #[test]
+    fn a_header_changed_after_it_was_read_changes_nothing() {
+        let (mut writer, mut reader) = pair(128, 64);
+        assert!(writer.send(1, 1, &[5; 16]).unwrap());
+        let header = reader.peek().unwrap().unwrap();
+        reader
+            .memory()
+            .word(0)
+            .store(u64::MAX, crate::sync::Ordering::Relaxed);
+        assert_eq!(reader.peek().unwrap(), Some(header));
+        assert_eq!(receive(&mut reader), Some((1, 1, vec![5; 16])));
+    }
+}

@@ -1,0 +1,60 @@
+//! The native core of shmrpc: how frames cross from one process to another
+//! through memory that both have mapped, and how either side waits for them.
+//!
+//! It knows nothing of RPC. A *frame* is an opcode, an id and a payload, and
+//! all three are opaque here.
+//!
+//! # The contract
+//!
+//! * A [`region`] is one mapped segment. It holds two rings, one in each
+//!   direction, and nothing else. All access to it is atomic, so a peer that
+//!   scribbles over it can make us read wrong values but cannot make the
+//!   program undefined.
+//! * A [`ring`] has one writer and one reader. Each index has one writer, which
+//!   keeps the true value in private memory; what stands in the segment is only
+//!   an announcement. What the *peer* announces is a claim: it is checked, and
+//!   a false one is a [`Violation`], after which the ring must not be used.
+//! * A [`frame`] larger than the ring flows through it in pieces. Order is kept.
+//! * [`wait`] tells when a sleeper must be woken. A wake-up is a hint: whoever
+//!   wakes looks again. No lock lives in the segment, so no death can hold one.
+//! * [`spin`] tells when it pays to look again instead of sleeping.
+//! * [`channel`] puts these together for one connection, [`poll`] for many.
+//!
+//! ```
+//! use _core::frame::{FrameReader, FrameWriter};
+//! use _core::ring::{HeapMemory, Consumer, Producer};
+//! use std::sync::Arc;
+//!
+//! let memory = Arc::new(HeapMemory::new(1024));
+//! let mut writer = FrameWriter::new(Producer::new(memory.clone()));
+//! let mut reader = FrameReader::new(Consumer::new(memory), 64);
+//!
+//! assert!(writer.send(7, 1, b"hello").unwrap());
+//! let frame = reader.peek().unwrap().expect("a whole frame is there");
+//! assert_eq!((frame.opcode, frame.id, frame.len), (7, 1, 5));
+//! let mut payload = [0; 5];
+//! reader.take(&mut payload);
+//! assert_eq!(&payload, b"hello");
+//! assert!(reader.peek().unwrap().is_none());
+//! ```
+
+mod clock;
+mod sync;
+
+#[cfg(not(loom))]
+pub mod bell;
+#[cfg(not(loom))]
+pub mod channel;
+pub mod frame;
+#[cfg(not(loom))]
+pub mod poll;
+#[cfg(not(loom))]
+pub mod region;
+pub mod ring;
+pub mod spin;
+pub mod wait;
+
+#[cfg(all(feature = "python", not(loom)))]
+mod python;
+
+pub use ring::Violation;

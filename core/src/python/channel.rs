@@ -1,0 +1,248 @@
+//! `Channel`: one side of a connection.
+
+use crate::bell::{Bells, EventFd, Semaphore};
+use crate::channel::{self, Receiver, SendError, Sent, Sleep};
+use crate::frame::{Header, Kept};
+use crate::poll::SLICE;
+use crate::region::{Direction, Region};
+use crate::ring::Violation;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use std::ffi::CString;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pyo3::create_exception!(
+    _core,
+    ChannelError,
+    pyo3::exceptions::PyException,
+    "The peer or the segment broke the rules; the channel must not be used any more."
+);
+
+pyo3::create_exception!(
+    _core,
+    Oversize,
+    pyo3::exceptions::PyException,
+    "The payload is over the channel's limit. Nothing was sent."
+);
+
+pub(super) fn unsent(error: SendError) -> PyErr {
+    match error {
+        SendError::Closed => ChannelError::new_err("the channel is closed"),
+        SendError::Oversize { len, max } => {
+            Oversize::new_err(format!("{len} bytes, the limit is {max}"))
+        }
+        SendError::Violation(violation) => broken(violation),
+    }
+}
+
+pub(super) fn broken(violation: Violation) -> PyErr {
+    ChannelError::new_err(violation.to_string())
+}
+
+/// Takes the frame that was found and gives it to Python: its opcode, id and payload.
+pub(super) fn take<'py>(
+    py: Python<'py>,
+    channel: &channel::Channel,
+    receiver: &mut Receiver,
+    header: Header,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let payload = PyBytes::new_with(py, header.len, |bytes| {
+        receiver.take(bytes);
+        Ok(())
+    })?;
+    channel.release(receiver);
+    Ok(payload)
+}
+
+/// A copy of a payload that there was no room for.
+pub(super) fn keep(payload: &[u8]) -> Kept {
+    Box::new(payload.to_vec())
+}
+
+/// A duplicate of `fd` that is ours.
+fn duplicate(fd: i32) -> PyResult<OwnedFd> {
+    // SAFETY: the caller keeps `fd` open during the call; a closed one is an error from dup.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fd.try_clone_to_owned().map_err(PyOSError::new_err)
+}
+
+fn bells(eventfd: i32, semaphore: &str) -> PyResult<Bells> {
+    let name = CString::new(semaphore)?;
+    let semaphore = Semaphore::open(&name).map_err(|error| {
+        PyOSError::new_err((
+            error.raw_os_error(),
+            error.to_string(),
+            semaphore.to_owned(),
+        ))
+    })?;
+    Ok(Bells {
+        eventfd: EventFd::new(duplicate(eventfd)?),
+        semaphore,
+    })
+}
+
+/// One side of a connection: frames to the peer and from it.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Channel {
+    pub(super) inner: Arc<channel::Channel>,
+    sleep: Sleep,
+    /// When the loop last had its turn, in nanoseconds.
+    slice: AtomicU64,
+}
+
+impl Channel {
+    fn receive_one<'py>(&self, py: Python<'py>) -> PyResult<Option<(Header, Bound<'py, PyBytes>)>> {
+        let mut receiver = self.inner.receiver();
+        match receiver.peek().map_err(broken)? {
+            Some(header) => {
+                let payload = take(py, &self.inner, &mut receiver, header)?;
+                Ok(Some((header, payload)))
+            }
+            None => {
+                self.inner.release(&receiver);
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn frame<'py>(
+    py: Python<'py>,
+    header: Header,
+    payload: Bound<'py, PyBytes>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    (header.opcode, header.id, payload).into_pyobject(py)
+}
+
+#[pymethods]
+impl Channel {
+    #[new]
+    #[pyo3(signature = (*, segment, capacity, server, own_eventfd, peer_eventfd, own_semaphore, peer_semaphore, blocking, max_frame, spin))]
+    #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
+    fn new(
+        segment: i32,
+        capacity: usize,
+        server: bool,
+        own_eventfd: i32,
+        peer_eventfd: i32,
+        own_semaphore: &str,
+        peer_semaphore: &str,
+        blocking: bool,
+        max_frame: usize,
+        spin: f64,
+    ) -> PyResult<Self> {
+        // SAFETY: the caller keeps `segment` open during the call.
+        let file = unsafe { BorrowedFd::borrow_raw(segment) };
+        let (region, direction) = if server {
+            (Region::create(file, capacity), Direction::ServerToClient)
+        } else {
+            (Region::open(file, capacity), Direction::ClientToServer)
+        };
+        let region = region.map_err(|error| ChannelError::new_err(error.to_string()))?;
+        let sleep = if blocking { Sleep::Thread } else { Sleep::Loop };
+        let inner = channel::Channel::new(
+            region,
+            direction,
+            bells(own_eventfd, own_semaphore)?,
+            bells(peer_eventfd, peer_semaphore)?,
+            sleep,
+            max_frame,
+            (spin * 1e3) as u64,
+        );
+        Ok(Channel {
+            inner: Arc::new(inner),
+            sleep,
+            slice: AtomicU64::new(0),
+        })
+    }
+
+    /// Sends a frame. False if it is kept for want of room; it goes out as the peer reads.
+    fn send(&self, py: Python<'_>, opcode: u32, id: u64, payload: &[u8]) -> PyResult<bool> {
+        let sent = py.detach(|| self.inner.send(opcode, id, payload, || keep(payload)));
+        Ok(sent.map_err(unsent)? != Sent::Kept)
+    }
+
+    /// Sends a frame and looks for its answer for as long as that pays.
+    ///
+    /// The answer with opcode 0 comes back as its payload alone. Any other frame, and also the
+    /// answer once the loop has waited for its turn too long, comes as (opcode, id, payload).
+    /// None if nothing came in time.
+    fn exchange<'py>(
+        &self,
+        py: Python<'py>,
+        opcode: u32,
+        id: u64,
+        payload: &[u8],
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let found = py.detach(|| {
+            let sent = self.inner.send(opcode, id, payload, || keep(payload))?;
+            Ok(self.inner.spin(sent)?)
+        });
+        let (arrived, now) = found.map_err(unsent)?;
+        if !arrived {
+            return Ok(None);
+        }
+        let Some((header, answer)) = self.receive_one(py)? else {
+            return Ok(None);
+        };
+        // Relaxed: only the loop's own thread uses it.
+        let slice = self.slice.load(Ordering::Relaxed);
+        let over = self.sleep == Sleep::Loop && now.saturating_sub(slice) > SLICE;
+        if over {
+            self.slice.store(now, Ordering::Relaxed);
+        }
+        if header.opcode == 0 && header.id == id && !over {
+            return Ok(Some(answer.into_any()));
+        }
+        Ok(Some(frame(py, header, answer)?.into_any()))
+    }
+
+    /// The next frame that is there, as (opcode, id, payload), or None.
+    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        match self.receive_one(py)? {
+            Some((header, payload)) => Ok(Some(frame(py, header, payload)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Our eventfd rang: silences it, and sends what was kept as far as there is room now.
+    fn wake(&self) -> PyResult<()> {
+        self.inner.silence();
+        let mut receiver = self.inner.receiver();
+        if receiver.peek().map_err(broken)?.is_some() {
+            self.inner.woke(&mut receiver);
+        }
+        drop(receiver);
+        self.inner.flush().map_err(broken)?;
+        Ok(())
+    }
+
+    /// Says that we sleep: the peer will ring. False if there is something to do first.
+    fn park(&self) -> PyResult<bool> {
+        self.inner.park(true).map_err(broken)
+    }
+
+    /// We are awake and look for ourselves: the peer need not ring.
+    fn unpark(&self) {
+        self.inner.unpark();
+    }
+
+    /// Nothing is sent any more, and a thread that waits here wakes.
+    fn close(&self) {
+        self.inner.close();
+    }
+
+    /// Blocks until a frame is there or `limit` seconds have passed; the frame, or None.
+    ///
+    /// A signal ends the wait; what its handler raises is raised here.
+    fn wait<'py>(&self, py: Python<'py>, limit: f64) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let limit = Duration::from_secs_f64(limit);
+        let arrived = py.detach(|| self.inner.sleep(limit)).map_err(broken)?;
+        py.check_signals()?;
+        if arrived { self.receive(py) } else { Ok(None) }
+    }
+}

@@ -1,0 +1,72 @@
+//! The Python module `shmrpc._core`: thin, and the only place that knows PyO3.
+//!
+//! The GIL is let go around anything that can wait, and before anything is
+//! published: in one process the peer needs it to answer.
+
+mod channel;
+mod poller;
+
+use pyo3::prelude::*;
+
+/// The native core of shmrpc.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::channel::{Channel, ChannelError, Oversize};
+    #[pymodule_export]
+    use super::poller::Poller;
+
+    use pyo3::prelude::*;
+
+    /// Bytes of a segment whose rings hold `capacity` bytes each.
+    #[pyfunction]
+    fn segment_size(capacity: usize) -> usize {
+        crate::region::size_for(capacity)
+    }
+
+    /// Lets two threads pass a word back and forth `rounds` times; nanoseconds for one round trip.
+    #[pyfunction]
+    fn ping_pong(py: Python<'_>, rounds: u32) -> f64 {
+        py.detach(|| super::floor::ping_pong(rounds))
+    }
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("PROTOCOL_VERSION", crate::region::VERSION)
+    }
+}
+
+mod floor {
+    //! What the machine itself takes, for the benchmark to hold the rest against.
+
+    use std::hint::spin_loop;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Instant;
+
+    #[repr(align(128))]
+    struct Line(AtomicU32);
+
+    /// Nanoseconds for a word there and back between two spinning threads.
+    pub(super) fn ping_pong(rounds: u32) -> f64 {
+        let there = Line(AtomicU32::new(0));
+        let back = Line(AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=rounds {
+                    while there.0.load(Ordering::Acquire) != round {
+                        spin_loop();
+                    }
+                    back.0.store(round, Ordering::Release);
+                }
+            });
+            let start = Instant::now();
+            for round in 1..=rounds {
+                there.0.store(round, Ordering::Release);
+                while back.0.load(Ordering::Acquire) != round {
+                    spin_loop();
+                }
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(rounds.max(1))
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! `Poller`: the frames of many channels, in turn.
+
+use super::channel::{Channel, ChannelError, broken, keep, take, unsent};
+use crate::channel::SendError;
+use crate::frame::Header;
+use crate::poll::{self, Found};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The receiving side of a server: the next frame on any of its channels.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Poller {
+    inner: Mutex<poll::Poller<Py<PyAny>>>,
+}
+
+impl Poller {
+    /// Never held while waiting for the GIL.
+    fn lock(&self) -> MutexGuard<'_, poll::Poller<Py<PyAny>>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn found<'py>(&self, py: Python<'py>, found: Found) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let inner = self.lock();
+        let (index, violation) = match found {
+            Found::Nothing => return Ok(None),
+            Found::Frame(index) => (index, None),
+            Found::Broken(index, violation) => (index, Some(violation)),
+        };
+        let (Some(key), Some(channel)) = (inner.key(index), inner.channel(index)) else {
+            return Ok(None);
+        };
+        let key = key.clone_ref(py).into_bound(py);
+        let channel = Arc::clone(channel);
+        drop(inner);
+        if let Some(violation) = violation {
+            let error = ChannelError::new_err(violation.to_string());
+            return Ok(Some(
+                (key, 0u32, 0u64, error.into_value(py)).into_pyobject(py)?,
+            ));
+        }
+        let mut receiver = channel.receiver();
+        let Some(header) = receiver.peek().map_err(broken)? else {
+            return Ok(None);
+        };
+        let payload = take(py, &channel, &mut receiver, header)?;
+        let Header { opcode, id, .. } = header;
+        Ok(Some((key, opcode, id, payload).into_pyobject(py)?))
+    }
+}
+
+#[pymethods]
+impl Poller {
+    #[new]
+    #[pyo3(signature = (*, spin))]
+    fn new(spin: f64) -> Self {
+        Poller {
+            inner: Mutex::new(poll::Poller::new((spin * 1e3) as u64)),
+        }
+    }
+
+    /// Adds a channel; `key` comes back with each of its frames. Returns its number.
+    fn add(&self, channel: &Channel, key: Py<PyAny>) -> usize {
+        self.lock().add(Arc::clone(&channel.inner), key)
+    }
+
+    /// Forgets the channel of this number.
+    fn remove(&self, index: usize) {
+        let key = self.lock().remove(index);
+        drop(key);
+    }
+
+    /// The eventfd of this channel rang.
+    fn wake(&self, index: usize) {
+        self.lock().wake(index);
+    }
+
+    /// Whether to look for more than what is there.
+    fn set_spinning(&self, spinning: bool) {
+        self.lock().spinning = spinning;
+    }
+
+    /// The next frame as (key, opcode, id, payload), or None when it is time to rest.
+    ///
+    /// A channel whose peer broke the rules comes as (key, 0, 0, ChannelError).
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let found = py.detach(|| self.lock().next());
+        self.found(py, found)
+    }
+
+    /// Sends a frame on `channel`, then [`Poller::next`].
+    fn send_next<'py>(
+        &self,
+        py: Python<'py>,
+        channel: &Channel,
+        opcode: u32,
+        id: u64,
+        payload: &[u8],
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let found = py.detach(
+            || match channel.inner.send(opcode, id, payload, || keep(payload)) {
+                Err(error @ SendError::Oversize { .. }) => Err(error),
+                // A violation is remembered: the next look at the channel finds it.
+                _ => Ok(self.lock().next()),
+            },
+        );
+        self.found(py, found.map_err(unsent)?)
+    }
+
+    /// Before the loop goes on: true if a bell will ring for the next frame, false if the
+    /// loop is to call again on its next turn.
+    fn rest(&self) -> bool {
+        self.lock().rest()
+    }
+}

@@ -1,0 +1,441 @@
+//! A ring of bytes between one writer and one reader, who do not trust each other.
+//!
+//! Both indices count bytes since the beginning and never wrap in practice (2^64
+//! bytes); the place of a byte is its index modulo the capacity. `head <= tail <=
+//! head + capacity` holds for honest peers. Everything moves in words of eight
+//! bytes, so an index is always a multiple of eight.
+//!
+//! # Orderings
+//!
+//! | access | ordering | why |
+//! |---|---|---|
+//! | words, both sides | Relaxed | they are ordered by the index that covers them |
+//! | writer stores `tail` | Release | the words before it are visible to whoever sees it |
+//! | reader loads `tail` | Acquire | pairs with it: the words below `tail` are the ones written |
+//! | reader stores `head` | Release | its reads of the words are over before the writer sees room |
+//! | writer loads `head` | Acquire | pairs with it: the new words are not written before those reads |
+//!
+//! Each side's own index is private; the copy in memory is never read back.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes in a word, the unit in which everything moves.
+pub const WORD: usize = 8;
+
+/// `len` rounded up to whole words.
+#[inline]
+pub const fn padded(len: usize) -> usize {
+    (len + WORD - 1) & !(WORD - 1)
+}
+
+/// What a peer announced that cannot be true. The connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// The peer's index is not a multiple of eight.
+    Misaligned {
+        /// The index it announced.
+        index: u64,
+    },
+    /// The peer's index went back, or beyond what the capacity allows.
+    OutOfRange {
+        /// The index it announced.
+        index: u64,
+        /// The least it could be.
+        low: u64,
+        /// The most it could be.
+        high: u64,
+    },
+    /// The peer announced a frame larger than the limit.
+    Oversize {
+        /// The length it announced, in bytes.
+        len: u64,
+        /// The limit, in bytes.
+        max: u64,
+    },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Violation::Misaligned { index } => {
+                write!(out, "ring index {index} is not a multiple of {WORD}")
+            }
+            Violation::OutOfRange { index, low, high } => {
+                write!(out, "ring index {index} is not between {low} and {high}")
+            }
+            Violation::Oversize { len, max } => {
+                write!(out, "frame of {len} bytes is over the limit of {max} bytes")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// The memory of one ring: where it lies is not the ring's concern.
+///
+/// The references that it hands out are to atomics only; memory that a peer can
+/// write is never borrowed in any other way.
+pub trait RingMemory {
+    /// Bytes the ring holds: a power of two, at least [`WORD`].
+    fn capacity(&self) -> usize;
+    /// The word at `index`, counted in words from the ring's start.
+    fn word(&self, index: usize) -> &AtomicU64;
+    /// Bytes written since the beginning. Stored by the writer alone.
+    fn tail(&self) -> &AtomicU64;
+    /// Bytes read since the beginning. Stored by the reader alone.
+    fn head(&self) -> &AtomicU64;
+    /// How the reader sleeps for bytes, see [`crate::wait`].
+    fn reader_waits(&self) -> &AtomicU32;
+    /// How the writer sleeps for room, see [`crate::wait`].
+    fn writer_waits(&self) -> &AtomicU32;
+}
+
+impl<M: RingMemory> RingMemory for Arc<M> {
+    #[inline]
+    fn capacity(&self) -> usize {
+        (**self).capacity()
+    }
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        (**self).word(index)
+    }
+    #[inline]
+    fn tail(&self) -> &AtomicU64 {
+        (**self).tail()
+    }
+    #[inline]
+    fn head(&self) -> &AtomicU64 {
+        (**self).head()
+    }
+    #[inline]
+    fn reader_waits(&self) -> &AtomicU32 {
+        (**self).reader_waits()
+    }
+    #[inline]
+    fn writer_waits(&self) -> &AtomicU32 {
+        (**self).writer_waits()
+    }
+}
+
+/// A ring in private memory: for tests, for loom, and for the example above.
+pub struct HeapMemory {
+    words: Vec<AtomicU64>,
+    tail: AtomicU64,
+    head: AtomicU64,
+    reader_waits: AtomicU32,
+    writer_waits: AtomicU32,
+}
+
+impl HeapMemory {
+    /// A ring of `capacity` bytes, a power of two and at least [`WORD`].
+    pub fn new(capacity: usize) -> Self {
+        assert!(capacity.is_power_of_two() && capacity >= WORD);
+        HeapMemory {
+            words: (0..capacity / WORD).map(|_| AtomicU64::new(0)).collect(),
+            tail: AtomicU64::new(0),
+            head: AtomicU64::new(0),
+            reader_waits: AtomicU32::new(0),
+            writer_waits: AtomicU32::new(0),
+        }
+    }
+}
+
+impl RingMemory for HeapMemory {
+    fn capacity(&self) -> usize {
+        self.words.len() * WORD
+    }
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words[index]
+    }
+    fn tail(&self) -> &AtomicU64 {
+        &self.tail
+    }
+    fn head(&self) -> &AtomicU64 {
+        &self.head
+    }
+    fn reader_waits(&self) -> &AtomicU32 {
+        &self.reader_waits
+    }
+    fn writer_waits(&self) -> &AtomicU32 {
+        &self.writer_waits
+    }
+}
+
+/// Checks a claimed index against what is possible.
+#[inline]
+fn check(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
+    if index % WORD as u64 != 0 {
+        return Err(Violation::Misaligned { index });
+    }
+    if index < low || index > high {
+        return Err(Violation::OutOfRange { index, low, high });
+    }
+    Ok(index)
+}
+
+/// The writing end. There is one per ring.
+pub struct Producer<M> {
+    memory: M,
+    mask: usize,
+    /// The true tail.
+    tail: u64,
+    /// The last head the reader announced that was possible.
+    head: u64,
+}
+
+impl<M: RingMemory> Producer<M> {
+    /// The writing end of an empty ring.
+    pub fn new(memory: M) -> Self {
+        let mask = memory.capacity() / WORD - 1;
+        Producer {
+            memory,
+            mask,
+            tail: 0,
+            head: 0,
+        }
+    }
+
+    /// The memory that the ring lies in.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Bytes that can be put now, as far as is known without looking.
+    #[inline]
+    pub fn known_room(&self) -> usize {
+        self.memory.capacity() - (self.tail - self.head) as usize
+    }
+
+    /// Bytes that can be put now. Looks at what the reader announced.
+    pub fn room(&mut self) -> Result<usize, Violation> {
+        // Acquire: the reader has done with the words below `head` (table above).
+        let claim = self.memory.head().load(Ordering::Acquire);
+        self.head = check(claim, self.head, self.tail)?;
+        Ok(self.known_room())
+    }
+
+    /// Puts a word `offset` bytes beyond the tail. The caller has made sure of the room.
+    #[inline]
+    pub fn put_word(&mut self, offset: usize, value: u64) {
+        let index = (self.tail as usize + offset) / WORD & self.mask;
+        // Relaxed: covered by the Release of `publish`.
+        self.memory.word(index).store(value, Ordering::Relaxed);
+    }
+
+    /// Puts bytes `offset` bytes beyond the tail, the last word filled up with zeros.
+    #[inline]
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let mut offset = offset;
+        let mut words = bytes.chunks_exact(WORD);
+        for word in &mut words {
+            let mut value = [0; WORD];
+            value.copy_from_slice(word);
+            self.put_word(offset, u64::from_ne_bytes(value));
+            offset += WORD;
+        }
+        let rest = words.remainder();
+        if !rest.is_empty() {
+            let mut value = [0; WORD];
+            value[..rest.len()].copy_from_slice(rest);
+            self.put_word(offset, u64::from_ne_bytes(value));
+        }
+    }
+
+    /// Announces `len` more bytes, a multiple of [`WORD`].
+    #[inline]
+    pub fn publish(&mut self, len: usize) {
+        debug_assert!(len % WORD == 0 && len <= self.known_room());
+        self.tail += len as u64;
+        // Release: the words are visible to whoever sees this tail (table above).
+        self.memory.tail().store(self.tail, Ordering::Release);
+    }
+}
+
+/// The reading end. There is one per ring.
+pub struct Consumer<M> {
+    memory: M,
+    mask: usize,
+    /// The true head.
+    head: u64,
+    /// The last tail the writer announced that was possible.
+    tail: u64,
+}
+
+impl<M: RingMemory> Consumer<M> {
+    /// The reading end of an empty ring.
+    pub fn new(memory: M) -> Self {
+        let mask = memory.capacity() / WORD - 1;
+        Consumer {
+            memory,
+            mask,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// The memory that the ring lies in.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Bytes that can be got now, as far as is known without looking.
+    #[inline]
+    pub fn known(&self) -> usize {
+        (self.tail - self.head) as usize
+    }
+
+    /// Bytes that can be got now. Looks at what the writer announced.
+    #[inline]
+    pub fn available(&mut self) -> Result<usize, Violation> {
+        // Acquire: the words below this tail are the ones written (table above).
+        let claim = self.memory.tail().load(Ordering::Acquire);
+        if claim != self.tail {
+            let high = self.head + self.memory.capacity() as u64;
+            self.tail = check(claim, self.tail, high)?;
+        }
+        Ok(self.known())
+    }
+
+    /// The word `offset` bytes beyond the head. The caller has made sure it is there.
+    #[inline]
+    pub fn get_word(&self, offset: usize) -> u64 {
+        let index = (self.head as usize + offset) / WORD & self.mask;
+        // Relaxed: covered by the Acquire of `available`.
+        self.memory.word(index).load(Ordering::Relaxed)
+    }
+
+    /// Copies the bytes `offset` bytes beyond the head out of the ring.
+    #[inline]
+    pub fn get(&self, offset: usize, bytes: &mut [u8]) {
+        let mut offset = offset;
+        let mut words = bytes.chunks_exact_mut(WORD);
+        for word in &mut words {
+            word.copy_from_slice(&self.get_word(offset).to_ne_bytes());
+            offset += WORD;
+        }
+        let rest = words.into_remainder();
+        if !rest.is_empty() {
+            let value = self.get_word(offset).to_ne_bytes();
+            let len = rest.len();
+            rest.copy_from_slice(&value[..len]);
+        }
+    }
+
+    /// Gives `len` bytes back to the writer, a multiple of [`WORD`].
+    #[inline]
+    pub fn release(&mut self, len: usize) {
+        debug_assert!(len % WORD == 0 && len <= self.known());
+        self.head += len as u64;
+        // Release: our reads are over before the writer sees the room (table above).
+        self.memory.head().store(self.head, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn pair(
+        capacity: usize,
+    ) -> (
+        Arc<HeapMemory>,
+        Producer<Arc<HeapMemory>>,
+        Consumer<Arc<HeapMemory>>,
+    ) {
+        let memory = Arc::new(HeapMemory::new(capacity));
+        (
+            memory.clone(),
+            Producer::new(memory.clone()),
+            Consumer::new(memory),
+        )
+    }
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_across_the_wrap() {
+        let (_, mut writer, mut reader) = pair(32);
+        for round in 0..100u8 {
+            let bytes: Vec<u8> = (0..round % 25).map(|i| i ^ round).collect();
+            let len = padded(bytes.len());
+            assert!(writer.room().unwrap() >= len);
+            writer.put(0, &bytes);
+            writer.publish(len);
+            assert_eq!(reader.available().unwrap(), len);
+            let mut out = vec![0; bytes.len()];
+            reader.get(0, &mut out);
+            reader.release(len);
+            assert_eq!(out, bytes);
+        }
+    }
+
+    #[test]
+    fn a_full_ring_has_no_room_until_it_is_read() {
+        let (_, mut writer, mut reader) = pair(16);
+        writer.put(0, &[1; 16]);
+        writer.publish(16);
+        assert_eq!(writer.room(), Ok(0));
+        reader.available().unwrap();
+        reader.release(8);
+        assert_eq!(writer.room(), Ok(8));
+    }
+
+    #[test]
+    fn a_tail_that_lies_is_refused() {
+        let (memory, _, mut reader) = pair(64);
+        for (claim, what) in [
+            (65, Violation::Misaligned { index: 65 }),
+            (
+                72,
+                Violation::OutOfRange {
+                    index: 72,
+                    low: 0,
+                    high: 64,
+                },
+            ),
+            (
+                u64::MAX - 7,
+                Violation::OutOfRange {
+                    index: u64::MAX - 7,
+                    low: 0,
+                    high: 64,
+                },
+            ),
+        ] {
+            memory.tail.store(claim, Ordering::Relaxed);
+            assert_eq!(reader.available(), Err(what));
+        }
+    }
+
+    #[test]
+    fn a_tail_that_goes_back_is_refused() {
+        let (memory, mut writer, mut reader) = pair(64);
+        writer.publish(32);
+        assert_eq!(reader.available(), Ok(32));
+        memory.tail.store(16, Ordering::Relaxed);
+        assert_eq!(
+            reader.available(),
+            Err(Violation::OutOfRange {
+                index: 16,
+                low: 32,
+                high: 64
+            })
+        );
+    }
+
+    #[test]
+    fn a_head_beyond_what_was_written_is_refused() {
+        let (memory, mut writer, _) = pair(64);
+        writer.publish(32);
+        memory.head.store(40, Ordering::Relaxed);
+        assert_eq!(
+            writer.room(),
+            Err(Violation::OutOfRange {
+                index: 40,
+                low: 0,
+                high: 32
+            })
+        );
+    }
+}

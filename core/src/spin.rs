@@ -1,0 +1,102 @@
+//! Whether it pays to look again for a while before sleeping.
+//!
+//! A wait that ends within what a sleep would cost is better spun through; any
+//! other is better slept through. Nobody knows beforehand, so each waiter keeps a
+//! moving average of the gaps between messages and spins only while that is
+//! shorter than its limit. One long pause does not end a hot phase, since what a
+//! single gap can add is bounded; a steady slow rhythm does, after a few messages.
+
+use std::sync::OnceLock;
+
+/// A new gap counts for one part in this many.
+const WEIGHT: u64 = 8;
+/// A gap counts for at most this many limits, so that old pauses are soon forgotten.
+const CLAMP: u64 = 4;
+
+/// The judgement of one waiter.
+#[derive(Clone, Debug)]
+pub struct Spin {
+    /// The longest a wait may spin, in nanoseconds. 0: never.
+    limit: u64,
+    /// The moving average of the gaps, in nanoseconds.
+    average: u64,
+}
+
+impl Spin {
+    /// Spins for up to `limit` nanoseconds at a time; never where only one CPU is usable.
+    pub fn new(limit: u64) -> Self {
+        let limit = if usable_cpus() > 1 { limit } else { 0 };
+        Spin { limit, average: 0 }
+    }
+
+    /// How long the next wait may spin, in nanoseconds.
+    #[inline]
+    pub fn budget(&self) -> u64 {
+        if self.average < self.limit {
+            self.limit
+        } else {
+            0
+        }
+    }
+
+    /// A message came `gap` nanoseconds after the one before, or after we began to wait for it.
+    #[inline]
+    pub fn record(&mut self, gap: u64) {
+        let gap = gap.min(self.limit * CLAMP);
+        self.average = (self.average * (WEIGHT - 1) + gap) / WEIGHT;
+    }
+}
+
+/// The CPUs that this process may run on, counted once.
+fn usable_cpus() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn spin(limit: u64) -> Spin {
+        Spin { limit, average: 0 }
+    }
+
+    #[test]
+    fn a_quick_rhythm_spins_and_a_slow_one_sleeps() {
+        let mut spin = spin(50_000);
+        for _ in 0..100 {
+            spin.record(1_000);
+        }
+        assert_eq!(spin.budget(), 50_000);
+        for _ in 0..5 {
+            spin.record(2_000_000);
+        }
+        assert_eq!(spin.budget(), 0);
+    }
+
+    #[test]
+    fn one_pause_does_not_end_a_hot_phase() {
+        let mut spin = spin(50_000);
+        spin.record(1_000);
+        spin.record(10_000_000_000);
+        assert!(spin.budget() > 0);
+    }
+
+    #[test]
+    fn a_rhythm_that_quickens_spins_again_soon() {
+        let mut spin = spin(50_000);
+        for _ in 0..1000 {
+            spin.record(u64::MAX);
+        }
+        let messages = (0..).take_while(|_| {
+            spin.record(30_000);
+            spin.budget() == 0
+        });
+        assert!(messages.count() < 20);
+    }
+
+    #[test]
+    fn a_limit_of_zero_never_spins() {
+        assert_eq!(spin(0).budget(), 0);
+    }
+}

@@ -1,0 +1,63 @@
+//! When a sleeper must be woken, without a system call while nobody sleeps.
+//!
+//! A side that is about to sleep says so in a flag, and *then* looks once more.
+//! A side that has changed something looks at the flag *after* the change. Each
+//! puts a sequentially consistent fence between its store and its load, so at
+//! least one of the two sees the other: no wake-up is lost.
+//!
+//! ```text
+//!   sleeper                          waker
+//!   flag = how         (announce)    index = …      (publish, release)
+//!   fence(SeqCst)                    fence(SeqCst)
+//!   look at the index                look at the flag   (claim)
+//!   nothing? sleep                   set? take it, ring that bell
+//! ```
+//!
+//! Whoever wakes, takes the flag with a swap, so a sleep is ended by one ring. A
+//! flag is a hint: a peer that lies about it can make us ring a bell in vain, or
+//! sleep past its own message, and nothing else.
+
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Nobody sleeps.
+pub const AWAKE: u32 = 0;
+/// The sleeper waits on its eventfd (an event loop).
+pub const ON_EVENTFD: u32 = 1;
+/// The sleeper waits on its direction's named semaphore (a blocked thread).
+pub const ON_SEMAPHORE: u32 = 2;
+
+/// Says how we are about to sleep. Look once more before doing so.
+#[inline]
+pub fn announce(flag: &AtomicU32, how: u32) {
+    // Relaxed: the fence orders it.
+    flag.store(how, Ordering::Relaxed);
+    // SeqCst: our store of the flag is before our next look at the index, in the
+    // one order that all such fences share. See the table above.
+    fence(Ordering::SeqCst);
+}
+
+/// Takes the announcement back: we are awake.
+#[inline]
+pub fn withdraw(flag: &AtomicU32) {
+    // Relaxed: seen late, it costs the peer one ring in vain.
+    flag.store(AWAKE, Ordering::Relaxed);
+}
+
+/// After a change: how the sleeper waits, and the duty to ring it; [`AWAKE`] if nobody sleeps.
+#[inline]
+pub fn claim(flag: &AtomicU32) -> u32 {
+    // SeqCst: our store of the index is before this look at the flag.
+    fence(Ordering::SeqCst);
+    claim_seen(flag)
+}
+
+/// [`claim`] without the fence, for a side that keeps looking: what it misses now it finds later.
+#[inline]
+pub fn claim_seen(flag: &AtomicU32) -> u32 {
+    // Relaxed: the fence, or the next look, orders it.
+    match flag.load(Ordering::Relaxed) {
+        AWAKE => AWAKE,
+        // Relaxed: the swap only decides who rings; the bell itself orders the rest.
+        _ => flag.swap(AWAKE, Ordering::Relaxed),
+    }
+}

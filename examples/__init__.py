@@ -1,0 +1,1 @@
+"""Services to read, run and call."""

@@ -1,0 +1,63 @@
+"""Call another Python process on the same host at memory speed.
+
+>>> import shmrpc
+>>> calculator = shmrpc.Service("calculator")
+>>> @calculator.endpoint
+... def add(a: int, b: int) -> int:
+...     return a + b
+
+Serve it with ``shmrpc serve MODULE:calculator`` or ``async with shmrpc.serve(calculator)``; call it with
+``async with shmrpc.connect("calculator") as client: await client.add(1, 2)``, and from a program without a
+loop with ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
+"""
+
+import sys as _sys
+
+if not _sys.platform.startswith("linux"):
+    raise ImportError(f"shmrpc runs on Linux only; this is {_sys.platform}")
+
+from shmrpc import sync
+from shmrpc.client import Client, connect
+from shmrpc.errors import (
+    CallError,
+    ConnectionLost,
+    EncodeError,
+    EndpointNotFound,
+    FrameTooLarge,
+    InvalidArguments,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteError,
+    RemoteProtocolError,
+    ServiceInUse,
+    ServiceUnavailable,
+    SharedMemoryError,
+    ShmrpcError,
+)
+from shmrpc.server import Server, serve
+from shmrpc.service import Service
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CallError",
+    "Client",
+    "ConnectionLost",
+    "EncodeError",
+    "EndpointNotFound",
+    "FrameTooLarge",
+    "InvalidArguments",
+    "LocalProtocolError",
+    "ProtocolError",
+    "RemoteError",
+    "RemoteProtocolError",
+    "Server",
+    "Service",
+    "ServiceInUse",
+    "ServiceUnavailable",
+    "SharedMemoryError",
+    "ShmrpcError",
+    "connect",
+    "serve",
+    "sync",
+]

@@ -1,0 +1,122 @@
+"""Running a coroutine's first step at once, without a Task unless it suspends.
+
+Most handlers never suspend, and a Task with its turn of the loop costs more than such a handler. But a
+handler that does suspend must have been in its Task from its first line on: ``asyncio.timeout()``, task
+groups and ``current_task()`` ask for it. So a *spare* Task is kept that has not begun: the first step runs
+as if inside it, with its context; a coroutine that suspends takes it over, and one that ends leaves it for
+the next. The means are those that asyncio documents for third-party tasks. (``asyncio.eager_task_factory``
+of Python 3.12 does the first half of this, and makes a new Task for every call.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import types
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+_enter_task = asyncio._enter_task  # type: ignore[attr-defined]
+_leave_task = asyncio._leave_task  # type: ignore[attr-defined]
+
+
+class Suspended:
+    """What :meth:`Eager.run` returns for a coroutine that goes on in a task of its own."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task = task
+
+
+class Eager:
+    """Runs coroutines of one loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._spare: _Spare | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Runs the coroutine to its end or its first suspension.
+
+        Its result, or its exception raised, if it ended; otherwise Suspended, with the task that it goes on
+        in. To be called from a callback of the loop, not from within a task.
+        """
+        spare = self._spare
+        if spare is None:
+            spare = self._spare = _Spare(self._loop)
+        task = spare.task
+        _enter_task(self._loop, task)
+        try:
+            yielded = spare.context.run(coroutine.send, None)
+        except BaseException as error:
+            # A context variable that was set belongs to this call alone, and so does a cancellation.
+            if spare.context != spare.pristine or task.cancelling():
+                self.close()
+            if isinstance(error, StopIteration):
+                return error.value
+            raise
+        finally:
+            _leave_task(self._loop, task)
+        self._spare = None
+        spare.take_over(coroutine, yielded)
+        return Suspended(task)
+
+    def close(self) -> None:
+        """Gives the spare task back."""
+        if self._spare is not None:
+            self._spare.task.cancel()
+            self._spare = None
+
+
+class _Spare:
+    """A Task that waits for a coroutine to go on with."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.pristine = contextvars.copy_context()
+        self.context = self.pristine.copy()
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
+        self._yielded: Any = None
+        self._go = loop.create_future()
+        self.task: asyncio.Task[Any] = loop.create_task(self._wait(), context=self.context)
+
+    def take_over(self, coroutine: Coroutine[Any, Any, Any], yielded: Any) -> None:
+        self._coroutine = coroutine
+        self._yielded = yielded
+        if not self._go.done():
+            self._go.set_result(None)
+
+    async def _wait(self) -> Any:
+        cancelled: BaseException | None = None
+        try:
+            await self._go
+        except asyncio.CancelledError as error:
+            if self._coroutine is None:
+                raise
+            cancelled = error
+        assert self._coroutine is not None
+        return await _go_on(self._coroutine, self._yielded, cancelled)
+
+
+@types.coroutine
+def _go_on(
+    coroutine: Coroutine[Any, Any, Any], yielded: Any, error: BaseException | None
+) -> Generator[Any, Any, Any]:
+    """The rest of a coroutine that has yielded once already."""
+    while True:
+        try:
+            if error is None:
+                try:
+                    value = yield yielded
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as thrown:
+                    error = thrown
+                    continue
+                yielded = coroutine.send(value)
+            else:
+                thrown, error = error, None
+                yielded = coroutine.throw(thrown)
+        except StopIteration as stop:
+            return stop.value

@@ -1,0 +1,114 @@
+"""What travels over the control socket: the handshake, and the farewell.
+
+Each message is one packet: a MessagePack map whose ``type`` names it. Descriptors ride along where the
+table says so.
+
+=========  ======  ==============================================================================
+message    from    meaning
+=========  ======  ==============================================================================
+hello      client  who I am and what I can take
+welcome    server  here is your segment; with it four descriptors' worth of names and two eventfds
+confirm    client  I have mapped it
+ready      server  its names are gone; call
+refuse     server  no, and why; the socket is closed next
+goodbye    both    I am closing, and why; the socket is closed next
+status     client  instead of hello: tell me about yourself
+report     server  the answer to status
+=========  ======  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from shmrpc.errors import RemoteProtocolError
+
+#: The version of segment, frames and control messages together.
+VERSION: Final = 1
+#: Bytes of one message: less than any socket's buffer holds.
+MAX_MESSAGE: Final = 128 << 10
+#: Seconds that either side gives the other for one step of the handshake.
+STEP_TIMEOUT: Final = 5.0
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """The first message of a client."""
+
+    version: int
+    #: Bytes of the largest body it accepts.
+    max_frame: int
+
+
+class Welcome(msgspec.Struct, tag="welcome"):
+    """The server's segment. Descriptors: the server's eventfd, the client's eventfd."""
+
+    service: str
+    pid: int
+    #: Name of the segment, as shm_open takes it.
+    segment: str
+    #: Bytes of one ring.
+    capacity: int
+    #: Names of the semaphores: client to server, server to client.
+    semaphores: tuple[str, str]
+    #: Bytes of the largest body in either direction: the smaller of the two sides' limits.
+    max_frame: int
+    #: The endpoints' names; the place in this list is the number.
+    endpoints: list[str]
+
+
+class Confirm(msgspec.Struct, tag="confirm"):
+    """The client has mapped the segment."""
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The names are unlinked, the connection stands."""
+
+
+class Refuse(msgspec.Struct, tag="refuse"):
+    """The server will not have this client."""
+
+    reason: str
+
+
+class Goodbye(msgspec.Struct, tag="goodbye"):
+    """This side closes the connection."""
+
+    reason: str
+    #: True if the receiver broke the rules.
+    fault: bool = False
+
+
+class Status(msgspec.Struct, tag="status"):
+    """Asks for a report."""
+
+
+class Report(msgspec.Struct, tag="report"):
+    """What a server says of itself."""
+
+    service: str
+    pid: int
+    #: Seconds since it began to serve.
+    uptime: float
+    endpoints: list[str]
+    connections: int
+
+
+Message = Hello | Welcome | Confirm | Ready | Refuse | Goodbye | Status | Report
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """One packet."""
+    return _encoder.encode(message)
+
+
+def decode(packet: bytes) -> Message:
+    """The message in a packet; RemoteProtocolError if it is none."""
+    try:
+        return _decoder.decode(packet)
+    except msgspec.DecodeError as error:
+        raise RemoteProtocolError(f"a control message of {len(packet)} bytes cannot be read: {error}") from None

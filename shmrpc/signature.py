@@ -1,0 +1,151 @@
+"""An endpoint's parameters: arguments decoded, validated, and explained where they do not fit."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, get_type_hints
+
+import msgspec
+
+from shmrpc.protocol.codec import Codec
+from shmrpc.protocol.frames import Rejected
+
+Parameter = inspect.Parameter
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+#: The first byte of a MessagePack array of up to 15 elements is this one plus their number.
+_FIXARRAY = 0x90
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 60
+
+
+class Signature:
+    """The parameters of a function, for the server's side."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self.signature = inspect.signature(function)
+        hints = _hints(name, function)
+        self.result: Any = hints.get("return", Any)
+        self._types = {p: hints.get(p, Any) for p in self.signature.parameters}
+        for parameter, kind in self._types.items():
+            _check_type(name, f"parameter {parameter!r}", kind)
+        if self.result is not Any:
+            _check_type(name, "the result", self.result)
+
+    def positional_decoder(self, codec: Codec) -> Callable[[bytes], Sequence[Any]]:
+        """Decodes and validates an array of positional arguments.
+
+        A rejection says which parameter, what was expected and what came.
+        """
+        by_count = self._decoders_by_count(codec)
+
+        def decode(body: bytes) -> Sequence[Any]:
+            try:
+                return by_count[body[0] ^ _FIXARRAY](body)  # type: ignore[no-any-return]
+            except (msgspec.DecodeError, IndexError):  # The slow way finds the words for what is wrong.
+                positional, keywords = self._bind(_array(self.name, codec, body), {})
+                assert not keywords
+                return positional
+
+        return decode
+
+    def keyword_decoder(self, codec: Codec) -> Callable[[bytes], Arguments]:
+        """Decodes and validates an array of positional arguments and a map of keyword arguments."""
+        shape = codec.decoder(tuple[list[Any], dict[str, Any]])
+
+        def decode(body: bytes) -> Arguments:
+            try:
+                positional, keywords = shape(body)
+            except msgspec.DecodeError as error:
+                raise Rejected("arguments", f"{self.name}(): the arguments cannot be read: {error}") from None
+            return self._bind(positional, keywords)
+
+        return decode
+
+    def _decoders_by_count(self, codec: Codec) -> list[Callable[[bytes], Any]]:
+        """A decoder for each number of arguments that a short array can have; those that do not fit refuse."""
+        parameters = list(self.signature.parameters.values())
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        required = sum(p.default is p.empty for p in positional)
+        if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
+            return []
+        rest = next((self._types[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        decoders: list[Callable[[bytes], Any]] = []
+        for count in range(16):
+            kinds = [self._types[p.name] for p in positional[:count]]
+            if count > len(positional) and rest is not None:
+                kinds += [rest] * (count - len(positional))
+            if count < required or len(kinds) < count:
+                decoders.append(_refuse)
+            else:
+                decoders.append(codec.decoder(tuple[tuple(kinds)] if kinds else tuple[()]))
+        return decoders
+
+    def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
+        """Arguments to parameters as Python does it, each validated."""
+        try:
+            bound = self.signature.bind(*positional, **keywords)
+        except TypeError as error:
+            raise Rejected("arguments", f"{self.name}{self.signature}: {error}") from None
+        for name, value in bound.arguments.items():
+            kind = self._types[name]
+            match self.signature.parameters[name].kind:
+                case Parameter.VAR_POSITIONAL:
+                    value = tuple(self._convert(f"{name}[{i}]", v, kind) for i, v in enumerate(value))
+                case Parameter.VAR_KEYWORD:
+                    value = {key: self._convert(key, v, kind) for key, v in value.items()}
+                case _:
+                    value = self._convert(name, value, kind)
+            bound.arguments[name] = value
+        return bound.args, bound.kwargs
+
+    def _convert(self, parameter: str, value: Any, kind: Any) -> Any:
+        if kind is Any:
+            return value
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            what = str(error)
+            raise Rejected(
+                "arguments",
+                f"{self.name}(): parameter {parameter!r}: {what[0].lower()}{what[1:]} ({_repr.repr(value)}); "
+                f"it is declared as {_type_name(kind)}"
+            ) from None
+
+
+def _refuse(body: bytes) -> NoReturn:
+    raise IndexError
+
+
+def _array(name: str, codec: Codec, body: bytes) -> list[Any]:
+    try:
+        arguments = codec.decode(body)
+    except msgspec.DecodeError as error:
+        raise Rejected("arguments", f"{name}(): the arguments cannot be read: {error}") from None
+    if not isinstance(arguments, list):
+        raise Rejected("arguments", f"{name}(): expected an array of arguments, got {type(arguments).__name__}")
+    return arguments
+
+
+def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(
+            f"endpoint {name!r}: an annotation cannot be resolved: {error}. Types of an endpoint must exist at "
+            "run time: import them outside of `if TYPE_CHECKING`, and not inside a function"
+        ) from None
+
+
+def _check_type(name: str, what: str, kind: Any) -> None:
+    try:
+        msgspec.msgpack.Decoder(kind)
+    except TypeError as error:
+        raise TypeError(f"endpoint {name!r}: {what} is declared as {_type_name(kind)}: {error}") from None
+
+
+def _type_name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind).replace("typing.", "")

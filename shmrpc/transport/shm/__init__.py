@@ -1,0 +1,1 @@
+"""Frames through shared memory: meeting, segment, doorbells, and the proof that the peer lives."""

@@ -1,0 +1,136 @@
+"""A client's side of a connection in a program without a loop; any number of threads may use it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from typing import Final
+
+from shmrpc import _core
+from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
+from shmrpc.protocol import control
+from shmrpc.transport import Frame
+from shmrpc.transport.shm import handshake, rendezvous
+from shmrpc.transport.shm.client import FIRST_PAUSE, LONGEST_PAUSE
+from shmrpc.transport.shm.farewell import explain
+from shmrpc.transport.shm.fork import close_in_child
+
+#: Seconds that a blocked call sleeps before it looks whether the server still lives.
+LIFE_CHECK: Final = 0.1
+
+
+def connect(service: str, timeout: float, settings: handshake.Settings) -> ThreadConnection:
+    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear."""
+    rendezvous.check_name(service)
+    deadline = time.monotonic() + timeout
+    pause = FIRST_PAUSE
+    while True:
+        dialled = rendezvous.dial(service)
+        if dialled is not None:
+            try:
+                return _handshake(dialled, settings)
+            except ConnectionLost:  # It was just going, or it is just coming.
+                if time.monotonic() >= deadline:
+                    raise rendezvous.unavailable(service, timeout) from None
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise rendezvous.unavailable(service, timeout)
+        time.sleep(min(pause, remaining))
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _handshake(dialled: socket.socket, settings: handshake.Settings) -> ThreadConnection:
+    steps = handshake.client_side(settings)
+    try:
+        dialled.settimeout(control.STEP_TIMEOUT)
+        packet = next(steps)
+        while True:
+            answer = ask(dialled, packet)
+            try:
+                packet = steps.send(answer)
+            except StopIteration as stop:
+                return ThreadConnection(dialled, stop.value)
+    except BaseException:
+        steps.close()
+        dialled.close()
+        raise
+
+
+def ask(dialled: socket.socket, packet: bytes) -> handshake.Packet:
+    """Sends a packet; the answer, or an empty one at the end."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        dialled.send(packet)
+    try:
+        data, descriptors, _, _ = socket.recv_fds(dialled, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        return b"", []
+    except TimeoutError:
+        raise ConnectionLost(
+            f"the server did not answer within {control.STEP_TIMEOUT:g} s of the handshake: it hangs, or is stopped"
+        ) from None
+    return data, descriptors
+
+
+class ThreadConnection:
+    """A connection that waits in threads."""
+
+    def __init__(self, dialled: socket.socket, established: handshake.Established) -> None:
+        self.service = established.service
+        self.pid = established.pid
+        self.max_frame = established.max_frame
+        self.endpoints = established.endpoints
+        self.exchange = established.channel.exchange
+        self.send = established.channel.send
+        self.receive = established.channel.receive
+        self._channel = established.channel
+        self._eventfd = established.eventfd
+        self._control = dialled
+        self._open = True
+        dialled.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(dialled, select.POLLIN)
+        close_in_child(self)
+
+    def wait(self) -> Frame | None:
+        """Sleeps until a frame is there; the frame, or None after a while without one.
+
+        Raises ConnectionLost or RemoteProtocolError at the end of the connection.
+        """
+        frame = self._channel.wait(LIFE_CHECK)
+        if frame is None and self._open and self._poll.poll(0):
+            frame = self.receive()  # What the server had answered before it went is still good.
+            if frame is None:
+                raise self._lost()
+        return frame
+
+    def _lost(self) -> ShmrpcError:
+        try:
+            packet = self._control.recv(control.MAX_MESSAGE)
+        except (BlockingIOError, ConnectionResetError, ValueError):
+            packet = b""
+        return explain(packet, f"server of {self.service!r}", self.pid)
+
+    def fault(self, error: Exception) -> ShmrpcError:
+        """The server broke the rules: says so, and closes. The error to raise."""
+        with contextlib.suppress(OSError):
+            self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
+        self.abandon()
+        return RemoteProtocolError(f"the server of {self.service!r} (process {self.pid}): {error}")
+
+    def close(self) -> None:
+        """Closes the connection. Again: nothing."""
+        if self._open:
+            with contextlib.suppress(OSError):
+                self._control.send(control.encode(control.Goodbye("closed")))
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
+        if self._open:
+            self._open = False
+            self._channel.close()
+            self._control.close()
+            os.close(self._eventfd)

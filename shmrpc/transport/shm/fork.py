@@ -1,0 +1,29 @@
+"""What a forked child must not keep: descriptors whose being open says that their owner lives."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class _Abandonable(Protocol):
+    def abandon(self) -> None:
+        """Closes descriptors and does nothing else."""
+
+
+_owners: weakref.WeakSet[_Abandonable] = weakref.WeakSet()
+
+
+def close_in_child(owner: _Abandonable) -> None:
+    """Calls ``owner.abandon()`` in every child forked from now on."""
+    _owners.add(owner)
+
+
+def _after_fork() -> None:
+    for owner in list(_owners):
+        owner.abandon()
+    _owners.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,156 @@
+"""The handshake, each side as a generator: it yields a packet to send, and is sent the answer with its descriptors.
+
+Who drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a thread (:mod:`.blocking`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from shmrpc import _core
+from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
+from shmrpc.protocol import control
+from shmrpc.transport.shm.segment import NewSegment, open_segment
+
+#: A packet and the descriptors that ride along.
+Packet = tuple[bytes, Sequence[int]]
+
+
+@dataclasses.dataclass
+class Settings:
+    """What a side brings to the handshake."""
+
+    #: bytes of the largest body
+    max_frame: int
+    #: microseconds that a wait may spin
+    spin: float
+    #: whether this side waits in a thread rather than a loop
+    blocking: bool = False
+
+
+@dataclasses.dataclass
+class Established:
+    """What a side has after the handshake."""
+
+    channel: _core.Channel
+    #: rings for us; ours to close
+    eventfd: int
+    service: str
+    pid: int
+    max_frame: int
+    endpoints: list[str]
+
+
+def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
+    """The client's part; the connection once it stands.
+
+    Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules.
+    """
+    packet, descriptors = yield control.encode(control.Hello(control.VERSION, settings.max_frame))
+    try:
+        welcome = _expect(packet, control.Welcome)
+        if len(descriptors) != 2:
+            raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
+        channel = _open_channel(welcome, descriptors, settings)
+        eventfd = os.dup(descriptors[1])
+    finally:
+        _close_all(descriptors)
+    try:
+        packet, descriptors = yield control.encode(control.Confirm())
+        _close_all(descriptors)
+        _expect(packet, control.Ready)
+    except BaseException:
+        channel.close()
+        os.close(eventfd)
+        raise
+    return Established(channel, eventfd, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints)
+
+
+def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings: Settings) -> _core.Channel:
+    if not 0 < welcome.max_frame <= settings.max_frame:
+        raise RemoteProtocolError(f"the server set max_frame to {welcome.max_frame}, over the {settings.max_frame} asked")
+    segment = open_segment(welcome.segment)
+    to_server, to_client = welcome.semaphores
+    try:
+        return _core.Channel(
+            segment=segment,
+            capacity=welcome.capacity,
+            server=False,
+            own_eventfd=descriptors[1],
+            peer_eventfd=descriptors[0],
+            own_semaphore=f"/{to_client}",
+            peer_semaphore=f"/{to_server}",
+            blocking=settings.blocking,
+            max_frame=welcome.max_frame,
+            spin=settings.spin,
+        )
+    except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
+        raise RemoteProtocolError(f"the server's segment cannot be used: {error}") from None
+    finally:
+        os.close(segment)
+
+
+def server_side(
+    hello: control.Hello, service: str, endpoints: list[str], settings: Settings
+) -> Generator[Packet, Packet, Established]:
+    """The server's part, from the client's hello on. It ends with ``ready`` still to be sent."""
+    if hello.version != control.VERSION:
+        raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
+    if hello.max_frame <= 0:
+        raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}")
+    max_frame = min(hello.max_frame, settings.max_frame)
+    segment = NewSegment(service)
+    eventfds: list[int] = []
+    try:
+        eventfds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2)]
+        to_server, to_client = segment.semaphores
+        channel = _core.Channel(
+            segment=segment.descriptor,
+            capacity=segment.capacity,
+            server=True,
+            own_eventfd=eventfds[0],
+            peer_eventfd=eventfds[1],
+            own_semaphore=f"/{to_server}",
+            peer_semaphore=f"/{to_client}",
+            blocking=False,
+            max_frame=max_frame,
+            spin=settings.spin,
+        )
+        welcome = control.Welcome(
+            service, os.getpid(), segment.name, segment.capacity, segment.semaphores, max_frame, endpoints
+        )
+        packet, descriptors = yield control.encode(welcome), eventfds
+        _close_all(descriptors)
+        _expect(packet, control.Confirm)
+    except BaseException:
+        _close_all(eventfds)
+        raise
+    finally:
+        segment.unlink()
+    os.close(eventfds[1])
+    return Established(channel, eventfds[0], service, 0, max_frame, endpoints)
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+_M = TypeVar("_M", bound=msgspec.Struct)
+
+
+def _expect(packet: bytes, kind: type[_M]) -> _M:
+    """The message in the packet, which has to be of this kind."""
+    if not packet:
+        raise ConnectionLost("the peer closed the connection during the handshake")
+    message = control.decode(packet)
+    if isinstance(message, control.Refuse):
+        raise ServiceUnavailable(f"the server refused the connection: {message.reason}")
+    if not isinstance(message, kind):
+        raise RemoteProtocolError(f"expected {kind.__name__.lower()}, got {type(message).__name__.lower()}")
+    return message

@@ -1,0 +1,154 @@
+"""Where server and client meet: one lock and one socket per service in a directory of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import Final
+
+from shmrpc.errors import LocalProtocolError, ServiceInUse, ServiceUnavailable
+from shmrpc.transport.shm.cleanup import SERVICE_NAME, recorded_pid, runtime_directory, take_lock
+from shmrpc.transport.shm.fork import close_in_child
+
+#: Bytes that the path of a UNIX socket may have, without its terminating zero.
+_MAX_PATH: Final = 107
+_BACKLOG: Final = 512
+
+
+def check_name(service: str) -> str:
+    """The name, if a service may have it; ValueError if not."""
+    if not SERVICE_NAME.fullmatch(service):
+        raise ValueError(
+            f"service name {service!r}: expected 1 to 64 of A-Z a-z 0-9 . _ -, "
+            "a letter or digit first and last, no two dots together"
+        )
+    return service
+
+
+def directory() -> Path:
+    """The meeting place, made if it is missing; LocalProtocolError if it is not safely ours."""
+    path = runtime_directory()
+    with contextlib.suppress(FileExistsError):
+        try:
+            path.mkdir(mode=0o700)
+        except FileNotFoundError:
+            raise LocalProtocolError(
+                f"{path.parent} does not exist; $XDG_RUNTIME_DIR must name a directory of yours, or be unset"
+            ) from None
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise LocalProtocolError(f"{path} is not a directory; remove it, or set $XDG_RUNTIME_DIR elsewhere")
+    if status.st_uid != os.geteuid():
+        raise LocalProtocolError(
+            f"{path} belongs to uid {status.st_uid} and not to you (uid {os.geteuid()}); "
+            "set $XDG_RUNTIME_DIR to a directory of yours"
+        )
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise LocalProtocolError(
+            f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}); run: chmod 700 {path}"
+        )
+    return path
+
+
+def socket_path(service: str) -> str:
+    """The path of a service's socket; ValueError if it is too long for one."""
+    path = str(directory() / f"{check_name(service)}.sock")
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
+    return path
+
+
+class Claim:
+    """The right to serve a name, and the socket that clients come to.
+
+    Raises ServiceInUse if another live server has it. What a dead one left is taken over.
+    """
+
+    def __init__(self, service: str) -> None:
+        path = socket_path(service)
+        self._lock_path = Path(path).with_suffix(".lock")
+        self._socket_path = Path(path)
+        lock = take_lock(self._lock_path, create=True)
+        if lock is None:
+            pid = _pid_of(self._lock_path)
+            raise ServiceInUse(
+                f"service {service!r} is already served by process {pid if pid else '(unknown)'}; "
+                "stop it first, or choose another name",
+                pid,
+            )
+        self._lock = lock
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        close_in_child(self)
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+            self._socket_path.unlink(missing_ok=True)
+            self.socket.setblocking(False)
+            self.socket.bind(path)
+            self._socket_path.chmod(0o600)
+            self.socket.listen(_BACKLOG)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Gives the name back: socket first, lock last."""
+        self._socket_path.unlink(missing_ok=True)
+        self._lock_path.unlink(missing_ok=True)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the descriptors and leaves the names, which are somebody else's now."""
+        self.socket.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _pid_of(lock_path: Path) -> int | None:
+    try:
+        descriptor = os.open(lock_path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return recorded_pid(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def dial(service: str) -> socket.socket | None:
+    """A socket to the service's server, blocking; None if nobody listens."""
+    path = socket_path(service)
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        control.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        control.close()
+        return None
+    except BaseException:
+        control.close()
+        raise
+    return control
+
+
+def unavailable(service: str, timeout: float) -> ServiceUnavailable:
+    """The error for a service that nobody serves."""
+    return ServiceUnavailable(
+        f"nobody serves {service!r} (waited {timeout:g} s, looked in {runtime_directory()}). "
+        f"Start it with: shmrpc serve MODULE:{service}"
+    )
+
+
+def peer_credentials(control: socket.socket) -> tuple[int, int]:
+    """Process id and user id of who is at the other end, as the kernel has them."""
+    pid, uid, _ = struct.unpack("3i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+def services() -> list[str]:
+    """The names that have a socket, served or not."""
+    return sorted(path.stem for path in directory().glob("*.sock"))

@@ -1,0 +1,270 @@
+"""The server's side: the listener, a handshake for each client that comes, and the pump of their frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, Final, Protocol
+
+from shmrpc import _core
+from shmrpc.errors import RemoteProtocolError, ShmrpcError
+from shmrpc.protocol import control
+from shmrpc.transport.shm import handshake, rendezvous
+from shmrpc.transport.shm.farewell import explain
+from shmrpc.transport.shm.fork import close_in_child
+
+logger = logging.getLogger("shmrpc.server")
+
+#: Seconds until a listener that ran out of descriptors accepts again.
+ACCEPT_PAUSE: Final = 1.0
+
+
+class Handler(Protocol):
+    """What a listener needs of the layer above."""
+
+    def pump(self) -> None:
+        """Frames are there, or may be: takes them from the inbox until there are no more."""
+        ...
+
+    def lost(self, peer: Peer, error: ShmrpcError) -> None:
+        """A client is gone; what was under way for it is for nobody."""
+        ...
+
+
+class Peer:
+    """A client, from its arrival to its end."""
+
+    def __init__(self, listener: Listener, control_socket: socket.socket) -> None:
+        self.pid, self.uid = rendezvous.peer_credentials(control_socket)
+        #: Only once the handshake is over.
+        self.channel: _core.Channel | None = None
+        #: Bytes of the largest body.
+        self.max_frame = 0
+        #: Suspended handlers of this client, for the layer above.
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._listener = listener
+        self._control = control_socket
+        self._steps: Generator[handshake.Packet, handshake.Packet, handshake.Established] | None = None
+        self._eventfd = -1
+        self._index = -1
+        self._open = True
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(control_socket, self._on_control)
+        self._timer = self._loop.call_later(control.STEP_TIMEOUT * 2, self._on_timeout)
+        close_in_child(self)
+
+    def send(self, opcode: int, call_id: int, body: bytes) -> None:
+        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        if self.channel is not None and self._open:
+            try:
+                self.channel.send(opcode, call_id, body)
+            except _core.ChannelError as error:
+                self.fault(str(error))
+
+    def fault(self, reason: str) -> None:
+        """The client broke the rules: tells it, and closes this connection and no other."""
+        self._say(control.Goodbye(reason, fault=True))
+        self._end(RemoteProtocolError(f"client process {self.pid}: {reason}"))
+
+    def close(self, reason: str) -> None:
+        """Says goodbye and closes."""
+        self._say(control.Goodbye(reason))
+        self.abandon(closing=True)
+
+    def _on_control(self) -> None:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(
+                self._control, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            packet, descriptors = b"", []
+        try:
+            if self.channel is not None or not packet:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                self._end(explain(packet, "client", self.pid))
+            else:
+                self._step(packet, descriptors)
+        except (ShmrpcError, OSError) as error:
+            logger.warning("client process %d was refused: %s", self.pid, error)
+            self._say(control.Refuse(str(error)))
+            self.abandon(closing=True)
+
+    def _step(self, packet: bytes, descriptors: Sequence[int]) -> None:
+        """One step of the handshake."""
+        if self._steps is None:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            hello = control.decode(packet)
+            if isinstance(hello, control.Status):
+                self._say(self._listener.report())
+                self.abandon(closing=True)
+                return
+            if not isinstance(hello, control.Hello):
+                raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
+            self._steps = self._listener.begin(hello)
+            welcome, eventfds = next(self._steps)
+            socket.send_fds(self._control, [welcome], eventfds)
+            return
+        try:
+            self._steps.send((packet, descriptors))
+        except StopIteration as stop:
+            self._establish(stop.value)
+
+    def _establish(self, established: handshake.Established) -> None:
+        self._timer.cancel()
+        self._steps = None
+        self.channel = established.channel
+        self.max_frame = established.max_frame
+        self._eventfd = established.eventfd
+        self._index = self._listener.inbox.add(established.channel, self)
+        self._loop.add_reader(self._eventfd, self._on_bell)
+        self._say(control.Ready())
+        self._listener.established(self)
+
+    def _on_bell(self) -> None:
+        self._listener.inbox.wake(self._index)
+        self._listener.pump()
+
+    def _on_timeout(self) -> None:
+        logger.warning("client process %d did not finish the handshake in time", self.pid)
+        self.abandon(closing=True)
+
+    def _say(self, message: control.Message) -> None:
+        """Sends a control message. A client that does not read them is not waited for."""
+        with contextlib.suppress(OSError):
+            self._control.send(control.encode(message), socket.MSG_DONTWAIT)
+
+    def _end(self, error: ShmrpcError) -> None:
+        if self._open:
+            established = self.channel is not None
+            self.abandon(closing=True)
+            if established:
+                self._listener.lost(self, error)
+
+    def abandon(self, *, closing: bool = False) -> None:
+        """Closes the descriptors; in a forked child nothing but those."""
+        if not self._open:
+            return
+        self._open = False
+        if closing:
+            self._timer.cancel()
+            self._loop.remove_reader(self._control)
+            if self._eventfd >= 0:
+                self._loop.remove_reader(self._eventfd)
+                self._listener.inbox.remove(self._index)
+            if self._steps is not None:
+                self._steps.close()
+            self._listener.forget(self)
+        if self.channel is not None:
+            self.channel.close()
+        self._control.close()
+        if self._eventfd >= 0:
+            os.close(self._eventfd)
+
+
+class Listener:
+    """Serves one name: whoever comes gets a segment, and their frames come to the handler."""
+
+    def __init__(
+        self, service: str, endpoints: list[str], settings: handshake.Settings, handler: Handler
+    ) -> None:
+        self.inbox = _core.Poller(spin=settings.spin)
+        self._service = service
+        self._endpoints = endpoints
+        self._settings = settings
+        self._handler = handler
+        self.peers: set[Peer] = set()
+        self._claim = rendezvous.Claim(service)
+        self._started = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._again: asyncio.Handle | None = None
+        self._resume: asyncio.TimerHandle | None = None
+        self._accept()
+
+    @property
+    def connections(self) -> int:
+        """Clients whose handshake is over."""
+        return sum(peer.channel is not None for peer in self.peers)
+
+    def report(self) -> control.Report:
+        """What ``shmrpc ls`` prints."""
+        uptime = time.monotonic() - self._started
+        return control.Report(self._service, os.getpid(), uptime, self._endpoints, self.connections)
+
+    def begin(
+        self, hello: control.Hello
+    ) -> Generator[handshake.Packet, handshake.Packet, handshake.Established]:
+        """The handshake of one client."""
+        return handshake.server_side(hello, self._service, self._endpoints, self._settings)
+
+    def established(self, peer: Peer) -> None:
+        """A client's handshake is over: it may have called already."""
+        logger.debug("client process %d connected", peer.pid)
+        self.pump()
+
+    def lost(self, peer: Peer, error: ShmrpcError) -> None:
+        """A client is gone."""
+        level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
+        logger.log(level, "%s", error)
+        self._handler.lost(peer, error)
+
+    def forget(self, peer: Peer) -> None:
+        """A client's descriptors are closed."""
+        self.peers.discard(peer)
+
+    def pump(self) -> None:
+        """Lets the handler take frames; then rests until a bell rings, or for one turn of the loop."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._handler.pump()
+        if not self.inbox.rest():
+            self.pump_soon()
+
+    def pump_soon(self) -> None:
+        """Pumps on the next turn of the loop."""
+        if self._again is None:
+            self._again = self._loop.call_soon(self.pump)
+
+    def _accept(self) -> None:
+        self._resume = None
+        self._loop.add_reader(self._claim.socket, self._on_client)
+
+    def _on_client(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._claim.socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # Out of descriptors: those who wait are served when there are some.
+                logger.error("cannot accept a client, trying again in %g s: %s", ACCEPT_PAUSE, error)
+                self._loop.remove_reader(self._claim.socket)
+                self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
+                return
+            pid, uid = rendezvous.peer_credentials(accepted)
+            if uid not in (0, os.geteuid()):
+                logger.warning("process %d of uid %d was refused: not our user", pid, uid)
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            self.peers.add(Peer(self, accepted))
+
+    def close(self, reason: str) -> None:
+        """Gives the name back and says goodbye to everybody."""
+        self._loop.remove_reader(self._claim.socket)
+        for handle in (self._again, self._resume):
+            if handle is not None:
+                handle.cancel()
+        self._claim.release()
+        for peer in list(self.peers):
+            peer.close(reason)
+
+

@@ -1,0 +1,1 @@
+../shmrpc/transport/shm/cleanup.py

@@ -7,7 +7,7 @@ from typing import Final
 from shmrpc.protocol.frames import MAX_MAX_FRAME
 
 #: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
-DEFAULT_SPIN: Final = 50.0
+DEFAULT_SPIN: Final = 200.0
 #: A wait that spins for longer than this is a mistake.
 MAX_SPIN: Final = 1_000_000.0
 #: Seconds that connect() waits for a server.

@@ -8,7 +8,7 @@ use crate::clock;
 use crate::frame::{FrameReader, FrameWriter, Header, Kept};
 use crate::region::{Direction, MappedRing, Region};
 use crate::ring::{Consumer, Producer, RingMemory, Violation};
-use crate::spin::Spin;
+use crate::spin::{Spin, pause};
 use crate::wait;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +82,12 @@ impl Receiver {
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Header>, Violation> {
         self.reader.peek()
+    }
+
+    /// See [`FrameReader::came`].
+    #[inline]
+    pub fn came(&self) -> usize {
+        self.reader.came()
     }
 
     /// See [`FrameReader::take`].
@@ -178,7 +184,7 @@ impl Channel {
         })?;
         if !sent {
             writer.keep(opcode, id, keep());
-            self.drain(&mut writer)?;
+            self.progress(&mut writer)?;
             return Ok(Sent::Kept);
         }
         match wait::claim(writer.memory().reader_waits()) {
@@ -203,14 +209,14 @@ impl Channel {
         self.ours.semaphore.ring();
     }
 
-    /// Sends what is kept, as far as there is room. True if nothing is kept any more.
+    /// Sends what is kept, as far as there is room. True if anything went.
     pub fn flush(&self) -> Result<bool, Violation> {
         // Relaxed: a frame is kept and flushed under the lock; a stale hint is corrected by
         // the bell that the peer rings for room.
         if !self.stalled.load(Ordering::Relaxed) {
-            return Ok(true);
+            return Ok(false);
         }
-        self.drain(&mut lock(&self.writer))
+        self.progress(&mut lock(&self.writer))
     }
 
     /// Whether frames are kept for want of room.
@@ -220,18 +226,27 @@ impl Channel {
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Until all is sent, or we have said that we wait for room.
-    fn drain(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
+    fn progress(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
+        let moved = writer.flush()?;
+        if moved {
+            self.theirs
+                .ring(wait::claim(writer.memory().reader_waits()));
+        }
+        // Relaxed: see `flush`.
+        self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
+        Ok(moved)
+    }
+
+    /// Before we sleep: sends what is kept, or says that we wait for room.
+    pub fn await_room(&self) -> Result<(), Violation> {
+        if !self.is_stalled() {
+            return Ok(());
+        }
+        let mut writer = lock(&self.writer);
         loop {
-            if writer.flush()? {
-                let how = wait::claim(writer.memory().reader_waits());
-                self.theirs.ring(how);
-            }
-            let empty = writer.backlog() == 0;
-            // Relaxed: see `flush`.
-            self.stalled.store(!empty, Ordering::Relaxed);
-            if empty || writer.must_wait(self.sleep.flag())? {
-                return Ok(empty);
+            self.progress(&mut writer)?;
+            if writer.backlog() == 0 || writer.must_wait(self.sleep.flag())? {
+                return Ok(());
             }
         }
     }
@@ -260,18 +275,30 @@ impl Channel {
         let mut receiver = lock(&self.receiver);
         let start = clock::now();
         receiver.since = start;
-        // Who had to be woken has not even begun: its answer is slept for.
-        let budget = if sent == Sent::Hot {
-            receiver.spin.budget()
-        } else {
-            0
+        // Who had to be woken has not even begun: its answer is slept for. A large frame needs
+        // us to push: as long as it moves, it pays to stay.
+        let mut budget = match sent {
+            Sent::Hot => receiver.spin.budget(),
+            Sent::Rang => 0,
+            Sent::Kept => receiver.spin.limit(),
         };
         let mut now = start;
+        let mut idle_since = start;
         let mut looks = 0u32;
         loop {
+            let came = receiver.came();
             if receiver.peek()?.is_some() {
                 receiver.spin.record(now - start);
                 return Ok((true, now));
+            }
+            let moved = receiver.came() != came;
+            if moved {
+                self.release(&receiver);
+            }
+            if moved | self.flush()? {
+                now = clock::now();
+                idle_since = now;
+                budget = receiver.spin.limit();
             }
             looks += 1;
             if budget == 0 {
@@ -280,9 +307,10 @@ impl Channel {
             if looks % LOOKS_PER_CLOCK == 0 {
                 self.release(&receiver);
                 now = clock::now();
-                if now - start > budget {
+                if now - idle_since > budget {
                     return Ok((false, now));
                 }
+                pause(now - idle_since);
             }
             spin_loop();
         }
@@ -300,11 +328,9 @@ impl Channel {
     ///
     /// With `reading` false we sleep for room alone and leave what comes in the ring.
     pub fn park(&self, reading: bool) -> Result<bool, Violation> {
-        if self.is_stalled() && self.flush()? && !reading {
-            return Ok(false);
-        }
+        self.await_room()?;
         if !reading {
-            return Ok(true);
+            return Ok(self.is_stalled());
         }
         let mut receiver = lock(&self.receiver);
         wait::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());

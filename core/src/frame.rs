@@ -186,6 +186,15 @@ impl<M: RingMemory> FrameReader<M> {
         self.ring.known() <= self.ring.memory().capacity() / 2
     }
 
+    /// Bytes that have come of a frame in pieces: more than before means that it moves.
+    #[inline]
+    pub fn came(&self) -> usize {
+        match &self.next {
+            Next::InPieces(_, bytes) => bytes.len(),
+            _ => 0,
+        }
+    }
+
     /// The next frame if all of it has come. It stays until [`FrameReader::take`].
     ///
     /// The header is read once, into private memory, and checked there.

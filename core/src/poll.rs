@@ -12,19 +12,18 @@
 use crate::channel::{Channel, LOOKS_PER_CLOCK};
 use crate::clock;
 use crate::ring::Violation;
-use crate::spin::Spin;
+use crate::spin::{Spin, pause};
 use std::hint::spin_loop;
 use std::sync::Arc;
 
 /// The longest a poller keeps the loop from turning, in nanoseconds.
-pub const SLICE: u64 = 1_000_000;
+pub const SLICE: u64 = 300_000;
 /// How often an awake poller glances at its cold channels, in nanoseconds.
 const GLANCE: u64 = 10_000;
 
 struct Entry<K> {
     channel: Arc<Channel>,
     key: K,
-    spin: Spin,
     /// When the last frame came, in nanoseconds.
     last: u64,
     hot: bool,
@@ -51,7 +50,13 @@ pub struct Poller<K> {
     slice: u64,
     slice_over: bool,
     glanced: u64,
+    /// The rhythm of all channels together: one waiter waits for them all.
+    spin: Spin,
+    /// When we began to wait for the next frame, in nanoseconds; 0 while the last one is worked on.
+    since: u64,
     limit: u64,
+    /// Whether part of a large frame has moved since we last asked.
+    moved: bool,
     /// Whether to look for more than what is there.
     pub spinning: bool,
 }
@@ -66,7 +71,10 @@ impl<K> Poller<K> {
             slice: 0,
             slice_over: false,
             glanced: 0,
+            spin: Spin::new(limit),
+            since: 0,
             limit,
+            moved: false,
             spinning: true,
         }
     }
@@ -76,7 +84,6 @@ impl<K> Poller<K> {
         let entry = Entry {
             channel,
             key,
-            spin: Spin::new(self.limit),
             last: clock::now(),
             hot: true,
         };
@@ -130,9 +137,17 @@ impl<K> Poller<K> {
         if self.slice == 0 {
             self.slice = start;
         }
+        if self.since == 0 {
+            self.since = start;
+        }
         let mut now = start;
+        let mut idle_since = start;
         let mut looks = 0u32;
-        let mut budget = None;
+        let mut budget = if self.spinning && !self.hot.is_empty() {
+            self.spin.budget()
+        } else {
+            0
+        };
         loop {
             match self.look(now) {
                 Found::Nothing => {}
@@ -142,28 +157,20 @@ impl<K> Poller<K> {
                 self.slice_over = true;
                 return Found::Nothing;
             }
-            let budget = *budget.get_or_insert_with(|| self.budget());
-            if now - start >= budget {
+            if std::mem::take(&mut self.moved) {
+                idle_since = now;
+                budget = self.spin.limit();
+            }
+            if now - idle_since >= budget {
                 return Found::Nothing;
             }
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {
                 now = clock::now();
+                pause(now - idle_since);
             }
             spin_loop();
         }
-    }
-
-    /// How long it pays to look in vain: the best of the hot channels' judgements.
-    fn budget(&self) -> u64 {
-        if !self.spinning {
-            return 0;
-        }
-        let hot = self
-            .hot
-            .iter()
-            .filter_map(|&index| self.entries[index].as_ref());
-        hot.map(|entry| entry.spin.budget()).max().unwrap_or(0)
     }
 
     /// One look at every hot channel, and sometimes at the cold ones.
@@ -189,21 +196,28 @@ impl<K> Poller<K> {
             // A peer that does not read its answers is not asked for more questions.
             if entry.channel.is_stalled() {
                 match entry.channel.flush() {
-                    Ok(true) => {}
-                    Ok(false) => continue,
+                    Ok(moved) => self.moved |= moved,
                     Err(violation) => return Found::Broken(index, violation),
+                }
+                if entry.channel.is_stalled() {
+                    continue;
                 }
             }
             let mut receiver = entry.channel.receiver();
+            let came = receiver.came();
             match receiver.peek() {
                 Ok(Some(_)) => {
                     drop(receiver);
-                    entry.spin.record(now.saturating_sub(entry.last));
                     entry.last = now;
+                    self.spin.record(now.saturating_sub(self.since));
+                    self.since = 0;
                     self.turn = if place + 1 >= count { 0 } else { place + 1 };
                     return Found::Frame(index);
                 }
-                Ok(None) => entry.channel.release(&receiver),
+                Ok(None) => {
+                    self.moved |= receiver.came() != came;
+                    entry.channel.release(&receiver);
+                }
                 Err(violation) => return Found::Broken(index, violation),
             }
         }

@@ -39,11 +39,28 @@ impl Spin {
         }
     }
 
+    /// How long it pays to wait for the next piece of something that moves, in nanoseconds.
+    #[inline]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// A message came `gap` nanoseconds after the one before, or after we began to wait for it.
     #[inline]
     pub fn record(&mut self, gap: u64) {
         let gap = gap.min(self.limit * CLAMP);
         self.average = (self.average * (WEIGHT - 1) + gap) / WEIGHT;
+    }
+}
+
+/// After this much spinning, in nanoseconds, the peer is probably not running: its CPU may be ours.
+const PATIENCE: u64 = 4_000;
+
+/// To be called now and then by who has spun for `spun` nanoseconds: lets somebody else run.
+#[inline]
+pub fn pause(spun: u64) {
+    if spun > PATIENCE {
+        std::thread::yield_now();
     }
 }
 

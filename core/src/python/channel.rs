@@ -162,7 +162,13 @@ impl Channel {
 
     /// Sends a frame. False if it is kept for want of room; it goes out as the peer reads.
     fn send(&self, py: Python<'_>, opcode: u32, id: u64, payload: &[u8]) -> PyResult<bool> {
-        let sent = py.detach(|| self.inner.send(opcode, id, payload, || keep(payload)));
+        let sent = py.detach(|| {
+            let sent = self.inner.send(opcode, id, payload, || keep(payload))?;
+            if sent == Sent::Kept {
+                self.inner.await_room()?;
+            }
+            Ok(sent)
+        });
         Ok(sent.map_err(unsent)? != Sent::Kept)
     }
 
@@ -217,8 +223,7 @@ impl Channel {
             self.inner.woke(&mut receiver);
         }
         drop(receiver);
-        self.inner.flush().map_err(broken)?;
-        Ok(())
+        self.inner.await_room().map_err(broken)
     }
 
     /// Says that we sleep: the peer will ring. False if there is something to do first.

@@ -1,0 +1,138 @@
+"""The loads: what a client does while it is measured. Each takes the client and returns latencies or counts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from benchmark.work import nested
+
+Result = dict[str, Any]
+AsyncLoad = Callable[..., Awaitable[Result]]
+
+_now = time.perf_counter_ns
+NESTED = nested()
+
+
+async def one_after_another(client: Any, *, calls: int) -> Result:
+    """The small call, again as soon as it is answered."""
+    add, latencies = client.add, [0] * calls
+    start = _now()
+    for i in range(calls):
+        before = _now()
+        await add(i, 2)
+        latencies[i] = _now() - before
+    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+
+
+async def large(client: Any, *, calls: int) -> Result:
+    """The large call, again as soon as it is answered."""
+    echo, latencies = client.echo, [0] * calls
+    start = _now()
+    for i in range(calls):
+        before = _now()
+        await echo(NESTED)
+        latencies[i] = _now() - before
+    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+
+
+async def sparse(client: Any, *, calls: int, interval: float) -> Result:
+    """The small call every ``interval`` seconds: nobody is hot."""
+    add, latencies = client.add, [0] * calls
+    start = _now()
+    for i in range(calls):
+        await asyncio.sleep(interval)
+        before = _now()
+        await add(i, 2)
+        latencies[i] = _now() - before
+    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+
+
+async def in_flight(client: Any, *, calls: int, tasks: int) -> Result:
+    """The small call from many tasks at once."""
+
+    async def caller(count: int) -> None:
+        add = client.add
+        for i in range(count):
+            await add(i, 2)
+
+    start = _now()
+    await asyncio.gather(*(caller(calls // tasks) for _ in range(tasks)))
+    return {"latencies": [], "calls": calls // tasks * tasks, "seconds": (_now() - start) / 1e9}
+
+
+async def for_a_while(client: Any, *, seconds: float, start_at: float) -> Result:
+    """As many small calls as go into a time that begins for all clients at once (CLOCK_MONOTONIC)."""
+    await asyncio.sleep(max(0.0, start_at - time.monotonic()))
+    add, calls, end = client.add, 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        for i in range(50):
+            await add(i, 2)
+        calls += 50
+    return {"latencies": [], "calls": calls, "seconds": seconds}
+
+
+async def beside_a_ticker(client: Any, *, seconds: float) -> Result:
+    """Small calls without pause beside a 1 ms ticker on the same loop; the latencies are its latenesses."""
+    lateness: list[int] = []
+    busy = True
+
+    async def caller() -> int:
+        calls = 0
+        while busy:
+            await client.add(calls, 2)
+            calls += 1
+        return calls
+
+    task = asyncio.create_task(caller())
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        due = _now() + 1_000_000
+        await asyncio.sleep(0.001)
+        lateness.append(max(0, _now() - due))
+    busy = False
+    return {"latencies": lateness, "calls": await task, "seconds": seconds}
+
+
+def sync_one_after_another(client: Any, *, calls: int) -> Result:
+    """The small call in a thread without a loop."""
+    add, latencies = client.add, [0] * calls
+    start = _now()
+    for i in range(calls):
+        before = _now()
+        add(i, 2)
+        latencies[i] = _now() - before
+    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+
+
+def sync_large(client: Any, *, calls: int) -> Result:
+    """The large call in a thread without a loop."""
+    echo, latencies = client.echo, [0] * calls
+    start = _now()
+    for i in range(calls):
+        before = _now()
+        echo(NESTED)
+        latencies[i] = _now() - before
+    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+
+
+class Direct:
+    """The same calls as plain awaits: the floor of any transport."""
+
+    @staticmethod
+    async def add(a: int, b: int) -> int:
+        """The small call."""
+        return a + b
+
+    @staticmethod
+    async def echo(value: Any) -> Any:
+        """The large call."""
+        return value
+
+
+async def idle(client: Any, *, seconds: float) -> Result:
+    """Nothing."""
+    await asyncio.sleep(seconds)
+    return {"latencies": [], "calls": 0, "seconds": seconds}

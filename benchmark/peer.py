@@ -1,0 +1,106 @@
+"""The peer: the same calls over a hand-written asyncio.Protocol with msgpack on a UNIX socket.
+
+As a good engineer would write it without a framework: frames with a length before them, no task and no
+stream per call, many calls in flight, as many frames taken from one read as there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import msgpack
+
+from benchmark.work import add, echo
+
+_LENGTH = struct.Struct("<I")
+_FUNCTIONS = {"add": add, "echo": echo}
+
+
+class _Frames(asyncio.Protocol):
+    """Cuts what comes into frames."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        start, end = 0, len(data)
+        while end - start >= 4:
+            (length,) = _LENGTH.unpack_from(data, start)
+            if end - start - 4 < length:
+                break
+            self.frame_received(data[start + 4 : start + 4 + length])
+            start += 4 + length
+        self._rest = data[start:]
+
+    def frame_received(self, frame: bytes) -> None:
+        raise NotImplementedError
+
+    def send(self, value: Any) -> None:
+        frame = msgpack.packb(value)
+        assert frame is not None
+        self.transport.write(_LENGTH.pack(len(frame)) + frame)
+
+
+class _Server(_Frames):
+    def frame_received(self, frame: bytes) -> None:
+        number, name, arguments = msgpack.unpackb(frame)
+        self.send((number, _FUNCTIONS[name](*arguments)))
+
+
+class Client(_Frames):
+    """Calls over the socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+        self._loop = asyncio.get_running_loop()
+
+    def frame_received(self, frame: bytes) -> None:
+        number, result = msgpack.unpackb(frame)
+        self._waiting.pop(number).set_result(result)
+
+    def _call(self, name: str, *arguments: Any) -> asyncio.Future[Any]:
+        self._number = number = self._number + 1
+        future = self._waiting[number] = self._loop.create_future()
+        self.send((number, name, arguments))
+        return future
+
+    async def add(self, a: int, b: int) -> Any:
+        """The small call."""
+        return await self._call("add", a, b)
+
+    async def echo(self, value: Any) -> Any:
+        """The large call."""
+        return await self._call("echo", value)
+
+
+@asynccontextmanager
+async def serve(path: str) -> AsyncIterator[None]:
+    """Serves on the socket at ``path``."""
+    server = await asyncio.get_running_loop().create_unix_server(_Server, path)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def connect(path: str) -> AsyncIterator[Client]:
+    """A client of the socket at ``path``."""
+    transport, client = await asyncio.get_running_loop().create_unix_connection(Client, path)
+    try:
+        yield client
+    finally:
+        transport.close()

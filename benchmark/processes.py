@@ -1,0 +1,197 @@
+"""The processes of a run: servers, and clients that do a load when they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import uvloop
+
+import shmrpc
+from benchmark import loads, peer
+from benchmark.work import service
+
+Kind = Literal["direct", "shmrpc", "socket", "thread"]
+Loop = Literal["asyncio", "uvloop", "sync"]
+
+_spawn: Final = multiprocessing.get_context("spawn")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+def _run(loop: Loop, main: Coroutine[Any, Any, None]) -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(main) if loop == "uvloop" else asyncio.run(main)
+
+
+def socket_path() -> str:
+    """Where the peer's server listens, beside our own sockets."""
+    return str(Path(os.environ["XDG_RUNTIME_DIR"]) / "peer.sock")
+
+
+@contextlib.asynccontextmanager
+async def _serving(kind: Kind) -> AsyncIterator[None]:
+    if kind == "socket":
+        async with peer.serve(socket_path()):
+            yield
+    else:
+        async with shmrpc.serve(service):
+            yield
+
+
+async def _serve(kind: Kind, ready: Callable[[], None]) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with _serving(kind):
+        ready()
+        await stop.wait()
+
+
+def _server_main(kind: Kind, loop: Loop, connection: Connection) -> None:
+    _run(loop, _serve(kind, lambda: connection.send("ready")))
+
+
+@contextlib.asynccontextmanager
+async def _connected(kind: Kind, connections: int) -> AsyncIterator[Any]:
+    """A client; with more than one connection the others idle beside it."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(connections - 1):
+            await stack.enter_async_context(shmrpc.connect("benchmark"))
+        if kind == "direct":
+            yield loads.Direct()
+        elif kind == "socket":
+            yield await stack.enter_async_context(peer.connect(socket_path()))
+        else:
+            yield await stack.enter_async_context(shmrpc.connect("benchmark"))
+
+
+def _answer(connection: Connection, result: loads.Result, before: float) -> None:
+    result["cpu"] = time.process_time() - before
+    connection.send(result)
+
+
+async def _client(kind: Kind, connections: int, connection: Connection) -> None:
+    async with _connected(kind, connections) as client:
+        connection.send("ready")
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+        loop.add_reader(connection.fileno(), told.set)
+        while True:
+            await told.wait()
+            told.clear()
+            if not connection.poll():
+                continue
+            order = connection.recv()
+            if order is None:
+                break
+            name, parameters = order
+            before = time.process_time()
+            _answer(connection, await getattr(loads, name)(client, **parameters), before)
+        loop.remove_reader(connection.fileno())
+
+
+def _client_main(kind: Kind, loop: Loop, connections: int, connection: Connection) -> None:
+    if kind == "thread":
+        _start_server_thread(loop)
+    if loop == "sync":
+        _sync_client(connection)
+    else:
+        _run(loop, _client(kind, connections, connection))
+
+
+def _sync_client(connection: Connection) -> None:
+    with shmrpc.sync.connect("benchmark") as client:
+        connection.send("ready")
+        while (order := connection.recv()) is not None:
+            name, parameters = order
+            before = time.process_time()
+            _answer(connection, getattr(loads, f"sync_{name}")(client, **parameters), before)
+
+
+def _start_server_thread(loop: Loop) -> None:
+    """The server in another thread of the client's process."""
+    ready = threading.Event()
+
+    async def serve() -> None:
+        async with shmrpc.serve(service):
+            ready.set()
+            await asyncio.Event().wait()
+
+    threading.Thread(target=_run, args=("uvloop" if loop == "uvloop" else "asyncio", serve()), daemon=True).start()
+    ready.wait()
+
+
+class Child:
+    """A process that has said that it is ready."""
+
+    def __init__(self, main: Callable[..., None], *arguments: Any) -> None:
+        self._connection, theirs = _spawn.Pipe()
+        self.process = _spawn.Process(target=main, args=(*arguments, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+        if not self._connection.poll(30) or self._connection.recv() != "ready":
+            raise RuntimeError(f"{main.__name__}{arguments} did not start")
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def cpu(self) -> float:
+        """Seconds of CPU it has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def order(self, load: str, **parameters: Any) -> None:
+        """Tells a client to do a load."""
+        self._connection.send((load, parameters))
+
+    def result(self) -> loads.Result:
+        """Waits until it has done it."""
+        result: loads.Result = self._connection.recv()
+        return result
+
+    def do(self, load: str, **parameters: Any) -> loads.Result:
+        """Both."""
+        self.order(load, **parameters)
+        return self.result()
+
+    def stop(self) -> None:
+        """Ends it."""
+        with contextlib.suppress(OSError):
+            self._connection.send(None)
+        if self.process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGTERM)
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def server(kind: Kind, loop: Loop) -> Child:
+    """A server process."""
+    return Child(_server_main, kind, loop)
+
+
+def client(kind: Kind, loop: Loop, connections: int = 1) -> Child:
+    """A client process."""
+    return Child(_client_main, kind, loop, connections)

@@ -1,0 +1,42 @@
+"""The service under test: a small call and a large one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import shmrpc
+
+service = shmrpc.Service("benchmark")
+
+
+@service.endpoint
+def add(a: int, b: int) -> int:
+    """The small call."""
+    return a + b
+
+
+@service.endpoint
+def echo(value: Any) -> Any:
+    """The large call: what comes in goes out."""
+    return value
+
+
+def nested() -> dict[str, Any]:
+    """A nested record of about 31 KB as JSON, as an order book or a page of search results would be."""
+    return {
+        "id": "5f2b7c1e-request",
+        "total": 120,
+        "items": [
+            {
+                "id": number,
+                "name": f"item-{number:05d}",
+                "price": number * 1.25,
+                "tags": ["alpha", "beta", f"tag-{number % 7}"],
+                "active": number % 3 == 0,
+                "owner": {"name": f"user-{number % 11}", "email": f"user{number % 11}@example.com", "score": number / 7},
+                "history": [number, number + 1, number + 2, number * 1000, None],
+                "note": "a short line of text that a person may have written",
+            }
+            for number in range(120)
+        ],
+    }

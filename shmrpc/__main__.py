@@ -1,0 +1,5 @@
+"""``python -m shmrpc`` is ``shmrpc``."""
+
+from shmrpc.cli import main
+
+main()

@@ -109,7 +109,7 @@ class LoopConnection:
     def listen(self) -> None:
         """Before the loop goes on: what is there comes now, and the bell rings for what comes later."""
         try:
-            while not self._channel.park():
+            while self._open and not self._channel.park():
                 self._drain()
         except _core.ChannelError as error:
             self.fault(error)
@@ -120,6 +120,9 @@ class LoopConnection:
             self._drain()
         except _core.ChannelError as error:
             self.fault(error)
+        else:
+            # Whoever rang took our announcement; others may still be waiting.
+            self.listen()
 
     def _drain(self) -> None:
         receive = self._channel.receive

@@ -1,0 +1,1 @@
+"""Named by what goes wrong in them."""

@@ -1,0 +1,56 @@
+"""Every test meets in a directory of its own and leaves /dev/shm as it found it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+import shmrpc
+from tests.services import service
+from tests.support import ServerProcess, ours_in_shm
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Every asyncio test runs on both loops."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory where services meet."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    before = ours_in_shm()
+    yield tmp_path / "shmrpc"
+    assert ours_in_shm() == before
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    """The tested service in another process."""
+    with ServerProcess() as process:
+        yield process
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
+    """A client of the server in another process."""
+    async with shmrpc.connect("tested") as client:
+        yield client
+
+
+@pytest.fixture
+async def near() -> AsyncIterator[shmrpc.Client]:
+    """A client of a server in the same loop."""
+    async with shmrpc.serve(service), shmrpc.connect("tested") as client:
+        yield client
+
+
+@pytest.fixture
+def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
+    """A client without a loop of the server in another process."""
+    with shmrpc.sync.connect("tested") as client:
+        yield client

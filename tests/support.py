@@ -1,0 +1,71 @@
+"""A server in a process of its own, for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+
+
+class ServerProcess:
+    """``shmrpc serve`` of a service; killed at the end if it has not stopped before."""
+
+    def __init__(self, target: str = "tests.services:service", *options: str) -> None:
+        self._service = target.partition(":")[2]
+        command = [sys.executable, "-m", "shmrpc", "serve", target, *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.greeting = self.process.stderr.readline()
+        assert self.greeting.startswith("Serving"), self.greeting + self.process.stderr.read()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> str:
+        """SIGTERM; what it printed on stderr."""
+        self.process.terminate()
+        _, errors = self.process.communicate(timeout=10)
+        return errors
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            os.kill(self.pid, signal.SIGCONT)
+            self.process.terminate()
+        try:
+            self.process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+
+def ours_in_shm() -> list[str]:
+    """The names in /dev/shm that shmrpc has made."""
+    return sorted(name for name in os.listdir("/dev/shm") if name.startswith(("shmrpc.", "sem.shmrpc.")))
+
+
+def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether it becomes true within a generous time."""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+__all__ = ["ServerProcess", "eventually", "ours_in_shm"]

@@ -154,6 +154,8 @@ def _remote_class(base: str) -> type[RemoteError]:
     builtin = getattr(builtins, base, None)
     if not (isinstance(builtin, type) and issubclass(builtin, Exception)) or builtin is Exception:
         return RemoteError
+    if issubclass(builtin, (StopIteration, StopAsyncIteration)):
+        return RemoteError  # These cannot leave a coroutine: Python turns them into RuntimeError.
     try:
         return type(f"Remote{base}", (RemoteError, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
     except TypeError:  # A layout that cannot be combined.

@@ -26,8 +26,8 @@ class Signature:
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
-        self.signature = inspect.signature(function)
         hints = _hints(name, function)
+        self.signature = inspect.signature(function, eval_str=True)
         self.result: Any = hints.get("return", Any)
         self._types = {p: hints.get(p, Any) for p in self.signature.parameters}
         for parameter, kind in self._types.items():

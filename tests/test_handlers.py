@@ -1,0 +1,114 @@
+"""Where a handler runs: inline, in a task of its own once it suspends, and with what context."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import shmrpc
+from shmrpc.eager import Eager, Suspended
+
+
+async def test_asyncio_timeout_works_in_a_handler(client: shmrpc.Client) -> None:
+    assert await client.with_timeout(0.01) == "timed out"
+    assert await client.with_timeout(0) == "timed out"
+    assert await asyncio.gather(*(client.with_timeout(0.01) for _ in range(50))) == ["timed out"] * 50
+
+
+async def test_a_handler_is_in_one_task_before_and_after_it_suspends(client: shmrpc.Client) -> None:
+    assert await client.task_name_twice()
+
+
+async def test_context_variables_of_one_call_do_not_reach_the_next(client: shmrpc.Client) -> None:
+    assert [await client.set_setting(str(i)) for i in range(5)] == ["unset"] * 5
+
+
+async def test_a_blocked_server_answers_when_it_is_free(client: shmrpc.Client) -> None:
+    assert await client.block(0.3) is None
+    assert await client.add(1, 2) == 3
+
+
+class Recorder:
+    """Coroutines to run eagerly."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    async def at_once(self) -> int:
+        self.steps.append("ran")
+        return 1
+
+    async def later(self) -> int:
+        self.steps.append("began")
+        await asyncio.sleep(0.001)
+        self.steps.append("went on")
+        return 2
+
+    async def shielded(self) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.steps.append("cancelled")
+            raise
+        return "slept"
+
+    async def fails(self) -> None:
+        await asyncio.sleep(0)
+        raise ValueError("late")
+
+    async def nested(self) -> int:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.later()) for _ in range(3)]
+        return sum(task.result() for task in tasks)
+
+
+async def _outside_a_task(eager: Eager, coroutine: object) -> object:
+    """Runs it as a callback of the loop does: with no task around."""
+    future = asyncio.get_running_loop().create_future()
+
+    def callback() -> None:
+        try:
+            future.set_result(eager.run(coroutine))  # type: ignore[arg-type]
+        except BaseException as error:
+            future.set_exception(error)
+
+    asyncio.get_running_loop().call_soon(callback)
+    return await future
+
+
+async def test_eager_steps() -> None:
+    eager, record = Eager(), Recorder()
+    assert await _outside_a_task(eager, record.at_once()) == 1
+    suspended = await _outside_a_task(eager, record.later())
+    assert isinstance(suspended, Suspended)
+    assert record.steps == ["ran", "began"]
+    assert await suspended.task == 2
+    assert record.steps == ["ran", "began", "went on"]
+    eager.close()
+
+
+async def test_eager_cancellation_reaches_the_coroutine_at_once_and_later() -> None:
+    eager, record = Eager(), Recorder()
+    for wait in (0, 0.01):
+        suspended = await _outside_a_task(eager, record.shielded())
+        assert isinstance(suspended, Suspended)
+        if wait:
+            await asyncio.sleep(wait)
+        suspended.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await suspended.task
+    assert record.steps == ["cancelled", "cancelled"]
+    eager.close()
+
+
+async def test_eager_errors_and_task_groups() -> None:
+    eager, record = Eager(), Recorder()
+    failing = await _outside_a_task(eager, record.fails())
+    assert isinstance(failing, Suspended)
+    with pytest.raises(ValueError, match="late"):
+        await failing.task
+    nested = await _outside_a_task(eager, record.nested())
+    assert isinstance(nested, Suspended)
+    assert await nested.task == 6
+    eager.close()

@@ -228,4 +228,4 @@ def descriptors() -> int:
 def mapped() -> int:
     """Segments of ours that this process has mapped."""
     with open("/proc/self/maps") as maps:
-        return sum("shmrpc.tested." in line for line in maps)
+        return sum("/shmrpc.tested." in line for line in maps)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -53,6 +55,33 @@ class ServerProcess:
             raise
 
 
+class Script:
+    """A Python program in a process group of its own; killed at the end with all that it forked."""
+
+    def __init__(self, source: str) -> None:
+        command = [sys.executable, "-c", textwrap.dedent(source)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+    def line(self) -> str:
+        """The next line that it prints."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
 def ours_in_shm() -> list[str]:
     """The names in /dev/shm that shmrpc has made."""
     return sorted(name for name in os.listdir("/dev/shm") if name.startswith(("shmrpc.", "sem.shmrpc.")))
@@ -68,4 +97,4 @@ def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
     return True
 
 
-__all__ = ["ServerProcess", "eventually", "ours_in_shm"]
+__all__ = ["Script", "ServerProcess", "eventually", "ours_in_shm"]

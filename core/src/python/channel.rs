@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pyo3::create_exception!(
@@ -88,24 +88,37 @@ fn bells(eventfd: i32, semaphore: &str) -> PyResult<Bells> {
 /// One side of a connection: frames to the peer and from it.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Channel {
-    pub(super) inner: Arc<channel::Channel>,
+    /// None once it is closed: what it holds goes with the last call under way.
+    inner: Mutex<Option<Arc<channel::Channel>>>,
     sleep: Sleep,
     /// When the loop last had its turn, in nanoseconds.
     slice: AtomicU64,
 }
 
 impl Channel {
-    fn receive_one<'py>(&self, py: Python<'py>) -> PyResult<Option<(Header, Bound<'py, PyBytes>)>> {
-        let mut receiver = self.inner.receiver();
-        match receiver.peek().map_err(broken)? {
-            Some(header) => {
-                let payload = take(py, &self.inner, &mut receiver, header)?;
-                Ok(Some((header, payload)))
-            }
-            None => {
-                self.inner.release(&receiver);
-                Ok(None)
-            }
+    /// The channel, for one call. Held under the lock for no longer than a copy of the pointer.
+    #[inline]
+    pub(super) fn open(&self) -> PyResult<Arc<channel::Channel>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner
+            .clone()
+            .ok_or_else(|| ChannelError::new_err("the channel is closed"))
+    }
+}
+
+fn receive_one<'py>(
+    py: Python<'py>,
+    channel: &channel::Channel,
+) -> PyResult<Option<(Header, Bound<'py, PyBytes>)>> {
+    let mut receiver = channel.receiver();
+    match receiver.peek().map_err(broken)? {
+        Some(header) => {
+            let payload = take(py, channel, &mut receiver, header)?;
+            Ok(Some((header, payload)))
+        }
+        None => {
+            channel.release(&receiver);
+            Ok(None)
         }
     }
 }
@@ -154,7 +167,7 @@ impl Channel {
             (spin * 1e3) as u64,
         );
         Ok(Channel {
-            inner: Arc::new(inner),
+            inner: Mutex::new(Some(Arc::new(inner))),
             sleep,
             slice: AtomicU64::new(0),
         })
@@ -162,10 +175,11 @@ impl Channel {
 
     /// Sends a frame. False if it is kept for want of room; it goes out as the peer reads.
     fn send(&self, py: Python<'_>, opcode: u32, id: u64, payload: &[u8]) -> PyResult<bool> {
+        let channel = self.open()?;
         let sent = py.detach(|| {
-            let sent = self.inner.send(opcode, id, payload, || keep(payload))?;
+            let sent = channel.send(opcode, id, payload, || keep(payload))?;
             if sent == Sent::Kept {
-                self.inner.await_room()?;
+                channel.await_room()?;
             }
             Ok(sent)
         });
@@ -184,15 +198,16 @@ impl Channel {
         id: u64,
         payload: &[u8],
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let channel = self.open()?;
         let found = py.detach(|| {
-            let sent = self.inner.send(opcode, id, payload, || keep(payload))?;
-            Ok(self.inner.spin(sent)?)
+            let sent = channel.send(opcode, id, payload, || keep(payload))?;
+            Ok(channel.spin(sent)?)
         });
         let (arrived, now) = found.map_err(unsent)?;
         if !arrived {
             return Ok(None);
         }
-        let Some((header, answer)) = self.receive_one(py)? else {
+        let Some((header, answer)) = receive_one(py, &channel)? else {
             return Ok(None);
         };
         // Relaxed: only the loop's own thread uses it.
@@ -209,7 +224,8 @@ impl Channel {
 
     /// The next frame that is there, as (opcode, id, payload), or None.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        match self.receive_one(py)? {
+        let channel = self.open()?;
+        match receive_one(py, &channel)? {
             Some((header, payload)) => Ok(Some(frame(py, header, payload)?)),
             None => Ok(None),
         }
@@ -217,28 +233,38 @@ impl Channel {
 
     /// Our eventfd rang: silences it, and sends what was kept as far as there is room now.
     fn wake(&self) -> PyResult<()> {
-        self.inner.silence();
-        let mut receiver = self.inner.receiver();
+        let channel = self.open()?;
+        channel.silence();
+        let mut receiver = channel.receiver();
         if receiver.peek().map_err(broken)?.is_some() {
-            self.inner.woke(&mut receiver);
+            channel.woke(&mut receiver);
         }
         drop(receiver);
-        self.inner.await_room().map_err(broken)
+        channel.await_room().map_err(broken)
     }
 
     /// Says that we sleep: the peer will ring. False if there is something to do first.
     fn park(&self) -> PyResult<bool> {
-        self.inner.park(true).map_err(broken)
+        self.open()?.park(true).map_err(broken)
     }
 
     /// We are awake and look for ourselves: the peer need not ring.
     fn unpark(&self) {
-        self.inner.unpark();
+        if let Ok(channel) = self.open() {
+            channel.unpark();
+        }
     }
 
     /// Nothing is sent any more, and a thread that waits here wakes.
     fn close(&self) {
-        self.inner.close();
+        let inner = self
+            .inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(channel) = inner {
+            channel.close();
+        }
     }
 
     /// Blocks until a frame is there or `limit` seconds have passed; the frame, or None.
@@ -246,7 +272,8 @@ impl Channel {
     /// A signal ends the wait; what its handler raises is raised here.
     fn wait<'py>(&self, py: Python<'py>, limit: f64) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let limit = Duration::from_secs_f64(limit);
-        let arrived = py.detach(|| self.inner.sleep(limit)).map_err(broken)?;
+        let channel = self.open()?;
+        let arrived = py.detach(|| channel.sleep(limit)).map_err(broken)?;
         py.check_signals()?;
         if arrived { self.receive(py) } else { Ok(None) }
     }

@@ -60,8 +60,9 @@ impl Poller {
     }
 
     /// Adds a channel; `key` comes back with each of its frames. Returns its number.
-    fn add(&self, channel: &Channel, key: Py<PyAny>) -> usize {
-        self.lock().add(Arc::clone(&channel.inner), key)
+    fn add(&self, channel: &Channel, key: Py<PyAny>) -> PyResult<usize> {
+        let channel = channel.open()?;
+        Ok(self.lock().add(channel, key))
     }
 
     /// Forgets the channel of this number.
@@ -97,8 +98,12 @@ impl Poller {
         id: u64,
         payload: &[u8],
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        // A closed channel is one whose client has just gone: there are others.
+        let Ok(channel) = channel.open() else {
+            return self.next(py);
+        };
         let found = py.detach(
-            || match channel.inner.send(opcode, id, payload, || keep(payload)) {
+            || match channel.send(opcode, id, payload, || keep(payload)) {
                 Err(error @ SendError::Oversize { .. }) => Err(error),
                 // A violation is remembered: the next look at the channel finds it.
                 _ => Ok(self.lock().next()),

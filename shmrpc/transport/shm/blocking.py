@@ -13,10 +13,9 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.transport import Frame
-from shmrpc.transport.shm import handshake, rendezvous
+from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.client import FIRST_PAUSE, LONGEST_PAUSE
 from shmrpc.transport.shm.farewell import explain
-from shmrpc.transport.shm.fork import close_in_child
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
 LIFE_CHECK: Final = 0.1
@@ -92,7 +91,7 @@ class ThreadConnection:
         dialled.setblocking(False)
         self._poll = select.poll()
         self._poll.register(dialled, select.POLLIN)
-        close_in_child(self)
+        fork.close_in_child(self)
 
     def wait(self) -> Frame | None:
         """Sleeps until a frame is there; the frame, or None after a while without one.
@@ -132,5 +131,5 @@ class ThreadConnection:
         if self._open:
             self._open = False
             self._channel.close()
-            self._control.close()
+            fork.close(self._control)
             os.close(self._eventfd)

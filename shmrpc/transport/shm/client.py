@@ -12,9 +12,8 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.transport import Frame, OnFrame, OnLost
-from shmrpc.transport.shm import handshake, rendezvous
+from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
-from shmrpc.transport.shm.fork import close_in_child
 
 #: Seconds between two looks for a server that is not there yet: the first, and the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
@@ -97,7 +96,7 @@ class LoopConnection:
         self._control = dialled
         self._loop = asyncio.get_running_loop()
         self._open = True
-        close_in_child(self)
+        fork.close_in_child(self)
 
     def start(self, on_frame: OnFrame, on_lost: OnLost) -> None:
         """From now on frames that nobody exchanged come to ``on_frame``, and the end to ``on_lost``."""
@@ -167,7 +166,7 @@ class LoopConnection:
         if self._open:
             self._open = False
             self._channel.close()
-            self._control.close()
+            fork.close(self._control)
             os.close(self._eventfd)
 
     def check_loop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import weakref
 from typing import Protocol
 
@@ -18,6 +19,13 @@ _owners: weakref.WeakSet[_Abandonable] = weakref.WeakSet()
 def close_in_child(owner: _Abandonable) -> None:
     """Calls ``owner.abandon()`` in every child forked from now on."""
     _owners.add(owner)
+
+
+def close(closing: socket.socket) -> None:
+    """Closes a socket now. Its own ``close()`` waits for a loop to let go of it, and in a child none will."""
+    descriptor = closing.detach()
+    if descriptor >= 0:
+        os.close(descriptor)
 
 
 def _after_fork() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from shmrpc.errors import LocalProtocolError, ServiceInUse, ServiceUnavailable
 from shmrpc.transport.shm.cleanup import SERVICE_NAME, recorded_pid, runtime_directory, take_lock
-from shmrpc.transport.shm.fork import close_in_child
+from shmrpc.transport.shm import fork
 
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
 _MAX_PATH: Final = 107
@@ -82,7 +82,7 @@ class Claim:
             )
         self._lock = lock
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        close_in_child(self)
+        fork.close_in_child(self)
         try:
             os.ftruncate(lock, 0)
             os.pwrite(lock, b"%d\n" % os.getpid(), 0)
@@ -103,7 +103,7 @@ class Claim:
 
     def abandon(self) -> None:
         """Closes the descriptors and leaves the names, which are somebody else's now."""
-        self.socket.close()
+        fork.close(self.socket)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -14,9 +14,8 @@ from typing import Any, Final, Protocol
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
-from shmrpc.transport.shm import handshake, rendezvous
+from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
-from shmrpc.transport.shm.fork import close_in_child
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -56,7 +55,7 @@ class Peer:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(control_socket, self._on_control)
         self._timer = self._loop.call_later(control.STEP_TIMEOUT * 2, self._on_timeout)
-        close_in_child(self)
+        fork.close_in_child(self)
 
     def send(self, opcode: int, call_id: int, body: bytes) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
@@ -165,7 +164,7 @@ class Peer:
             self._listener.forget(self)
         if self.channel is not None:
             self.channel.close()
-        self._control.close()
+        fork.close(self._control)
         if self._eventfd >= 0:
             os.close(self._eventfd)
 

@@ -1,0 +1,312 @@
+"""One side dies, stalls, leaves, forks: the other reads what happened, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+from tests.services import service
+from tests.support import Script, ServerProcess, eventually, ours_in_shm
+
+
+async def test_server_killed_with_calls_in_flight(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested") as client:
+        calls = [asyncio.create_task(client.sleep(60)) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        server.kill()
+        results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+        assert all(type(result) is shmrpc.ConnectionLost and result.maybe_executed for result in results)
+        assert f"process {server.pid}" in str(results[0])
+        assert len(set(map(id, results))) == 20
+        with pytest.raises(shmrpc.ConnectionLost):
+            await client.add(1, 2)
+
+
+def test_server_killed_under_a_sync_call(server: ServerProcess) -> None:
+    with shmrpc.sync.connect("tested") as client:
+        outcomes: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                client.sleep(60)
+            except BaseException as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        server.kill()
+        for thread in threads:
+            thread.join(5)
+        assert [type(outcome) for outcome in outcomes] == [shmrpc.ConnectionLost] * 5
+        with pytest.raises(shmrpc.ConnectionLost):
+            client.add(1, 2)
+
+
+async def test_a_server_that_stops_says_goodbye(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested") as client:
+        call = asyncio.create_task(client.sleep(60))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(server.stop)
+        with pytest.raises(shmrpc.ConnectionLost, match="the server stopped"):
+            await call
+
+
+async def test_answers_given_before_death_still_arrive(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested") as client:
+        call = asyncio.create_task(client.sleep(0.1, "in time"))
+        await asyncio.sleep(0.05)
+        time.sleep(0.15)  # noqa: ASYNC251 - our loop does not look while the answer comes and the server dies
+        server.kill()
+        assert await call == "in time"
+
+
+async def test_the_next_server_takes_over_from_a_killed_one(server: ServerProcess, runtime: Path) -> None:
+    server.kill()
+    assert (runtime / "tested.sock").exists()
+    with ServerProcess():
+        async with shmrpc.connect("tested") as client:
+            assert await client.add(1, 2) == 3
+
+
+async def test_a_forked_child_does_not_keep_a_dead_servers_name() -> None:
+    script = """
+        import asyncio, os, time, shmrpc
+        from tests.services import service
+        async def main():
+            async with shmrpc.serve(service):
+                if os.fork() == 0:
+                    time.sleep(30)
+                    os._exit(0)
+                print("serving", flush=True)
+                await asyncio.sleep(30)
+        asyncio.run(main())
+    """
+    with Script(script) as forking:
+        assert forking.line() == "serving"
+        client = await shmrpc.connect("tested")
+        forking.kill()
+        with pytest.raises(shmrpc.ConnectionLost):
+            await asyncio.wait_for(client.sleep(60), 5)
+        await client.close()
+        async with shmrpc.serve(service), shmrpc.connect("tested") as again:
+            assert await again.pid() == os.getpid()
+
+
+async def test_a_second_live_server_is_refused(server: ServerProcess) -> None:
+    with pytest.raises(shmrpc.ServiceInUse, match=f"'tested' is already served by process {server.pid}") as caught:
+        async with shmrpc.serve(service):
+            pass
+    assert caught.value.pid == server.pid
+    async with shmrpc.connect("tested") as client:
+        assert await client.pid() == server.pid
+
+
+def test_killed_clients_cost_the_server_nothing(sync_client: shmrpc.sync.Client) -> None:
+    script = """
+        import asyncio, shmrpc
+        async def main():
+            clients = [await shmrpc.connect("tested") for _ in range(5)]
+            calls = [asyncio.ensure_future(client.sleep(60)) for client in clients]
+            await asyncio.sleep(0.05)
+            print("calling", flush=True)
+            await asyncio.sleep(60)
+        asyncio.run(main())
+    """
+    base = sync_client.descriptors(), sync_client.mapped()
+    for _ in range(2):
+        with Script(script) as calling:
+            assert calling.line() == "calling"
+            assert sync_client.mapped() == base[1] + 5
+            calling.kill()
+        assert eventually(lambda: (sync_client.descriptors(), sync_client.mapped()) == base)
+
+
+async def test_clients_that_come_and_go_leave_nothing(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested") as client:
+        ours, theirs = len(os.listdir("/proc/self/fd")), await client.descriptors()
+        for _ in range(50):
+            async with shmrpc.connect("tested") as passing:
+                assert await passing.add(1, 2) == 3
+        await asyncio.sleep(0.05)
+        assert (len(os.listdir("/proc/self/fd")), await client.descriptors()) == (ours, theirs)
+
+
+async def test_nothing_has_a_name_while_connected(server: ServerProcess) -> None:
+    before = ours_in_shm()
+    async with shmrpc.connect("tested"):
+        assert ours_in_shm() == before
+
+
+async def test_a_server_can_be_served_again_after_it_stopped(runtime: Path) -> None:
+    for _ in range(3):
+        async with shmrpc.serve(service), shmrpc.connect("tested") as client:
+            assert await client.add(1, 2) == 3
+        assert list(runtime.iterdir()) == []
+
+
+async def test_no_server() -> None:
+    with pytest.raises(shmrpc.ServiceUnavailable, match=r"nobody serves 'absent'.*shmrpc serve MODULE:absent"):
+        async with shmrpc.connect("absent", timeout=0.05):
+            pass
+    with pytest.raises(ConnectionError), shmrpc.sync.connect("absent", timeout=0):
+        pass
+
+
+async def test_a_server_that_comes_later() -> None:
+    client = shmrpc.connect("tested", timeout=30)
+    waiting = asyncio.ensure_future(client.__aenter__())
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    async with shmrpc.serve(service):
+        await waiting
+        assert await client.add(1, 2) == 3
+        await client.close()
+
+
+async def test_connecting_to_a_server_that_is_stopped(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shmrpc.protocol.control.STEP_TIMEOUT", 0.2)
+    os.kill(server.pid, signal.SIGSTOP)
+    with pytest.raises(shmrpc.ServiceUnavailable):
+        async with shmrpc.connect("tested", timeout=0.3):
+            pass
+    os.kill(server.pid, signal.SIGCONT)
+    async with shmrpc.connect("tested") as client:
+        assert await client.add(1, 2) == 3
+
+
+async def test_a_stopped_server_goes_on(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested") as client:
+        os.kill(server.pid, signal.SIGSTOP)
+        calls = [asyncio.create_task(client.echo(bytes([i]) * 20_000)) for i in range(20)]
+        await asyncio.sleep(0.1)
+        assert not any(call.done() for call in calls)
+        os.kill(server.pid, signal.SIGCONT)
+        assert await asyncio.gather(*calls) == [bytes([i]) * 20_000 for i in range(20)]
+
+
+async def test_a_client_that_stops_reading_holds_up_nobody_else(server: ServerProcess) -> None:
+    script = """
+        import asyncio, os, shmrpc, signal
+        async def main():
+            client = await shmrpc.connect("tested")
+            calls = [asyncio.ensure_future(client.sleep(0.2, bytes(30_000))) for _ in range(50)]
+            await asyncio.sleep(0.05)
+            print("stopping", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            results = await asyncio.gather(*calls)
+            print(sum(map(len, results)), flush=True)
+        asyncio.run(main())
+    """
+    with Script(script) as stopping:
+        assert stopping.line() == "stopping"
+        async with shmrpc.connect("tested") as client:
+            await asyncio.sleep(0.4)
+            assert [await client.add(i, 1) for i in range(500)] == list(range(1, 501))
+        os.kill(stopping.process.pid, signal.SIGCONT)
+        assert await asyncio.to_thread(stopping.line) == "1500000"
+
+
+async def test_a_cancelled_call_is_forgotten_and_its_answer_dropped(client: shmrpc.Client) -> None:
+    for _ in range(20):
+        call = asyncio.create_task(client.sleep(0.01, "late"))
+        await asyncio.sleep(0.001)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await client.sleep(60)
+    await asyncio.sleep(0.02)
+    assert await client.add(1, 2) == 3
+
+
+def test_ctrl_c_ends_a_sync_call(server: ServerProcess) -> None:
+    with shmrpc.sync.connect("tested") as client:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.sleep(60)
+        timer.join()
+        assert client.add(1, 2) == 3
+
+
+def test_closing_from_another_thread_ends_a_sync_call(server: ServerProcess) -> None:
+    client = shmrpc.sync.connect("tested")
+    client.__enter__()
+    outcomes: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            client.sleep(60)
+        except BaseException as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    client.close()
+    for thread in threads:
+        thread.join(5)
+    assert [type(outcome) for outcome in outcomes] == [shmrpc.ConnectionLost] * 3
+    assert "closed" in str(outcomes[0])
+    client.close()
+
+
+async def test_closing_a_client_ends_its_calls(client: shmrpc.Client) -> None:
+    call = asyncio.create_task(client.sleep(60))
+    await asyncio.sleep(0.02)
+    await client.close()
+    with pytest.raises(shmrpc.ConnectionLost, match="closed"):
+        await call
+    with pytest.raises(shmrpc.ConnectionLost, match="closed"):
+        await client.add(1, 2)
+    await client.close()
+    with pytest.raises(shmrpc.LocalProtocolError, match="connected before"):
+        await client.__aenter__()
+
+
+async def test_using_a_client_that_is_not_connected() -> None:
+    client = shmrpc.connect("tested")
+    with pytest.raises(shmrpc.LocalProtocolError, match="async with"):
+        await client.add(1, 2)
+    with pytest.raises(shmrpc.LocalProtocolError, match="with"):
+        shmrpc.sync.connect("tested").add(1, 2)
+
+
+async def test_using_a_client_in_another_loop(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested") as client:
+
+        async def elsewhere() -> None:
+            with pytest.raises(shmrpc.LocalProtocolError, match="another event loop"):
+                await client.sleep(0.1)
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        assert await client.add(1, 2) == 3
+
+
+async def test_a_child_cannot_use_the_parents_connection(client: shmrpc.Client) -> None:
+    assert await client.add(1, 2) == 3
+    pid = os.fork()
+    if pid == 0:
+        try:
+            coroutine = client.add(1, 2)
+            coroutine.send(None)
+        except shmrpc.ShmrpcError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert await client.add(1, 2) == 3

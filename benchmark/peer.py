@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ import msgpack
 from benchmark.work import add, echo
 
 _LENGTH = struct.Struct("<I")
-_FUNCTIONS = {"add": add, "echo": echo}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"add": add, "echo": echo}
 
 
 class _Frames(asyncio.Protocol):
@@ -47,8 +47,7 @@ class _Frames(asyncio.Protocol):
         raise NotImplementedError
 
     def send(self, value: Any) -> None:
-        frame = msgpack.packb(value)
-        assert frame is not None
+        frame: bytes = msgpack.packb(value)
         self.transport.write(_LENGTH.pack(len(frame)) + frame)
 
 
@@ -68,6 +67,7 @@ class Client(_Frames):
         self._loop = asyncio.get_running_loop()
 
     def frame_received(self, frame: bytes) -> None:
+        """An answer."""
         number, result = msgpack.unpackb(frame)
         self._waiting.pop(number).set_result(result)
 

@@ -33,7 +33,11 @@ def nested() -> dict[str, Any]:
                 "price": number * 1.25,
                 "tags": ["alpha", "beta", f"tag-{number % 7}"],
                 "active": number % 3 == 0,
-                "owner": {"name": f"user-{number % 11}", "email": f"user{number % 11}@example.com", "score": number / 7},
+                "owner": {
+                    "name": f"user-{number % 11}",
+                    "email": f"user{number % 11}@example.com",
+                    "score": number / 7,
+                },
                 "history": [number, number + 1, number + 2, number * 1000, None],
                 "note": "a short line of text that a person may have written",
             }

@@ -23,7 +23,11 @@ from shmrpc.transport.shm import cleanup as leftovers
 from shmrpc.transport.shm.status import statuses
 
 _codec = click.option(
-    "--codec", type=click.Choice(["msgspec", "msgpack"]), default="msgspec", show_default=True, help="Which MessagePack."
+    "--codec",
+    type=click.Choice(["msgspec", "msgpack"]),
+    default="msgspec",
+    show_default=True,
+    help="Which MessagePack.",
 )
 _max_frame = click.option(
     "--max-frame", type=int, default=DEFAULT_MAX_FRAME, show_default=True, help="Largest body in bytes."
@@ -61,7 +65,10 @@ async def _serve(server: shmrpc.Server) -> None:
         loop.add_signal_handler(number, stop.set)
     async with server:
         name, endpoints = server.service.name, ", ".join(server.service.endpoints)
-        click.echo(f"Serving {name!r} (process {os.getpid()}): {endpoints or 'no endpoints'}. Ctrl-C stops.", err=True)
+        click.echo(
+            f"Serving {name!r} (process {os.getpid()}): {endpoints or 'no endpoints'}. Ctrl-C stops.",
+            err=True,
+        )
         await stop.wait()
 
 
@@ -146,7 +153,13 @@ def ls(as_json: bool) -> None:
     for report in found:
         uptime = f"{report.uptime:.0f} s"
         rows.append(
-            (report.service, str(report.pid), uptime, str(report.connections), ", ".join(report.endpoints) or "-")
+            (
+                report.service,
+                str(report.pid),
+                uptime,
+                str(report.connections),
+                ", ".join(report.endpoints) or "-",
+            )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import inspect
 import itertools
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, get_type_hints, overload
 
 from shmrpc import _core
-from shmrpc.errors import ConnectionLost, EncodeError, EndpointNotFound, FrameTooLarge, LocalProtocolError, ShmrpcError
+from shmrpc.errors import (
+    ConnectionLost,
+    EncodeError,
+    EndpointNotFound,
+    FrameTooLarge,
+    LocalProtocolError,
+    ShmrpcError,
+)
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec
@@ -92,9 +98,7 @@ class Client:
         self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> Coroutine[Any, Any, _R]: ...
     @overload
-    def call(
-        self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> Coroutine[Any, Any, _R]: ...
+    def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _R]: ...
     @overload
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
@@ -142,7 +146,7 @@ class Client:
         connection = self._connection
         assert connection is not None
         connection.check_loop()
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         pending = self._pending
         pending[call_id] = future
         try:

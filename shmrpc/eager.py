@@ -16,8 +16,8 @@ import types
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-_enter_task = asyncio._enter_task  # type: ignore[attr-defined]
-_leave_task = asyncio._leave_task  # type: ignore[attr-defined]
+_enter_task = asyncio._enter_task
+_leave_task = asyncio._leave_task
 
 
 class Suspended:
@@ -99,9 +99,7 @@ class _Spare:
 
 
 @types.coroutine
-def _go_on(
-    coroutine: Coroutine[Any, Any, Any], yielded: Any, error: BaseException | None
-) -> Generator[Any, Any, Any]:
+def _go_on(coroutine: Coroutine[Any, Any, Any], yielded: Any, error: BaseException | None) -> Generator[Any, Any, Any]:
     """The rest of a coroutine that has yielded once already."""
     while True:
         try:
@@ -111,8 +109,8 @@ def _go_on(
                 except GeneratorExit:
                     coroutine.close()
                     raise
-                except BaseException as thrown:
-                    error = thrown
+                except BaseException as caught:
+                    error = caught
                     continue
                 yielded = coroutine.send(value)
             else:

@@ -18,6 +18,7 @@ from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec
 from shmrpc.protocol.frames import Rejected
 from shmrpc.service import Endpoint, Service
+from shmrpc.signature import Arguments
 from shmrpc.transport.shm.handshake import Settings
 from shmrpc.transport.shm.server import Listener, Peer
 
@@ -90,16 +91,14 @@ class Server:
         """Takes frames and answers them until there are no more. For the listener."""
         assert self._listener is not None
         inbox = self._listener.inbox
-        find, unknown, send_next = self._handlers.get, self._unknown, inbox.send_next
+        unknown: RunRequest = self._unknown
+        find, send_next = self._handlers.get, inbox.send_next
         frame = inbox.next()
         while frame is not None:
             peer, opcode, call_id, body = frame
             try:
                 answer = find(opcode, unknown)(body, peer, call_id)
-                if answer is None:
-                    frame = inbox.next()
-                else:
-                    frame = send_next(peer.channel, frames.RESULT, call_id, answer)
+                frame = inbox.next() if answer is None else send_next(peer.channel, frames.RESULT, call_id, answer)
             except (Exception, asyncio.CancelledError) as error:
                 self._fail(peer, call_id, error)
                 frame = inbox.next()
@@ -119,11 +118,8 @@ class Server:
             keywords = endpoint.signature.keyword_decoder(self._codec)
             table[frames.request_opcode(frames.CALL, number)] = self._runner(endpoint.function, positional)
 
-            def call(arguments: Any, function: Callable[..., Any] = endpoint.function) -> Any:
-                return function(*arguments[0], **arguments[1])
-
             table[frames.request_opcode(frames.CALL_KEYWORDS, number)] = self._runner(
-                endpoint.function, lambda body, decode=keywords: (decode(body),), call
+                endpoint.function, _one(keywords), _spread(endpoint.function)
             )
         return table
 
@@ -197,10 +193,21 @@ class Server:
         return None
 
 
+def _one(decode: Callable[[bytes], Arguments]) -> Callable[[bytes], Sequence[Any]]:
+    """Positional and keyword arguments as one argument."""
+    return lambda body: (decode(body),)
+
+
+def _spread(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
+    """The function, to be called with positional and keyword arguments as one argument."""
+    return lambda arguments: function(*arguments[0], **arguments[1])
+
+
 def _unencodable(function: Callable[..., Any], result: Any, error: Exception) -> Rejected:
     name = getattr(function, "__name__", "endpoint")
     return Rejected(
-        "encode", f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: {error}"
+        "encode",
+        f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: {error}",
     )
 
 

@@ -60,7 +60,7 @@ class Service:
     def _add(self, function: _F, name: str | None) -> _F:
         if not callable(function):
             raise TypeError(f"endpoint of {self.name!r}: expected a function, got {function!r}")
-        name = name or getattr(function, "__name__", "")
+        name = name or str(getattr(function, "__name__", ""))
         if not name.isidentifier() or name.startswith("_"):
             raise ValueError(
                 f"endpoint name {name!r}: expected an identifier without a leading underscore; "

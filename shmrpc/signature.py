@@ -81,7 +81,7 @@ class Signature:
             if count < required or len(kinds) < count:
                 decoders.append(_refuse)
             else:
-                decoders.append(codec.decoder(tuple[tuple(kinds)] if kinds else tuple[()]))
+                decoders.append(codec.decoder(tuple.__class_getitem__(tuple(kinds))))
         return decoders
 
     def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
@@ -112,7 +112,7 @@ class Signature:
             raise Rejected(
                 "arguments",
                 f"{self.name}(): parameter {parameter!r}: {what[0].lower()}{what[1:]} ({_repr.repr(value)}); "
-                f"it is declared as {_type_name(kind)}"
+                f"it is declared as {_type_name(kind)}",
             ) from None
 
 
@@ -148,4 +148,6 @@ def _check_type(name: str, what: str, kind: Any) -> None:
 
 
 def _type_name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind).replace("typing.", "")
+    return (
+        kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind).replace("typing.", "")
+    )

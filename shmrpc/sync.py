@@ -99,9 +99,7 @@ class Client:
         return call
 
     @overload
-    def call(
-        self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R: ...
+    def call(self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
     @overload
     def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
     @overload

@@ -72,7 +72,7 @@ async def greet(name: str, *, punctuation: str = "!") -> str:
 
 
 @service.endpoint
-def echo(value):  # type: ignore[no-untyped-def]
+def echo(value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - without annotations
     return value
 
 

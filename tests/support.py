@@ -13,7 +13,6 @@ from collections.abc import Callable
 from types import TracebackType
 
 
-
 class ServerProcess:
     """``shmrpc serve`` of a service; killed at the end if it has not stopped before."""
 

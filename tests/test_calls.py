@@ -73,7 +73,19 @@ async def test_a_function_as_endpoint_gives_the_declared_type(client: shmrpc.Cli
 
 
 async def test_what_messagepack_carries_without_annotations(client: shmrpc.Client) -> None:
-    for value in [None, True, -1, 2**63, -(2**63), 1.5, "ü\0", b"\xff", [1, [2]], {"a": {"b": None}}, {1: "int key"}]:
+    for value in [
+        None,
+        True,
+        -1,
+        2**63,
+        -(2**63),
+        1.5,
+        "ü\0",
+        b"\xff",
+        [1, [2]],
+        {"a": {"b": None}},
+        {1: "int key"},
+    ]:
         assert await client.echo(value) == value
 
 

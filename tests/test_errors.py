@@ -135,7 +135,7 @@ async def test_an_endpoint_that_is_not_there(client: shmrpc.Client) -> None:
 
 
 async def test_values_that_cannot_be_sent(client: shmrpc.Client) -> None:
-    with pytest.raises(shmrpc.EncodeError, match="echo.*object"):
+    with pytest.raises(shmrpc.EncodeError, match=r"echo.*object"):
         await client.echo(object())
     with pytest.raises(shmrpc.EncodeError, match=r"unencodable\(\) returned object"):
         await client.unencodable()
@@ -219,7 +219,7 @@ def test_what_cannot_be_an_endpoint() -> None:
     with pytest.raises(ValueError, match="has an endpoint 'add' already"):
         service.endpoint(services.add)
     with pytest.raises(TypeError, match="expected a function"):
-        service.endpoint(5)  # type: ignore[type-var]
+        service.endpoint(5)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="leading underscore"):
         service.endpoint(lambda: None)
     with pytest.raises(ValueError, match="leading underscore"):
@@ -227,7 +227,7 @@ def test_what_cannot_be_an_endpoint() -> None:
 
     def takes_two_structures(value: services.Order | services.Point) -> None: ...
 
-    with pytest.raises(TypeError, match="endpoint 'wrong.takes_two_structures': parameter 'value'"):
+    with pytest.raises(TypeError, match=r"endpoint 'wrong\.takes_two_structures': parameter 'value'"):
         service.endpoint(takes_two_structures)
 
     def unresolvable(value: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
@@ -245,7 +245,13 @@ def test_names_that_a_service_cannot_have(name: str) -> None:
 def test_options_out_of_range() -> None:
     service = shmrpc.Service("options")
     for make in (lambda **o: shmrpc.serve(service, **o), lambda **o: shmrpc.connect("options", **o)):
-        for option in ({"max_frame": 10}, {"max_frame": 1 << 40}, {"spin": -1}, {"spin": 1e9}, {"codec": "json"}):
+        for option in (
+            {"max_frame": 10},
+            {"max_frame": 1 << 40},
+            {"spin": -1},
+            {"spin": 1e9},
+            {"codec": "json"},
+        ):
             with pytest.raises(ValueError, match=next(iter(option))):
                 make(**option)
     with pytest.raises(ValueError, match="timeout"):

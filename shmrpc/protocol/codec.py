@@ -21,10 +21,15 @@ CodecName = Literal["msgspec", "msgpack"]
 class Codec(Protocol):
     """Values to bytes and back."""
 
-    #: Bytes for a value; TypeError, ValueError or OverflowError for one that cannot be carried.
-    encode: Callable[[Any], bytes]
-    #: The plain value; msgspec.DecodeError for bytes that are no MessagePack.
-    decode: Callable[[bytes], Any]
+    @property
+    def encode(self) -> Callable[[Any], bytes]:
+        """Bytes for a value; TypeError, ValueError or OverflowError for one that cannot be carried."""
+        ...
+
+    @property
+    def decode(self) -> Callable[[bytes], Any]:
+        """The plain value; msgspec.DecodeError for bytes that are no MessagePack."""
+        ...
 
     def decoder(self, kind: Any) -> Callable[[bytes], Any]:
         """Decodes and validates for a type; msgspec.ValidationError if the value does not fit."""
@@ -34,10 +39,18 @@ class Codec(Protocol):
 class _Msgspec:
     def __init__(self) -> None:
         self.encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-        self.decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
+        self.decode: Callable[[bytes], Any] = self.decoder(Any)
 
     def decoder(self, kind: Any) -> Callable[[bytes], Any]:
-        return msgspec.msgpack.Decoder(kind).decode
+        trusting = msgspec.msgpack.Decoder(kind).decode
+
+        def decode(body: bytes) -> Any:
+            try:
+                return trusting(body)
+            except (UnicodeDecodeError, RecursionError) as error:  # The two that msgspec does not call a DecodeError.
+                raise _malformed(error) from None
+
+        return decode
 
 
 #: What the reference package carries itself and need not be turned into something plainer first.
@@ -46,8 +59,9 @@ _NATIVE: Final = (bytes, bytearray, memoryview)
 
 class _Msgpack:
     def encode(self, value: Any) -> bytes:
-        packed = msgpack.packb(msgspec.to_builtins(value, builtin_types=(*_NATIVE, datetime.datetime)), default=_plain)
-        assert packed is not None
+        packed: bytes = msgpack.packb(
+            msgspec.to_builtins(value, builtin_types=(*_NATIVE, datetime.datetime)), default=_plain
+        )
         return packed
 
     def decode(self, body: bytes) -> Any:
@@ -63,9 +77,11 @@ class _Msgpack:
                 max_array_len=limit,
                 max_map_len=limit,
                 max_ext_len=limit,
+                object_pairs_hook=_map,
+                ext_hook=msgspec.msgpack.Ext,
             )
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise msgspec.DecodeError(f"MessagePack data is malformed: {error}") from None
+        except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+            raise _malformed(error) from None
 
     def decoder(self, kind: Any) -> Callable[[bytes], Any]:
         def decode(body: bytes) -> Any:
@@ -74,10 +90,25 @@ class _Msgpack:
         return decode
 
 
+def _malformed(error: Exception) -> msgspec.DecodeError:
+    return msgspec.DecodeError(f"MessagePack data is malformed: {error or type(error).__name__}")
+
+
+def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A map as msgspec reads it: an array that is a key becomes a tuple."""
+    return {_key(key): value for key, value in pairs}
+
+
+def _key(key: Any) -> Any:
+    return tuple(map(_key, key)) if isinstance(key, list) else key
+
+
 def _plain(value: Any) -> Any:
     """A datetime as msgspec writes it: a timestamp if it has a zone, ISO text if not."""
     if isinstance(value, datetime.datetime):
-        return msgpack.Timestamp.from_datetime(value) if value.tzinfo else value.isoformat()
+        if value.tzinfo is None:
+            return value.isoformat()
+        return msgpack.Timestamp.from_datetime(value.astimezone(datetime.UTC))
     raise TypeError(f"Encoding objects of type {type(value).__qualname__} is unsupported")
 
 

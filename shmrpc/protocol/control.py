@@ -98,7 +98,7 @@ class Report(msgspec.Struct, tag="report"):
 Message = Hello | Welcome | Confirm | Ready | Refuse | Goodbye | Status | Report
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Message)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:

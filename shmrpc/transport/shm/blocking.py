@@ -9,7 +9,6 @@ import socket
 import time
 from typing import Final
 
-from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.transport import Frame

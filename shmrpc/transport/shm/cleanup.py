@@ -177,7 +177,7 @@ def _dead_rendezvous() -> Found:
             for kind, path in (("socket", socket_path), ("lock", lock_path)):
                 if kind == "lock" and orphan:
                     path.unlink()  # Only made to be held for this moment.
-                elif path.exists(follow_symlinks=False) if sys.version_info >= (3, 12) else os.path.lexists(path):
+                elif os.path.lexists(path):
                     yield _leftover(path, kind, os.lstat(path), why, pid), path.unlink
         finally:
             os.close(lock)

@@ -45,10 +45,8 @@ async def _handshake(dialled: socket.socket, service: str, settings: handshake.S
         dialled.setblocking(False)
         packet = next(steps)
         while True:
-            try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What it said before comes next.
                 dialled.send(packet)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # What it said before it closed comes next.
             answer = await _receive(dialled)
             try:
                 packet = steps.send(answer)
@@ -64,7 +62,7 @@ async def _receive(dialled: socket.socket) -> handshake.Packet:
     """The next packet; an empty one at the end, or after too long."""
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
-    loop.add_reader(dialled, lambda: readable.done() or readable.set_result(None))
+    loop.add_reader(dialled, lambda: None if readable.done() else readable.set_result(None))
     try:
         async with asyncio.timeout(control.STEP_TIMEOUT):
             await readable

@@ -73,7 +73,9 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
 
 def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings: Settings) -> _core.Channel:
     if not 0 < welcome.max_frame <= settings.max_frame:
-        raise RemoteProtocolError(f"the server set max_frame to {welcome.max_frame}, over the {settings.max_frame} asked")
+        raise RemoteProtocolError(
+            f"the server set max_frame to {welcome.max_frame}, over the {settings.max_frame} asked"
+        )
     segment = open_segment(welcome.segment)
     to_server, to_client = welcome.semaphores
     try:

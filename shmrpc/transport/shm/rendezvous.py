@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from shmrpc.errors import LocalProtocolError, ServiceInUse, ServiceUnavailable
-from shmrpc.transport.shm.cleanup import SERVICE_NAME, recorded_pid, runtime_directory, take_lock
 from shmrpc.transport.shm import fork
+from shmrpc.transport.shm.cleanup import SERVICE_NAME, recorded_pid, runtime_directory, take_lock
 
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
 _MAX_PATH: Final = 107

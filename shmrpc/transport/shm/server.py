@@ -77,9 +77,7 @@ class Peer:
 
     def _on_control(self) -> None:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(
-                self._control, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC
-            )
+            packet, descriptors, _, _ = socket.recv_fds(self._control, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except ConnectionResetError:
@@ -172,9 +170,7 @@ class Peer:
 class Listener:
     """Serves one name: whoever comes gets a segment, and their frames come to the handler."""
 
-    def __init__(
-        self, service: str, endpoints: list[str], settings: handshake.Settings, handler: Handler
-    ) -> None:
+    def __init__(self, service: str, endpoints: list[str], settings: handshake.Settings, handler: Handler) -> None:
         self.inbox = _core.Poller(spin=settings.spin)
         self._service = service
         self._endpoints = endpoints
@@ -198,9 +194,7 @@ class Listener:
         uptime = time.monotonic() - self._started
         return control.Report(self._service, os.getpid(), uptime, self._endpoints, self.connections)
 
-    def begin(
-        self, hello: control.Hello
-    ) -> Generator[handshake.Packet, handshake.Packet, handshake.Established]:
+    def begin(self, hello: control.Hello) -> Generator[handshake.Packet, handshake.Packet, handshake.Established]:
         """The handshake of one client."""
         return handshake.server_side(hello, self._service, self._endpoints, self._settings)
 
@@ -265,5 +259,3 @@ class Listener:
         self._claim.release()
         for peer in list(self.peers):
             peer.close(reason)
-
-

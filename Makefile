@@ -1,0 +1,57 @@
+# Two commands matter to a newcomer: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.built
+CARGO := cargo
+CORE := --manifest-path core/Cargo.toml
+SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
+
+.PHONY: demo test test-rust test-python lint format bench build clean tools
+
+demo: build  ## The main job on real input: parse the standard library in another process.
+	$(BIN)/python -m examples.demo
+
+test: test-rust test-python  ## Every test, Rust's and Python's.
+
+test-rust: tools
+	$(CARGO) test $(CORE) --quiet
+	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --release --target-dir core/target/loom --test loom
+
+test-python: build
+	$(BIN)/python -m pytest
+
+lint: build  ## ruff, mypy strict, pyright, clippy and the formatters, warnings as errors.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(CARGO) fmt $(CORE) --check
+	$(CARGO) clippy $(CORE) --all-targets --quiet -- -D warnings
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features python --quiet -- -D warnings
+
+format: build
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(CARGO) fmt $(CORE)
+
+bench: build  ## The benchmark: see benchmark/README.md.
+	$(BIN)/python -m benchmark
+
+build: $(STAMP)  ## The environment with the package and the developers' tools in it.
+
+$(STAMP): $(SOURCES) | tools
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --group dev --editable .
+	touch $@
+
+tools:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install CPython 3.11 or later, or name one: make PYTHON=/path/to/python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V): CPython 3.11 or later is needed; name one: make PYTHON=/path/to/python3.12"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv)"; exit 1; }
+	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust 1.85 or later with rustup (https://rustup.rs), or your distribution's package"; exit 1; }
+
+clean:
+	rm -rf $(VENV) core/target shmrpc/*.so

@@ -132,7 +132,7 @@ impl<K> Poller<K> {
     }
 
     /// Looks for the next frame on any channel, for as long as it pays.
-    pub fn next(&mut self) -> Found {
+    pub fn find(&mut self) -> Found {
         let start = clock::now();
         if self.slice == 0 {
             self.slice = start;

@@ -220,7 +220,7 @@ impl<M: RingMemory> Producer<M> {
     /// Puts a word `offset` bytes beyond the tail. The caller has made sure of the room.
     #[inline]
     pub fn put_word(&mut self, offset: usize, value: u64) {
-        let index = (self.tail as usize + offset) / WORD & self.mask;
+        let index = ((self.tail as usize + offset) / WORD) & self.mask;
         // Relaxed: covered by the Release of `publish`.
         self.memory.word(index).store(value, Ordering::Relaxed);
     }
@@ -302,7 +302,7 @@ impl<M: RingMemory> Consumer<M> {
     /// The word `offset` bytes beyond the head. The caller has made sure it is there.
     #[inline]
     pub fn get_word(&self, offset: usize) -> u64 {
-        let index = (self.head as usize + offset) / WORD & self.mask;
+        let index = ((self.head as usize + offset) / WORD) & self.mask;
         // Relaxed: covered by the Acquire of `available`.
         self.memory.word(index).load(Ordering::Relaxed)
     }

@@ -47,7 +47,7 @@ class _Msgspec:
         def decode(body: bytes) -> Any:
             try:
                 return trusting(body)
-            except (UnicodeDecodeError, RecursionError) as error:  # The two that msgspec does not call a DecodeError.
+            except (UnicodeDecodeError, RecursionError) as error:  # No DecodeError, in msgspec.
                 raise _malformed(error) from None
 
         return decode
@@ -91,7 +91,7 @@ class _Msgpack:
 
 
 def _malformed(error: Exception) -> msgspec.DecodeError:
-    return msgspec.DecodeError(f"MessagePack data is malformed: {error or type(error).__name__}")
+    return msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}")
 
 
 def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

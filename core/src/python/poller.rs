@@ -85,11 +85,11 @@ impl Poller {
     ///
     /// A channel whose peer broke the rules comes as (key, 0, 0, ChannelError).
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let found = py.detach(|| self.lock().next());
+        let found = py.detach(|| self.lock().find());
         self.found(py, found)
     }
 
-    /// Sends a frame on `channel`, then [`Poller::next`].
+    /// Sends a frame on `channel`, then :meth:`next`.
     fn send_next<'py>(
         &self,
         py: Python<'py>,
@@ -106,7 +106,7 @@ impl Poller {
             || match channel.send(opcode, id, payload, || keep(payload)) {
                 Err(error @ SendError::Oversize { .. }) => Err(error),
                 // A violation is remembered: the next look at the channel finds it.
-                _ => Ok(self.lock().next()),
+                _ => Ok(self.lock().find()),
             },
         );
         self.found(py, found.map_err(unsent)?)

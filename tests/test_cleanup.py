@@ -1,0 +1,196 @@
+"""What the dead left is removed; what lives, and what is not ours, is not touched."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import posix_ipc
+import pytest
+
+import shmrpc
+from shmrpc.transport.shm import cleanup
+from shmrpc.transport.shm.segment import NewSegment
+from tests.support import Script, ServerProcess
+
+SHM = Path("/dev/shm")
+DIES_IN_HANDSHAKE = """
+    import asyncio, os, signal, shmrpc
+    from shmrpc.transport.shm import segment
+    made = segment.NewSegment("tested")
+    print(made.name, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def leftovers() -> Iterator[list[Path]]:
+    """What a server leaves that is killed in the middle of a handshake."""
+    with Script(DIES_IN_HANDSHAKE) as dying:
+        name = dying.line()
+        dying.process.wait()
+    paths = [SHM / name, *(SHM / f"sem.{semaphore}" for semaphore in cleanup.semaphore_names(name))]
+    assert all(path.exists() for path in paths)
+    yield paths
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def ours(found: list[cleanup.Leftover], paths: list[Path]) -> list[cleanup.Leftover]:
+    return [leftover for leftover in found if Path(leftover.path) in paths]
+
+
+def test_a_death_within_the_handshake_is_cleaned_up(leftovers: list[Path]) -> None:
+    listed = ours(cleanup.clean(dry_run=True), leftovers)
+    assert sorted(leftover.kind for leftover in listed) == ["segment", "semaphore", "semaphore"]
+    assert not any(leftover.removed for leftover in listed)
+    assert all(path.exists() for path in leftovers)
+    segment = next(leftover for leftover in listed if leftover.kind == "segment")
+    assert segment.size == leftovers[0].stat().st_size > 128 << 10
+    assert "no process holds its lock" in segment.why
+    removed = ours(cleanup.clean(), leftovers)
+    assert all(leftover.removed and leftover.error is None for leftover in removed)
+    assert not any(path.exists() for path in leftovers)
+    assert ours(cleanup.clean(), leftovers) == []
+
+
+def test_a_killed_servers_socket_and_lock_are_cleaned_up(server: ServerProcess, runtime: Path) -> None:
+    server.kill()
+    found = cleanup.clean()
+    kinds = {leftover.path: leftover for leftover in found}
+    for name, kind in (("tested.sock", "socket"), ("tested.lock", "lock")):
+        leftover = kinds[str(runtime / name)]
+        assert leftover.kind == kind
+        assert f"pid {server.pid}" in leftover.owner
+    assert os.listdir(runtime) == []
+
+
+async def test_what_lives_is_not_touched(server: ServerProcess, runtime: Path) -> None:
+    handshaking = NewSegment("tested")
+    try:
+        async with shmrpc.connect("tested") as client:
+            paths = [SHM / handshaking.name, *(SHM / f"sem.{name}" for name in handshaking.semaphores)]
+            assert ours(cleanup.clean(), [*paths, runtime / "tested.sock", runtime / "tested.lock"]) == []
+            assert all(path.exists() for path in paths)
+            assert await client.add(1, 2) == 3
+    finally:
+        handshaking.unlink()
+
+
+def test_what_is_not_ours_is_not_touched(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+    stem = "0" * 32
+    foreign = [
+        SHM / "shmrpc_other_program",
+        SHM / f"shmrpc.tested.{stem[:-1]}",
+        SHM / f"shmrpc.tested.{stem}.backup",
+        SHM / f"sem.shmrpc.tested.{stem}.lock",
+        SHM / f"xshmrpc.tested.{stem}",
+        runtime / "notes.txt",
+    ]
+    link = SHM / f"shmrpc.tested.{stem}"
+    try:
+        for path in foreign:
+            path.write_text("foreign")
+        link.symlink_to(foreign[0])
+        before = {path: path.read_text() for path in foreign}
+        assert ours(cleanup.clean(), [*foreign, link]) == []
+        assert {path: path.read_text() for path in foreign} == before
+        assert link.is_symlink()
+    finally:
+        link.unlink(missing_ok=True)
+        for path in foreign:
+            path.unlink(missing_ok=True)
+
+
+def test_a_pid_in_use_proves_nothing(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+    lock = runtime / "tested.lock"
+    lock.write_text(f"{os.getpid()}\n")
+    assert [leftover.path for leftover in cleanup.clean()] == [str(lock)]
+    assert not lock.exists()
+
+
+def test_a_socket_without_a_lock_is_dead(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+    (runtime / "tested.sock").touch()
+    found = cleanup.clean(dry_run=True)
+    assert [leftover.kind for leftover in found] == ["socket"]
+    assert os.listdir(runtime) == ["tested.sock"]
+    cleanup.clean()
+    assert os.listdir(runtime) == []
+
+
+def test_what_could_not_be_removed_is_said(
+    leftovers: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        assert cleanup.main([]) == 1
+    printed = capsys.readouterr().out
+    assert f"COULD NOT REMOVE {leftovers[0]}" in printed
+    assert "Operation not permitted (errno 1)" in printed
+
+
+def test_a_clean_up_between_creation_and_lock_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, cleaned = fcntl.flock, []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not cleaned:
+            monkeypatch.setattr(fcntl, "flock", real)
+            cleaned.extend(leftover for leftover in cleanup.clean() if leftover.kind == "segment")
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    segment = NewSegment("tested")
+    try:
+        assert len(cleaned) == 1
+        assert (SHM / segment.name).exists()
+        assert segment.name not in cleaned[0].path
+    finally:
+        segment.unlink()
+
+
+@pytest.mark.parametrize("command", [["-m", "shmrpc", "cleanup"], ["util/shmrpc_cleanup.py"]])
+def test_the_commands(leftovers: list[Path], command: list[str]) -> None:
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *command, *options], capture_output=True, text=True, check=False)
+
+    listed = run("--dry-run", "--json")
+    assert listed.returncode == 0
+    entries = {entry["path"]: entry for entry in json.loads(listed.stdout)}
+    assert all(not entries[str(path)]["removed"] for path in leftovers)
+    assert {"path", "kind", "size", "owner", "why", "removed", "error"} == set(entries[str(leftovers[0])])
+    assert f"would remove {leftovers[0]}" in run("--dry-run").stdout
+    done = run()
+    assert done.returncode == 0
+    assert f"removed {leftovers[0]}" in done.stdout
+    assert not any(path.exists() for path in leftovers)
+
+
+def test_the_script_needs_no_package(tmp_path: Path) -> None:
+    copy = tmp_path / "cleanup.py"
+    copy.write_text(Path("util/shmrpc_cleanup.py").read_text())
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(copy), "--dry-run", "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), list)
+
+
+def test_a_semaphore_alone_is_dead() -> None:
+    name = cleanup.segment_name("tested", "f" * 32)
+    semaphore = posix_ipc.Semaphore(f"/{name}.c2s", posix_ipc.O_CREX, mode=0o600)
+    semaphore.close()
+    path = SHM / f"sem.{name}.c2s"
+    found = ours(cleanup.clean(), [path])
+    assert [leftover.why for leftover in found] == ["its segment is gone, and is removed last"]
+    assert not path.exists()

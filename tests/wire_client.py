@@ -1,0 +1,337 @@
+"""A client in plain Python, written from docs/wire.md alone. It uses nothing of shmrpc."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import select
+import socket
+import stat
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+import posix_ipc
+
+MAX_MESSAGE: Final = 131_072
+RESULT, FAILURE, CALL, CALL_KEYWORDS = range(4)
+AWAKE, ON_EVENTFD, ON_SEMAPHORE = range(3)
+TAIL, HEAD, READER_WAITS, WRITER_WAITS = 0, 128, 256, 384
+#: Offsets: control of ring 0, bytes of one control, the four words in it, data; bytes of a word and of a header.
+LAYOUT: Final = (128, 512, TAIL, HEAD, READER_WAITS, WRITER_WAITS, 2048, 8, 16)
+
+Frame = tuple[int, int, bytes]
+
+
+class Failed(Exception):
+    """A FAILURE came; ``map`` is its body."""
+
+    def __init__(self, failure: dict[str, Any]) -> None:
+        super().__init__(failure["message"])
+        self.map = failure
+
+
+class Gone(Exception):
+    """The server closed; ``message`` is its last packet, None if it said nothing."""
+
+    def __init__(self, message: dict[str, Any] | None) -> None:
+        super().__init__(str(message))
+        self.message = message
+
+
+def signature(numbers: tuple[int, ...] = LAYOUT) -> int:
+    """FNV-1a, 64 bits, over the numbers as eight little-endian bytes each."""
+    value = 0xCBF29CE484222325
+    for byte in b"".join(struct.pack("<Q", number) for number in numbers):
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+def padded(length: int) -> int:
+    return (length + 7) // 8 * 8
+
+
+def fence() -> None:
+    """A sequentially consistent fence: Python has none, but taking a lock is one on x86."""
+    with threading.Lock():
+        pass
+
+
+class Control:
+    """The control socket: packets and descriptors."""
+
+    def __init__(self, service: str) -> None:
+        base = os.environ.get("XDG_RUNTIME_DIR")
+        directory = Path(base) / "shmrpc" if base else Path(f"/tmp/shmrpc-{os.geteuid()}")
+        status = os.lstat(directory)
+        assert stat.S_ISDIR(status.st_mode)
+        assert status.st_uid == os.geteuid()
+        assert status.st_mode & 0o077 == 0
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(5)
+        self.socket.connect(str(directory / f"{service}.sock"))
+
+    def send(self, kind: str, **fields: Any) -> None:
+        self.socket.send(msgpack.packb({"type": kind, **fields}))
+
+    def receive(self) -> tuple[dict[str, Any], list[int]]:
+        """The next message and its descriptors; Gone at the end."""
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            raise Gone(None) from None
+        if not packet:
+            raise Gone(None)
+        return msgpack.unpackb(packet), descriptors
+
+    def expect(self, kind: str) -> tuple[dict[str, Any], list[int]]:
+        message, descriptors = self.receive()
+        if message["type"] != kind:
+            raise Gone(message)
+        return message, descriptors
+
+
+class Ring:
+    """One ring of the segment, with this side's own index and the last one that the peer announced."""
+
+    def __init__(self, segment: memoryview, number: int, capacity: int) -> None:
+        control, data = 128 + 512 * number, 2048 + capacity * number
+        self.capacity = capacity
+        self.tail = self.head = 0
+        self._data = segment[data : data + capacity]
+        # Whole words, so that each is one load or one store.
+        self._indices = segment[control : control + 512].cast("Q")
+        self._flags = segment[control : control + 512].cast("I")
+
+    def room(self) -> int:
+        """For the writer: bytes that are free."""
+        head = self._indices[HEAD // 8]
+        assert head % 8 == 0
+        assert self.head <= head <= self.tail
+        self.head = head
+        return self.capacity - (self.tail - self.head)
+
+    def put(self, data: memoryview) -> None:
+        """For the writer: whole words, then the tail that announces them."""
+        at = self.tail % self.capacity
+        first = min(len(data), self.capacity - at)
+        self._data[at : at + first] = data[:first]
+        self._data[: len(data) - first] = data[first:]
+        self.announce_tail(self.tail + len(data))
+
+    def announce_tail(self, tail: int) -> None:
+        self.tail = tail
+        self._indices[TAIL // 8] = tail
+
+    def available(self) -> int:
+        """For the reader: bytes that are there."""
+        tail = self._indices[TAIL // 8]
+        assert tail % 8 == 0
+        assert self.tail <= tail <= self.head + self.capacity
+        self.tail = tail
+        return self.tail - self.head
+
+    def get(self, length: int) -> bytes:
+        """For the reader: copies whole words out, then gives their room back."""
+        at = self.head % self.capacity
+        first = min(length, self.capacity - at)
+        data = bytes(self._data[at : at + first]) + bytes(self._data[: length - first])
+        self.head += length
+        self._indices[HEAD // 8] = self.head
+        return data
+
+    def set_flag(self, which: int, how: int) -> None:
+        self._flags[which // 4] = how
+
+    def claim(self, which: int) -> int:
+        """After a change: how the peer sleeps, and the duty to ring it."""
+        fence()
+        how = self._flags[which // 4]
+        if how != AWAKE:
+            self._flags[which // 4] = AWAKE
+        return how
+
+    def release(self) -> None:
+        for view in (self._data, self._indices, self._flags):
+            view.release()
+
+
+class WireClient:
+    """One connection. ``how`` is what it sleeps on."""
+
+    def __init__(self, service: str, *, how: int = ON_EVENTFD, max_frame: int = 64 << 20) -> None:
+        self.how = how
+        self.sleeps = 0
+        self._ids = 0
+        self._unsent: list[tuple[memoryview, int]] = []
+        self._header: tuple[int, int, int] | None = None
+        self._body = bytearray()
+        self._ended: Gone | None = None
+        self.control = Control(service)
+        self.control.send("hello", version=1, max_frame=max_frame)
+        self.welcome, descriptors = self.control.expect("welcome")
+        self._server_bell, self._bell = descriptors
+        self._map()
+        self._server_semaphore, self._semaphore = (
+            posix_ipc.Semaphore(f"/{name}") for name in self.welcome["semaphores"]
+        )
+        self.names = [self.welcome["segment"], *(f"sem.{name}" for name in self.welcome["semaphores"])]
+        self.names_before_ready = [name in os.listdir("/dev/shm") for name in self.names]
+        self.control.send("confirm")
+        self.control.expect("ready")
+
+    def _map(self) -> None:
+        capacity = self.welcome["capacity"]
+        segment = os.open(f"/dev/shm/{self.welcome['segment']}", os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            size = os.fstat(segment).st_size
+            assert size == 2048 + 2 * capacity
+            with self._assert_locked(segment):
+                self._mmap = mmap.mmap(segment, size)
+        finally:
+            os.close(segment)
+        self.header = struct.unpack_from("=8sIIQQI", self._mmap)
+        assert self.header == (b"shmrpc\0\1", 1, capacity, size, signature(), 1)
+        self._view = memoryview(self._mmap)
+        self.out, self.into = (Ring(self._view, number, capacity) for number in (0, 1))
+
+    def call(self, endpoint: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls and waits; the result, or Failed."""
+        body = msgpack.packb([args, kwargs] if kwargs else args)
+        number = self.welcome["endpoints"].index(endpoint)
+        call_id = self.send((CALL_KEYWORDS if kwargs else CALL) | number << 8, body)
+        opcode, answered, result = self.receive()
+        assert answered == call_id
+        return self.read(opcode, result)
+
+    @staticmethod
+    def read(opcode: int, body: bytes) -> Any:
+        assert opcode in (RESULT, FAILURE)
+        value = msgpack.unpackb(body)
+        if opcode == FAILURE:
+            raise Failed(value)
+        return value
+
+    def send(self, opcode: int, body: bytes) -> int:
+        """Sends a request, or as much of it as there is room for; its id."""
+        self._ids += 1
+        assert len(body) <= self.welcome["max_frame"]
+        frame = struct.pack("=QQ", len(body) | opcode << 32, self._ids) + body.ljust(padded(len(body)), b"\0")
+        # Up to half the ring goes whole; of more, the first piece has the header.
+        least = len(frame) if len(frame) <= self.out.capacity // 2 else 16
+        self._unsent.append((memoryview(frame), least))
+        self._push()
+        return self._ids
+
+    def receive(self, timeout: float = 10) -> Frame:
+        """The next frame: opcode, id and body. Writes what is unsent meanwhile."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self._push()
+            frame = self._pull()
+            if frame is not None:
+                return frame
+            if self._ended is not None:
+                raise self._ended
+            self._park(deadline - time.monotonic())
+
+    def _push(self) -> None:
+        while self._unsent:
+            frame, least = self._unsent.pop(0)
+            piece = min(len(frame), self.out.room())
+            if piece < least:
+                self._unsent.insert(0, (frame, least))
+                return
+            self.out.put(frame[:piece])
+            self._wake(self.out.claim(READER_WAITS))
+            if piece < len(frame):
+                self._unsent.insert(0, (frame[piece:], 8))
+
+    def _pull(self) -> Frame | None:
+        if self._header is None and self.into.available() >= 16:
+            first, call_id = struct.unpack("=QQ", self.into.get(16))
+            self._header = first >> 32, call_id, first & 0xFFFF_FFFF
+            assert self._header[2] <= self.welcome["max_frame"]
+        if self._header is None:
+            return None
+        opcode, call_id, length = self._header
+        while len(self._body) < padded(length) and self.into.available():
+            self._body += self.into.get(min(self.into.available(), padded(length) - len(self._body)))
+            self._wake_writer()
+        if len(self._body) < padded(length):
+            return None
+        body = bytes(self._body[:length])
+        self._header, self._body = None, bytearray()
+        self._wake_writer()
+        return opcode, call_id, body
+
+    def _park(self, seconds: float) -> None:
+        """Announces, looks again, sleeps."""
+        if seconds <= 0:
+            raise TimeoutError
+        self.into.set_flag(READER_WAITS, self.how)
+        if self._unsent:
+            self.out.set_flag(WRITER_WAITS, self.how)
+        fence()
+        self._wake_writer()
+        if not (self.into.available() or (self._unsent and self.out.room() >= self.out.capacity // 2)):
+            self._sleep(seconds)
+        self.into.set_flag(READER_WAITS, AWAKE)
+        self.out.set_flag(WRITER_WAITS, AWAKE)
+
+    def _sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        poll = select.poll()
+        poll.register(self.control.socket, select.POLLIN)
+        if self.how == ON_SEMAPHORE:
+            try:
+                self._semaphore.acquire(seconds)
+            except posix_ipc.BusyError:
+                raise TimeoutError from None
+            seconds = 0
+        else:
+            poll.register(self._bell, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
+        if self._bell in ready:
+            os.eventfd_read(self._bell)
+        if self.control.socket.fileno() in ready:
+            try:
+                self._ended = Gone(self.control.receive()[0])
+            except Gone as gone:
+                self._ended = gone
+
+    def _wake_writer(self) -> None:
+        if self.into.available() <= self.into.capacity // 2:
+            self._wake(self.into.claim(WRITER_WAITS))
+
+    def _wake(self, how: int) -> None:
+        if how == ON_EVENTFD:
+            os.eventfd_write(self._server_bell, 1)
+        elif how == ON_SEMAPHORE:
+            self._server_semaphore.release()
+
+    def close(self, **goodbye: Any) -> None:
+        """Says goodbye and gives everything back."""
+        try:
+            self.control.send("goodbye", **(goodbye or {"reason": "done"}))
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        self.control.socket.close()
+        for descriptor in (self._bell, self._server_bell):
+            os.close(descriptor)
+        for semaphore in (self._semaphore, self._server_semaphore):
+            semaphore.close()
+        for ring in (self.out, self.into):
+            ring.release()
+        self._view.release()
+        self._mmap.close()
+
+    def __enter__(self) -> WireClient:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import shmrpc
 from benchmark.work import nested
 
 Result = dict[str, Any]
@@ -136,3 +137,13 @@ async def idle(client: Any, *, seconds: float) -> Result:
     """Nothing."""
     await asyncio.sleep(seconds)
     return {"latencies": [], "calls": 0, "seconds": seconds}
+
+
+_held: list[Any] = []
+
+
+async def connect_more(client: Any, *, connections: int) -> Result:
+    """Connects that many times more, and keeps the connections."""
+    for _ in range(connections):
+        _held.append(await shmrpc.connect("benchmark"))
+    return {"latencies": [], "calls": 0, "seconds": 0.0}

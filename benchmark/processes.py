@@ -25,7 +25,6 @@ Kind = Literal["direct", "shmrpc", "socket", "thread"]
 Loop = Literal["asyncio", "uvloop", "sync"]
 
 _spawn: Final = multiprocessing.get_context("spawn")
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def _run(loop: Loop, main: Coroutine[Any, Any, None]) -> None:
@@ -56,7 +55,8 @@ async def _serve(kind: Kind, ready: Callable[[], None]) -> None:
         await stop.wait()
 
 
-def _server_main(kind: Kind, loop: Loop, connection: Connection) -> None:
+def _server_main(kind: Kind, loop: Loop, place: str, connection: Connection) -> None:
+    os.environ["XDG_RUNTIME_DIR"] = place
     _run(loop, _serve(kind, lambda: connection.send("ready")))
 
 
@@ -99,7 +99,8 @@ async def _client(kind: Kind, connections: int, connection: Connection) -> None:
         loop.remove_reader(connection.fileno())
 
 
-def _client_main(kind: Kind, loop: Loop, connections: int, connection: Connection) -> None:
+def _client_main(kind: Kind, loop: Loop, place: str, connections: int, connection: Connection) -> None:
+    os.environ["XDG_RUNTIME_DIR"] = place
     if kind == "thread":
         _start_server_thread(loop)
     if loop == "sync":
@@ -156,9 +157,19 @@ class Child:
         return self.process.pid
 
     def cpu(self) -> float:
-        """Seconds of CPU it has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        """Seconds of CPU that its threads have used."""
+        stats = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(stat.read_text().split()[0]) for stat in stats) / 1e9
+
+    def switches(self) -> int:
+        """How often it has gone to sleep."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+    def anonymous(self) -> int:
+        """Bytes of memory that are its own."""
+        lines = Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
 
     def order(self, load: str, **parameters: Any) -> None:
         """Tells a client to do a load."""
@@ -187,11 +198,11 @@ class Child:
             self.process.join()
 
 
-def server(kind: Kind, loop: Loop) -> Child:
-    """A server process."""
-    return Child(_server_main, kind, loop)
+def server(kind: Kind, loop: Loop, place: str) -> Child:
+    """A server process; ``place`` is the directory where it meets its clients."""
+    return Child(_server_main, kind, loop, place)
 
 
-def client(kind: Kind, loop: Loop, connections: int = 1) -> Child:
-    """A client process."""
-    return Child(_client_main, kind, loop, connections)
+def client(kind: Kind, loop: Loop, place: str, connections: int = 1) -> Child:
+    """A client process; connections beyond the first idle."""
+    return Child(_client_main, kind, loop, place, connections)

@@ -25,7 +25,7 @@ def nested() -> dict[str, Any]:
     """A nested record of about 31 KB as JSON, as an order book or a page of search results would be."""
     return {
         "id": "5f2b7c1e-request",
-        "total": 120,
+        "total": 107,
         "items": [
             {
                 "id": number,
@@ -41,6 +41,6 @@ def nested() -> dict[str, Any]:
                 "history": [number, number + 1, number + 2, number * 1000, None],
                 "note": "a short line of text that a person may have written",
             }
-            for number in range(120)
+            for number in range(107)
         ],
     }

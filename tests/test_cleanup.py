@@ -141,7 +141,8 @@ def test_what_could_not_be_removed_is_said(
 
 
 def test_a_clean_up_between_creation_and_lock_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, cleaned = fcntl.flock, []
+    real = fcntl.flock
+    cleaned: list[cleanup.Leftover] = []
 
     def late(descriptor: int, operation: int) -> None:
         if not cleaned:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import mmap
 import os
 import select
@@ -70,7 +70,7 @@ class Control:
         status = os.lstat(directory)
         assert stat.S_ISDIR(status.st_mode)
         assert status.st_uid == os.geteuid()
-        assert status.st_mode & 0o077 == 0
+        assert stat.S_IMODE(status.st_mode) & 0o077 == 0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(5)
         self.socket.connect(str(directory / f"{service}.sock"))
@@ -147,6 +147,9 @@ class Ring:
     def set_flag(self, which: int, how: int) -> None:
         self._flags[which // 4] = how
 
+    def flag(self, which: int) -> int:
+        return self._flags[which // 4]
+
     def claim(self, which: int) -> int:
         """After a change: how the peer sleeps, and the duty to ring it."""
         fence()
@@ -179,19 +182,18 @@ class WireClient:
         self._server_semaphore, self._semaphore = (
             posix_ipc.Semaphore(f"/{name}") for name in self.welcome["semaphores"]
         )
-        self.names = [self.welcome["segment"], *(f"sem.{name}" for name in self.welcome["semaphores"])]
-        self.names_before_ready = [name in os.listdir("/dev/shm") for name in self.names]
         self.control.send("confirm")
         self.control.expect("ready")
 
     def _map(self) -> None:
         capacity = self.welcome["capacity"]
+        assert 1024 <= capacity <= 1 << 30
+        assert capacity.bit_count() == 1
         segment = os.open(f"/dev/shm/{self.welcome['segment']}", os.O_RDWR | os.O_NOFOLLOW)
         try:
             size = os.fstat(segment).st_size
             assert size == 2048 + 2 * capacity
-            with self._assert_locked(segment):
-                self._mmap = mmap.mmap(segment, size)
+            self._mmap = mmap.mmap(segment, size)
         finally:
             os.close(segment)
         self.header = struct.unpack_from("=8sIIQQI", self._mmap)
@@ -310,16 +312,17 @@ class WireClient:
 
     def _wake(self, how: int) -> None:
         if how == ON_EVENTFD:
-            os.eventfd_write(self._server_bell, 1)
+            self.wake_server()
         elif how == ON_SEMAPHORE:
             self._server_semaphore.release()
 
+    def wake_server(self) -> None:
+        os.eventfd_write(self._server_bell, 1)
+
     def close(self, **goodbye: Any) -> None:
         """Says goodbye and gives everything back."""
-        try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.control.send("goodbye", **(goodbye or {"reason": "done"}))
-        except (BrokenPipeError, ConnectionResetError):
-            pass
         self.control.socket.close()
         for descriptor in (self._bell, self._server_bell):
             os.close(descriptor)

@@ -8,7 +8,7 @@ use crate::clock;
 use crate::frame::{FrameReader, FrameWriter, Header, Kept};
 use crate::region::{Direction, MappedRing, Region};
 use crate::ring::{Consumer, Producer, RingMemory, Violation};
-use crate::spin::{Spin, pause};
+use crate::spin::{Crowding, Spin};
 use crate::wait;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,6 +73,7 @@ pub enum Sent {
 pub struct Receiver {
     reader: FrameReader<MappedRing>,
     spin: Spin,
+    crowding: Crowding,
     /// When we last sent, or last got a frame, in nanoseconds.
     since: u64,
 }
@@ -142,6 +143,7 @@ impl Channel {
             receiver: Mutex::new(Receiver {
                 reader,
                 spin: Spin::new(spin),
+                crowding: Crowding::default(),
                 since: clock::now(),
             }),
             stalled: AtomicBool::new(false),
@@ -278,6 +280,7 @@ impl Channel {
         // Who had to be woken has not even begun: its answer is slept for. A large frame needs
         // us to push: as long as it moves, it pays to stay.
         let mut budget = match sent {
+            Sent::Hot if receiver.crowding.must_sleep() => 0,
             Sent::Hot => receiver.spin.budget(),
             Sent::Rang => 0,
             Sent::Kept => receiver.spin.limit(),
@@ -310,7 +313,7 @@ impl Channel {
                 if now - idle_since > budget {
                     return Ok((false, now));
                 }
-                pause(now - idle_since);
+                receiver.crowding.pause(now - idle_since);
             }
             spin_loop();
         }

@@ -12,7 +12,7 @@
 use crate::channel::{Channel, LOOKS_PER_CLOCK};
 use crate::clock;
 use crate::ring::Violation;
-use crate::spin::{Spin, pause};
+use crate::spin::{Crowding, Spin};
 use std::hint::spin_loop;
 use std::sync::Arc;
 
@@ -52,6 +52,7 @@ pub struct Poller<K> {
     glanced: u64,
     /// The rhythm of all channels together: one waiter waits for them all.
     spin: Spin,
+    crowding: Crowding,
     /// When we began to wait for the next frame, in nanoseconds; 0 while the last one is worked on.
     since: u64,
     limit: u64,
@@ -72,6 +73,7 @@ impl<K> Poller<K> {
             slice_over: false,
             glanced: 0,
             spin: Spin::new(limit),
+            crowding: Crowding::default(),
             since: 0,
             limit,
             moved: false,
@@ -143,11 +145,8 @@ impl<K> Poller<K> {
         let mut now = start;
         let mut idle_since = start;
         let mut looks = 0u32;
-        let mut budget = if self.spinning && !self.hot.is_empty() {
-            self.spin.budget()
-        } else {
-            0
-        };
+        let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep();
+        let mut budget = if fruitless { 0 } else { self.spin.budget() };
         loop {
             match self.look(now) {
                 Found::Nothing => {}
@@ -167,7 +166,7 @@ impl<K> Poller<K> {
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {
                 now = clock::now();
-                pause(now - idle_since);
+                self.crowding.pause(now - idle_since);
             }
             spin_loop();
         }

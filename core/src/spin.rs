@@ -6,6 +6,7 @@
 //! shorter than its limit. One long pause does not end a hot phase, since what a
 //! single gap can add is bounded; a steady slow rhythm does, after a few messages.
 
+use crate::clock;
 use std::sync::OnceLock;
 
 /// A new gap counts for one part in this many.
@@ -53,14 +54,49 @@ impl Spin {
     }
 }
 
-/// After this much spinning, in nanoseconds, the peer is probably not running: its CPU may be ours.
+/// After this much spinning, in nanoseconds, the peer is probably not running: our CPU may be
+/// what it wants.
 const PATIENCE: u64 = 4_000;
+/// A yield that takes longer than this, in nanoseconds, let somebody else run.
+const YIELD: u64 = 1_000;
+/// After this many waits in a row in which somebody else ran on our CPU, one is slept through.
+const CROWDED: u32 = 8;
 
-/// To be called now and then by who has spun for `spun` nanoseconds: lets somebody else run.
-#[inline]
-pub fn pause(spun: u64) {
-    if spun > PATIENCE {
-        std::thread::yield_now();
+/// Whether the peer, or anybody, competes for the CPU that we spin on.
+///
+/// On a crowded host a spinning waiter hands its CPU on. But two sides that share one CPU while
+/// another idles would hand it back and forth for ever: the scheduler places a task when it
+/// wakes, and these never sleep. So after a few such waits one must be slept through.
+#[derive(Debug, Default)]
+pub struct Crowding {
+    waits: u32,
+    now: bool,
+}
+
+impl Crowding {
+    /// A wait begins; whether it is one to sleep through.
+    #[inline]
+    pub fn must_sleep(&mut self) -> bool {
+        self.waits = if std::mem::take(&mut self.now) {
+            self.waits + 1
+        } else {
+            0
+        };
+        if self.waits < CROWDED {
+            return false;
+        }
+        self.waits = 0;
+        true
+    }
+
+    /// To be called now and then by who has spun for `spun` nanoseconds: lets somebody else run.
+    #[inline]
+    pub fn pause(&mut self, spun: u64) {
+        if spun > PATIENCE {
+            let before = clock::now();
+            std::thread::yield_now();
+            self.now |= clock::now() - before > YIELD;
+        }
     }
 }
 
@@ -110,6 +146,20 @@ mod tests {
             spin.budget() == 0
         });
         assert!(messages.count() < 20);
+    }
+
+    #[test]
+    fn a_shared_cpu_is_slept_on_after_a_few_waits() {
+        let mut crowding = Crowding::default();
+        let sleeps = (0..CROWDED * 2 + 1).filter(|_| {
+            let sleep = crowding.must_sleep();
+            crowding.now = true;
+            sleep
+        });
+        assert_eq!(sleeps.count(), 2);
+        crowding.now = false;
+        assert!(!crowding.must_sleep());
+        assert_eq!(crowding.waits, 0);
     }
 
     #[test]

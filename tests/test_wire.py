@@ -1,0 +1,328 @@
+"""docs/wire.md is enough to write a client: the one in wire_client.py is made of it alone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from tests.support import ServerProcess, eventually
+from tests.wire_client import (
+    AWAKE,
+    CALL,
+    CALL_KEYWORDS,
+    FAILURE,
+    ON_EVENTFD,
+    ON_SEMAPHORE,
+    READER_WAITS,
+    RESULT,
+    Control,
+    Failed,
+    Gone,
+    WireClient,
+    signature,
+)
+
+pytestmark = pytest.mark.usefixtures("server")
+
+#: docs/wire.md gives it in this form.
+SIGNATURE = 0x2BB83FA6E15CF50F
+
+
+@pytest.fixture
+def wire(server: ServerProcess) -> Iterator[WireClient]:
+    with WireClient("tested") as client:
+        yield client
+
+
+def linked(welcome: dict[str, Any]) -> list[Path]:
+    """The files of a connection that have their names."""
+    names = [welcome["segment"], *(f"sem.{name}" for name in welcome["semaphores"])]
+    return [path for path in (Path("/dev/shm") / name for name in names) if path.exists()]
+
+
+def fill(wire: WireClient) -> int:
+    """The number of the endpoint that gives any number of zeros."""
+    return int(wire.welcome["endpoints"].index("zeros"))
+
+
+def test_the_meeting_place(runtime: Path, server: ServerProcess) -> None:
+    assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
+    assert stat.S_IMODE((runtime / "tested.sock").stat().st_mode) == 0o600
+    assert (runtime / "tested.lock").read_text() == f"{server.pid}\n"
+    with open(runtime / "tested.lock") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_names_of_a_segment_exist_for_the_handshake_alone() -> None:
+    control = Control("tested")
+    with control.socket:
+        control.send("hello", version=1, max_frame=1 << 20)
+        welcome, descriptors = control.expect("welcome")
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert len(descriptors) == 2
+        segment, to_server, to_client = linked(welcome)
+        assert (to_server.suffix, to_client.suffix) == (".c2s", ".s2c")
+        assert segment.name.startswith("shmrpc.tested.")
+        assert len(segment.suffix.removeprefix(".")) == 32
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (segment, to_server, to_client)} == {0o600}
+        with open(segment) as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        control.send("confirm")
+        control.expect("ready")
+        assert linked(welcome) == []
+
+
+def test_the_handshake_says_who_serves_what(wire: WireClient, server: ServerProcess) -> None:
+    assert wire.welcome["service"] == "tested"
+    assert wire.welcome["pid"] == server.pid
+    assert wire.welcome["capacity"] == 65_536
+    assert wire.welcome["max_frame"] == 64 << 20
+    assert {"add", "greet", "echo"} <= set(wire.welcome["endpoints"])
+    assert linked(wire.welcome) == []
+
+
+def test_the_signature_in_a_live_segment_is_the_documented_one(wire: WireClient) -> None:
+    assert wire.header[4] == signature() == SIGNATURE
+    assert f"0x{SIGNATURE:016x}" in (Path(__file__).parent.parent / "docs" / "wire.md").read_text()
+
+
+def test_a_call(wire: WireClient) -> None:
+    assert [wire.call("add", i, -1) for i in range(1000)] == list(range(-1, 999))
+
+
+def test_a_call_with_keywords(wire: WireClient) -> None:
+    assert wire.call("greet", "Ada", punctuation="?") == "Hello, Ada?"
+    assert wire.call("greet", name="Ada") == "Hello, Ada!"
+
+
+def test_arguments_that_do_not_fit(wire: WireClient) -> None:
+    for arguments in ((1, "x"), (1,), (1, 2, 3)):
+        with pytest.raises(Failed) as caught:
+            wire.call("add", *arguments)
+        assert set(caught.value.map) == {"kind", "message"}
+        assert caught.value.map["kind"] == "arguments"
+    assert wire.call("add", 1, 2) == 3
+
+
+def test_an_endpoint_that_raises(wire: WireClient) -> None:
+    with pytest.raises(Failed) as caught:
+        wire.call("fail", "text")
+    failure = caught.value.map
+    assert failure.pop("traceback").rstrip().endswith("ValueError: text")
+    assert failure == {
+        "kind": "raised",
+        "message": "text",
+        "type_name": "builtins.ValueError",
+        "base": "ValueError",
+        "args": ["text"],
+    }
+    with pytest.raises(Failed) as caught:
+        wire.call("fail", "derived")
+    assert caught.value.map["type_name"] == "tests.services.CustomValueError"
+    assert caught.value.map["base"] == "ValueError"
+    assert "args" not in caught.value.map
+
+
+def test_the_other_kinds_of_failure() -> None:
+    with WireClient("tested", max_frame=2048) as wire:
+        assert wire.welcome["max_frame"] == 2048
+        kinds = {}
+        for name, arguments in (("unencodable", []), ("zeros", [4096])):
+            with pytest.raises(Failed) as caught:
+                wire.call(name, *arguments)
+            kinds[name] = caught.value.map["kind"]
+        assert kinds == {"unencodable": "encode", "zeros": "size"}
+        for kind in (FAILURE, CALL, CALL_KEYWORDS, 9):
+            call_id = wire.send(kind | 0xFFFFFF << 8, msgpack.packb([]))
+            opcode, answered, body = wire.receive()
+            assert (opcode, answered) == (FAILURE, call_id)
+            assert msgpack.unpackb(body)["kind"] == "endpoint"
+        assert wire.call("add", 1, 2) == 3
+
+
+@pytest.mark.parametrize("how", [ON_EVENTFD, ON_SEMAPHORE])
+def test_bodies_larger_than_the_ring_travel_in_pieces(how: int, server: ServerProcess) -> None:
+    with WireClient("tested", how=how) as wire:
+        for size in (65_508, 65_509, 300_000, 3_000_000):
+            value = random.Random(size).randbytes(size)
+            assert wire.call("echo", value) == value
+
+
+@pytest.mark.parametrize("size", [*range(17), 32_740, 32_741, 32_742, 65_500])
+def test_bodies_of_every_length_up_to_a_ring(wire: WireClient, size: int) -> None:
+    for round_ in range(5):
+        value = bytes([round_]) * size
+        assert wire.call("echo", value) == value
+
+
+def test_answers_come_in_any_order_with_the_ids_of_their_calls(wire: WireClient) -> None:
+    sleep = wire.welcome["endpoints"].index("sleep")
+    calls = [wire.send(CALL | sleep << 8, msgpack.packb([delay, delay])) for delay in (0.2, 0.1, 0.0)]
+    answers = [wire.receive() for _ in calls]
+    assert [call_id for _, call_id, _ in answers] == calls[::-1]
+    assert [wire.read(opcode, body) for opcode, _, body in answers] == [0.0, 0.1, 0.2]
+
+
+@pytest.mark.parametrize("how", [ON_EVENTFD, ON_SEMAPHORE])
+def test_an_answer_wakes_a_sleeper_once(how: int, server: ServerProcess) -> None:
+    with WireClient("tested", how=how) as wire:
+        time.sleep(0.05)  # The server goes to sleep too, and has to be woken.
+        before = wire.sleeps
+        start = time.monotonic()
+        assert wire.call("sleep", 0.3, "slept") == "slept"
+        assert 0.25 < time.monotonic() - start < 5
+        # It parked, and was woken by the answer: hints aside, this was one sleep.
+        assert 1 <= wire.sleeps - before <= 3
+
+
+def test_a_server_at_rest_has_announced_its_sleep(wire: WireClient) -> None:
+    def flag() -> int:
+        return wire.out.flag(READER_WAITS)
+
+    assert wire.call("add", 1, 2) == 3
+    assert eventually(lambda: flag() == ON_EVENTFD)
+    wire.call("add", 1, 2)
+    assert eventually(lambda: flag() == ON_EVENTFD)
+
+
+def test_a_client_that_does_not_read_is_waited_for(wire: WireClient) -> None:
+    calls = [wire.send(CALL | fill(wire) << 8, msgpack.packb([20_000])) for _ in range(20)]
+    time.sleep(0.1)  # The server has filled its ring, and sleeps for room.
+    for call_id in calls:
+        opcode, answered, body = wire.receive()
+        assert answered == call_id
+        assert wire.read(opcode, body) == bytes(20_000)
+
+
+def test_status_instead_of_hello(wire: WireClient, server: ServerProcess) -> None:
+    control = Control("tested")
+    with control.socket:
+        control.send("status")
+        report, descriptors = control.expect("report")
+        assert descriptors == []
+        assert 0 < report.pop("uptime") < 60
+        assert report == {
+            "type": "report",
+            "service": "tested",
+            "pid": server.pid,
+            "endpoints": wire.welcome["endpoints"],
+            "connections": 1,
+        }
+        with pytest.raises(Gone, match="None"):
+            control.receive()
+
+
+def test_goodbye_ends_a_connection_at_the_server(server: ServerProcess) -> None:
+    def connections() -> int:
+        control = Control("tested")
+        with control.socket:
+            control.send("status")
+            return int(control.expect("report")[0]["connections"])
+
+    with WireClient("tested") as wire:
+        assert wire.call("add", 1, 2) == 3
+        assert connections() == 1
+    assert eventually(lambda: connections() == 0)
+
+
+def test_a_server_that_stops_says_goodbye(wire: WireClient, server: ServerProcess) -> None:
+    call_id = wire.send(CALL | wire.welcome["endpoints"].index("add") << 8, msgpack.packb([1, 2]))
+    time.sleep(0.1)
+    server.stop()
+    assert wire.receive() == (RESULT, call_id, b"\x03"), "what was answered before is still good"
+    with pytest.raises(Gone) as caught:
+        wire.receive()
+    assert caught.value.message == {"type": "goodbye", "reason": "the server stopped", "fault": False}
+
+
+def test_death_is_the_end_of_the_socket(wire: WireClient, server: ServerProcess) -> None:
+    threading.Timer(0.1, server.kill).start()
+    wire.send(CALL | wire.welcome["endpoints"].index("block") << 8, msgpack.packb([10]))
+    start = time.monotonic()
+    with pytest.raises(Gone) as caught:
+        wire.receive()
+    assert caught.value.message is None
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        msgpack.packb({"type": "hello", "version": 2, "max_frame": 1 << 20}),
+        msgpack.packb({"type": "hello", "version": 1, "max_frame": 0}),
+        msgpack.packb({"type": "hello", "version": 1}),
+        msgpack.packb({"type": "hello", "version": 1, "max_frame": "1"}),
+        msgpack.packb({"type": "confirm"}),
+        msgpack.packb({"type": "unheard of"}),
+        msgpack.packb(["hello"]),
+        b"\xc1",
+        msgpack.packb({"type": "status"}) + b"\0",
+    ],
+)
+def test_a_bad_first_message_is_refused(packet: bytes) -> None:
+    control = Control("tested")
+    with control.socket:
+        control.socket.send(packet)
+        refuse, _ = control.expect("refuse")
+        assert refuse["reason"]
+        with pytest.raises(Gone, match="None"):
+            control.receive()
+
+
+def test_fields_that_a_reader_does_not_know_are_ignored() -> None:
+    control = Control("tested")
+    with control.socket:
+        control.send("hello", version=1, max_frame=1 << 20, colour="green")
+        _, descriptors = control.expect("welcome")
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def tail_ahead(wire: WireClient) -> None:
+    wire.out.announce_tail(wire.out.capacity + 8)
+
+
+def tail_misaligned(wire: WireClient) -> None:
+    wire.out.announce_tail(wire.out.tail + 4)
+
+
+def too_large(wire: WireClient) -> None:
+    wire.out.put(memoryview(struct.pack("=QQ", wire.welcome["max_frame"] + 1 | CALL << 32, 1)))
+
+
+def a_result(wire: WireClient) -> None:
+    wire.send(RESULT, msgpack.packb(None))
+
+
+@pytest.mark.parametrize("break_rule", [tail_ahead, tail_misaligned, too_large, a_result])
+def test_a_client_that_breaks_the_rules_is_told_and_harms_nobody_else(
+    wire: WireClient, break_rule: Callable[[WireClient], None]
+) -> None:
+    with WireClient("tested") as other:
+        break_rule(wire)
+        wire.wake_server()
+        with pytest.raises(Gone) as caught:
+            wire.receive()
+        assert caught.value.message is not None
+        assert caught.value.message["type"] == "goodbye"
+        assert caught.value.message["fault"] is True
+        assert other.call("add", 1, 2) == 3
+
+
+def test_a_false_alarm_does_no_harm(wire: WireClient) -> None:
+    for _ in range(20):
+        wire.wake_server()
+        assert wire.call("add", 1, 2) == 3
+    assert wire.into.flag(READER_WAITS) == AWAKE

@@ -308,3 +308,22 @@ async def test_a_child_cannot_use_the_parents_connection(client: shmrpc.Client) 
     _, status = os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
     assert os.waitstatus_to_exitcode(status) == 7
     assert await client.add(1, 2) == 3
+
+
+async def test_a_busy_client_keeps_nobody_out(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested") as busy:
+        stop = False
+
+        async def caller() -> None:
+            while not stop:
+                await busy.block(0.003)
+
+        callers = [asyncio.create_task(caller()) for _ in range(16)]
+        await asyncio.sleep(0.1)
+        async with shmrpc.connect("tested") as other:
+            assert await asyncio.wait_for(other.add(1, 2), 5) == 3
+            assert await asyncio.wait_for(other.sleep(0.01, "slept"), 5) == "slept"
+        os.kill(server.pid, signal.SIGTERM)
+        results = await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 5)
+        stop = True
+        assert all(isinstance(result, shmrpc.ConnectionLost) for result in results)

@@ -148,13 +148,14 @@ impl<K> Poller<K> {
         let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep();
         let mut budget = if fruitless { 0 } else { self.spin.budget() };
         loop {
-            match self.look(now) {
-                Found::Nothing => {}
-                found => return found,
-            }
+            // First, since there may always be a frame.
             if now - self.slice > SLICE {
                 self.slice_over = true;
                 return Found::Nothing;
+            }
+            match self.look(now) {
+                Found::Nothing => {}
+                found => return found,
             }
             if std::mem::take(&mut self.moved) {
                 idle_since = now;

@@ -54,7 +54,6 @@ class Client:
         self._settings = settings
         self._codec: Codec = get_codec(codec)
         self._connection: transport.ThreadConnection | None = None
-        self._receiving = threading.Lock()
         #: Guards the two below. Held for moments only.
         self._state = threading.Lock()
         self._waiters: dict[int, _Waiter] = {}
@@ -125,7 +124,7 @@ class Client:
         plain = frames.request_opcode(frames.CALL, number)
         keyword = frames.request_opcode(frames.CALL_KEYWORDS, number)
         encode, exchange, next_id = self._codec.encode, connection.exchange, self._next_id
-        lead, unlead, waiters = self._receiving.acquire, self._receiving.release, self._waiters
+        waiters = self._waiters
 
         def call(*args: Any, **kwargs: Any) -> Any:
             call_id = next_id()
@@ -133,22 +132,21 @@ class Client:
                 opcode, body = (keyword, encode((args, kwargs))) if kwargs else (plain, encode(args))
             except Exception as error:
                 raise unsendable(name, error) from None
-            if lead(False):
-                try:
-                    answer = exchange(opcode, call_id, body)
-                    if type(answer) is not bytes:
-                        answer = _result(self._receive_own(call_id, answer))  # type: ignore[arg-type]
-                except (_core.ChannelError, _core.Oversize) as error:
-                    raise self._explain(name, error) from None
-                finally:
-                    unlead()
-                    if waiters:
-                        self._wake_next()
-            else:
-                try:
-                    answer = _result(self._follow(call_id, opcode, body))
-                except (_core.ChannelError, _core.Oversize) as error:
-                    raise self._explain(name, error) from None
+            try:
+                answer = exchange(opcode, call_id, body)
+                if type(answer) is not bytes:
+                    if answer is False:
+                        frame = self._follow(call_id, opcode, body)
+                    else:
+                        frame = self._receive_own(call_id, answer)  # type: ignore[arg-type]
+                        connection.unlead()
+                    answer = _result(frame)
+            except BaseException as error:
+                connection.unlead()
+                self._wake_next()
+                raise self._explain(name, error) from None
+            if waiters:
+                self._wake_next()
             return decode(answer)
 
         call.__name__ = call.__qualname__ = name
@@ -167,7 +165,7 @@ class Client:
             connection.send(opcode, call_id, body)
             while True:
                 # Registered first, then asked for the lead: whoever gives it up now looks for us.
-                if self._receiving.acquire(blocking=False):
+                if connection.lead():
                     try:
                         if waiter.answer is not None:
                             return waiter.answer
@@ -175,7 +173,7 @@ class Client:
                             raise waiter.error
                         return self._receive_own(call_id, None)
                     finally:
-                        self._receiving.release()
+                        connection.unlead()
                 waiter.wake.acquire()
                 if waiter.error is not None:
                     raise waiter.error
@@ -232,14 +230,14 @@ class Client:
                     waiter.error = lost_call(error)
                     _release(waiter)
 
-    def _explain(self, name: str, error: Exception) -> Exception:
+    def _explain(self, name: str, error: BaseException) -> BaseException:
         """The error for the caller of an endpoint."""
         if isinstance(error, _core.ChannelError):
             assert self._connection is not None
             if self._ended is None:
                 self._end(self._connection.fault(error))
             return self._ended or error
-        return unsendable(name, error)
+        return unsendable(name, error) if isinstance(error, _core.Oversize) else error
 
 
 def _release(waiter: _Waiter) -> None:

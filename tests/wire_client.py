@@ -140,9 +140,12 @@ class Ring:
         at = self.head % self.capacity
         first = min(length, self.capacity - at)
         data = bytes(self._data[at : at + first]) + bytes(self._data[: length - first])
-        self.head += length
-        self._indices[HEAD // 8] = self.head
+        self.announce_head(self.head + length)
         return data
+
+    def announce_head(self, head: int) -> None:
+        self.head = head
+        self._indices[HEAD // 8] = head
 
     def set_flag(self, which: int, how: int) -> None:
         self._flags[which // 4] = how

@@ -8,10 +8,10 @@ use crate::region::{Direction, Region};
 use crate::ring::Violation;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyTuple};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -93,9 +93,29 @@ pub struct Channel {
     sleep: Sleep,
     /// When the loop last had its turn, in nanoseconds.
     slice: AtomicU64,
+    /// The thread that receives for all others that share a blocking channel; 0: none.
+    leader: AtomicUsize,
+}
+
+/// A number for the calling thread that no other living one has: where one of its variables lies.
+fn thread_number() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 impl Channel {
+    /// Whether the loop has waited for its turn too long. Then a new slice begins.
+    #[inline]
+    fn slice_is_over(&self, now: u64) -> bool {
+        // Relaxed: only the loop's own thread uses it.
+        let over = now.saturating_sub(self.slice.load(Ordering::Relaxed)) > SLICE;
+        if over && self.sleep == Sleep::Loop {
+            self.slice.store(now, Ordering::Relaxed);
+            return true;
+        }
+        false
+    }
+
     /// The channel, for one call. Held under the lock for no longer than a copy of the pointer.
     #[inline]
     pub(super) fn open(&self) -> PyResult<Arc<channel::Channel>> {
@@ -170,6 +190,7 @@ impl Channel {
             inner: Mutex::new(Some(Arc::new(inner))),
             sleep,
             slice: AtomicU64::new(0),
+            leader: AtomicUsize::new(0),
         })
     }
 
@@ -191,6 +212,10 @@ impl Channel {
     /// The answer with opcode 0 comes back as its payload alone. Any other frame, and also the
     /// answer once the loop has waited for its turn too long, comes as (opcode, id, payload).
     /// None if nothing came in time.
+    ///
+    /// On a blocking channel the calling thread takes the lead first; if another one has it,
+    /// nothing is sent and False comes back. It keeps the lead unless the answer came as its
+    /// payload alone.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -199,6 +224,9 @@ impl Channel {
         payload: &[u8],
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let channel = self.open()?;
+        if self.sleep == Sleep::Thread && !self.lead() {
+            return Ok(Some(PyBool::new(py, false).to_owned().into_any()));
+        }
         let found = py.detach(|| {
             let sent = channel.send(opcode, id, payload, || keep(payload))?;
             Ok(channel.spin(sent)?)
@@ -210,16 +238,30 @@ impl Channel {
         let Some((header, answer)) = receive_one(py, &channel)? else {
             return Ok(None);
         };
-        // Relaxed: only the loop's own thread uses it.
-        let slice = self.slice.load(Ordering::Relaxed);
-        let over = self.sleep == Sleep::Loop && now.saturating_sub(slice) > SLICE;
-        if over {
-            self.slice.store(now, Ordering::Relaxed);
-        }
-        if header.opcode == 0 && header.id == id && !over {
+        let plain = header.opcode == 0 && header.id == id;
+        if plain && !self.slice_is_over(now) {
+            if self.sleep == Sleep::Thread {
+                self.unlead();
+            }
             return Ok(Some(answer.into_any()));
         }
         Ok(Some(frame(py, header, answer)?.into_any()))
+    }
+
+    /// Takes the lead: the right to receive on a blocking channel. False if another thread has it.
+    fn lead(&self) -> bool {
+        // Acquire: pairs with the Release of `unlead`; what the last leader did is done.
+        self.leader
+            .compare_exchange(0, thread_number(), Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Gives the lead up, if the calling thread has it.
+    fn unlead(&self) {
+        // Release: see `lead`.
+        let _ =
+            self.leader
+                .compare_exchange(thread_number(), 0, Ordering::Release, Ordering::Relaxed);
     }
 
     /// The next frame that is there, as (opcode, id, payload), or None.

@@ -83,6 +83,8 @@ class ThreadConnection:
         self.exchange = established.channel.exchange
         self.send = established.channel.send
         self.receive = established.channel.receive
+        self.lead = established.channel.lead
+        self.unlead = established.channel.unlead
         self._channel = established.channel
         self._eventfd = established.eventfd
         self._control = dialled

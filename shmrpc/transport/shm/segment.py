@@ -90,6 +90,6 @@ def open_segment(name: str) -> int:
     """Opens the segment that a server has named; a descriptor."""
     try:
         descriptor: int = posix_ipc.SharedMemory(f"/{name}").fd
-    except posix_ipc.Error as error:
+    except (posix_ipc.Error, OSError, ValueError) as error:
         raise RemoteProtocolError(f"the server named a segment {name!r} that cannot be opened: {error}") from None
     return descriptor

@@ -1,0 +1,200 @@
+"""A server that lies, stalls or babbles: the client reads what was wrong, and keeps no descriptor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+import shmrpc
+from shmrpc.protocol import control
+from shmrpc.transport.shm.segment import NewSegment
+
+Answer = Callable[[socket.socket], None]
+
+
+def welcome(**changes: Any) -> bytes:
+    fields = {
+        "type": "welcome",
+        "service": "tested",
+        "pid": os.getpid(),
+        "segment": "shmrpc.tested." + "0" * 32,
+        "capacity": 65536,
+        "semaphores": ["a", "b"],
+        "max_frame": 1000,
+        "endpoints": ["add"],
+    }
+    packed: bytes = msgpack.packb(fields | changes)
+    return packed
+
+
+def say(packet: bytes, descriptors: int = 0) -> Answer:
+    """Answers hello with this packet and so many eventfds."""
+
+    def answer(client: socket.socket) -> None:
+        eventfds = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(descriptors)]
+        socket.send_fds(client, [packet], eventfds)
+        for eventfd in eventfds:
+            os.close(eventfd)
+
+    return answer
+
+
+def with_segment(capacity: int) -> Answer:
+    """A welcome to a segment that is there, of this alleged capacity, but was never laid out."""
+
+    def answer(client: socket.socket) -> None:
+        segment = NewSegment("tested")
+        try:
+            say(welcome(segment=segment.name, semaphores=segment.semaphores, capacity=capacity), 2)(client)
+            client.recv(1000)
+        finally:
+            segment.unlink()
+
+    return answer
+
+
+@contextlib.contextmanager
+def fake_server(runtime: Path, answer: Answer) -> Iterator[None]:
+    runtime.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(runtime / "tested.sock"))
+        listening.listen(1)
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client, contextlib.suppress(ConnectionError):
+                client.recv(1000)
+                answer(client)
+                client.recv(1000)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+async def connect(blocking: bool, timeout: float) -> None:
+    if blocking:
+        shmrpc.sync.connect("tested", timeout=timeout, max_frame=1 << 20).__enter__()
+    else:
+        await shmrpc.connect("tested", timeout=timeout, max_frame=1 << 20)
+
+
+LIES = [
+    (say(b"\xc1"), "cannot be read"),
+    (say(msgpack.packb({"type": "unheard of"})), "cannot be read"),
+    (say(msgpack.packb({"type": "ready"})), "expected welcome, got ready"),
+    (say(welcome(), 0), "0 descriptors with its welcome instead of 2"),
+    (say(welcome(), 5), "5 descriptors with its welcome instead of 2"),
+    (say(welcome(max_frame=1 << 30), 2), "max_frame"),
+    (say(welcome(max_frame=-1), 2), "max_frame"),
+    (say(welcome(), 2), "cannot be opened"),
+    (say(welcome(segment="../../etc/passwd"), 2), "cannot be opened"),
+    (say(welcome(endpoints=5), 2), "cannot be read"),
+    (with_segment(65536), "segment (ready|magic) is 0x0 instead of"),
+    (with_segment(32768), "bytes instead of"),
+    (with_segment(12345), "not a power of two"),
+    (with_segment(-1), "cannot be used"),
+]
+
+
+@pytest.mark.parametrize(("answer", "words"), LIES)
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_server_that_lies(runtime: Path, answer: Answer, words: str, blocking: bool) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with fake_server(runtime, answer):
+        with pytest.raises(shmrpc.RemoteProtocolError, match=words):
+            await connect(blocking, timeout=1)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_server_that_says_nothing(runtime: Path, monkeypatch: pytest.MonkeyPatch, blocking: bool) -> None:
+    monkeypatch.setattr(control, "STEP_TIMEOUT", 0.05)
+    with fake_server(runtime, lambda client: None):
+        with pytest.raises(shmrpc.ServiceUnavailable):
+            await connect(blocking, timeout=0)
+
+
+async def test_a_server_that_refuses(runtime: Path) -> None:
+    packet: bytes = msgpack.packb({"type": "refuse", "reason": "not today"})
+    with fake_server(runtime, say(packet)):
+        with pytest.raises(shmrpc.ServiceUnavailable, match="refused the connection: not today"):
+            await shmrpc.connect("tested", timeout=1)
+
+
+def open_to_others(runtime: Path) -> None:
+    runtime.mkdir()
+    runtime.chmod(0o755)
+
+
+def a_file(runtime: Path) -> None:
+    runtime.touch()
+
+
+def a_link(runtime: Path) -> None:
+    (runtime.parent / "real").mkdir(mode=0o700)
+    runtime.symlink_to(runtime.parent / "real")
+
+
+def somebody_elses(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    os.chown(runtime, 12345, 12345)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (open_to_others, "chmod 700"),
+        (a_file, "not a directory"),
+        (a_link, "not a directory"),
+        (somebody_elses, "belongs to uid 12345"),
+    ],
+)
+async def test_a_meeting_place_that_is_not_safe(runtime: Path, make: Callable[[Path], None], words: str) -> None:
+    make(runtime)
+    service = shmrpc.Service("tested")
+    with pytest.raises(shmrpc.LocalProtocolError, match=words):
+        async with shmrpc.serve(service):
+            pass
+    with pytest.raises(shmrpc.LocalProtocolError, match=words):
+        await shmrpc.connect("tested", timeout=0)
+
+
+async def test_a_runtime_directory_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "absent"))
+    with pytest.raises(shmrpc.LocalProtocolError, match=r"absent does not exist.*XDG_RUNTIME_DIR"):
+        await shmrpc.connect("tested", timeout=0)
+
+
+async def test_a_path_too_long_for_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(ValueError, match="over 107 bytes"):
+        await shmrpc.connect("tested", timeout=0)
+
+
+async def test_shared_memory_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    service = shmrpc.Service("tested")
+    async with shmrpc.serve(service):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "posix_fallocate", full)
+            with pytest.raises(shmrpc.ServiceUnavailable, match=r"133,120 bytes.*remount,size="):
+                await shmrpc.connect("tested", timeout=1)
+        async with shmrpc.connect("tested", timeout=1):
+            pass

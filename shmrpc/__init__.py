@@ -21,6 +21,7 @@ from shmrpc.client import Client, connect
 from shmrpc.errors import (
     CallError,
     ConnectionLost,
+    DecodeError,
     EncodeError,
     EndpointNotFound,
     FrameTooLarge,
@@ -43,6 +44,7 @@ __all__ = [
     "CallError",
     "Client",
     "ConnectionLost",
+    "DecodeError",
     "EncodeError",
     "EndpointNotFound",
     "FrameTooLarge",

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar, get_type_hints, overload
 from shmrpc import _core
 from shmrpc.errors import (
     ConnectionLost,
+    DecodeError,
     EncodeError,
     EndpointNotFound,
     FrameTooLarge,
@@ -21,7 +22,7 @@ from shmrpc.errors import (
 )
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import Codec, CodecName, get_codec
+from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
 from shmrpc.transport import Frame
 from shmrpc.transport.shm import client as transport
 from shmrpc.transport.shm.handshake import Settings
@@ -134,9 +135,12 @@ class Client:
                     answer = exchange(plain, call_id, encode(args))
             except Exception as error:
                 raise self._unsent(name, error) from None
-            if type(answer) is bytes:
+            if type(answer) is not bytes:
+                answer = await wait(call_id, answer)  # type: ignore[arg-type]
+            try:
                 return decode(answer)
-            return decode(await wait(call_id, answer))  # type: ignore[arg-type]
+            except UNREADABLE as error:
+                raise undecodable(name, error) from None
 
         call.__name__ = call.__qualname__ = name
         return call
@@ -210,6 +214,11 @@ def unsendable(name: str, error: Exception) -> Exception:
     if isinstance(error, (TypeError, ValueError, OverflowError)):
         return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {error}")
     return error
+
+
+def undecodable(name: str, error: Exception) -> DecodeError:
+    """The error for a result that cannot be read."""
+    return DecodeError(f"{name}(): the result cannot be read, or is not what it is declared as: {error}")
 
 
 def describe(endpoint: Any, codec: Codec) -> tuple[str, Callable[[bytes], Any]]:

@@ -15,6 +15,7 @@
         ├── EndpointNotFound       the service has no such endpoint      also AttributeError
         ├── InvalidArguments       the arguments do not fit              also TypeError
         ├── EncodeError            a value cannot become MessagePack     also TypeError
+        ├── DecodeError            the result cannot be read, or is not of the declared type   also ValueError
         └── FrameTooLarge          a value is over ``max_frame``         also ValueError
 """
 
@@ -27,6 +28,7 @@ from typing import Any
 __all__ = [
     "CallError",
     "ConnectionLost",
+    "DecodeError",
     "EncodeError",
     "EndpointNotFound",
     "FrameTooLarge",
@@ -113,6 +115,10 @@ class InvalidArguments(CallError, TypeError):
 
 class EncodeError(CallError, TypeError):
     """An argument or a result cannot be carried by MessagePack."""
+
+
+class DecodeError(CallError, ValueError):
+    """The result cannot be read, or is not what the endpoint's function declares."""
 
 
 class FrameTooLarge(CallError, ValueError):

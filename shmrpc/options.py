@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shmrpc.protocol.frames import MAX_MAX_FRAME
+from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME
 
 #: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
 DEFAULT_SPIN: Final = 200.0
@@ -18,8 +18,8 @@ def check_options(*, max_frame: int, spin: float, timeout: float = 0) -> None:
     """ValueError or TypeError for an option that cannot be."""
     if not isinstance(max_frame, int):
         raise TypeError(f"max_frame: expected a number of bytes, got {max_frame!r}")
-    if not 1024 <= max_frame <= MAX_MAX_FRAME:
-        raise ValueError(f"max_frame: expected 1024 to {MAX_MAX_FRAME} bytes, got {max_frame}")
+    if not MIN_MAX_FRAME <= max_frame <= MAX_MAX_FRAME:
+        raise ValueError(f"max_frame: expected {MIN_MAX_FRAME} to {MAX_MAX_FRAME} bytes, got {max_frame}")
     if not 0 <= spin <= MAX_SPIN:
         raise ValueError(f"spin: expected 0 to {MAX_SPIN:g} microseconds, got {spin}")
     if not timeout >= 0:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, get_type_hints
 
 import msgspec
 
-from shmrpc.protocol.codec import Codec
+from shmrpc.protocol.codec import UNREADABLE, Codec
 from shmrpc.protocol.frames import Rejected
 
 Parameter = inspect.Parameter
@@ -45,7 +45,7 @@ class Signature:
         def decode(body: bytes) -> Sequence[Any]:
             try:
                 return by_count[body[0] ^ _FIXARRAY](body)  # type: ignore[no-any-return]
-            except (msgspec.DecodeError, IndexError):  # The slow way finds the words for what is wrong.
+            except (*UNREADABLE, IndexError):  # The slow way finds the words for what is wrong.
                 positional, keywords = self._bind(_array(self.name, codec, body), {})
                 assert not keywords
                 return positional
@@ -59,7 +59,7 @@ class Signature:
         def decode(body: bytes) -> Arguments:
             try:
                 positional, keywords = shape(body)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise Rejected("arguments", f"{self.name}(): the arguments cannot be read: {error}") from None
             return self._bind(positional, keywords)
 
@@ -107,7 +107,7 @@ class Signature:
             return value
         try:
             return msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, RecursionError) as error:
             what = str(error)
             raise Rejected(
                 "arguments",
@@ -123,7 +123,7 @@ def _refuse(body: bytes) -> NoReturn:
 def _array(name: str, codec: Codec, body: bytes) -> list[Any]:
     try:
         arguments = codec.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Rejected("arguments", f"{name}(): the arguments cannot be read: {error}") from None
     if not isinstance(arguments, list):
         raise Rejected("arguments", f"{name}(): expected an array of arguments, got {type(arguments).__name__}")

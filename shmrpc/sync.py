@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from shmrpc import _core
-from shmrpc.client import describe, find_endpoint, lost_call, unsendable
+from shmrpc.client import describe, find_endpoint, lost_call, undecodable, unsendable
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import Codec, CodecName, get_codec
+from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
 from shmrpc.transport import Frame
 from shmrpc.transport.shm import blocking as transport
 from shmrpc.transport.shm.handshake import Settings
@@ -147,7 +147,10 @@ class Client:
                 raise self._explain(name, error) from None
             if waiters:
                 self._wake_next()
-            return decode(answer)
+            try:
+                return decode(answer)
+            except UNREADABLE as error:
+                raise undecodable(name, error) from None
 
         call.__name__ = call.__qualname__ = name
         return call

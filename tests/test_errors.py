@@ -258,3 +258,22 @@ def test_options_out_of_range() -> None:
         shmrpc.connect("options", timeout=-1)
     with pytest.raises(TypeError, match=r"shmrpc\.Service"):
         shmrpc.serve("options")  # type: ignore[arg-type]
+
+
+async def test_a_result_that_is_not_what_it_is_declared_as(client: shmrpc.Client) -> None:
+    def echo(value: object) -> int: ...  # type: ignore[empty-body]
+
+    with pytest.raises(shmrpc.DecodeError, match=r"echo\(\).*`int`.*`str`"):
+        await client.call(echo, "text")
+    assert await client.call(echo, 5) == 5
+    with shmrpc.sync.connect("tested") as threads, pytest.raises(shmrpc.DecodeError):
+        threads.call(echo, "text")
+
+
+async def test_too_many_endpoints_for_a_welcome() -> None:
+    service = shmrpc.Service("crowded")
+    for number in range(4000):
+        service.endpoint(name=f"endpoint_with_a_long_name_{number:08}")(services.add)
+    with pytest.raises(ValueError, match="split it into several services"):
+        async with shmrpc.serve(service):
+            pass

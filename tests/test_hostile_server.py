@@ -28,7 +28,7 @@ def welcome(**changes: Any) -> bytes:
         "segment": "shmrpc.tested." + "0" * 32,
         "capacity": 65536,
         "semaphores": ["a", "b"],
-        "max_frame": 1000,
+        "max_frame": 2000,
         "endpoints": ["add"],
     }
     packed: bytes = msgpack.packb(fields | changes)

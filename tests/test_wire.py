@@ -26,6 +26,7 @@ from tests.wire_client import (
     ON_SEMAPHORE,
     READER_WAITS,
     RESULT,
+    WRITER_WAITS,
     Control,
     Failed,
     Gone,
@@ -49,11 +50,6 @@ def linked(welcome: dict[str, Any]) -> list[Path]:
     """The files of a connection that have their names."""
     names = [welcome["segment"], *(f"sem.{name}" for name in welcome["semaphores"])]
     return [path for path in (Path("/dev/shm") / name for name in names) if path.exists()]
-
-
-def fill(wire: WireClient) -> int:
-    """The number of the endpoint that gives any number of zeros."""
-    return int(wire.welcome["endpoints"].index("zeros"))
 
 
 def test_the_meeting_place(runtime: Path, server: ServerProcess) -> None:
@@ -168,11 +164,10 @@ def test_bodies_of_every_length_up_to_a_ring(wire: WireClient, size: int) -> Non
 
 
 def test_answers_come_in_any_order_with_the_ids_of_their_calls(wire: WireClient) -> None:
-    sleep = wire.welcome["endpoints"].index("sleep")
-    calls = [wire.send(CALL | sleep << 8, msgpack.packb([delay, delay])) for delay in (0.2, 0.1, 0.0)]
+    calls = [wire.request("sleep", delay, delay) for delay in (0.4, 0.2, 0.0)]
     answers = [wire.receive() for _ in calls]
     assert [call_id for _, call_id, _ in answers] == calls[::-1]
-    assert [wire.read(opcode, body) for opcode, _, body in answers] == [0.0, 0.1, 0.2]
+    assert [wire.read(opcode, body) for opcode, _, body in answers] == [0.0, 0.2, 0.4]
 
 
 @pytest.mark.parametrize("how", [ON_EVENTFD, ON_SEMAPHORE])
@@ -198,8 +193,8 @@ def test_a_server_at_rest_has_announced_its_sleep(wire: WireClient) -> None:
 
 
 def test_a_client_that_does_not_read_is_waited_for(wire: WireClient) -> None:
-    calls = [wire.send(CALL | fill(wire) << 8, msgpack.packb([20_000])) for _ in range(20)]
-    time.sleep(0.1)  # The server has filled its ring, and sleeps for room.
+    calls = [wire.request("zeros", 20_000) for _ in range(20)]
+    assert eventually(lambda: wire.into.flag(WRITER_WAITS) == ON_EVENTFD)
     for call_id in calls:
         opcode, answered, body = wire.receive()
         assert answered == call_id
@@ -238,8 +233,8 @@ def test_goodbye_ends_a_connection_at_the_server(server: ServerProcess) -> None:
 
 
 def test_a_server_that_stops_says_goodbye(wire: WireClient, server: ServerProcess) -> None:
-    call_id = wire.send(CALL | wire.welcome["endpoints"].index("add") << 8, msgpack.packb([1, 2]))
-    time.sleep(0.1)
+    call_id = wire.request("add", 1, 2)
+    assert eventually(lambda: wire.into.available() > 0)
     server.stop()
     assert wire.receive() == (RESULT, call_id, b"\x03"), "what was answered before is still good"
     with pytest.raises(Gone) as caught:
@@ -248,11 +243,13 @@ def test_a_server_that_stops_says_goodbye(wire: WireClient, server: ServerProces
 
 
 def test_death_is_the_end_of_the_socket(wire: WireClient, server: ServerProcess) -> None:
-    threading.Timer(0.1, server.kill).start()
-    wire.send(CALL | wire.welcome["endpoints"].index("block") << 8, msgpack.packb([10]))
+    killer = threading.Timer(0.1, server.kill)
+    wire.request("block", 10)
     start = time.monotonic()
+    killer.start()
     with pytest.raises(Gone) as caught:
         wire.receive()
+    killer.join()
     assert caught.value.message is None
     assert time.monotonic() - start < 5
 
@@ -281,6 +278,25 @@ def test_a_bad_first_message_is_refused(packet: bytes) -> None:
             control.receive()
 
 
+def test_a_bad_second_message_is_refused_and_leaves_nothing() -> None:
+    control = Control("tested")
+    with control.socket:
+        control.send("hello", version=1, max_frame=1 << 20)
+        welcome, descriptors = control.expect("welcome")
+        for descriptor in descriptors:
+            os.close(descriptor)
+        control.send("hello", version=1, max_frame=1 << 20)
+        control.expect("refuse")
+        assert linked(welcome) == []
+
+
+@pytest.mark.parametrize("packet", [msgpack.packb({"type": "status"}), b"\xc1", b""])
+def test_a_bad_message_after_the_handshake_ends_the_connection(wire: WireClient, packet: bytes) -> None:
+    wire.control.socket.send(packet)
+    with pytest.raises(Gone, match="None"):
+        wire.control.receive()
+
+
 def test_fields_that_a_reader_does_not_know_are_ignored() -> None:
     control = Control("tested")
     with control.socket:
@@ -300,9 +316,9 @@ def tail_misaligned(wire: WireClient) -> None:
 
 def head_ahead(wire: WireClient) -> None:
     """The server looks at it when it needs to know how much room there is."""
-    wire.into.announce_head(wire.into.tail + 8)
+    wire.into.announce_head(1 << 40)
     for _ in range(2):
-        wire.send(CALL | fill(wire) << 8, msgpack.packb([40_000]))
+        wire.request("zeros", 40_000)
 
 
 def too_large(wire: WireClient) -> None:
@@ -331,3 +347,27 @@ def test_a_false_alarm_does_no_harm(wire: WireClient) -> None:
         wire.wake_server()
         assert wire.call("add", 1, 2) == 3
     assert wire.into.flag(READER_WAITS) == AWAKE
+
+
+def test_a_limit_too_small_for_an_error_is_refused(server: ServerProcess) -> None:
+    control = Control("tested")
+    control.send("hello", version=1, max_frame=16)
+    message, _ = control.receive()
+    assert message["type"] == "refuse"
+    assert "less than 1024" in message["reason"]
+    control.socket.close()
+
+
+def test_failures_fit_the_smallest_frame(server: ServerProcess) -> None:
+    with WireClient("tested", max_frame=1024) as small:
+        with pytest.raises(Failed):
+            small.call("fail", "\U0001f600" * 200)
+        assert small.call("add", 1, 2) == 3
+
+
+def test_packets_that_are_no_text_are_refused(server: ServerProcess) -> None:
+    control = Control("tested")
+    control.socket.send(b"\x81\xa4type\xa1\xff")
+    message, _ = control.receive()
+    assert message["type"] == "refuse"
+    control.socket.close()

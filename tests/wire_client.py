@@ -206,12 +206,15 @@ class WireClient:
 
     def call(self, endpoint: str, *args: Any, **kwargs: Any) -> Any:
         """Calls and waits; the result, or Failed."""
-        body = msgpack.packb([args, kwargs] if kwargs else args)
-        number = self.welcome["endpoints"].index(endpoint)
-        call_id = self.send((CALL_KEYWORDS if kwargs else CALL) | number << 8, body)
-        opcode, answered, result = self.receive()
+        call_id = self.request(endpoint, *args, **kwargs)
+        opcode, answered, body = self.receive()
         assert answered == call_id
-        return self.read(opcode, result)
+        return self.read(opcode, body)
+
+    def request(self, endpoint: str, *args: Any, **kwargs: Any) -> int:
+        """Calls and does not wait; the call's id."""
+        kind, arguments = (CALL_KEYWORDS, [args, kwargs]) if kwargs else (CALL, args)
+        return self.send(kind | self.welcome["endpoints"].index(endpoint) << 8, msgpack.packb(arguments))
 
     @staticmethod
     def read(opcode: int, body: bytes) -> Any:

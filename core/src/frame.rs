@@ -221,6 +221,7 @@ impl<M: RingMemory> FrameReader<M> {
     fn find(&mut self) -> Result<Option<Header>, Violation> {
         let mut known = self.ring.known();
         if known < HEADER {
+            self.ring.fetch();
             known = self.ring.available()?;
             if known < HEADER {
                 return Ok(None);

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 import msgpack
 import msgspec
 
 CodecName = Literal["msgspec", "msgpack"]
+
+#: What decoding raises for bytes that are no MessagePack, or hold a value that does not fit.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Codec(Protocol):
@@ -28,29 +31,21 @@ class Codec(Protocol):
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
-        """The plain value; msgspec.DecodeError for bytes that are no MessagePack."""
+        """The plain value; one of UNREADABLE for bytes that are no MessagePack."""
         ...
 
     def decoder(self, kind: Any) -> Callable[[bytes], Any]:
-        """Decodes and validates for a type; msgspec.ValidationError if the value does not fit."""
+        """Decodes and validates for a type; one of UNREADABLE if the value does not fit."""
         ...
 
 
 class _Msgspec:
     def __init__(self) -> None:
         self.encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-        self.decode: Callable[[bytes], Any] = self.decoder(Any)
+        self.decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
 
     def decoder(self, kind: Any) -> Callable[[bytes], Any]:
-        trusting = msgspec.msgpack.Decoder(kind).decode
-
-        def decode(body: bytes) -> Any:
-            try:
-                return trusting(body)
-            except (UnicodeDecodeError, RecursionError) as error:  # No DecodeError, in msgspec.
-                raise _malformed(error) from None
-
-        return decode
+        return msgspec.msgpack.Decoder(kind).decode
 
 
 #: What the reference package carries itself and need not be turned into something plainer first.
@@ -59,10 +54,8 @@ _NATIVE: Final = (bytes, bytearray, memoryview)
 
 class _Msgpack:
     def encode(self, value: Any) -> bytes:
-        packed: bytes = msgpack.packb(
-            msgspec.to_builtins(value, builtin_types=(*_NATIVE, datetime.datetime)), default=_plain
-        )
-        return packed
+        plain = msgspec.to_builtins(value, builtin_types=(*_NATIVE, datetime.datetime))
+        return cast(bytes, msgpack.packb(plain, default=_plain))
 
     def decode(self, body: bytes) -> Any:
         # The limits of the package are for streams; here the frame's length is the limit.
@@ -81,17 +74,13 @@ class _Msgpack:
                 ext_hook=msgspec.msgpack.Ext,
             )
         except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-            raise _malformed(error) from None
+            raise msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}") from None
 
     def decoder(self, kind: Any) -> Callable[[bytes], Any]:
         def decode(body: bytes) -> Any:
             return msgspec.convert(self.decode(body), kind, builtin_types=_NATIVE)
 
         return decode
-
-
-def _malformed(error: Exception) -> msgspec.DecodeError:
-    return msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}")
 
 
 def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

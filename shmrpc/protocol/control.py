@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from shmrpc.errors import RemoteProtocolError
+from shmrpc.protocol.codec import UNREADABLE
 
 #: The version of segment, frames and control messages together.
 VERSION: Final = 1
@@ -110,5 +111,5 @@ def decode(packet: bytes) -> Message:
     """The message in a packet; RemoteProtocolError if it is none."""
     try:
         return _decoder.decode(packet)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise RemoteProtocolError(f"a control message of {len(packet)} bytes cannot be read: {error}") from None

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from shmrpc import errors
+from shmrpc.protocol.codec import UNREADABLE
 
 RESULT: Final = 0
 FAILURE: Final = 1
@@ -29,7 +30,8 @@ CALL: Final = 2
 CALL_KEYWORDS: Final = 3
 
 DEFAULT_MAX_FRAME: Final = 64 << 20
-#: The length field has 32 bits; a little is left for what stands around the body.
+#: Room for the shortest words on a failure; and what the 32 bits of the length field can say.
+MIN_MAX_FRAME: Final = 1024
 MAX_MAX_FRAME: Final = (1 << 32) - (1 << 16)
 
 
@@ -86,7 +88,8 @@ def encode_failure(error: BaseException, max_frame: int) -> bytes:
             continue
         if len(body) <= max_frame:
             return body
-    return _encoder.encode(Failure(failure.kind, _cut(failure.message, 200), failure.type_name, failure.base))
+    least = Failure(failure.kind, _cut(failure.message, 100), _cut(failure.type_name, 50), failure.base)
+    return _encoder.encode(least)
 
 
 def _describe(error: BaseException) -> Failure:
@@ -133,8 +136,8 @@ def decode_failure(body: bytes) -> errors.ShmrpcError:
     """The exception to raise at the caller; RemoteProtocolError for a body that cannot be read."""
     try:
         failure = _decoder.decode(body)
-    except msgspec.DecodeError as error:
-        return errors.RemoteProtocolError(f"the peer sent a failure that cannot be read: {error}")
+    except UNREADABLE as error:
+        return errors.DecodeError(f"the call failed, and why cannot be read: {error}")
     if failure.kind == "raised":
         return errors.remote_error(
             failure.message,

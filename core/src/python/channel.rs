@@ -8,6 +8,7 @@ use crate::region::{Direction, Region};
 use crate::ring::Violation;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyBytes, PyTuple};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -58,9 +59,34 @@ pub(super) fn take<'py>(
     Ok(payload)
 }
 
-/// A copy of a payload that there was no room for.
-pub(super) fn keep(payload: &[u8]) -> Kept {
-    Box::new(payload.to_vec())
+/// A payload on its way out, and what keeps it alive should there be no room for it now.
+pub(super) struct Outgoing<'a> {
+    bytes: &'a [u8],
+    /// Only of a large one: a small one is cheaper copied than kept.
+    owner: Option<PyBackedBytes>,
+}
+
+impl<'a> Outgoing<'a> {
+    /// Bytes from here on are kept rather than copied.
+    const LARGE: usize = 16 << 10;
+
+    pub(super) fn new(payload: &'a Bound<'_, PyBytes>) -> Self {
+        let bytes = payload.as_bytes();
+        let owner = (bytes.len() >= Self::LARGE).then(|| PyBackedBytes::from(payload.clone()));
+        Outgoing { bytes, owner }
+    }
+
+    pub(super) fn send(
+        self,
+        channel: &channel::Channel,
+        opcode: u32,
+        id: u64,
+    ) -> Result<Sent, SendError> {
+        channel.send(opcode, id, self.bytes, || match self.owner {
+            Some(owner) => Box::new(owner) as Kept,
+            None => Box::new(self.bytes.to_vec()),
+        })
+    }
 }
 
 /// A duplicate of `fd` that is ours.
@@ -195,10 +221,17 @@ impl Channel {
     }
 
     /// Sends a frame. False if it is kept for want of room; it goes out as the peer reads.
-    fn send(&self, py: Python<'_>, opcode: u32, id: u64, payload: &[u8]) -> PyResult<bool> {
+    fn send(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        payload: &Bound<'_, PyBytes>,
+    ) -> PyResult<bool> {
         let channel = self.open()?;
+        let payload = Outgoing::new(payload);
         let sent = py.detach(|| {
-            let sent = channel.send(opcode, id, payload, || keep(payload))?;
+            let sent = payload.send(&channel, opcode, id)?;
             if sent == Sent::Kept {
                 channel.await_room()?;
             }
@@ -221,14 +254,15 @@ impl Channel {
         py: Python<'py>,
         opcode: u32,
         id: u64,
-        payload: &[u8],
+        payload: &Bound<'_, PyBytes>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let channel = self.open()?;
         if self.sleep == Sleep::Thread && !self.lead() {
             return Ok(Some(PyBool::new(py, false).to_owned().into_any()));
         }
+        let payload = Outgoing::new(payload);
         let found = py.detach(|| {
-            let sent = channel.send(opcode, id, payload, || keep(payload))?;
+            let sent = payload.send(&channel, opcode, id)?;
             Ok(channel.spin(sent)?)
         });
         let (arrived, now) = found.map_err(unsent)?;

@@ -1,11 +1,11 @@
 //! `Poller`: the frames of many channels, in turn.
 
-use super::channel::{Channel, ChannelError, broken, keep, take, unsent};
+use super::channel::{Channel, ChannelError, Outgoing, broken, take, unsent};
 use crate::channel::SendError;
 use crate::frame::Header;
 use crate::poll::{self, Found};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBytes, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The receiving side of a server: the next frame on any of its channels.
@@ -96,19 +96,18 @@ impl Poller {
         channel: &Channel,
         opcode: u32,
         id: u64,
-        payload: &[u8],
+        payload: &Bound<'_, PyBytes>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         // A closed channel is one whose client has just gone: there are others.
         let Ok(channel) = channel.open() else {
             return self.next(py);
         };
-        let found = py.detach(
-            || match channel.send(opcode, id, payload, || keep(payload)) {
-                Err(error @ SendError::Oversize { .. }) => Err(error),
-                // A violation is remembered: the next look at the channel finds it.
-                _ => Ok(self.lock().find()),
-            },
-        );
+        let payload = Outgoing::new(payload);
+        let found = py.detach(|| match payload.send(&channel, opcode, id) {
+            Err(error @ SendError::Oversize { .. }) => Err(error),
+            // A violation is remembered: the next look at the channel finds it.
+            _ => Ok(self.lock().find()),
+        });
         self.found(py, found.map_err(unsent)?)
     }
 

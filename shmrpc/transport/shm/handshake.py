@@ -15,6 +15,7 @@ import msgspec
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
 from shmrpc.protocol import control
+from shmrpc.protocol.frames import MIN_MAX_FRAME
 from shmrpc.transport.shm.segment import NewSegment, open_segment
 
 #: A packet and the descriptors that ride along.
@@ -72,9 +73,9 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
 
 
 def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings: Settings) -> _core.Channel:
-    if not 0 < welcome.max_frame <= settings.max_frame:
+    if not MIN_MAX_FRAME <= welcome.max_frame <= settings.max_frame:
         raise RemoteProtocolError(
-            f"the server set max_frame to {welcome.max_frame}, over the {settings.max_frame} asked"
+            f"the server set max_frame to {welcome.max_frame}; {MIN_MAX_FRAME} to {settings.max_frame} were asked for"
         )
     segment = open_segment(welcome.segment)
     to_server, to_client = welcome.semaphores
@@ -103,8 +104,8 @@ def server_side(
     """The server's part, from the client's hello on. It ends with ``ready`` still to be sent."""
     if hello.version != control.VERSION:
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
-    if hello.max_frame <= 0:
-        raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}")
+    if hello.max_frame < MIN_MAX_FRAME:
+        raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, less than {MIN_MAX_FRAME}")
     max_frame = min(hello.max_frame, settings.max_frame)
     segment = NewSegment(service)
     eventfds: list[int] = []

@@ -121,12 +121,14 @@ def _pid_of(lock_path: Path) -> int | None:
 
 
 def dial(service: str) -> socket.socket | None:
-    """A socket to the service's server, blocking; None if nobody listens."""
+    """A socket to the service's server, blocking; None if nobody listens, or too many wait to be heard."""
     path = socket_path(service)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.setblocking(False)
     try:
         control.connect(path)
-    except (FileNotFoundError, ConnectionRefusedError):
+        control.setblocking(True)
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
         control.close()
         return None
     except BaseException:

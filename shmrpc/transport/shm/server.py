@@ -177,6 +177,7 @@ class Listener:
         self._settings = settings
         self._handler = handler
         self.peers: set[Peer] = set()
+        _check_endpoints(service, endpoints)
         self._claim = rendezvous.Claim(service)
         self._started = time.monotonic()
         self._loop = asyncio.get_running_loop()
@@ -218,9 +219,11 @@ class Listener:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        self._handler.pump()
-        if not self.inbox.rest():
-            self.pump_soon()
+        try:
+            self._handler.pump()
+        finally:  # Even if an endpoint wants the program to exit: until it does, others are served.
+            if not self.inbox.rest():
+                self.pump_soon()
 
     def pump_soon(self) -> None:
         """Pumps on the next turn of the loop."""
@@ -259,3 +262,13 @@ class Listener:
         self._claim.release()
         for peer in list(self.peers):
             peer.close(reason)
+
+
+def _check_endpoints(service: str, endpoints: list[str]) -> None:
+    """ValueError if the names do not fit into a welcome."""
+    size = len(control.encode(control.Report(service, 0, 0.0, endpoints, 0)))
+    if size > control.MAX_MESSAGE - 1024:
+        raise ValueError(
+            f"service {service!r}: the names of its {len(endpoints)} endpoints take {size:,} bytes, over the "
+            f"{control.MAX_MESSAGE - 1024:,} of a message; split it into several services"
+        )

@@ -162,8 +162,10 @@ class Client:
             opcode, _, body = await future
         finally:
             del pending[call_id]
-            if not pending:
-                connection.unpark()
+        # A call that was cancelled does not come here, and we go on listening: its late answer is to be
+        # taken out of the ring.
+        if not pending:
+            connection.unpark()
         if opcode == frames.RESULT:
             return body
         raise frames.decode_failure(body)

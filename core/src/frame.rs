@@ -348,10 +348,7 @@ mod tests {
         let (mut writer, mut reader) = pair(128, 64);
         assert!(writer.send(1, 1, &[5; 16]).unwrap());
         let header = reader.peek().unwrap().unwrap();
-        reader
-            .memory()
-            .word(0)
-            .store(u64::MAX, crate::sync::Ordering::Relaxed);
+        reader.memory().store_word(0, u64::MAX);
         assert_eq!(reader.peek().unwrap(), Some(header));
         assert_eq!(receive(&mut reader), Some((1, 1, vec![5; 16])));
     }

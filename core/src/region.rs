@@ -315,15 +315,28 @@ impl MappedRing {
     }
 }
 
+impl MappedRing {
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < self.region.capacity / WORD);
+        self.region.u64_at(self.data + index * WORD)
+    }
+}
+
 impl RingMemory for MappedRing {
     #[inline]
     fn capacity(&self) -> usize {
         self.region.capacity
     }
     #[inline]
-    fn word(&self, index: usize) -> &AtomicU64 {
-        debug_assert!(index < self.region.capacity / WORD);
-        self.region.u64_at(self.data + index * WORD)
+    fn load_word(&self, index: usize) -> u64 {
+        // Relaxed: see the table in `ring`.
+        self.word(index).load(Ordering::Relaxed)
+    }
+    #[inline]
+    fn store_word(&self, index: usize, value: u64) {
+        // Relaxed: see the table in `ring`.
+        self.word(index).store(value, Ordering::Relaxed);
     }
     #[inline]
     fn tail(&self) -> &AtomicU64 {
@@ -367,9 +380,9 @@ mod tests {
                 MappedRing::new(theirs.clone(), direction),
             );
             a.tail().store(8, Ordering::Relaxed);
-            a.word(511).store(42, Ordering::Relaxed);
+            a.store_word(511, 42);
             assert_eq!(b.tail().load(Ordering::Relaxed), 8);
-            assert_eq!(b.word(511).load(Ordering::Relaxed), 42);
+            assert_eq!(b.load_word(511), 42);
         }
     }
 

@@ -17,7 +17,7 @@ test: test-rust test-python  ## Every test, Rust's and Python's.
 
 test-rust: tools
 	$(CARGO) test $(CORE) --quiet
-	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --release --target-dir core/target/loom --test loom
+	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --release --target-dir core/target/loom --test protocol
 
 test-python: build
 	$(BIN)/python -m pytest
@@ -51,7 +51,8 @@ tools:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install CPython 3.11 or later, or name one: make PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V): CPython 3.11 or later is needed; name one: make PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv)"; exit 1; }
-	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust 1.85 or later with rustup (https://rustup.rs), or your distribution's package"; exit 1; }
+	@command -v cc >/dev/null || { echo "cc is missing: Rust links with it; install a C compiler (on Debian and Ubuntu: apt install gcc libc6-dev)"; exit 1; }
+	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust 1.85 or later with rustup, or take your distribution's package"; exit 1; }
 
 clean:
 	rm -rf $(VENV) core/target shmrpc/*.so

@@ -39,7 +39,6 @@ class Server:
         self._settings = settings
         self._codec: Codec = get_codec(codec)
         self._listener: Listener | None = None
-        self._stopped: asyncio.Event | None = None
 
     async def __aenter__(self) -> Server:
         """Begins to serve.
@@ -55,7 +54,6 @@ class Server:
         self._handlers = self._handler_table(endpoints)
         names = [endpoint.name for endpoint in endpoints]
         self._listener = Listener(self.service.name, names, self._settings, self)
-        self._stopped = asyncio.Event()
         return self
 
     async def __aexit__(
@@ -66,26 +64,15 @@ class Server:
     async def close(self) -> None:
         """Stops: the name is free, clients are told, suspended handlers are cancelled. Again: nothing."""
         listener, self._listener = self._listener, None
-        if listener is None or self._stopped is None:
+        if listener is None:
             return
         tasks = [task for peer in listener.peers for task in peer.tasks]
         for task in tasks:
             task.cancel()
         listener.close("the server stopped")
         self._eager.close()
-        self._stopped.set()
         if tasks:
             await asyncio.wait(tasks)
-
-    async def wait_closed(self) -> None:
-        """Waits until the server is closed."""
-        if self._stopped is not None:
-            await self._stopped.wait()
-
-    @property
-    def connections(self) -> int:
-        """Clients that are connected now."""
-        return self._listener.connections if self._listener is not None else 0
 
     def pump(self) -> None:
         """Takes frames and answers them until there are no more. For the listener."""
@@ -117,7 +104,6 @@ class Server:
             positional = endpoint.signature.positional_decoder(self._codec)
             keywords = endpoint.signature.keyword_decoder(self._codec)
             table[frames.request_opcode(frames.CALL, number)] = self._runner(endpoint.function, positional)
-
             table[frames.request_opcode(frames.CALL_KEYWORDS, number)] = self._runner(
                 endpoint.function, _one(keywords), _spread(endpoint.function)
             )

@@ -1,14 +1,22 @@
-//! The ring and the wait protocol under loom: every interleaving with up to two
-//! preemptions, and every value that the memory model lets a load return.
+//! The ring and the wait protocol between two threads.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release --test loom`
-#![cfg(loom)]
+//! Under loom, every interleaving with up to two preemptions, and every value that the memory
+//! model lets a load return: `RUSTFLAGS="--cfg loom" cargo test --release --test protocol`.
+//! Without it the same tests run on the machine's own threads, again and again.
 
 use _core::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::wait;
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+#[cfg(loom)]
+use loom::{
+    sync::{Arc, Condvar, Mutex},
+    thread,
+};
+#[cfg(not(loom))]
+use std::{
+    sync::{Arc, Condvar, Mutex},
+    thread,
+};
 
 /// A bell as the kernel gives it: a ring before the sleep is not lost.
 #[derive(Default)]
@@ -38,6 +46,14 @@ impl Bell {
     }
 }
 
+#[cfg(not(loom))]
+fn model(check: impl Fn() + Send + Sync + 'static) {
+    for _ in 0..2_000 {
+        check();
+    }
+}
+
+#[cfg(loom)]
 fn model(check: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);

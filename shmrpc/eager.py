@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import types
 from collections.abc import Coroutine, Generator
 from typing import Any
 
@@ -51,7 +50,7 @@ class Eager:
             yielded = spare.context.run(coroutine.send, None)
         except BaseException as error:
             # A context variable that was set belongs to this call alone, and so does a cancellation.
-            if spare.context != spare.pristine or task.cancelling():
+            if _changed(spare) or task.cancelling():
                 self.close()
             if isinstance(error, StopIteration):
                 return error.value
@@ -69,52 +68,58 @@ class Eager:
             self._spare = None
 
 
-class _Spare:
-    """A Task that waits for a coroutine to go on with."""
+class _Spare(Coroutine[Any, Any, Any]):
+    """A Task that waits for a coroutine to go on with, and that Task's own coroutine.
+
+    It is a class and no ``async def`` because it may be cancelled before its first step, and the coroutine
+    it has taken over has to hear of that.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.pristine = contextvars.copy_context()
         self.context = self.pristine.copy()
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        self._yielded: Any = None
+        #: What the coroutine yielded in its first step: the task is still to be told.
+        self._yielded: list[Any] = []
         self._go = loop.create_future()
-        self.task: asyncio.Task[Any] = loop.create_task(self._wait(), context=self.context)
+        self.task: asyncio.Task[Any] = loop.create_task(self, context=self.context)
 
     def take_over(self, coroutine: Coroutine[Any, Any, Any], yielded: Any) -> None:
+        """The task goes on with a coroutine that has yielded once."""
         self._coroutine = coroutine
-        self._yielded = yielded
+        self._yielded.append(yielded)
         if not self._go.done():
             self._go.set_result(None)
 
-    async def _wait(self) -> Any:
-        cancelled: BaseException | None = None
-        try:
-            await self._go
-        except asyncio.CancelledError as error:
-            if self._coroutine is None:
-                raise
-            cancelled = error
-        assert self._coroutine is not None
-        return await _go_on(self._coroutine, self._yielded, cancelled)
+    def send(self, value: Any) -> Any:
+        """The task's next step."""
+        if self._coroutine is None:
+            return next(self._go.__await__())
+        return self._yielded.pop() if self._yielded else self._coroutine.send(value)
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
+        """The task was cancelled, or what it waited for failed."""
+        if self._coroutine is None:
+            raise error
+        if self._yielded:
+            # A task that is cancelled cancels what it waits for; this one does not know of it yet.
+            awaited = self._yielded.pop()
+            if isinstance(error, asyncio.CancelledError) and asyncio.isfuture(awaited):
+                awaited.cancel()
+        return self._coroutine.throw(error)
+
+    def close(self) -> None:
+        """The task is dropped."""
+        if self._coroutine is not None:
+            self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise TypeError("only its own task runs this")
 
 
-@types.coroutine
-def _go_on(coroutine: Coroutine[Any, Any, Any], yielded: Any, error: BaseException | None) -> Generator[Any, Any, Any]:
-    """The rest of a coroutine that has yielded once already."""
-    while True:
-        try:
-            if error is None:
-                try:
-                    value = yield yielded
-                except GeneratorExit:
-                    coroutine.close()
-                    raise
-                except BaseException as caught:
-                    error = caught
-                    continue
-                yielded = coroutine.send(value)
-            else:
-                thrown, error = error, None
-                yielded = coroutine.throw(thrown)
-        except StopIteration as stop:
-            return stop.value
+def _changed(spare: _Spare) -> bool:
+    """Whether the step set a context variable."""
+    try:
+        return spare.context != spare.pristine
+    except Exception:  # Of values that cannot be compared, at least one is new.
+        return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 
 import pytest
 
@@ -52,6 +53,15 @@ class Recorder:
             self.steps.append("cancelled")
             raise
         return "slept"
+
+    async def cancels_itself_and_waits(self) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return await self.shielded()
+
+    async def waits_for_another(self, other: asyncio.Task[str]) -> str:
+        return await other
 
     async def fails(self) -> None:
         await asyncio.sleep(0)
@@ -111,4 +121,52 @@ async def test_eager_errors_and_task_groups() -> None:
     nested = await _outside_a_task(eager, record.nested())
     assert isinstance(nested, Suspended)
     assert await nested.task == 6
+    eager.close()
+
+
+async def test_a_coroutine_cancelled_within_its_first_step_hears_of_it() -> None:
+    eager, record = Eager(), Recorder()
+    for _ in range(2):
+        suspended = await _outside_a_task(eager, record.cancels_itself_and_waits())
+        assert isinstance(suspended, Suspended)
+        with pytest.raises(asyncio.CancelledError):
+            await suspended.task
+    assert record.steps == ["cancelled", "cancelled"]
+    eager.close()
+
+
+async def test_cancelling_reaches_what_is_waited_for() -> None:
+    eager, record = Eager(), Recorder()
+    for wait in (0, 0.01):
+        other = asyncio.create_task(record.shielded())
+        await asyncio.sleep(0.001)
+        suspended = await _outside_a_task(eager, record.waits_for_another(other))
+        assert isinstance(suspended, Suspended)
+        if wait:
+            await asyncio.sleep(wait)
+        suspended.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await suspended.task
+        await asyncio.wait([other])
+        assert other.cancelled()
+    eager.close()
+
+
+async def test_context_variables_that_cannot_be_compared() -> None:
+    class Incomparable:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+    variable: contextvars.ContextVar[Incomparable | None] = contextvars.ContextVar("variable", default=None)
+
+    async def sets() -> bool:
+        before = variable.get()
+        variable.set(Incomparable())
+        return before is None
+
+    eager = Eager()
+    variable.set(Incomparable())
+    assert [await _outside_a_task(eager, sets()) for _ in range(3)] == [False] * 3
     eager.close()

@@ -55,15 +55,41 @@ class Signature:
     def keyword_decoder(self, codec: Codec) -> Callable[[bytes], Arguments]:
         """Decodes and validates an array of positional arguments and a map of keyword arguments."""
         shape = codec.decoder(tuple[list[Any], dict[str, Any]])
+        by_count = self._keywords_by_count()
+        names, types, convert = list(self._types), self._types, msgspec.convert
 
         def decode(body: bytes) -> Arguments:
             try:
                 positional, keywords = shape(body)
             except UNREADABLE as error:
                 raise Rejected("arguments", f"{self.name}(): the arguments cannot be read: {error}") from None
-            return self._bind(positional, keywords)
+            try:
+                allowed, required = by_count[len(positional)]
+                if required <= keywords.keys() <= allowed:
+                    converted = [convert(v, types[name]) for name, v in zip(names, positional, strict=False)]
+                    return converted, {name: convert(value, types[name]) for name, value in keywords.items()}
+            except (*UNREADABLE, IndexError):
+                pass
+            return self._bind(positional, keywords)  # The slow way finds the words for what is wrong.
 
         return decode
+
+    def _keywords_by_count(self) -> list[tuple[frozenset[str], frozenset[str]]]:
+        """For each number of positional arguments, the keywords that may and that must be there.
+
+        Empty if there are parameters of a kind that only the slow way knows.
+        """
+        parameters = list(self.signature.parameters.values())
+        if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
+            return []
+        positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        return [
+            (
+                frozenset(p.name for p in parameters[count:]),
+                frozenset(p.name for p in parameters[count:] if p.default is p.empty),
+            )
+            for count in range(positional + 1)
+        ]
 
     def _decoders_by_count(self, codec: Codec) -> list[Callable[[bytes], Any]]:
         """A decoder for each number of arguments that a short array can have; those that do not fit refuse."""

@@ -192,7 +192,7 @@ class Client:
             assert self._connection is not None
             if self._ended is None:
                 self._connection.fault(error)
-            return self._ended or ConnectionLost(str(error))
+            return ended_call(self._ended or ConnectionLost(str(error)))
         return unsendable(name, error)
 
 
@@ -206,6 +206,11 @@ def lost_call(error: ShmrpcError) -> ShmrpcError:
     """The error for a call under way when the connection ended: each call has its own."""
     if isinstance(error, ConnectionLost):
         return ConnectionLost(str(error), maybe_executed=True)
+    return ended_call(error)
+
+
+def ended_call(error: ShmrpcError) -> ShmrpcError:
+    """The error for a call on a connection that had ended: each call has its own, with its own traceback."""
     return type(error)(*error.args)
 
 

@@ -42,7 +42,7 @@ class Eager:
         in. To be called from a callback of the loop, not from within a task.
         """
         spare = self._spare
-        if spare is None:
+        if spare is None or spare.task.done():  # Done: somebody cancelled every task of the loop.
             spare = self._spare = _Spare(self._loop)
         task = spare.task
         _enter_task(self._loop, task)

@@ -49,6 +49,7 @@ class Service:
 
         A plain function runs in the server's loop and holds it meanwhile: keep it short. An ``async def`` runs
         there too and may await. Annotated parameters are validated; others take what MessagePack carries.
+        Context variables that an ``async def`` sets are its call's own; a plain function must reset its.
 
         Raises TypeError for what cannot be an endpoint, ValueError for a name that is taken or cannot be one.
         """

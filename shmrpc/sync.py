@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from shmrpc import _core
-from shmrpc.client import describe, find_endpoint, lost_call, undecodable, unsendable
+from shmrpc.client import describe, ended_call, find_endpoint, lost_call, undecodable, unsendable
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options
 from shmrpc.protocol import frames
@@ -142,8 +142,7 @@ class Client:
                         connection.unlead()
                     answer = _result(frame)
             except BaseException as error:
-                connection.unlead()
-                self._wake_next()
+                self._give_up_lead()
                 raise self._explain(name, error) from None
             if waiters:
                 self._wake_next()
@@ -176,7 +175,7 @@ class Client:
                             raise waiter.error
                         return self._receive_own(call_id, None)
                     finally:
-                        connection.unlead()
+                        self._give_up_lead()
                 waiter.wake.acquire()
                 if waiter.error is not None:
                     raise waiter.error
@@ -215,13 +214,25 @@ class Client:
                 waiter.answer = frame
                 _release(waiter)
 
+    def _give_up_lead(self) -> None:
+        """After an error, or a signal at any point: what was taken out of the ring is delivered."""
+        connection = self._connection
+        assert connection is not None
+        frame = connection.last()
+        if frame is not None:
+            self._deliver(frame)
+        connection.unlead()
+        self._wake_next()
+
     def _wake_next(self) -> None:
-        """The lead is free: one that waits may take it."""
+        """The lead is free: those who wait try to take it.
+
+        All of them, since a signal may have carried one away before it could say so.
+        """
         with self._state:
             for waiter in self._waiters.values():
                 if waiter.answer is None:
                     _release(waiter)
-                    return
 
     def _end(self, error: ShmrpcError) -> None:
         """The connection is over: everybody learns it."""
@@ -239,7 +250,7 @@ class Client:
             assert self._connection is not None
             if self._ended is None:
                 self._end(self._connection.fault(error))
-            return self._ended or error
+            return ended_call(self._ended) if self._ended is not None else error
         return unsendable(name, error) if isinstance(error, _core.Oversize) else error
 
 

@@ -186,6 +186,8 @@ def fail(kind: str) -> None:
             raise ExceptionGroup("several", [ValueError(1)])
         case "invalid arguments":
             raise shmrpc.InvalidArguments("of somebody else's call")
+        case "syntax":
+            raise SyntaxError("odd", ("file", 1, 2, 123))  # type: ignore[arg-type]
         case "stop":
             raise StopIteration
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
+from shmrpc.transport.shm import cleanup
 from tests.services import service
 from tests.support import Script, ServerProcess, eventually, ours_in_shm
 
@@ -348,3 +350,97 @@ async def test_a_busy_client_keeps_nobody_out(server: ServerProcess) -> None:
         results = await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 5)
         stop = True
         assert all(isinstance(result, shmrpc.ConnectionLost) for result in results)
+
+
+def test_an_interrupted_receiver_loses_nobodys_answer(sync_client: shmrpc.sync.Client) -> None:
+    deliver, interrupted = sync_client._deliver, threading.Event()
+
+    def interrupt(frame: tuple[int, int, bytes]) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt  # As a signal does between taking a frame and delivering it.
+        deliver(frame)
+
+    sync_client._deliver = interrupt  # type: ignore[method-assign]
+    outcomes: dict[str, object] = {}
+
+    def call(name: str, seconds: float) -> None:
+        try:
+            outcomes[name] = sync_client.sleep(seconds, name)
+        except KeyboardInterrupt as error:
+            outcomes[name] = error
+
+    leader = threading.Thread(target=call, args=("leader", 5))
+    follower = threading.Thread(target=call, args=("follower", 0.2))
+    leader.start()
+    time.sleep(0.1)
+    follower.start()
+    for thread in (leader, follower):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert isinstance(outcomes["leader"], KeyboardInterrupt)
+    assert outcomes["follower"] == "follower"
+    assert sync_client.add(1, 2) == 3
+
+
+async def test_a_child_that_unwinds_leaves_the_parents_name(runtime: Path) -> None:
+    script = """
+        import asyncio, os, sys, shmrpc
+        from tests.services import service
+        async def main():
+            async with shmrpc.serve(service):
+                if os.fork() == 0:
+                    sys.exit(0)
+                os.wait()
+                print("serving", flush=True)
+                await asyncio.sleep(30)
+        asyncio.run(main())
+    """
+    with Script(script) as forking:
+        assert forking.line() == "serving"
+        assert sorted(os.listdir(runtime)) == ["tested.lock", "tested.sock"]
+        async with shmrpc.connect("tested") as client:
+            assert await client.pid() == forking.process.pid
+
+
+async def test_a_name_is_free_again_when_serving_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*arguments: object) -> socket.socket:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shmrpc.transport.shm.rendezvous.socket.socket", exhausted)
+        with pytest.raises(OSError, match="Too many open files"):
+            async with shmrpc.serve(service):
+                pass
+    async with shmrpc.serve(service), shmrpc.connect("tested") as client:
+        assert await client.add(1, 2) == 3
+
+
+async def test_a_clean_up_that_looks_does_not_keep_a_server_from_starting(runtime: Path) -> None:
+    os.mkdir(runtime, 0o700)
+    lock = cleanup.take_lock(runtime / "tested.lock", create=True)
+    assert lock is not None
+    timer = threading.Timer(0.03, os.close, (lock,))
+    timer.start()
+    async with shmrpc.serve(service):
+        pass
+    timer.join()
+
+
+async def test_each_call_on_a_dead_connection_has_its_own_error(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested") as client:
+        server.kill()
+        errors = await asyncio.gather(*(client.add(1, i) for i in range(20)), return_exceptions=True)
+        errors += await asyncio.gather(*(client.add(1, i) for i in range(20)), return_exceptions=True)
+        assert {type(error) for error in errors} == {shmrpc.ConnectionLost}
+        assert len(set(map(id, errors))) == 40
+
+
+async def test_a_program_that_cancels_every_task_goes_on_serving() -> None:
+    async with shmrpc.serve(service), shmrpc.connect("tested") as client:
+        assert await client.sleep(0.001, 1) == 1
+        assert await client.greet("Ada") == "Hello, Ada!"
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.01)
+        assert await client.sleep(0.001, 2) == 2

@@ -62,7 +62,7 @@ async def test_exceptions_with_arguments_of_their_own(client: shmrpc.Client) -> 
     assert undecodable.value.object == b"\xff"
 
 
-@pytest.mark.parametrize("kind", ["unprintable", "unencodable args", "group", "stop"])
+@pytest.mark.parametrize("kind", ["unprintable", "unencodable args", "group", "stop", "syntax"])
 async def test_exceptions_that_cannot_travel_whole_still_arrive(client: shmrpc.Client, kind: str) -> None:
     with pytest.raises(shmrpc.RemoteError):
         await client.fail(kind)

@@ -98,7 +98,7 @@ def _describe(error: BaseException) -> Failure:
     kind_of = type(error)
     base = next(c for c in kind_of.__mro__ if c.__module__ == "builtins")
     message = _message(error)
-    text = "".join(traceback.format_exception(error.with_traceback(_below_us(error))))
+    text = _traceback(error)
     plain = kind_of.__module__ == "builtins" and base is getattr(builtins, kind_of.__name__, None)
     return Failure(
         "raised",
@@ -115,6 +115,13 @@ def _message(error: BaseException) -> str:
         return str(error)
     except Exception as second:  # A __str__ that fails must not cost the caller the answer.
         return f"<{type(error).__qualname__}, whose __str__ raised {type(second).__name__}>"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error.with_traceback(_below_us(error))))
+    except Exception as second:  # As for a SyntaxError with odd arguments.
+        return f"<no traceback: formatting it raised {type(second).__name__}>"
 
 
 def _below_us(error: BaseException) -> Any:

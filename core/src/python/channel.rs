@@ -121,6 +121,9 @@ pub struct Channel {
     slice: AtomicU64,
     /// The thread that receives for all others that share a blocking channel; 0: none.
     leader: AtomicUsize,
+    /// On a blocking channel, the last frame that was not its caller's plain answer. A signal may
+    /// carry that caller away with a frame in hand that is another thread's.
+    last: Mutex<Option<Py<PyTuple>>>,
 }
 
 /// A number for the calling thread that no other living one has: where one of its variables lies.
@@ -140,6 +143,24 @@ impl Channel {
             return true;
         }
         false
+    }
+
+    /// A frame for Python, kept as the last one where threads share the channel.
+    fn frame<'py>(
+        &self,
+        py: Python<'py>,
+        header: Header,
+        payload: Bound<'py, PyBytes>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let frame = (header.opcode, header.id, payload).into_pyobject(py)?;
+        if self.sleep == Sleep::Thread {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = last.replace(frame.clone().unbind());
+            // Dropped after the lock: it may free the payload.
+            drop(last);
+            drop(before);
+        }
+        Ok(frame)
     }
 
     /// The channel, for one call. Held under the lock for no longer than a copy of the pointer.
@@ -167,14 +188,6 @@ fn receive_one<'py>(
             Ok(None)
         }
     }
-}
-
-fn frame<'py>(
-    py: Python<'py>,
-    header: Header,
-    payload: Bound<'py, PyBytes>,
-) -> PyResult<Bound<'py, PyTuple>> {
-    (header.opcode, header.id, payload).into_pyobject(py)
 }
 
 #[pymethods]
@@ -217,6 +230,7 @@ impl Channel {
             sleep,
             slice: AtomicU64::new(0),
             leader: AtomicUsize::new(0),
+            last: Mutex::new(None),
         })
     }
 
@@ -279,7 +293,13 @@ impl Channel {
             }
             return Ok(Some(answer.into_any()));
         }
-        Ok(Some(frame(py, header, answer)?.into_any()))
+        Ok(Some(self.frame(py, header, answer)?.into_any()))
+    }
+
+    /// The last frame that came from a blocking channel and was nobody's plain answer, or None.
+    fn last(&self, py: Python<'_>) -> Option<Py<PyTuple>> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().map(|frame| frame.clone_ref(py))
     }
 
     /// Takes the lead: the right to receive on a blocking channel. False if another thread has it.
@@ -292,17 +312,24 @@ impl Channel {
 
     /// Gives the lead up, if the calling thread has it.
     fn unlead(&self) {
-        // Release: see `lead`.
-        let _ =
-            self.leader
-                .compare_exchange(thread_number(), 0, Ordering::Release, Ordering::Relaxed);
+        let us = thread_number();
+        if self.leader.load(Ordering::Relaxed) == us {
+            let last = self
+                .last
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            // Release: see `lead`.
+            self.leader.store(0, Ordering::Release);
+            drop(last);
+        }
     }
 
     /// The next frame that is there, as (opcode, id, payload), or None.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let channel = self.open()?;
         match receive_one(py, &channel)? {
-            Some((header, payload)) => Ok(Some(frame(py, header, payload)?)),
+            Some((header, payload)) => Ok(Some(self.frame(py, header, payload)?)),
             None => Ok(None),
         }
     }

@@ -1,6 +1,6 @@
 //! `Poller`: the frames of many channels, in turn.
 
-use super::channel::{Channel, ChannelError, Outgoing, broken, take, unsent};
+use super::channel::{Channel, ChannelError, Outgoing, take, unsent};
 use crate::channel::SendError;
 use crate::frame::Header;
 use crate::poll::{self, Found};
@@ -33,15 +33,16 @@ impl Poller {
         let key = key.clone_ref(py).into_bound(py);
         let channel = Arc::clone(channel);
         drop(inner);
-        if let Some(violation) = violation {
-            let error = ChannelError::new_err(violation.to_string());
-            return Ok(Some(
-                (key, 0u32, 0u64, error.into_value(py)).into_pyobject(py)?,
-            ));
-        }
         let mut receiver = channel.receiver();
-        let Some(header) = receiver.peek().map_err(broken)? else {
-            return Ok(None);
+        let header = match violation.map_or_else(|| receiver.peek(), Err) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Ok(None),
+            Err(violation) => {
+                let error = ChannelError::new_err(violation.to_string());
+                return Ok(Some(
+                    (key, 0u32, 0u64, error.into_value(py)).into_pyobject(py)?,
+                ));
+            }
         };
         let payload = take(py, &channel, &mut receiver, header)?;
         let Header { opcode, id, .. } = header;

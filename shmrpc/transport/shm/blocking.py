@@ -85,6 +85,7 @@ class ThreadConnection:
         self.receive = established.channel.receive
         self.lead = established.channel.lead
         self.unlead = established.channel.unlead
+        self.last = established.channel.last
         self._channel = established.channel
         self._eventfd = established.eventfd
         self._control = dialled

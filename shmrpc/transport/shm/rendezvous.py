@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,9 @@ from shmrpc.transport.shm.cleanup import SERVICE_NAME, recorded_pid, runtime_dir
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
 _MAX_PATH: Final = 107
 _BACKLOG: Final = 512
+#: A clean-up holds the lock for moments while it looks. Seconds between two tries.
+_LOCK_TRIES: Final = 10
+_LOCK_PAUSE: Final = 0.01
 
 
 def check_name(service: str) -> str:
@@ -72,7 +76,7 @@ class Claim:
         path = socket_path(service)
         self._lock_path = Path(path).with_suffix(".lock")
         self._socket_path = Path(path)
-        lock = take_lock(self._lock_path, create=True)
+        lock = _lock_patiently(self._lock_path)
         if lock is None:
             pid = _pid_of(self._lock_path)
             raise ServiceInUse(
@@ -81,7 +85,11 @@ class Claim:
                 pid,
             )
         self._lock = lock
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except BaseException:
+            os.close(lock)
+            raise
         fork.close_in_child(self)
         try:
             os.ftruncate(lock, 0)
@@ -96,7 +104,9 @@ class Claim:
             raise
 
     def release(self) -> None:
-        """Gives the name back: socket first, lock last."""
+        """Gives the name back: socket first, lock last. In a forked child it is the parent's: nothing."""
+        if self._lock < 0:
+            return
         self._socket_path.unlink(missing_ok=True)
         self._lock_path.unlink(missing_ok=True)
         self.abandon()
@@ -107,6 +117,16 @@ class Claim:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _lock_patiently(path: Path) -> int | None:
+    """Takes the lock; None if it is held for longer than a clean-up looks at it."""
+    for _ in range(_LOCK_TRIES):
+        lock = take_lock(path, create=True)
+        if lock is not None:
+            return lock
+        time.sleep(_LOCK_PAUSE)
+    return None
 
 
 def _pid_of(lock_path: Path) -> int | None:

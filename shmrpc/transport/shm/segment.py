@@ -17,6 +17,7 @@ import posix_ipc
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError
+from shmrpc.transport.shm import fork
 from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, segment_name, semaphore_names
 
 #: Bytes of one ring. Two of them, and all else that a connection takes, are to stay below 256 KiB.
@@ -31,6 +32,7 @@ class NewSegment:
         self.descriptor, self.name = _create_locked(service)
         self.semaphores = semaphore_names(self.name)
         self._linked = True
+        fork.close_in_child(self)
         try:
             _allocate(self.descriptor, _core.segment_size(self.capacity))
             for name in self.semaphores:
@@ -50,6 +52,12 @@ class NewSegment:
         with contextlib.suppress(posix_ipc.ExistentialError):
             posix_ipc.unlink_shared_memory(f"/{self.name}")
         os.close(self.descriptor)
+
+    def abandon(self) -> None:
+        """Closes the descriptor and leaves the names: in a forked child they are the parent's."""
+        if self._linked:
+            self._linked = False
+            os.close(self.descriptor)
 
 
 def _create_locked(service: str) -> tuple[int, str]:

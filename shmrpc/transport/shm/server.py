@@ -89,7 +89,7 @@ class Peer:
                 self._end(explain(packet, "client", self.pid))
             else:
                 self._step(packet, descriptors)
-        except (ShmrpcError, OSError) as error:
+        except (ShmrpcError, _core.ChannelError, OSError) as error:
             logger.warning("client process %d was refused: %s", self.pid, error)
             self._say(control.Refuse(str(error)))
             self.abandon(closing=True)
@@ -183,7 +183,11 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._again: asyncio.Handle | None = None
         self._resume: asyncio.TimerHandle | None = None
-        self._accept()
+        try:
+            self._accept()
+        except BaseException:
+            self._claim.release()
+            raise
 
     @property
     def connections(self) -> int:

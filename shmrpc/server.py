@@ -51,6 +51,8 @@ class Server:
         endpoints = list(self.service.endpoints.values())
         self._eager = Eager()
         self._suspended = 0
+        #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.
+        self._kept: list[Any] = [None]
         self._handlers = self._handler_table(endpoints)
         names = [endpoint.name for endpoint in endpoints]
         self._listener = Listener(self.service.name, names, self._settings, self)
@@ -79,13 +81,16 @@ class Server:
         assert self._listener is not None
         inbox = self._listener.inbox
         unknown: RunRequest = self._unknown
-        find, send_next = self._handlers.get, inbox.send_next
-        frame = inbox.next()
+        find, send_next, kept = self._handlers.get, inbox.send_next, self._kept
+        frame: Any = inbox.next()
         while frame is not None:
             peer, opcode, call_id, body = frame
             try:
                 answer = find(opcode, unknown)(body, peer, call_id)
                 frame = inbox.next() if answer is None else send_next(peer.channel, frames.RESULT, call_id, answer)
+                if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
+                    kept[0] = None
+                    frame = inbox.next()
             except (Exception, asyncio.CancelledError) as error:
                 self._fail(peer, call_id, error)
                 frame = inbox.next()
@@ -117,10 +122,10 @@ class Server:
     ) -> RunRequest:
         """What runs a request to the function: decode, call, encode."""
         call = call or function
-        encode, start = self._codec.encode, self._eager.run
+        encode, start, kept = self._codec.encode, self._eager.run, self._kept
 
         def run(body: bytes, peer: Peer, call_id: int) -> bytes | None:
-            result = call(*decode(body))
+            kept[0] = result = call(*decode(body))
             try:
                 return encode(result)
             except Exception as error:
@@ -131,6 +136,7 @@ class Server:
             if type(result) is Suspended:
                 self._suspend(peer, call_id, function, result.task)
                 return None
+            kept[0] = result
             try:
                 return encode(result)
             except Exception as error:

@@ -76,6 +76,10 @@ impl<'a> Outgoing<'a> {
         Outgoing { bytes, owner }
     }
 
+    pub(super) fn is_large(&self) -> bool {
+        self.owner.is_some()
+    }
+
     pub(super) fn send(
         self,
         channel: &channel::Channel,

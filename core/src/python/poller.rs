@@ -5,7 +5,7 @@ use crate::channel::SendError;
 use crate::frame::Header;
 use crate::poll::{self, Found};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The receiving side of a server: the next frame on any of its channels.
@@ -90,7 +90,8 @@ impl Poller {
         self.found(py, found)
     }
 
-    /// Sends a frame on `channel`, then :meth:`next`.
+    /// Sends a frame on `channel`, then does as `next`. After a large frame it returns True at
+    /// once: the caller may have something to do while the peer reads it, and calls `next` then.
     fn send_next<'py>(
         &self,
         py: Python<'py>,
@@ -98,18 +99,23 @@ impl Poller {
         opcode: u32,
         id: u64,
         payload: &Bound<'_, PyBytes>,
-    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         // A closed channel is one whose client has just gone: there are others.
         let Ok(channel) = channel.open() else {
-            return self.next(py);
+            return Ok(self.next(py)?.map(Bound::into_any));
         };
         let payload = Outgoing::new(payload);
+        let large = payload.is_large();
         let found = py.detach(|| match payload.send(&channel, opcode, id) {
             Err(error @ SendError::Oversize { .. }) => Err(error),
+            _ if large => Ok(None),
             // A violation is remembered: the next look at the channel finds it.
-            _ => Ok(self.lock().find()),
+            _ => Ok(Some(self.lock().find())),
         });
-        self.found(py, found.map_err(unsent)?)
+        match found.map_err(unsent)? {
+            Some(found) => Ok(self.found(py, found)?.map(Bound::into_any)),
+            None => Ok(Some(PyBool::new(py, true).to_owned().into_any())),
+        }
     }
 
     /// Before the loop goes on: true if a bell will ring for the next frame, false if the

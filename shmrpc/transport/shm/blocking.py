@@ -13,7 +13,6 @@ from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.transport import Frame
 from shmrpc.transport.shm import fork, handshake, rendezvous
-from shmrpc.transport.shm.client import FIRST_PAUSE, LONGEST_PAUSE
 from shmrpc.transport.shm.farewell import explain
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
@@ -22,22 +21,13 @@ LIFE_CHECK: Final = 0.1
 
 def connect(service: str, timeout: float, settings: handshake.Settings) -> ThreadConnection:
     """Connects to a service, waiting up to ``timeout`` seconds for its server to appear."""
-    rendezvous.check_name(service)
-    deadline = time.monotonic() + timeout
-    pause = FIRST_PAUSE
+    patience = rendezvous.Patience(service, timeout)
     while True:
         dialled = rendezvous.dial(service)
         if dialled is not None:
-            try:
+            with contextlib.suppress(ConnectionLost):  # It was just going, or it is just coming.
                 return _handshake(dialled, settings)
-            except ConnectionLost:  # It was just going, or it is just coming.
-                if time.monotonic() >= deadline:
-                    raise rendezvous.unavailable(service, timeout) from None
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise rendezvous.unavailable(service, timeout)
-        time.sleep(min(pause, remaining))
-        pause = min(pause * 2, LONGEST_PAUSE)
+        time.sleep(patience.pause())
 
 
 def _handshake(dialled: socket.socket, settings: handshake.Settings) -> ThreadConnection:

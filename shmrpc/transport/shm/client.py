@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import time
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
@@ -15,31 +14,19 @@ from shmrpc.transport import Frame, OnFrame, OnLost
 from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
 
-#: Seconds between two looks for a server that is not there yet: the first, and the longest.
-FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
-
 
 async def connect(service: str, timeout: float, settings: handshake.Settings) -> LoopConnection:
     """Connects to a service, waiting up to ``timeout`` seconds for its server to appear."""
-    rendezvous.check_name(service)
-    deadline = time.monotonic() + timeout
-    pause = FIRST_PAUSE
+    patience = rendezvous.Patience(service, timeout)
     while True:
         dialled = rendezvous.dial(service)
         if dialled is not None:
-            try:
-                return await _handshake(dialled, service, settings)
-            except ConnectionLost:  # It was just going, or it is just coming.
-                if time.monotonic() >= deadline:
-                    raise rendezvous.unavailable(service, timeout) from None
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise rendezvous.unavailable(service, timeout)
-        await asyncio.sleep(min(pause, remaining))
-        pause = min(pause * 2, LONGEST_PAUSE)
+            with contextlib.suppress(ConnectionLost):  # It was just going, or it is just coming.
+                return await _handshake(dialled, settings)
+        await asyncio.sleep(patience.pause())
 
 
-async def _handshake(dialled: socket.socket, service: str, settings: handshake.Settings) -> LoopConnection:
+async def _handshake(dialled: socket.socket, settings: handshake.Settings) -> LoopConnection:
     steps = handshake.client_side(settings)
     try:
         dialled.setblocking(False)

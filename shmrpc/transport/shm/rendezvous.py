@@ -18,6 +18,9 @@ from shmrpc.transport.shm.cleanup import SERVICE_NAME, recorded_pid, runtime_dir
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
 _MAX_PATH: Final = 107
 _BACKLOG: Final = 512
+#: Seconds between two looks for a server that is not there yet: the first, and the longest.
+_FIRST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.05
 #: A clean-up holds the lock for moments while it looks. Seconds between two tries.
 _LOCK_TRIES: Final = 10
 _LOCK_PAUSE: Final = 0.01
@@ -157,12 +160,25 @@ def dial(service: str) -> socket.socket | None:
     return control
 
 
-def unavailable(service: str, timeout: float) -> ServiceUnavailable:
-    """The error for a service that nobody serves."""
-    return ServiceUnavailable(
-        f"nobody serves {service!r} (waited {timeout:g} s, looked in {runtime_directory()}). "
-        f"Start it with: shmrpc serve MODULE:{service}"
-    )
+class Patience:
+    """How long a client looks again for a server that is not there yet: up to ``timeout`` seconds."""
+
+    def __init__(self, service: str, timeout: float) -> None:
+        self._service = check_name(service)
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+        self._pause = _FIRST_PAUSE
+
+    def pause(self) -> float:
+        """Seconds until the next look; ServiceUnavailable if the time is over."""
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
+            raise ServiceUnavailable(
+                f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {runtime_directory()}). "
+                f"Start it with: shmrpc serve MODULE:{self._service}"
+            )
+        pause, self._pause = self._pause, min(self._pause * 2, _LONGEST_PAUSE)
+        return min(pause, remaining)
 
 
 def peer_credentials(control: socket.socket) -> tuple[int, int]:

@@ -1,8 +1,6 @@
 """The native core: see core/src/lib.rs for its contract."""
 
-from typing import Any, Final, Literal, final
-
-PROTOCOL_VERSION: Final[int]
+from typing import Any, Literal, final
 
 class ChannelError(Exception):
     """The channel is closed, or the peer broke the rules; it must not be used any more."""

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,23 +32,29 @@ async def test_server_killed_with_calls_in_flight(server: ServerProcess) -> None
             await client.add(1, 2)
 
 
+def outcomes_of_blocked_calls(client: shmrpc.sync.Client, end: Callable[[], None]) -> list[BaseException]:
+    """What five threads, each blocked in a call, get when ``end`` ends it for them."""
+    outcomes: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            client.sleep(60)
+        except BaseException as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    end()
+    for thread in threads:
+        thread.join(5)
+    return outcomes
+
+
 def test_server_killed_under_a_sync_call(server: ServerProcess) -> None:
     with shmrpc.sync.connect("tested") as client:
-        outcomes: list[BaseException] = []
-
-        def call() -> None:
-            try:
-                client.sleep(60)
-            except BaseException as error:
-                outcomes.append(error)
-
-        threads = [threading.Thread(target=call) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.1)
-        server.kill()
-        for thread in threads:
-            thread.join(5)
+        outcomes = outcomes_of_blocked_calls(client, server.kill)
         assert [type(outcome) for outcome in outcomes] == [shmrpc.ConnectionLost] * 5
         with pytest.raises(shmrpc.ConnectionLost):
             client.add(1, 2)
@@ -265,22 +272,8 @@ def test_ctrl_c_ends_a_sync_call(server: ServerProcess) -> None:
 def test_closing_from_another_thread_ends_a_sync_call(server: ServerProcess) -> None:
     client = shmrpc.sync.connect("tested")
     client.__enter__()
-    outcomes: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            client.sleep(60)
-        except BaseException as error:
-            outcomes.append(error)
-
-    threads = [threading.Thread(target=call) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.1)
-    client.close()
-    for thread in threads:
-        thread.join(5)
-    assert [type(outcome) for outcome in outcomes] == [shmrpc.ConnectionLost] * 3
+    outcomes = outcomes_of_blocked_calls(client, client.close)
+    assert [type(outcome) for outcome in outcomes] == [shmrpc.ConnectionLost] * 5
     assert "closed" in str(outcomes[0])
     client.close()
 

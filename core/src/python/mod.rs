@@ -29,11 +29,6 @@ mod _core {
     fn ping_pong(py: Python<'_>, rounds: u32) -> f64 {
         py.detach(|| super::floor::ping_pong(rounds))
     }
-
-    #[pymodule_init]
-    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("PROTOCOL_VERSION", crate::region::VERSION)
-    }
 }
 
 mod floor {

@@ -17,16 +17,20 @@ if not _sys.platform.startswith("linux"):
     raise ImportError(f"shmrpc runs on Linux only; this is {_sys.platform}")
 
 from shmrpc import sync
+from shmrpc.call import Call, current_call
 from shmrpc.client import Client, connect
 from shmrpc.errors import (
     CallError,
+    CallStopped,
     ConnectionLost,
+    DeadlineExceeded,
     DecodeError,
     EncodeError,
     EndpointNotFound,
     FrameTooLarge,
     InvalidArguments,
     LocalProtocolError,
+    Overloaded,
     ProtocolError,
     RemoteError,
     RemoteProtocolError,
@@ -36,20 +40,25 @@ from shmrpc.errors import (
     ShmrpcError,
 )
 from shmrpc.server import Server, serve
-from shmrpc.service import Service
+from shmrpc.service import Group, Service, endpoint
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Call",
     "CallError",
+    "CallStopped",
     "Client",
     "ConnectionLost",
+    "DeadlineExceeded",
     "DecodeError",
     "EncodeError",
     "EndpointNotFound",
     "FrameTooLarge",
+    "Group",
     "InvalidArguments",
     "LocalProtocolError",
+    "Overloaded",
     "ProtocolError",
     "RemoteError",
     "RemoteProtocolError",
@@ -60,6 +69,8 @@ __all__ = [
     "SharedMemoryError",
     "ShmrpcError",
     "connect",
+    "current_call",
+    "endpoint",
     "serve",
     "sync",
 ]

@@ -64,7 +64,8 @@ async def _serve(server: shmrpc.Server) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with server:
-        name, endpoints = server.service.name, ", ".join(server.service.endpoints)
+        service = server.services[0]
+        name, endpoints = service.name, ", ".join(service.endpoints)
         click.echo(
             f"Serving {name!r} (process {os.getpid()}): {endpoints or 'no endpoints'}. Ctrl-C stops.",
             err=True,

@@ -3,51 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-import itertools
-import types
-from collections.abc import Callable, Coroutine, Generator
+import functools
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
-from shmrpc import _core
-from shmrpc.errors import (
-    ConnectionLost,
-    DecodeError,
-    EncodeError,
-    EndpointNotFound,
-    FrameTooLarge,
-    LocalProtocolError,
-    ShmrpcError,
-)
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options
+from shmrpc.batch import Batch, chunks
+from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
+from shmrpc.feeding import Feeding
+from shmrpc.groups import EndpointGroup
+from shmrpc.interceptors import Interceptor, enter_all
+from shmrpc.link import Link
+from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
-from shmrpc.transport import Frame
-from shmrpc.transport.shm import client as transport
+from shmrpc.protocol.frames import Header, opcode
+from shmrpc.requests import (
+    Source,
+    decoder_of,
+    encode_call,
+    find_endpoint,
+    find_name,
+    is_group,
+    names_and_kinds,
+    not_begun,
+    outcomes_decoder,
+    result_of,
+    take_sources,
+    undecodable,
+)
+from shmrpc.service import Service
+from shmrpc.session import Receiving, Session
+from shmrpc.transport.shm import client as shm
 from shmrpc.transport.shm.handshake import Settings
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-AsyncCall = Callable[..., Coroutine[Any, Any, Any]]
+Decode = Callable[[bytes], Any]
+
+#: Clients with another timeout that are kept for the next time it is asked for.
+_MAX_VIEWS: Final = 64
+#: Frames of a map() that are under way at a time: one is run while the next is on its way.
+_CHUNKS_UNDER_WAY: Final = 3
 
 
 class Client:
     """A connection to a service, for the tasks of one event loop; made by :func:`connect`.
 
-    ``await client.add(1, 2)`` calls the endpoint ``add``; all arguments are the endpoint's own.
-    :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
+    ``await client.add(1, 2)`` calls the endpoint ``add``, ``async for tick in client.ticks()`` reads the
+    stream of an endpoint that is a generator, ``client.math.add`` is the endpoint ``math.add``. All arguments
+    are the endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and
+    typed.
     """
 
-    def __init__(self, service: str, timeout: float, settings: Settings, codec: CodecName) -> None:
-        self._service = service
-        self._timeout = timeout
-        self._settings = settings
-        self._codec: Codec = get_codec(codec)
-        self._connection: transport.LoopConnection | None = None
-        self._pending: dict[int, asyncio.Future[Frame]] = {}
-        self._ended: ShmrpcError | None = None
+    def __init__(self, link: Link, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
+        self._link = link
+        self._codec = codec
+        self._options = options
+        #: Types of the results, by endpoint; of the service that connect() was given.
+        self._kinds = kinds
+        self._views: dict[float, Client] = {}
+        link.clients.add(self)
 
     def __await__(self) -> Generator[Any, None, Client]:
         """Connects: ``client = await shmrpc.connect(name)``; close it yourself then."""
@@ -59,13 +79,7 @@ class Client:
         Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
         connected before, SharedMemoryError or RemoteProtocolError if the two cannot agree.
         """
-        if self._connection is not None or self._ended is not None:
-            raise LocalProtocolError(f"this client of {self._service!r} was connected before; make another one")
-        connection = await transport.connect(self._service, self._timeout, self._settings)
-        self._connection = connection
-        self._numbers = {name: number for number, name in enumerate(connection.endpoints)}
-        self._next_id = itertools.count(1).__next__
-        connection.start(self._on_frame, self._on_lost)
+        await self._link.open()
         return self
 
     async def __aexit__(
@@ -75,58 +89,207 @@ class Client:
 
     async def close(self) -> None:
         """Closes the connection; calls under way fail with ConnectionLost. Again: nothing."""
-        if self._connection is not None:
-            self._connection.close()
-        if self._ended is None:
-            self._on_lost(ConnectionLost(f"this client of {self._service!r} was closed"))
+        self._link.close()
+        await self._link.wait_closed()
+
+    async def wait_for_ready(self, timeout: float | None = None) -> None:
+        """Waits until calls can be made: at once, or with ``reconnect=True`` once a server is back.
+
+        Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
+        ended the connection if there will be none.
+        """
+        await self._link.ready(timeout=timeout)
+
+    def with_options(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: Mapping[str, str | bytes] | None = None,
+        reply_metadata: Metadata | None = None,
+    ) -> Client:
+        """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
+
+        ``timeout``: seconds that a call may take, else DeadlineExceeded. ``metadata`` travels with each call
+        to the handler, added to what this client has. ``reply_metadata``: a dict of yours that gets what
+        handlers send back. What is not given stays as it is.
+        """
+        if metadata is None and reply_metadata is None and timeout is not None:
+            view = self._views.get(timeout)
+            if view is not None:
+                return view
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+        options = self._options.changed(timeout, metadata, reply_metadata)
+        view = Client(self._link, self._codec, options, self._kinds)
+        if metadata is None and reply_metadata is None and timeout is not None:
+            self._views[timeout] = view
+        return view
 
     def __repr__(self) -> str:
-        state = "closed" if self._ended else "connected" if self._connection else "not connected"
-        return f"<shmrpc.Client of {self._service!r}, {state}>"
+        link = self._link
+        state = "closed" if link.ended else "connected" if link.current() else "not connected"
+        return f"<shmrpc.Client of {link.service!r}, {state}>"
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(self._connection.endpoints if self._connection else ())]
+        return [*super().__dir__(), *(name.partition(".")[0] for name in self._link.numbers)]
 
-    def __getattr__(self, name: str) -> AsyncCall:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        call = self._bind(name, self._codec.decode)
-        self.__dict__[name] = call  # The next time it is found without us.
-        return call
+        member = self._member(name)
+        self.__dict__[name] = member  # The next time it is found without us.
+        return member
+
+    def _member(self, name: str) -> Any:
+        """The endpoint or the group of this name."""
+        if is_group(name, self._link.numbers):
+            return EndpointGroup(self, name)
+        return self._bind(name, decoder_of(self._codec, self._kinds.get(name, Any)))
+
+    def unbind(self) -> None:
+        """What was bound to a session is of no use any more. For the link."""
+        for name in [name for name in self.__dict__ if not name.startswith("_")]:
+            del self.__dict__[name]
+        self.__dict__.pop("_calls", None)
 
     @overload
     def call(
         self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> Coroutine[Any, Any, _R]: ...
     @overload
+    def call(  # type: ignore[overload-overlap]
+        self, endpoint: Callable[_P, AsyncIterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def call(  # type: ignore[overload-overlap]
+        self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
     def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _R]: ...
     @overload
-    def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]: ...
-    def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+    def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls an endpoint, given by its name, or by its function: then the result has its declared type.
 
+        Awaitable; for an endpoint that streams an async generator: ``async for``.
+
         Raises what the endpoint raised, as :class:`RemoteError` and as the builtin it is; InvalidArguments,
-        EndpointNotFound, EncodeError or FrameTooLarge, of this call alone; ConnectionLost if the server is
-        gone, and RemoteProtocolError if it broke the rules.
+        EndpointNotFound, EncodeError, FrameTooLarge, DeadlineExceeded or Overloaded, of this call alone;
+        ConnectionLost if the server is gone, and RemoteProtocolError if it broke the rules.
         """
-        calls: dict[Any, AsyncCall] = self.__dict__.setdefault("_calls", {})
+        calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
         call = calls.get(endpoint)
         if call is None:
-            name, decode = describe(endpoint, self._codec)
-            call = calls[endpoint] = self._bind(name, decode)
+            name = self._name_of(endpoint)
+            kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
+            call = calls[endpoint] = self._bind(name, decoder_of(self._codec, kind))
         return call(*args, **kwargs)
 
-    def _bind(self, name: str, decode: Callable[[bytes], Any]) -> AsyncCall:
+    async def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Calls an endpoint one way: nobody waits for a result, and a failure is only logged at the server.
+
+        Returns once the call is in the shared memory; waits while there is no room for it. Raises
+        EndpointNotFound, EncodeError, FrameTooLarge, or ConnectionLost if the server is gone.
+        """
+        name = self._name_of(endpoint)
+        call = self._new_call(name)
+        session = await self._link.ready(call.deadline)
+        number = find_endpoint(session.service, name, session.numbers)
+        header = Header(call.deadline, call._metadata, one_way=True)
+        try:
+            body = self._codec.encode((header, args, kwargs))
+            sent = session.send(opcode(frames.CALL_WITH, number), session.next_id(), body)
+        except Exception as error:
+            raise session.unsent(name, error) from None
+        if not sent:
+            await session.connection.room()
+
+    def map(self, endpoint: Callable[..., _R] | str, /, *iterables: Any, chunk: int = 256) -> AsyncGenerator[_R, None]:
+        """Calls an endpoint with the items of each iterable, as ``map()`` does, many calls in a frame.
+
+        Gives the results in order: ``[r async for r in client.map(add, xs, ys)]``. ``chunk``: calls in a
+        frame. A call that fails raises when its turn comes; those after it may have been executed.
+        """
+        return self._map(endpoint, iterables, chunk)
+
+    async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[Any, None]:
+        name = self._name_of(endpoint)
+        kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
+        decode = outcomes_decoder(self._codec, kind)
+        under_way: list[asyncio.Task[tuple[list[Any], dict[int, frames.Failure]]]] = []
+        source = chunks(iterables, chunk)
+        try:
+            while True:
+                while len(under_way) < _CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
+                    under_way.append(asyncio.ensure_future(self.send_batch(name, calls, decode)))
+                if not under_way:
+                    return
+                results, failures = await under_way.pop(0)
+                for index, result in enumerate(results):
+                    if index in failures:
+                        raise frames.failure_error(failures[index])
+                    yield result
+        finally:
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.wait(under_way)
+
+    def batch(self) -> Batch:
+        """Calls of any endpoints in one frame: ``async with client.batch() as batch: sum = batch.add(1, 2)``.
+
+        Each call gives a future; at the end of the block the frame is sent, and all are answered.
+        """
+        return Batch(self)
+
+    async def send_batch(self, name: str | None, calls: Sequence[Any], decode: Decode) -> Any:
+        """Sends many calls in one frame, of one endpoint or of any; the decoded answer."""
+        call = self._new_call(name or "batch")
+        session = await self._link.ready(call.deadline)
+        number = frames.ANY if name is None else find_endpoint(session.service, name, session.numbers)
+        if name is None:
+            calls = [(find_endpoint(session.service, n, session.numbers), args, kwargs) for n, args, kwargs in calls]
+        header = Header(call.deadline, call._metadata)
+        call.id = session.next_id()
+        try:
+            body = self._codec.encode((header, calls))
+            answer = session.exchange(opcode(frames.BATCH, number), call.id, body)
+        except Exception as error:
+            raise session.unsent(call.endpoint, error) from None
+        if type(answer) is not bytes:
+            answer = await session.wait(call.id, answer, call)
+        try:
+            return decode(answer)
+        except UNREADABLE as error:
+            raise undecodable(call.endpoint, error) from None
+
+    def _name_of(self, endpoint: Any) -> str:
+        return find_name(endpoint, self._link.numbers)
+
+    def _bind(self, name: str, decode: Decode) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
-        connection = self._connection
-        if connection is None:
-            raise LocalProtocolError(f"not connected: use `async with shmrpc.connect({self._service!r}) as client`")
-        number = find_endpoint(self._service, name, self._numbers)
-        plain = frames.request_opcode(frames.CALL, number)
-        keyword = frames.request_opcode(frames.CALL_KEYWORDS, number)
-        encode, exchange, next_id, wait = self._codec.encode, connection.exchange, self._next_id, self._wait
+        link, options = self._link, self._options
+        session = link.session
+        if session is None:
+            raise LocalProtocolError(f"not connected: use `async with shmrpc.connect({link.service!r}) as client`")
+        number = find_endpoint(session.service, name, session.numbers)
+        shape = session.shapes.get(number)
+        if shape is not None and shape.streams:
+            return functools.partial(self._stream, name, decode)
+        if shape is not None or options.is_general:
+            return self._named(name, functools.partial(self._call, name, decode))
+        plain = self._bind_plain(session, name, number, decode)
+        return plain if options.timeout is None else self._bind_timed(session, name, number, decode, options.timeout)
+
+    def _bind_plain(self, session: Session, name: str, number: int, decode: Decode) -> Callable[..., Any]:
+        """Arguments to bytes, exchanged, and the answer from bytes."""
+        plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
+        encode, exchange, next_id, wait = self._codec.encode, session.exchange, session.next_id, session.wait
+        general, reconnect = self._call, self._link.reconnect
 
         async def call(*args: Any, **kwargs: Any) -> Any:
+            if inheriting and nearest_deadline(None) is not None:
+                return await general(name, decode, *args, **kwargs)
             call_id = next_id()
             try:
                 if kwargs:
@@ -134,135 +297,178 @@ class Client:
                 else:
                     answer = exchange(plain, call_id, encode(args))
             except Exception as error:
-                raise self._unsent(name, error) from None
+                unsent = session.unsent(name, error)
+                if reconnect and isinstance(unsent, ConnectionLost):
+                    return await general(name, decode, *args, **kwargs)
+                raise unsent from None
             if type(answer) is not bytes:
-                answer = await wait(call_id, answer)  # type: ignore[arg-type]
+                try:
+                    answer = await wait(call_id, answer)
+                except (ServiceUnavailable, ConnectionLost) as error:
+                    if reconnect and not_begun(error):
+                        return await general(name, decode, *args, **kwargs)
+                    raise
             try:
                 return decode(answer)
             except UNREADABLE as error:
                 raise undecodable(name, error) from None
 
+        return self._named(name, call)
+
+    def _bind_timed(
+        self, session: Session, name: str, number: int, decode: Decode, timeout: float
+    ) -> Callable[..., Any]:
+        """The same under a deadline, for positional arguments."""
+        timed = opcode(frames.CALL_DEADLINE, number)
+        encode, exchange, next_id, wait = self._codec.encode, session.exchange, session.next_id, session.wait
+        general, reconnect = self._call, self._link.reconnect
+        clock, nanoseconds = time.monotonic_ns, int(timeout * 1e9)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if kwargs or inheriting:
+                return await general(name, decode, *args, **kwargs)
+            call_id = next_id()
+            deadline = clock() + nanoseconds
+            try:
+                answer = exchange(timed, call_id, encode((deadline, *args)))
+            except Exception as error:
+                unsent = session.unsent(name, error)
+                if reconnect and isinstance(unsent, ConnectionLost):
+                    return await general(name, decode, *args)
+                raise unsent from None
+            if type(answer) is not bytes:
+                try:
+                    answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
+                except (ServiceUnavailable, ConnectionLost) as error:
+                    if reconnect and not_begun(error):
+                        return await general(name, decode, *args)
+                    raise
+            try:
+                return decode(answer)
+            except UNREADABLE as error:
+                raise undecodable(name, error) from None
+
+        return self._named(name, call)
+
+    @staticmethod
+    def _named(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         call.__name__ = call.__qualname__ = name
         return call
 
-    async def _wait(self, call_id: int, frame: Frame | None) -> bytes:
-        """Lets the loop go on until the answer is there; the body of its result."""
-        connection = self._connection
-        assert connection is not None
-        connection.check_loop()
-        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        pending = self._pending
-        pending[call_id] = future
+    def _new_call(self, name: str) -> Call:
+        """A call with what this client's options say."""
+        options = self._options
+        deadline = None if options.timeout is None else time.monotonic_ns() + int(options.timeout * 1e9)
+        session = self._link.session
+        assert session is not None
+        metadata = dict(options.metadata) if options.metadata else None
+        return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)
+
+    async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
+        """The long way of a call: with streams to the server, interceptors, metadata, a connection to wait for."""
+        call = self._new_call(name)
+        if not self._options.interceptors:
+            return await self._perform(call, decode, args, kwargs)
+        async with AsyncExitStack() as stack:
+            await enter_all(stack, self._options.interceptors, call)
+            return await self._perform(call, decode, args, kwargs)
+
+    async def _perform(self, call: Call, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        while True:
+            session = await self._link.ready(call.deadline)
+            positional, keywords, sources = self._start(session, call, args, kwargs)
+            try:
+                answer = self._send(session, call, positional, keywords)
+                if type(answer) is not bytes:
+                    async with Feeding(session, call, self._codec, sources) as feeding:
+                        try:
+                            answer = await session.wait(call.id, answer, call)
+                        except Exception as error:
+                            raise feeding.error or error from None
+                break
+            except (ServiceUnavailable, ConnectionLost) as error:
+                if not (self._link.reconnect and not_begun(error) and not sources):
+                    raise
         try:
-            if frame is not None:
-                self._on_frame(*frame)
-            connection.listen()
-            if future.done():
-                await _turn()
-            opcode, _, body = await future
-        finally:
-            del pending[call_id]
-        # A call that was cancelled does not come here, and we go on listening: its late answer is to be
-        # taken out of the ring.
-        if not pending:
-            connection.unpark()
-        if opcode == frames.RESULT:
-            return body
-        raise frames.decode_failure(body)
+            return decode(answer)
+        except UNREADABLE as error:
+            raise undecodable(call.endpoint, error) from None
 
-    def _on_frame(self, opcode: int, call_id: int, body: bytes) -> None:
-        """An answer has come. One that nobody waits for any more is dropped."""
-        if opcode > frames.FAILURE:
-            assert self._connection is not None
-            self._connection.fault(ValueError(f"it sent opcode {opcode:#x}, which no server sends"))
-            return
-        future = self._pending.get(call_id)
-        if future is not None and not future.done():
-            future.set_result((opcode, call_id, body))
+    def _start(
+        self, session: Session, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any], list[Source]]:
+        """Puts a call on a session; its arguments, and the streams among them."""
+        call._party, call.id = session, session.next_id()
+        shape = session.shapes.get(find_endpoint(session.service, call.endpoint, session.numbers))
+        return (
+            (args, kwargs, []) if shape is None else take_sources(call.endpoint, shape, args, kwargs, from_async=True)
+        )
 
-    def _on_lost(self, error: ShmrpcError) -> None:
-        self._ended = error
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(lost_call(error))
+    def _send(self, session: Session, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        number = find_endpoint(session.service, call.endpoint, session.numbers)
+        try:
+            with_header = self._options.wants_reply_metadata
+            kind, body = encode_call(self._codec, number, call, args, kwargs, with_header=with_header)
+            shape = session.shapes.get(number)
+            if shape is not None:
+                session.send(kind, call.id, body)
+                return None
+            return session.exchange(kind, call.id, body)
+        except Exception as error:
+            raise session.unsent(call.endpoint, error) from None
 
-    def _unsent(self, name: str, error: Exception) -> Exception:
-        """The error for a call that could not be sent."""
-        if isinstance(error, _core.ChannelError):
-            assert self._connection is not None
-            if self._ended is None:
-                self._connection.fault(error)
-            return ended_call(self._ended or ConnectionLost(str(error)))
-        return unsendable(name, error)
-
-
-@types.coroutine
-def _turn() -> Generator[None, None, None]:
-    """One turn of the loop for the others."""
-    yield
-
-
-def lost_call(error: ShmrpcError) -> ShmrpcError:
-    """The error for a call under way when the connection ended: each call has its own."""
-    if isinstance(error, ConnectionLost):
-        return ConnectionLost(str(error), maybe_executed=True)
-    return ended_call(error)
-
-
-def ended_call(error: ShmrpcError) -> ShmrpcError:
-    """The error for a call on a connection that had ended: each call has its own, with its own traceback."""
-    return type(error)(*error.args)
-
-
-def unsendable(name: str, error: Exception) -> Exception:
-    """The error for arguments that cannot be sent."""
-    if isinstance(error, _core.Oversize):
-        return FrameTooLarge(f"{name}(): the arguments are too large: {error}; set max_frame= on both sides")
-    if isinstance(error, (TypeError, ValueError, OverflowError)):
-        return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {error}")
-    return error
-
-
-def undecodable(name: str, error: Exception) -> DecodeError:
-    """The error for a result that cannot be read."""
-    return DecodeError(f"{name}(): the result cannot be read, or is not what it is declared as: {error}")
-
-
-def describe(endpoint: Any, codec: Codec) -> tuple[str, Callable[[bytes], Any]]:
-    """An endpoint's name, and what decodes its result."""
-    if isinstance(endpoint, str):
-        return endpoint, codec.decode
-    name = getattr(endpoint, "__name__", None)
-    if name is None or not callable(endpoint):
-        raise TypeError(f"call() expected the name or the function of an endpoint, got {endpoint!r}")
-    kind = get_type_hints(endpoint, include_extras=True).get("return", Any)
-    return name, codec.decode if kind is Any else codec.decoder(kind)
-
-
-def find_endpoint(service: str, name: str, numbers: dict[str, int]) -> int:
-    """The number of an endpoint; EndpointNotFound names those that there are."""
-    number = numbers.get(name)
-    if number is None:
-        close = difflib.get_close_matches(name, numbers, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(numbers) or 'none'}"
-        raise EndpointNotFound(f"service {service!r} has no endpoint {name!r}{hint}")
-    return number
+    async def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        """A call whose answer is a stream."""
+        call = self._new_call(name)
+        async with AsyncExitStack() as stack:
+            if self._options.interceptors:
+                await enter_all(stack, self._options.interceptors, call)
+            session = await self._link.ready(call.deadline)
+            session.connection.check_loop()
+            positional, keywords, sources = self._start(session, call, args, kwargs)
+            receiving = Receiving(session, call)
+            session.begin_stream(call, receiving)
+            stack.callback(session.end_stream, call)
+            self._send(session, call, positional, keywords)
+            feeding = await stack.enter_async_context(Feeding(session, call, self._codec, sources))
+            session.connection.listen()
+            incoming, pull = receiving.incoming, session.connection.pull
+            bodies, take = incoming.bodies, incoming.take
+            try:
+                while await incoming.ready(pull):
+                    while bodies:
+                        yield decode(take())
+            except UNREADABLE as error:
+                raise undecodable(name, error) from None
+            except Exception as error:
+                raise feeding.error or error from None
 
 
 def connect(
-    service: str,
+    service: str | Service,
     *,
     timeout: float = DEFAULT_CONNECT_TIMEOUT,
+    call_timeout: float | None = None,
+    reconnect: bool = False,
+    interceptors: Sequence[Interceptor] = (),
     codec: CodecName = "msgspec",
     max_frame: int = frames.DEFAULT_MAX_FRAME,
     spin: float = DEFAULT_SPIN,
 ) -> Client:
     """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
 
-    ``timeout`` is how long to wait for a server to appear, in seconds. ``codec``, ``max_frame`` (bytes) and
-    ``spin`` (microseconds) are as in :func:`serve`; of the two sides' ``max_frame`` the smaller one holds.
+    Given the Service itself, ``client.name(...)`` too has results of the declared types. ``timeout`` is how
+    long to wait for a server to appear, ``call_timeout`` how long each call may take, in seconds; see
+    :meth:`Client.with_options` for one call. With ``reconnect`` the client connects again when the server
+    stops or dies; calls wait for that as long as for the first connection, and those that were under way fail
+    with ConnectionLost unless they certainly were not begun. ``interceptors`` stand around each call.
+    ``codec``, ``max_frame`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the two sides'
+    ``max_frame`` the smaller one holds.
 
     Raises ValueError for an option out of range. What connecting raises: :meth:`Client.__aenter__`.
     """
     check_options(max_frame=max_frame, spin=spin, timeout=timeout)
-    return Client(service, timeout, Settings(max_frame, spin), codec)
+    name, kinds = names_and_kinds(service)
+    settings = Settings(max_frame, spin)
+    link = Link(name, functools.partial(shm.connect, name, settings=settings), timeout, reconnect=reconnect)
+    return Client(link, get_codec(codec), Options(check_timeout(call_timeout), interceptors=tuple(interceptors)), kinds)

@@ -15,6 +15,8 @@ import contextvars
 from collections.abc import Coroutine, Generator
 from typing import Any
 
+from shmrpc.call import Call, handled
+
 _enter_task = asyncio._enter_task
 _leave_task = asyncio._leave_task
 
@@ -35,8 +37,8 @@ class Eager:
         self._loop = asyncio.get_running_loop()
         self._spare: _Spare | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Runs the coroutine to its end or its first suspension.
+    def run(self, coroutine: Coroutine[Any, Any, Any], call: Call) -> Any:
+        """Runs the coroutine, which handles ``call``, to its end or its first suspension.
 
         Its result, or its exception raised, if it ended; otherwise Suspended, with the task that it goes on
         in. To be called from a callback of the loop, not from within a task.
@@ -44,13 +46,15 @@ class Eager:
         spare = self._spare
         if spare is None or spare.task.done():  # Done: somebody cancelled every task of the loop.
             spare = self._spare = _Spare(self._loop)
-        task = spare.task
+        task, context = spare.task, spare.context
+        context.run(handled.set, call)
+        before = context.copy()
         _enter_task(self._loop, task)
         try:
-            yielded = spare.context.run(coroutine.send, None)
+            yielded = context.run(coroutine.send, None)
         except BaseException as error:
             # A context variable that was set belongs to this call alone, and so does a cancellation.
-            if _changed(spare) or task.cancelling():
+            if _differ(context, before) or task.cancelling():
                 self.close()
             if isinstance(error, StopIteration):
                 return error.value
@@ -76,8 +80,7 @@ class _Spare(Coroutine[Any, Any, Any]):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.pristine = contextvars.copy_context()
-        self.context = self.pristine.copy()
+        self.context = contextvars.copy_context()
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         #: What the coroutine yielded in its first step: the task is still to be told.
         self._yielded: list[Any] = []
@@ -117,9 +120,9 @@ class _Spare(Coroutine[Any, Any, Any]):
         raise TypeError("only its own task runs this")
 
 
-def _changed(spare: _Spare) -> bool:
-    """Whether the step set a context variable."""
+def _differ(context: contextvars.Context, before: contextvars.Context) -> bool:
+    """Whether a context variable was set."""
     try:
-        return spare.context != spare.pristine
+        return context != before
     except Exception:  # Of values that cannot be compared, at least one is new.
         return True

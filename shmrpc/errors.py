@@ -16,7 +16,10 @@
         ├── InvalidArguments       the arguments do not fit              also TypeError
         ├── EncodeError            a value cannot become MessagePack     also TypeError
         ├── DecodeError            the result cannot be read, or is not of the declared type   also ValueError
-        └── FrameTooLarge          a value is over ``max_frame``         also ValueError
+        ├── FrameTooLarge          a value is over ``max_frame``         also ValueError
+        ├── DeadlineExceeded       the call's time is over               also TimeoutError
+        ├── Overloaded             too many calls wait at the server
+        └── CallStopped            ``client.stop()`` ended the wait
 """
 
 from __future__ import annotations
@@ -27,13 +30,16 @@ from typing import Any
 
 __all__ = [
     "CallError",
+    "CallStopped",
     "ConnectionLost",
+    "DeadlineExceeded",
     "DecodeError",
     "EncodeError",
     "EndpointNotFound",
     "FrameTooLarge",
     "InvalidArguments",
     "LocalProtocolError",
+    "Overloaded",
     "ProtocolError",
     "RemoteError",
     "RemoteProtocolError",
@@ -123,6 +129,18 @@ class DecodeError(CallError, ValueError):
 
 class FrameTooLarge(CallError, ValueError):
     """The arguments or the result, encoded, are over ``max_frame`` bytes."""
+
+
+class DeadlineExceeded(CallError, TimeoutError):
+    """The call had not ended by its deadline. If it had begun, its handler is cancelled."""
+
+
+class Overloaded(CallError):
+    """The server has as many calls under way, and as many that wait, as it allows. This one was not begun."""
+
+
+class CallStopped(CallError):
+    """Another thread called ``stop()`` on the client. If the call had begun, its handler is cancelled."""
 
 
 def remote_error(

@@ -1,9 +1,12 @@
-"""The options that serving and connecting share: their defaults and their bounds."""
+"""The options of servers, clients and calls: their defaults and their bounds."""
 
 from __future__ import annotations
 
-from typing import Final
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
 
+from shmrpc.call import Metadata, check_metadata
 from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME
 
 #: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
@@ -12,6 +15,8 @@ DEFAULT_SPIN: Final = 200.0
 MAX_SPIN: Final = 1_000_000.0
 #: Seconds that connect() waits for a server.
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
+#: The longest timeout of a call, in seconds: three years.
+MAX_CALL_TIMEOUT: Final = 1e8
 
 
 def check_options(*, max_frame: int, spin: float, timeout: float = 0) -> None:
@@ -24,3 +29,47 @@ def check_options(*, max_frame: int, spin: float, timeout: float = 0) -> None:
         raise ValueError(f"spin: expected 0 to {MAX_SPIN:g} microseconds, got {spin}")
     if not timeout >= 0:
         raise ValueError(f"timeout: expected seconds, 0 or more, got {timeout}")
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """The timeout of a call; ValueError if it cannot be one."""
+    if timeout is not None and not 0 <= timeout <= MAX_CALL_TIMEOUT:
+        raise ValueError(f"timeout of a call: expected 0 to {MAX_CALL_TIMEOUT:g} seconds, got {timeout}")
+    return timeout
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a client adds to its calls."""
+
+    #: seconds that a call may take
+    timeout: float | None = None
+    metadata: Mapping[str, str | bytes] | None = None
+    #: gets what handlers send back
+    reply_metadata: Metadata | None = None
+    #: sync or async ones, as the client is
+    interceptors: tuple[Any, ...] = ()
+
+    @property
+    def wants_reply_metadata(self) -> bool:
+        """Whether somebody reads what a handler sends back beside its result."""
+        return self.reply_metadata is not None or bool(self.interceptors)
+
+    @property
+    def is_general(self) -> bool:
+        """Whether there is more to a call than arguments and a deadline."""
+        return bool(self.metadata) or self.wants_reply_metadata
+
+    def changed(
+        self,
+        timeout: float | None,
+        metadata: Mapping[str, str | bytes] | None,
+        reply_metadata: Metadata | None,
+    ) -> Options:
+        """These, with what is given in the place of what was."""
+        return dataclasses.replace(
+            self,
+            timeout=self.timeout if timeout is None else check_timeout(timeout),
+            metadata=self.metadata if metadata is None else {**(self.metadata or {}), **check_metadata(metadata)},
+            reply_metadata=self.reply_metadata if reply_metadata is None else reply_metadata,
+        )

@@ -1,61 +1,108 @@
-"""Serving: requests decoded, endpoints run, answers sent."""
+"""Serving: a server's life, and the pump of what its clients send."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import socket
+import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
 
-from shmrpc import _core
-from shmrpc.eager import Eager, Suspended
+from shmrpc.caller import Caller
+from shmrpc.dispatch import Dispatcher
+from shmrpc.engine import Engine
 from shmrpc.errors import LocalProtocolError, ShmrpcError
+from shmrpc.interceptors import Interceptor
+from shmrpc.load import Load
 from shmrpc.options import DEFAULT_SPIN, check_options
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec
-from shmrpc.protocol.frames import Rejected
-from shmrpc.service import Endpoint, Service
-from shmrpc.signature import Arguments
+from shmrpc.protocol.control import Health
+from shmrpc.service import Service
 from shmrpc.transport.shm.handshake import Settings
+from shmrpc.transport.shm.inbox import Inbox
 from shmrpc.transport.shm.server import Listener, Peer
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Runs one request; the body of the result, or None if the answer comes later.
-RunRequest = Callable[[bytes, Peer, int], bytes | None]
-
-#: Opcode 0 is a result, which no client sends: the poller uses it to report a peer that broke the rules.
-_BROKEN: Final = frames.RESULT
+#: Calls that may be under way, and wait: of a server, of one connection, and in line.
+DEFAULT_MAX_IN_FLIGHT: Final = 10_000
+DEFAULT_MAX_PER_CONNECTION: Final = 1_000
+DEFAULT_MAX_WAITING: Final = 10_000
+#: Seconds that calls under way have to end when a server drains.
+DEFAULT_GRACE: Final = 30.0
+#: Seconds between two looks whether the answers have been read.
+_DRAIN_LOOK: Final = 0.005
+#: An endpoint that holds the loop for longer, in seconds, is named in the log.
+_HOLD: Final = 0.1
 
 
 class Server:
-    """A service that is being served; made by :func:`serve`, used as ``async with``."""
+    """Services that are being served; made by :func:`serve`, used as ``async with``."""
 
-    def __init__(self, service: Service, settings: Settings, codec: CodecName) -> None:
-        self.service = service
+    def __init__(
+        self,
+        services: Sequence[Service],
+        settings: Settings,
+        codec: CodecName,
+        interceptors: Sequence[Interceptor],
+        load: Load,
+        *,
+        adopting: bool,
+    ) -> None:
+        self.services = tuple(services)
         self._settings = settings
         self._codec: Codec = get_codec(codec)
-        self._listener: Listener | None = None
+        self._interceptors = interceptors
+        self._load = load
+        self._adopting = adopting
+        self._used = False
+        self._lifespans = contextlib.AsyncExitStack()
+        self._listeners: list[_Served] = []
+
+    @property
+    def health(self) -> Health | None:
+        """``"starting"``, ``"serving"``, ``"draining"``; None before and after."""
+        return self._listeners[0].listener.health if self._listeners else None
+
+    @property
+    def connections(self) -> int:
+        """Clients that are connected."""
+        return sum(served.listener.connections for served in self._listeners)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls whose handlers are suspended, streams included."""
+        return self._load.in_flight
 
     async def __aenter__(self) -> Server:
-        """Begins to serve.
+        """Takes the services' names, enters their lifespans, and begins to serve.
 
-        Raises ServiceInUse if another live server has the name, LocalProtocolError if the directory where
-        services meet is not safely this user's, or if this server is serving already.
+        Raises ServiceInUse if another live server has a name, LocalProtocolError if the directory where
+        services meet is not safely this user's, or if this server was used before; and what a lifespan raises.
         """
-        if self._listener is not None:
-            raise LocalProtocolError(f"this server of {self.service.name!r} is serving already")
-        endpoints = list(self.service.endpoints.values())
-        self._eager = Eager()
-        self._suspended = 0
-        #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.
-        self._kept: list[Any] = [None]
-        self._handlers = self._handler_table(endpoints)
-        names = [endpoint.name for endpoint in endpoints]
-        self._listener = Listener(self.service.name, names, self._settings, self)
+        if self._used:
+            raise LocalProtocolError(
+                f"this server of {', '.join(s.name for s in self.services)} was used before; make another one"
+            )
+        self._used = True
+        self._engine = Engine(self._codec, self._load, self._interceptors)
+        self._inbox = Inbox(self._settings.spin, self._pump)
+        self._load.on_change = lambda: self._inbox.set_spinning(self._load.busy == 0)
+        try:
+            for service in self.services:
+                names, shapes = _names_and_shapes(service)
+                listener = Listener(service.name, names, shapes, self._settings, self._inbox, claim=not self._adopting)
+                self._listeners.append(_Served(listener))
+            for service, served in zip(self.services, self._listeners, strict=True):
+                state = await self._enter_lifespan(service)
+                served.begin(Dispatcher(service, self._engine, state))
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -63,163 +110,166 @@ class Server:
     ) -> None:
         await self.close()
 
+    def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
+        """Serves a client that somebody else has accepted, as for a worker of many. ``service``: which it wants."""
+        for served in self._listeners:
+            if service in (None, served.listener.service):
+                served.listener.adopt(accepted)
+                return
+        accepted.close()
+
+    async def drain(self, grace: float = DEFAULT_GRACE) -> None:
+        """Stops gently: no new calls, those under way have ``grace`` seconds to end, then :meth:`close`.
+
+        Clients are told at once. One with ``reconnect=True`` goes to the next server of the name, and no
+        call of it is lost.
+        """
+        for served in self._listeners:
+            served.drain()
+        end = time.monotonic() + grace
+        while (self._load.in_flight or self._load.waiting or self._is_stalled()) and time.monotonic() < end:
+            await asyncio.sleep(_DRAIN_LOOK)
+        await self.close()
+
+    def _is_stalled(self) -> bool:
+        """Whether answers still wait for their readers."""
+        return any(served.listener.is_stalled for served in self._listeners)
+
     async def close(self) -> None:
-        """Stops: the name is free, clients are told, suspended handlers are cancelled. Again: nothing."""
-        listener, self._listener = self._listener, None
-        if listener is None:
-            return
-        tasks = [task for peer in listener.peers for task in peer.tasks]
-        for task in tasks:
-            task.cancel()
-        listener.close("the server stopped")
-        self._eager.close()
+        """Stops: the names are free, clients are told, suspended handlers are cancelled. Again: nothing."""
+        listeners, self._listeners = self._listeners, []
+        tasks = []
+        for served in listeners:
+            tasks += served.cancel()
+        if listeners:
+            self._inbox.close()
+            self._engine.close()
         if tasks:
             await asyncio.wait(tasks)
+        await self._lifespans.aclose()
 
-    def pump(self) -> None:
-        """Takes frames and answers them until there are no more. For the listener."""
-        assert self._listener is not None
-        inbox = self._listener.inbox
-        unknown: RunRequest = self._unknown
-        find, send_next, kept = self._handlers.get, inbox.send_next, self._kept
+    async def _enter_lifespan(self, service: Service) -> Any:
+        if service.lifespan is None:
+            return None
+        return await self._lifespans.enter_async_context(service.lifespan(service))
+
+    def _pump(self) -> None:
+        """Takes frames and answers them until there are no more."""
+        engine, inbox = self._engine, self._inbox.poller
+        running, send_next, kept, fail = engine.running, inbox.send_next, engine.kept, engine.fail
+        began = time.monotonic()
+        caller, opcode = None, -1
         frame: Any = inbox.next()
-        while frame is not None:
-            peer, opcode, call_id, body = frame
-            try:
-                answer = find(opcode, unknown)(body, peer, call_id)
-                frame = inbox.next() if answer is None else send_next(peer.channel, frames.RESULT, call_id, answer)
-                if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
-                    kept[0] = None
-                    frame = inbox.next()
-            except (Exception, asyncio.CancelledError) as error:
-                self._fail(peer, call_id, error)
-                frame = inbox.next()
-            except BaseException as error:  # Ctrl-C, or the endpoint wants the server to exit.
-                self._fail(peer, call_id, error)
-                raise
-
-    def lost(self, peer: Peer, error: ShmrpcError) -> None:
-        """A client is gone: nobody waits for what it asked. For the listener."""
-        for task in peer.tasks:
-            task.cancel()
-
-    def _handler_table(self, endpoints: Sequence[Endpoint]) -> dict[int, RunRequest]:
-        table: dict[int, RunRequest] = {_BROKEN: self._broken}
-        for number, endpoint in enumerate(endpoints):
-            positional = endpoint.signature.positional_decoder(self._codec)
-            keywords = endpoint.signature.keyword_decoder(self._codec)
-            table[frames.request_opcode(frames.CALL, number)] = self._runner(endpoint.function, positional)
-            table[frames.request_opcode(frames.CALL_KEYWORDS, number)] = self._runner(
-                endpoint.function, _one(keywords), _spread(endpoint.function)
-            )
-        return table
-
-    def _runner(
-        self,
-        function: Callable[..., Any],
-        decode: Callable[[bytes], Sequence[Any]],
-        call: Callable[..., Any] | None = None,
-    ) -> RunRequest:
-        """What runs a request to the function: decode, call, encode."""
-        call = call or function
-        encode, start, kept = self._codec.encode, self._eager.run, self._kept
-
-        def run(body: bytes, peer: Peer, call_id: int) -> bytes | None:
-            kept[0] = result = call(*decode(body))
-            try:
-                return encode(result)
-            except Exception as error:
-                raise _unencodable(function, result, error) from None
-
-        def run_async(body: bytes, peer: Peer, call_id: int) -> bytes | None:
-            result = start(call(*decode(body)))
-            if type(result) is Suspended:
-                self._suspend(peer, call_id, function, result.task)
-                return None
-            kept[0] = result
-            try:
-                return encode(result)
-            except Exception as error:
-                raise _unencodable(function, result, error) from None
-
-        return run_async if inspect.iscoroutinefunction(function) else run
-
-    def _suspend(self, peer: Peer, call_id: int, function: Callable[..., Any], task: asyncio.Task[Any]) -> None:
-        """Answers when the task has ended. While handlers wait, the loop must turn: no spinning."""
-        peer.tasks.add(task)
-        self._suspended += 1
-        if self._suspended == 1 and self._listener is not None:
-            self._listener.inbox.set_spinning(False)
-        task.add_done_callback(functools.partial(self._resumed, peer, call_id, function))
-
-    def _resumed(self, peer: Peer, call_id: int, function: Callable[..., Any], task: asyncio.Task[Any]) -> None:
-        peer.tasks.discard(task)
-        self._suspended -= 1
-        if self._suspended == 0 and self._listener is not None:
-            self._listener.inbox.set_spinning(True)
         try:
-            result = task.result()
-            try:
-                answer = self._codec.encode(result)
-            except Exception as error:
-                raise _unencodable(function, result, error) from None
-            peer.send(frames.RESULT, call_id, answer)
-        except (Exception, asyncio.CancelledError) as error:
-            self._fail(peer, call_id, error)
-        except BaseException as error:
-            self._fail(peer, call_id, error)
-            raise
-
-    def _fail(self, peer: Peer, call_id: int, error: BaseException) -> None:
-        if isinstance(error, _core.Oversize):
-            error = Rejected("size", f"the result is too large: {error}; set max_frame= on both sides")
-        if isinstance(error, asyncio.CancelledError):
-            error = asyncio.CancelledError("the endpoint was cancelled at the server")
-        peer.send(frames.FAILURE, call_id, frames.encode_failure(error, peer.max_frame))
-
-    def _unknown(self, body: Any, peer: Peer, call_id: int) -> bytes | None:
-        raise Rejected("endpoint", f"service {self.service.name!r} has no endpoint of this number")
-
-    def _broken(self, body: Any, peer: Peer, call_id: int) -> bytes | None:
-        peer.fault("it sent a result" if isinstance(body, bytes) else str(body))
-        return None
+            while frame is not None:
+                running.frame = frame
+                caller, opcode, call_id, body = frame
+                try:
+                    answer = caller.run_of(opcode)(body, caller, call_id)
+                    if answer is None:
+                        frame = inbox.next()
+                    else:
+                        frame = send_next(caller.channel, frames.RESULT, call_id, answer)
+                        if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
+                            kept[0] = None
+                            frame = inbox.next()
+                except (Exception, asyncio.CancelledError) as error:
+                    fail(caller, call_id, error)
+                    frame = inbox.next()
+                except BaseException as error:  # Ctrl-C, or the endpoint wants the server to exit.
+                    fail(caller, call_id, error)
+                    raise
+        finally:
+            running.frame = None
+        if caller is not None and time.monotonic() - began > _HOLD:
+            engine.held(caller, opcode, time.monotonic() - began)
 
 
-def _one(decode: Callable[[bytes], Arguments]) -> Callable[[bytes], Sequence[Any]]:
-    """Positional and keyword arguments as one argument."""
-    return lambda body: (decode(body),)
+class _Served:
+    """A service of a server: its listener, and what runs its calls."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.dispatcher: Dispatcher | None = None
+        self.callers: set[Caller] = set()
+
+    def begin(self, dispatcher: Dispatcher) -> None:
+        """The service is ready."""
+        self.dispatcher = dispatcher
+        self.listener.begin(self)
+
+    def connected(self, peer: Peer) -> Caller:
+        """A client has come. For the listener."""
+        assert self.dispatcher is not None
+        caller = self.dispatcher.connected(peer)
+        caller.channel = peer.channel
+        self.callers.add(caller)
+        return caller
+
+    def lost(self, caller: Caller, error: ShmrpcError) -> None:
+        """A client is gone: nobody waits for what it asked. For the listener."""
+        assert self.dispatcher is not None
+        self.callers.discard(caller)
+        self.dispatcher.engine.gone(caller)
+
+    def drain(self) -> None:
+        """Clients are told to go, and new calls are refused."""
+        if self.dispatcher is not None:
+            for caller in self.callers:
+                self.dispatcher.drain(caller)
+        self.listener.drain()
+
+    def cancel(self) -> list[asyncio.Task[object]]:
+        """Stops at once; the tasks that are to end yet."""
+        tasks = []
+        for caller in self.callers:
+            tasks += [under.task for under in caller.calls.values() if under.task is not None]
+            if self.dispatcher is not None:
+                self.dispatcher.engine.gone(caller)
+        self.listener.close("the server stopped")
+        return tasks
 
 
-def _spread(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
-    """The function, to be called with positional and keyword arguments as one argument."""
-    return lambda arguments: function(*arguments[0], **arguments[1])
-
-
-def _unencodable(function: Callable[..., Any], result: Any, error: Exception) -> Rejected:
-    name = getattr(function, "__name__", "endpoint")
-    return Rejected(
-        "encode",
-        f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: {error}",
-    )
+def _names_and_shapes(service: Service) -> tuple[list[str], dict[int, frames.Shape]]:
+    endpoints = list(service.endpoints.values())
+    shapes = {number: endpoint.shape for number, endpoint in enumerate(endpoints)}
+    return [endpoint.name for endpoint in endpoints], {n: s for n, s in shapes.items() if s != frames.Shape()}
 
 
 def serve(
-    service: Service,
-    *,
+    *services: Service,
     codec: CodecName = "msgspec",
     max_frame: int = frames.DEFAULT_MAX_FRAME,
     spin: float = DEFAULT_SPIN,
+    interceptors: Sequence[Interceptor] = (),
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    max_per_connection: int = DEFAULT_MAX_PER_CONNECTION,
+    max_waiting: int = DEFAULT_MAX_WAITING,
+    adopting: bool = False,
 ) -> Server:
-    """Serves a service in the running loop: ``async with shmrpc.serve(calculator): ...``.
+    """Serves one or more services in the running loop: ``async with shmrpc.serve(calculator): ...``.
 
     ``codec`` is this side's MessagePack: ``"msgspec"``, or ``"msgpack"`` for the reference package.
     ``max_frame`` is the largest body accepted or sent, in bytes. ``spin`` is the longest that one wait for the
     next request may spin, in microseconds; it does so only while requests come quickly one after another, and
-    0 means never.
+    0 means never. ``interceptors`` stand around each call, the first one outermost.
+
+    Up to ``max_in_flight`` handlers may be suspended, ``max_per_connection`` of them for one client; beyond
+    that up to ``max_waiting`` calls wait in order, and further ones fail with Overloaded. ``adopting``: takes
+    no names; clients come by :meth:`Server.adopt` alone.
 
     Raises ValueError for an option out of range. What entering it raises: :meth:`Server.__aenter__`.
     """
-    if not isinstance(service, Service):
-        raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}")
+    if not services:
+        raise TypeError("serve() expected at least one shmrpc.Service")
+    for service in services:
+        if not isinstance(service, Service):
+            raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}")
     check_options(max_frame=max_frame, spin=spin)
-    return Server(service, Settings(max_frame, spin), codec)
+    limits = {"max_in_flight": max_in_flight, "max_per_connection": max_per_connection, "max_waiting": max_waiting}
+    for name, value in limits.items():
+        least = 0 if name == "max_waiting" else 1
+        if value < least:
+            raise ValueError(f"{name}: expected {least} or more, got {value}")
+    load = Load(max_in_flight, max_per_connection, max_waiting)
+    return Server(services, Settings(max_frame, spin), codec, interceptors, load, adopting=adopting)

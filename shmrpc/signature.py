@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, get_type_hints
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Any, Final, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -17,23 +26,60 @@ Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 #: The first byte of a MessagePack array of up to 15 elements is this one plus their number.
 _FIXARRAY = 0x90
+#: Annotations that make a parameter a stream from the caller, and a plain function's result one to it.
+_INPUTS: Final = (AsyncIterator, AsyncIterable)
+_OUTPUTS: Final = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Generator)
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 60
 
 
 class Signature:
-    """The parameters of a function, for the server's side."""
+    """The parameters of a function, and what it gives back."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         hints = _hints(name, function)
         self.signature = inspect.signature(function, eval_str=True)
+        #: The type of its result, or of each item that it streams.
         self.result: Any = hints.get("return", Any)
+        #: Whether it streams to the caller.
+        self.streams = _streams(function, self.result)
+        if self.streams:
+            self.result = _item_type(self.result, _OUTPUTS)
+        #: The parameters that take a stream from the caller, and the type of an item of each.
+        self.inputs = {p: _item_type(hints[p], _INPUTS) for p in self.signature.parameters if _is_input(hints.get(p))}
         self._types = {p: hints.get(p, Any) for p in self.signature.parameters}
-        for parameter, kind in self._types.items():
+        #: In their place among the arguments stands a nil.
+        self._types |= dict.fromkeys(self.inputs)
+        self._check_inputs(function)
+        for parameter, kind in (self._types | self.inputs).items():
             _check_type(name, f"parameter {parameter!r}", kind)
         if self.result is not Any:
             _check_type(name, "the result", self.result)
+
+    @property
+    def input_places(self) -> dict[str, int]:
+        """The place of each stream among the positional arguments; -1 if it can come by keyword alone."""
+        parameters = self.signature.parameters
+        return {
+            name: -1 if parameters[name].kind is Parameter.KEYWORD_ONLY else list(parameters).index(name)
+            for name in self.inputs
+        }
+
+    @property
+    def positional_types(self) -> tuple[Any, ...]:
+        """The types of the parameters that can come in order."""
+        by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        return tuple(self._types[p.name] for p in self.signature.parameters.values() if p.kind in by_place)
+
+    def _check_inputs(self, function: Callable[..., Any]) -> None:
+        for name in self.inputs:
+            if self.signature.parameters[name].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+                raise TypeError(f"endpoint {self.name!r}: parameter {name!r} cannot be a stream: name each stream")
+        if self.inputs and not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
+            raise TypeError(
+                f"endpoint {self.name!r}: it takes a stream ({', '.join(self.inputs)}), so it must be an async def"
+            )
 
     def positional_decoder(self, codec: Codec) -> Callable[[bytes], Sequence[Any]]:
         """Decodes and validates an array of positional arguments.
@@ -55,14 +101,41 @@ class Signature:
     def keyword_decoder(self, codec: Codec) -> Callable[[bytes], Arguments]:
         """Decodes and validates an array of positional arguments and a map of keyword arguments."""
         shape = codec.decoder(tuple[list[Any], dict[str, Any]])
-        by_count = self._keywords_by_count()
-        names, types, convert = list(self._types), self._types, msgspec.convert
+        validate = self.validator()
 
         def decode(body: bytes) -> Arguments:
             try:
                 positional, keywords = shape(body)
             except UNREADABLE as error:
-                raise Rejected("arguments", f"{self.name}(): the arguments cannot be read: {error}") from None
+                raise self.unreadable(error) from None
+            return validate(positional, keywords)
+
+        return decode
+
+    def deadline_decoder(self, codec: Codec) -> Callable[[bytes], Sequence[Any]]:
+        """Decodes and validates an array of a deadline and positional arguments; the deadline stands first."""
+        by_count = self._decoders_by_count(codec, int)
+
+        def decode(body: bytes) -> Sequence[Any]:
+            try:
+                return by_count[body[0] ^ _FIXARRAY](body)  # type: ignore[no-any-return]
+            except (*UNREADABLE, IndexError):  # The slow way finds the words for what is wrong.
+                try:
+                    deadline, *positional = codec.decode(body)
+                    if type(deadline) is not int:
+                        raise TypeError
+                except (*UNREADABLE, TypeError, ValueError):
+                    raise self.unreadable("expected an array that begins with a deadline") from None
+                return deadline, *self._bind(positional, {})[0]
+
+        return decode
+
+    def validator(self) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
+        """Validates positional and keyword arguments that have been decoded."""
+        by_count = self._keywords_by_count()
+        names, types, convert = list(self._types), self._types, msgspec.convert
+
+        def validate(positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
             try:
                 allowed, required = by_count[len(positional)]
                 if required <= keywords.keys() <= allowed:
@@ -72,7 +145,11 @@ class Signature:
                 pass
             return self._bind(positional, keywords)  # The slow way finds the words for what is wrong.
 
-        return decode
+        return validate
+
+    def unreadable(self, why: object) -> Rejected:
+        """The rejection of a body that is not what a call's has to be."""
+        return Rejected("arguments", f"{self.name}(): the arguments cannot be read: {why}")
 
     def _keywords_by_count(self) -> list[tuple[frozenset[str], frozenset[str]]]:
         """For each number of positional arguments, the keywords that may and that must be there.
@@ -91,8 +168,11 @@ class Signature:
             for count in range(positional + 1)
         ]
 
-    def _decoders_by_count(self, codec: Codec) -> list[Callable[[bytes], Any]]:
-        """A decoder for each number of arguments that a short array can have; those that do not fit refuse."""
+    def _decoders_by_count(self, codec: Codec, *before: Any) -> list[Callable[[bytes], Any]]:
+        """A decoder for each length that a short array can have; those that do not fit refuse.
+
+        ``before``: the types of what stands before the arguments.
+        """
         parameters = list(self.signature.parameters.values())
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         required = sum(p.default is p.empty for p in positional)
@@ -100,14 +180,15 @@ class Signature:
             return []
         rest = next((self._types[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL), None)
         decoders: list[Callable[[bytes], Any]] = []
-        for count in range(16):
+        decoders.extend(_refuse for _ in before)
+        for count in range(16 - len(before)):
             kinds = [self._types[p.name] for p in positional[:count]]
             if count > len(positional) and rest is not None:
                 kinds += [rest] * (count - len(positional))
             if count < required or len(kinds) < count:
                 decoders.append(_refuse)
             else:
-                decoders.append(codec.decoder(tuple.__class_getitem__(tuple(kinds))))
+                decoders.append(codec.decoder(tuple.__class_getitem__((*before, *kinds))))
         return decoders
 
     def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
@@ -142,6 +223,12 @@ class Signature:
             ) from None
 
 
+def result_type(function: Callable[..., Any]) -> Any:
+    """What a function declares as its result, or as the items that it streams; Any if it does not."""
+    result = get_type_hints(function, include_extras=True).get("return", Any)
+    return _item_type(result, _OUTPUTS) if _streams(function, result) else result
+
+
 def _refuse(body: bytes) -> NoReturn:
     raise IndexError
 
@@ -171,6 +258,22 @@ def _check_type(name: str, what: str, kind: Any) -> None:
         msgspec.msgpack.Decoder(kind)
     except TypeError as error:
         raise TypeError(f"endpoint {name!r}: {what} is declared as {_type_name(kind)}: {error}") from None
+
+
+def _streams(function: Callable[..., Any], result: Any) -> bool:
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        return True
+    return not inspect.iscoroutinefunction(function) and (get_origin(result) or result) in _OUTPUTS
+
+
+def _is_input(kind: Any) -> bool:
+    return (get_origin(kind) or kind) in _INPUTS
+
+
+def _item_type(kind: Any, of: tuple[Any, ...]) -> Any:
+    """The T of an ``AsyncIterator[T]`` and the like; Any where it is not said."""
+    arguments = get_args(kind) if get_origin(kind) in of else ()
+    return arguments[0] if arguments else Any
 
 
 def _type_name(kind: Any) -> str:

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
-from shmrpc import _core
-from shmrpc.client import describe, ended_call, find_endpoint, lost_call, undecodable, unsendable
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options
+from shmrpc.batch import chunks
+from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
+from shmrpc.groups import EndpointGroup
+from shmrpc.interceptors import SyncInterceptor
+from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
-from shmrpc.transport import Frame
-from shmrpc.transport.shm import blocking as transport
+from shmrpc.protocol.frames import Header, opcode
+from shmrpc.requests import (
+    body_of,
+    decoder_of,
+    encode_call,
+    ended_call,
+    find_endpoint,
+    find_name,
+    is_group,
+    names_and_kinds,
+    not_begun,
+    outcomes_decoder,
+    result_of,
+    take_sources,
+    undecodable,
+)
+from shmrpc.service import Service
+from shmrpc.sync_streams import converse
+from shmrpc.threads import ThreadSession, stopped_call
+from shmrpc.transport.shm import blocking as shm
 from shmrpc.transport.shm.handshake import Settings
 
 __all__ = ["Client", "connect"]
@@ -23,41 +46,107 @@ __all__ = ["Client", "connect"]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-Call = Callable[..., Any]
+Decode = Callable[[bytes], Any]
+
+_MAX_VIEWS: Final = 64
+_CHUNKS_UNDER_WAY: Final = 3
 
 
-class _Waiter:
-    """A thread that waits for an answer, or for its turn to receive."""
+class _Link:
+    """The present session of a client; with ``reconnect`` a new one after each that ends."""
 
-    __slots__ = ("answer", "error", "wake")
+    def __init__(self, service: str, settings: Settings, timeout: float, *, reconnect: bool) -> None:
+        self.service = service
+        self.reconnect = reconnect
+        self.session: ThreadSession | None = None
+        self.ended: ConnectionLost | None = None
+        self.numbers: dict[str, int] = {}
+        self.stopped: list[bool] = []
+        self._settings = settings
+        self._timeout = timeout
+        #: Sessions whose server goes, and which may have calls under way yet.
+        self._leaving: list[ThreadSession] = []
+        #: Held while a thread connects.
+        self._connecting = threading.Lock()
 
-    def __init__(self) -> None:
-        self.answer: Frame | None = None
-        self.error: ShmrpcError | None = None
-        self.wake = threading.Lock()
-        self.wake.acquire()
+    def open(self) -> None:
+        """The first connection."""
+        if self.session is not None or self.ended is not None:
+            raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
+        self._connect(self._timeout)
+
+    def _connect(self, timeout: float) -> ThreadSession:
+        session = ThreadSession(shm.connect(self.service, timeout, self._settings))
+        session.stopped = self.stopped
+        self.numbers = session.numbers
+        self.session = session
+        return session
+
+    def ready(self, deadline: int | None = None, timeout: float | None = None) -> ThreadSession:
+        """The present session; with ``reconnect`` a new one if that has ended."""
+        session = self._usable()
+        if session is not None:
+            return session
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        if deadline is not None:
+            end = min(end, deadline / 1e9)
+        if not self._connecting.acquire(timeout=max(0.0, end - time.monotonic())):
+            raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
+        try:
+            session = self._usable()
+            if session is not None:
+                return session
+            if self.session is not None:
+                self._leaving.append(self.session)
+            self._leaving = [left for left in self._leaving if not _is_over(left)]
+            return self._connect(max(0.0, end - time.monotonic()))
+        finally:
+            self._connecting.release()
+
+    def _usable(self) -> ThreadSession | None:
+        """The present session, if calls can be sent on it; raises why there will be none."""
+        session = self.session
+        if self.ended is not None:
+            raise ended_call(self.ended)
+        if session is None:
+            raise LocalProtocolError(f"not connected: use `with shmrpc.sync.connect({self.service!r}) as client`")
+        if session.ended is not None and not self.reconnect:
+            raise ended_call(session.ended.error)
+        if session.ended is not None or (self.reconnect and session.connection.draining):
+            return None
+        return session
+
+    def close(self) -> None:
+        """Closes all connections."""
+        if self.session is None:
+            return
+        self.ended = error = ConnectionLost(f"this client of {self.service!r} was closed")
+        for session in (self.session, *self._leaving):
+            session.close(error)
+
+
+def _is_over(session: ThreadSession) -> bool:
+    if session.connection.is_over():
+        session.close(ConnectionLost(f"the server of {session.service!r} is gone"))
+        return True
+    return False
 
 
 class Client:
     """A connection to a service, for any number of threads; made by :func:`connect`.
 
-    ``client.add(1, 2)`` calls the endpoint ``add``; all arguments are the endpoint's own. :meth:`call` does
-    the same for an endpoint with a name that a method here has, and typed.
-
-    Of the threads that wait, one receives, for itself and for the others; when it has its own answer the
-    next one takes over.
+    ``client.add(1, 2)`` calls the endpoint ``add``, ``for tick in client.ticks()`` reads the stream of an
+    endpoint that is a generator, ``client.math.add`` is the endpoint ``math.add``. All arguments are the
+    endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
     """
 
-    def __init__(self, service: str, timeout: float, settings: Settings, codec: CodecName) -> None:
-        self._service = service
-        self._timeout = timeout
-        self._settings = settings
-        self._codec: Codec = get_codec(codec)
-        self._connection: transport.ThreadConnection | None = None
-        #: Guards the two below. Held for moments only.
-        self._state = threading.Lock()
-        self._waiters: dict[int, _Waiter] = {}
-        self._ended: ShmrpcError | None = None
+    def __init__(self, link: _Link, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
+        self._link = link
+        self._codec = codec
+        self._options = options
+        #: Types of the results, by endpoint; of the service that connect() was given.
+        self._kinds = kinds
+        self._views: dict[float, Client] = {}
 
     def __enter__(self) -> Client:
         """Connects, waiting for a server as long as :func:`connect` was told.
@@ -65,11 +154,7 @@ class Client:
         Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
         connected before, SharedMemoryError or RemoteProtocolError if the two cannot agree.
         """
-        if self._connection is not None or self._ended is not None:
-            raise LocalProtocolError(f"this client of {self._service!r} was connected before; make another one")
-        self._connection = transport.connect(self._service, self._timeout, self._settings)
-        self._numbers = {name: number for number, name in enumerate(self._connection.endpoints)}
-        self._next_id = itertools.count(1).__next__
+        self._link.open()
         return self
 
     def __exit__(
@@ -79,26 +164,81 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection; calls under way in other threads fail with ConnectionLost. Again: nothing."""
-        if self._connection is not None:
-            self._end(ConnectionLost(f"this client of {self._service!r} was closed"))
-            self._connection.close()
+        self._link.close()
+
+    def stop(self) -> None:
+        """Ends every call that is under way in a thread, with CallStopped; further ones too, until :meth:`resume`.
+
+        Handlers of calls that had begun are cancelled.
+        """
+        self._link.stopped.append(True)
+        if self._link.session is not None:
+            self._link.session.stop()
+
+    def resume(self) -> None:
+        """After :meth:`stop`: calls can be made again."""
+        self._link.stopped.clear()
+
+    def wait_for_ready(self, timeout: float | None = None) -> None:
+        """Waits until calls can be made: at once, or with ``reconnect=True`` once a server is back.
+
+        Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
+        ended the connection if there will be none.
+        """
+        session = self._link.session
+        if session is not None and session.ended is None and session.connection.is_over():
+            _is_over(session)
+        self._link.ready(timeout=timeout)
+
+    def with_options(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: Mapping[str, str | bytes] | None = None,
+        reply_metadata: Metadata | None = None,
+    ) -> Client:
+        """The same client with other options for the calls made through it; see :meth:`shmrpc.Client.with_options`."""
+        plain = metadata is None and reply_metadata is None and timeout is not None
+        if plain and (view := self._views.get(timeout)) is not None:  # type: ignore[arg-type]
+            return view
+        view = Client(self._link, self._codec, self._options.changed(timeout, metadata, reply_metadata), self._kinds)
+        if plain:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            self._views[timeout] = view  # type: ignore[index]
+        return view
 
     def __repr__(self) -> str:
-        state = "closed" if self._ended else "connected" if self._connection else "not connected"
-        return f"<shmrpc.sync.Client of {self._service!r}, {state}>"
+        link = self._link
+        state = "closed" if link.ended else "connected" if link.session and not link.session.ended else "not connected"
+        return f"<shmrpc.sync.Client of {link.service!r}, {state}>"
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(self._connection.endpoints if self._connection else ())]
+        return [*super().__dir__(), *(name.partition(".")[0] for name in self._link.numbers)]
 
-    def __getattr__(self, name: str) -> Call:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        call = self._bind(name, self._codec.decode)
-        self.__dict__[name] = call  # The next time it is found without us.
-        return call
+        member = self._member(name)
+        self.__dict__[name] = member  # The next time it is found without us.
+        return member
+
+    def _member(self, name: str) -> Any:
+        """The endpoint or the group of this name."""
+        if is_group(name, self._link.numbers):
+            return EndpointGroup(self, name)
+        return self._bind(name, decoder_of(self._codec, self._kinds.get(name, Any)))
 
     @overload
     def call(self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+    @overload
+    def call(
+        self, endpoint: Callable[_P, AsyncIterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def call(
+        self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Generator[_R, None, None]: ...
     @overload
     def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
     @overload
@@ -106,46 +246,113 @@ class Client:
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls an endpoint, given by its name, or by its function: then the result has its declared type.
 
-        Raises what :meth:`shmrpc.Client.call` raises.
+        For an endpoint that streams it gives a generator. Raises what :meth:`shmrpc.Client.call` raises, and
+        CallStopped.
         """
-        calls: dict[Any, Call] = self.__dict__.setdefault("_calls", {})
+        calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
         call = calls.get(endpoint)
         if call is None:
-            name, decode = describe(endpoint, self._codec)
-            call = calls[endpoint] = self._bind(name, decode)
+            name = find_name(endpoint, self._link.numbers)
+            kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
+            call = calls[endpoint] = self._bind(name, decoder_of(self._codec, kind))
         return call(*args, **kwargs)
 
-    def _bind(self, name: str, decode: Callable[[bytes], Any]) -> Call:
+    def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Calls an endpoint one way; see :meth:`shmrpc.Client.notify`."""
+        name = find_name(endpoint, self._link.numbers)
+        call = self._new_call(name)
+        session = self._link.ready(call.deadline)
+        number = find_endpoint(session.service, name, session.numbers)
+        header = Header(call.deadline, call._metadata, one_way=True)
+        try:
+            body = self._codec.encode((header, args, kwargs))
+            sent = session.connection.send(opcode(frames.CALL_WITH, number), session.next_id(), body)
+            if not sent:
+                session.room()
+        except BaseException as error:
+            raise session.unsent(name, error) from None
+
+    @overload
+    def map(
+        self, endpoint: Callable[..., Coroutine[Any, Any, _R]], /, *iterables: Any, chunk: int = 256
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(self, endpoint: Callable[..., _R], /, *iterables: Any, chunk: int = 256) -> Generator[_R, None, None]: ...
+    @overload
+    def map(self, endpoint: str, /, *iterables: Any, chunk: int = 256) -> Generator[Any, None, None]: ...
+    def map(self, endpoint: Any, /, *iterables: Any, chunk: int = 256) -> Generator[Any, None, None]:
+        """Calls an endpoint with the items of each iterable, many calls in a frame; see :meth:`shmrpc.Client.map`."""
+        name = find_name(endpoint, self._link.numbers)
+        kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
+        return self._map(name, iterables, chunk, outcomes_decoder(self._codec, kind))
+
+    def _map(self, name: str, iterables: Sequence[Any], chunk: int, decode: Decode) -> Generator[Any, None, None]:
+        call = self._new_call(name)
+        session = self._link.ready(call.deadline)
+        number = find_endpoint(session.service, name, session.numbers)
+        source = chunks(iterables, chunk)
+        header = Header(call.deadline, call._metadata)
+        under_way: deque[Generator[None, None, bytes]] = deque()
+        try:
+            while True:
+                while len(under_way) < _CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
+                    body = self._codec.encode((header, calls))
+                    asked = _ask(session, opcode(frames.BATCH, number), body, call)
+                    next(asked)
+                    under_way.append(asked)
+                if not under_way:
+                    return
+                results, failures = decode(_last(under_way.popleft()))
+                for index, result in enumerate(results):
+                    if index in failures:
+                        raise frames.failure_error(failures[index])
+                    yield result
+        except UNREADABLE as error:
+            raise undecodable(name, error) from None
+        except Exception as error:
+            raise session.unsent(name, error) from None
+        finally:
+            for asked in under_way:
+                asked.close()
+
+    def _bind(self, name: str, decode: Decode) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
-        connection = self._connection
-        if connection is None:
-            raise LocalProtocolError(f"not connected: use `with shmrpc.sync.connect({self._service!r}) as client`")
-        number = find_endpoint(self._service, name, self._numbers)
-        plain = frames.request_opcode(frames.CALL, number)
-        keyword = frames.request_opcode(frames.CALL_KEYWORDS, number)
-        encode, exchange, next_id = self._codec.encode, connection.exchange, self._next_id
-        waiters = self._waiters
+        link, options = self._link, self._options
+        session = link.session
+        if session is None:
+            raise LocalProtocolError(f"not connected: use `with shmrpc.sync.connect({link.service!r}) as client`")
+        number = find_endpoint(session.service, name, session.numbers)
+        shape = session.shapes.get(number)
+        if shape is not None and shape.streams:
+            return functools.partial(self._stream, name, decode)
+        if shape is not None or options.is_general or options.timeout is not None:
+            return functools.partial(self._call, name, decode)
+        plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
+        encode, exchange, next_id = self._codec.encode, session.connection.exchange, session.next_id
+        waiters, stopped, complete, bound = session.waiters, link.stopped, session.complete, session
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if stopped:
+                raise stopped_call(bound.service)
+            if link.session is not bound or (inheriting and nearest_deadline(None) is not None):
+                return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
             try:
-                opcode, body = (keyword, encode((args, kwargs))) if kwargs else (plain, encode(args))
+                kind, body = (keyword, encode((args, kwargs))) if kwargs else (plain, encode(args))
             except Exception as error:
-                raise unsendable(name, error) from None
+                raise bound.unsent(name, error) from None
             try:
-                answer = exchange(opcode, call_id, body)
+                answer: Any = exchange(kind, call_id, body)
                 if type(answer) is not bytes:
-                    if answer is False:
-                        frame = self._follow(call_id, opcode, body)
-                    else:
-                        frame = self._receive_own(call_id, answer)  # type: ignore[arg-type]
-                        connection.unlead()
-                    answer = _result(frame)
+                    answer = complete(call_id, answer, kind, body)
             except BaseException as error:
-                self._give_up_lead()
-                raise self._explain(name, error) from None
+                bound.give_up_lead()
+                unsent = bound.unsent(name, error)
+                if link.reconnect and not_begun(unsent):
+                    return self._call(name, decode, *args, **kwargs)
+                raise unsent from None
             if waiters:
-                self._wake_next()
+                bound.wake_next()
             try:
                 return decode(answer)
             except UNREADABLE as error:
@@ -154,129 +361,126 @@ class Client:
         call.__name__ = call.__qualname__ = name
         return call
 
-    def _follow(self, call_id: int, opcode: int, body: bytes) -> Frame:
-        """Sends, and waits until the thread that receives has the answer, or it is our turn to receive."""
-        connection = self._connection
-        assert connection is not None
-        waiter = _Waiter()
-        with self._state:
-            if self._ended is not None:
-                raise lost_call(self._ended)
-            self._waiters[call_id] = waiter
-        try:
-            connection.send(opcode, call_id, body)
-            while True:
-                # Registered first, then asked for the lead: whoever gives it up now looks for us.
-                if connection.lead():
-                    try:
-                        if waiter.answer is not None:
-                            return waiter.answer
-                        if waiter.error is not None:
-                            raise waiter.error
-                        return self._receive_own(call_id, None)
-                    finally:
-                        self._give_up_lead()
-                waiter.wake.acquire()
-                if waiter.error is not None:
-                    raise waiter.error
-                if waiter.answer is not None:
-                    return waiter.answer
-        finally:
-            with self._state:
-                del self._waiters[call_id]
-            self._wake_next()
+    def _new_call(self, name: str) -> Call:
+        """A call with what this client's options say."""
+        options, session = self._options, self._link.session
+        if self._link.stopped:
+            raise stopped_call(self._link.service)
+        assert session is not None
+        deadline = None if options.timeout is None else time.monotonic_ns() + int(options.timeout * 1e9)
+        metadata = dict(options.metadata) if options.metadata else None
+        return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)
 
-    def _receive_own(self, call_id: int, frame: Frame | None) -> Frame:
-        """Receives for everybody until our own answer is there. Only for the thread that has the lead."""
-        connection = self._connection
-        assert connection is not None
-        while True:
-            if frame is not None:
-                if frame[0] > frames.FAILURE:
-                    raise _core.ChannelError(f"it sent opcode {frame[0]:#x}, which no server sends")
-                if frame[1] == call_id:
-                    return frame
-                self._deliver(frame)
-            if self._ended is not None:
-                raise lost_call(self._ended)
+    def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
+        """The long way of a call: under a deadline, with streams to the server, interceptors, metadata."""
+        call = self._new_call(name)
+        with ExitStack() as stack:
+            for interceptor in self._options.interceptors:
+                stack.enter_context(interceptor(call))
+            answer = self._perform(call, args, kwargs)
             try:
-                frame = connection.receive() or connection.wait()
-            except ShmrpcError as error:
-                self._end(error)
-                connection.abandon()
-                raise lost_call(error) from None
+                return decode(answer)
+            except UNREADABLE as error:
+                raise undecodable(name, error) from None
 
-    def _deliver(self, frame: Frame) -> None:
-        """An answer for another thread. One that nobody waits for any more is dropped."""
-        with self._state:
-            waiter = self._waiters.get(frame[1])
-            if waiter is not None and waiter.answer is None:
-                waiter.answer = frame
-                _release(waiter)
+    def _perform(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """The body of a call's result."""
+        while True:
+            session = self._link.ready(call.deadline)
+            number = find_endpoint(session.service, call.endpoint, session.numbers)
+            call._party, call.id = session, session.next_id()
+            shape = session.shapes.get(number)
+            try:
+                if shape is not None:
+                    return _last(self._converse(session, number, shape, call, args, kwargs))
+                kind, body = encode_call(
+                    self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata
+                )
+                answer = session.connection.exchange(kind, call.id, body)
+                if type(answer) is not bytes:
+                    answer = session.complete(call.id, answer, kind, body, call)
+                if session.waiters:
+                    session.wake_next()
+                return answer
+            except BaseException as error:
+                session.give_up_lead()
+                unsent = session.unsent(call.endpoint, error)
+                if not (self._link.reconnect and not_begun(unsent) and shape is None):
+                    raise unsent from None
 
-    def _give_up_lead(self) -> None:
-        """After an error, or a signal at any point: what was taken out of the ring is delivered."""
-        connection = self._connection
-        assert connection is not None
-        frame = connection.last()
-        if frame is not None:
-            self._deliver(frame)
-        connection.unlead()
-        self._wake_next()
+    def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
+        """A call whose answer is a stream."""
+        call = self._new_call(name)
+        with ExitStack() as stack:
+            for interceptor in self._options.interceptors:
+                stack.enter_context(interceptor(call))
+            session = self._link.ready(call.deadline)
+            number = find_endpoint(session.service, name, session.numbers)
+            call._party, call.id = session, session.next_id()
+            items = self._converse(session, number, session.shapes[number], call, args, kwargs)
+            for body in items:
+                try:
+                    item = decode(body)
+                except UNREADABLE as error:
+                    raise undecodable(name, error) from None
+                yield item
 
-    def _wake_next(self) -> None:
-        """The lead is free: those who wait try to take it.
-
-        All of them, since a signal may have carried one away before it could say so.
-        """
-        with self._state:
-            for waiter in self._waiters.values():
-                if waiter.answer is None:
-                    _release(waiter)
-
-    def _end(self, error: ShmrpcError) -> None:
-        """The connection is over: everybody learns it."""
-        with self._state:
-            if self._ended is None:
-                self._ended = error
-            for waiter in self._waiters.values():
-                if waiter.answer is None and waiter.error is None:
-                    waiter.error = lost_call(error)
-                    _release(waiter)
-
-    def _explain(self, name: str, error: BaseException) -> BaseException:
-        """The error for the caller of an endpoint."""
-        if isinstance(error, _core.ChannelError):
-            assert self._connection is not None
-            if self._ended is None:
-                self._end(self._connection.fault(error))
-            return ended_call(self._ended) if self._ended is not None else error
-        return unsendable(name, error) if isinstance(error, _core.Oversize) else error
+    def _converse(
+        self,
+        session: ThreadSession,
+        number: int,
+        shape: frames.Shape,
+        call: Call,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Generator[bytes, None, bytes]:
+        """The items of a call with streams; its result is what the generator returns."""
+        positional, keywords, sources = take_sources(call.endpoint, shape, args, kwargs, from_async=False)
+        kind, body = encode_call(
+            self._codec, number, call, positional, keywords, with_header=self._options.wants_reply_metadata
+        )
+        return converse(session, call, kind, body, self._codec, sources)
 
 
-def _release(waiter: _Waiter) -> None:
-    """Wakes a waiter, who may have been woken before. Under the state's lock."""
-    if waiter.wake.locked():
-        waiter.wake.release()
+def _last(items: Generator[Any, None, bytes]) -> bytes:
+    """What a generator returns."""
+    while True:
+        try:
+            next(items)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
 
 
-def _result(frame: Frame) -> bytes:
-    if frame[0] == frames.RESULT:
-        return frame[2]
-    raise frames.decode_failure(frame[2])
+def _ask(session: ThreadSession, kind: int, body: bytes, call: Call) -> Generator[None, None, bytes]:
+    """Sends a request, and after one step waits for its answer: several may be under way."""
+    call_id = session.next_id()
+    with session.waiting(call_id) as waiter:
+        session.connection.send(kind, call_id, body)
+        try:
+            yield
+        except GeneratorExit:
+            session.cancel(call_id)
+            raise
+        return body_of(session.next_frame(call_id, waiter, call), call)
 
 
 def connect(
-    service: str,
+    service: str | Service,
     *,
     timeout: float = DEFAULT_CONNECT_TIMEOUT,
+    call_timeout: float | None = None,
+    reconnect: bool = False,
+    interceptors: Sequence[SyncInterceptor] = (),
     codec: CodecName = "msgspec",
     max_frame: int = frames.DEFAULT_MAX_FRAME,
     spin: float = DEFAULT_SPIN,
 ) -> Client:
     """A client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
 
-    The options are those of :func:`shmrpc.connect`.
+    The options are those of :func:`shmrpc.connect`; interceptors give plain context managers.
     """
     check_options(max_frame=max_frame, spin=spin, timeout=timeout)
-    return Client(service, timeout, Settings(max_frame, spin, blocking=True), codec)
+    name, kinds = names_and_kinds(service)
+    link = _Link(name, Settings(max_frame, spin, blocking=True), timeout, reconnect=reconnect)
+    options = Options(check_timeout(call_timeout), interceptors=tuple(interceptors))
+    return Client(link, get_codec(codec), options, kinds)

@@ -216,7 +216,7 @@ async def test_a_handler_that_cancels_itself(client: shmrpc.Client) -> None:
 def test_what_cannot_be_an_endpoint() -> None:
     service = shmrpc.Service("wrong")
     service.endpoint(services.add)
-    with pytest.raises(ValueError, match="has an endpoint 'add' already"):
+    with pytest.raises(ValueError, match="has an endpoint or a group 'add' already"):
         service.endpoint(services.add)
     with pytest.raises(TypeError, match="expected a function"):
         service.endpoint(5)  # type: ignore[call-overload]

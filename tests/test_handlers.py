@@ -73,13 +73,16 @@ class Recorder:
         return sum(task.result() for task in tasks)
 
 
+_CALL = shmrpc.Call(None, "tested")  # type: ignore[arg-type]
+
+
 async def _outside_a_task(eager: Eager, coroutine: object) -> object:
     """Runs it as a callback of the loop does: with no task around."""
     future = asyncio.get_running_loop().create_future()
 
     def callback() -> None:
         try:
-            future.set_result(eager.run(coroutine))  # type: ignore[arg-type]
+            future.set_result(eager.run(coroutine, _CALL))  # type: ignore[arg-type]
         except BaseException as error:
             future.set_exception(error)
 

@@ -214,6 +214,7 @@ def test_status_instead_of_hello(wire: WireClient, server: ServerProcess) -> Non
             "pid": server.pid,
             "endpoints": wire.welcome["endpoints"],
             "connections": 1,
+            "health": "serving",
         }
         with pytest.raises(Gone, match="None"):
             control.receive()
@@ -239,7 +240,12 @@ def test_a_server_that_stops_says_goodbye(wire: WireClient, server: ServerProces
     assert wire.receive() == (RESULT, call_id, b"\x03"), "what was answered before is still good"
     with pytest.raises(Gone) as caught:
         wire.receive()
-    assert caught.value.message == {"type": "goodbye", "reason": "the server stopped", "fault": False}
+    assert caught.value.message == {
+        "type": "goodbye",
+        "reason": "the server stopped",
+        "fault": False,
+        "reached": call_id,
+    }
 
 
 def test_death_is_the_end_of_the_socket(wire: WireClient, server: ServerProcess) -> None:

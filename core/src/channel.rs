@@ -91,6 +91,11 @@ impl Receiver {
         self.reader.came()
     }
 
+    /// See [`FrameReader::reached`].
+    pub fn reached(&self) -> u64 {
+        self.reader.reached()
+    }
+
     /// See [`FrameReader::take`].
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) {
@@ -204,11 +209,16 @@ impl Channel {
         self.fault.get().copied()
     }
 
+    /// A thread that sleeps on this channel wakes, or the next one does not fall asleep.
+    pub fn interrupt(&self) {
+        self.ours.semaphore.ring();
+    }
+
     /// Nothing is sent any more, and a thread that sleeps on this channel wakes.
     pub fn close(&self) {
         // Relaxed: see `send`.
         self.closed.store(true, Ordering::Relaxed);
-        self.ours.semaphore.ring();
+        self.interrupt();
     }
 
     /// Sends what is kept, as far as there is room. True if anything went.

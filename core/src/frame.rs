@@ -163,6 +163,8 @@ pub struct FrameReader<M> {
     ring: Consumer<M>,
     max_frame: usize,
     next: Next,
+    /// The highest id of a frame that was taken.
+    reached: u64,
 }
 
 impl<M: RingMemory> FrameReader<M> {
@@ -172,7 +174,13 @@ impl<M: RingMemory> FrameReader<M> {
             ring,
             max_frame,
             next: Next::Unknown,
+            reached: 0,
         }
+    }
+
+    /// The highest id of a frame that was taken; 0 before the first.
+    pub fn reached(&self) -> u64 {
+        self.reached
     }
 
     /// The memory that the ring lies in.
@@ -259,11 +267,13 @@ impl<M: RingMemory> FrameReader<M> {
         match std::mem::replace(&mut self.next, Next::Unknown) {
             Next::InRing(header) => {
                 assert_eq!(payload.len(), header.len, "as long as the header says");
+                self.reached = self.reached.max(header.id);
                 self.ring.get(HEADER, payload);
                 self.ring.release(HEADER + padded(header.len));
             }
             Next::InPieces(header, bytes) => {
                 assert_eq!(bytes.len(), header.len, "peek found a whole frame");
+                self.reached = self.reached.max(header.id);
                 payload.copy_from_slice(&bytes);
             }
             Next::Unknown => panic!("peek found no frame"),
@@ -351,5 +361,18 @@ mod tests {
         reader.memory().store_word(0, u64::MAX);
         assert_eq!(reader.peek().unwrap(), Some(header));
         assert_eq!(receive(&mut reader), Some((1, 1, vec![5; 16])));
+    }
+
+    #[test]
+    fn what_was_reached_is_what_was_taken_and_not_what_is_there() {
+        let (mut writer, mut reader) = pair(256, 64);
+        for id in [3, 5, 4, 9] {
+            assert!(writer.send(1, id, &[]).unwrap());
+        }
+        assert_eq!(reader.reached(), 0);
+        for reached in [3, 5, 5] {
+            receive(&mut reader).unwrap();
+            assert_eq!(reader.reached(), reached);
+        }
     }
 }

@@ -11,6 +11,7 @@ welcome    server  here is your segment; with it four descriptors' worth of name
 confirm    client  I have mapped it
 ready      server  its names are gone; call
 refuse     server  no, and why; the socket is closed next
+goaway     server  I am going: no new calls; those under way are answered yet
 goodbye    both    I am closing, and why; the socket is closed next
 status     client  instead of hello: tell me about yourself
 report     server  the answer to status
@@ -19,12 +20,13 @@ report     server  the answer to status
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.protocol.codec import UNREADABLE
+from shmrpc.protocol.frames import Shape
 
 #: The version of segment, frames and control messages together.
 VERSION: Final = 1
@@ -32,6 +34,10 @@ VERSION: Final = 1
 MAX_MESSAGE: Final = 128 << 10
 #: Seconds that either side gives the other for one step of the handshake.
 STEP_TIMEOUT: Final = 5.0
+
+
+#: Of a server, from its first moment to its last.
+Health = Literal["starting", "serving", "draining"]
 
 
 class Hello(msgspec.Struct, tag="hello"):
@@ -57,6 +63,8 @@ class Welcome(msgspec.Struct, tag="welcome"):
     max_frame: int
     #: The endpoints' names; the place in this list is the number.
     endpoints: list[str]
+    #: By number, the endpoints that stream on any side.
+    shapes: dict[int, Shape] = {}
 
 
 class Confirm(msgspec.Struct, tag="confirm"):
@@ -71,6 +79,12 @@ class Refuse(msgspec.Struct, tag="refuse"):
     """The server will not have this client."""
 
     reason: str
+    #: Whether it, or another one, may have it in a moment: it is starting, or going.
+    try_again: bool = False
+
+
+class GoAway(msgspec.Struct, tag="goaway"):
+    """This server stops. It begins no call that comes from now on, and answers those under way."""
 
 
 class Goodbye(msgspec.Struct, tag="goodbye"):
@@ -79,6 +93,8 @@ class Goodbye(msgspec.Struct, tag="goodbye"):
     reason: str
     #: True if the receiver broke the rules.
     fault: bool = False
+    #: From a server that stops: the highest id of a call that it took. Later ones were not executed.
+    reached: int | None = None
 
 
 class Status(msgspec.Struct, tag="status"):
@@ -94,9 +110,10 @@ class Report(msgspec.Struct, tag="report"):
     uptime: float
     endpoints: list[str]
     connections: int
+    health: Health = "serving"
 
 
-Message = Hello | Welcome | Confirm | Ready | Refuse | Goodbye | Status | Report
+Message = Hello | Welcome | Confirm | Ready | Refuse | GoAway | Goodbye | Status | Report
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

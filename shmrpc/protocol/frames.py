@@ -1,16 +1,30 @@
 """Frames: what travels through a channel. docs/wire.md is the same for people without this code.
 
 A frame is an opcode (u32), a call id (u64) and a body. The low eight bits of the opcode are the kind, the
-rest is the number of the endpoint, which the welcome gave it. Answers carry the id of their call.
+rest is a number: of the endpoint in a request, as the welcome gave it; of the stream in what belongs to one,
+0 for the one to the caller, and for those from the caller 1 and on, in the order that their shape has them;
+else 0. Every frame carries the id of its call.
 
-=============  ======  =========  =======================================================
-kind           from    endpoint   body, in MessagePack
-=============  ======  =========  =======================================================
-RESULT         server  0          the result
-FAILURE        server  0          a :class:`Failure`
-CALL           client  its number  array of the positional arguments
-CALL_KEYWORDS  client  its number  array of two: the positional ones, map of the others
-=============  ======  =========  =======================================================
+=============  ======  ==================================================================================
+kind           from    body, in MessagePack
+=============  ======  ==================================================================================
+RESULT         server  the result; after a stream nil
+FAILURE        server  a :class:`Failure`
+CALL           client  array of the positional arguments
+CALL_KEYWORDS  client  array of two: the positional ones, map of the others
+CALL_DEADLINE  client  array of the deadline and the positional arguments
+CALL_WITH      client  array of three: :class:`Header`, the positional arguments, map of the others
+BATCH          client  array of two: :class:`Header`, array of calls: each the array of its arguments; or, to
+                       number ANY, array of its endpoint's number, the positional arguments, map of the others
+DESCRIBE       client  nil; the result is an array of descriptions
+CANCEL         client  nil: nobody waits for this call any more
+ITEM           both    an item of a stream
+END            client  nil: a stream from the caller has ended
+ABORT          client  a :class:`Failure`: a stream from the caller has failed
+STOP           server  nil: no more of a stream from the caller is wanted
+CREDIT         both    bytes: so many more of a stream may be sent
+RESULT_WITH    server  array of two: metadata, the result
+=============  ======  ==================================================================================
 """
 
 from __future__ import annotations
@@ -28,6 +42,23 @@ RESULT: Final = 0
 FAILURE: Final = 1
 CALL: Final = 2
 CALL_KEYWORDS: Final = 3
+CALL_DEADLINE: Final = 4
+CALL_WITH: Final = 5
+BATCH: Final = 6
+DESCRIBE: Final = 7
+CANCEL: Final = 8
+ITEM: Final = 9
+END: Final = 10
+ABORT: Final = 11
+STOP: Final = 12
+CREDIT: Final = 13
+RESULT_WITH: Final = 14
+
+#: What a server sends.
+FROM_SERVER: Final = frozenset({RESULT, FAILURE, ITEM, STOP, CREDIT, RESULT_WITH})
+#: The number in a BATCH whose calls name their endpoints themselves.
+ANY: Final = (1 << 24) - 1
+NIL: Final = b"\xc0"
 
 DEFAULT_MAX_FRAME: Final = 64 << 20
 #: Room for the shortest words on a failure; and what the 32 bits of the length field can say.
@@ -35,18 +66,40 @@ MIN_MAX_FRAME: Final = 1024
 MAX_MAX_FRAME: Final = (1 << 32) - (1 << 16)
 
 
-def request_opcode(kind: int, endpoint: int) -> int:
-    """The opcode of a request of this kind to the endpoint of this number."""
-    return kind | endpoint << 8
+def opcode(kind: int, number: int) -> int:
+    """The opcode of this kind, to the endpoint or the stream of this number."""
+    return kind | number << 8
 
 
-FailureKind = Literal["raised", "endpoint", "arguments", "encode", "size"]
+class Shape(msgspec.Struct, omit_defaults=True, frozen=True):
+    """Which sides of an endpoint are streams."""
+
+    #: Whether it streams to the caller.
+    streams: bool = False
+    #: The parameters that take a stream, each with its place among the positional ones, or -1.
+    inputs: dict[str, int] = {}
+
+
+class Header(msgspec.Struct, omit_defaults=True):
+    """What a call carries besides its arguments."""
+
+    #: The instant by which it must have ended, in nanoseconds of CLOCK_MONOTONIC.
+    deadline: int | None = None
+    #: Text or bytes by name.
+    metadata: dict[str, Any] | None = None
+    #: Whether nobody waits for an answer: none is sent.
+    one_way: bool = False
+
+
+FailureKind = Literal["raised", "endpoint", "arguments", "encode", "size", "deadline", "overloaded", "draining"]
 
 _KINDS: Final[dict[FailureKind, type[errors.CallError]]] = {
     "endpoint": errors.EndpointNotFound,
     "arguments": errors.InvalidArguments,
     "encode": errors.EncodeError,
     "size": errors.FrameTooLarge,
+    "deadline": errors.DeadlineExceeded,
+    "overloaded": errors.Overloaded,
 }
 
 
@@ -62,6 +115,8 @@ class Failure(msgspec.Struct, omit_defaults=True):
     #: The exception's arguments, if the codec carries them.
     args: list[Any] | None = None
     traceback: str = ""
+    #: The handler's, for the caller.
+    metadata: dict[str, Any] | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -78,9 +133,10 @@ class Rejected(Exception):
         self.kind: FailureKind = kind
 
 
-def encode_failure(error: BaseException, max_frame: int) -> bytes:
+def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str | bytes] | None = None) -> bytes:
     """The body of a FAILURE for an exception, small enough for any frame."""
-    failure = _describe(error)
+    failure = describe_failure(error)
+    failure.metadata = metadata or None
     for smaller in (failure, msgspec.structs.replace(failure, args=None)):
         try:
             body = _encoder.encode(smaller)
@@ -92,7 +148,8 @@ def encode_failure(error: BaseException, max_frame: int) -> bytes:
     return _encoder.encode(least)
 
 
-def _describe(error: BaseException) -> Failure:
+def describe_failure(error: BaseException) -> Failure:
+    """What to tell the caller of an exception."""
     if isinstance(error, Rejected):
         return Failure(error.kind, _cut(str(error)))
     kind_of = type(error)
@@ -140,11 +197,21 @@ def _cut(text: str, limit: int = _MAX_TEXT) -> str:
 
 
 def decode_failure(body: bytes) -> errors.ShmrpcError:
-    """The exception to raise at the caller; RemoteProtocolError for a body that cannot be read."""
+    """The exception to raise at the caller; a DecodeError for a body that cannot be read."""
+    failure = read_failure(body)
+    return failure if isinstance(failure, errors.ShmrpcError) else failure_error(failure)
+
+
+def read_failure(body: bytes) -> Failure | errors.DecodeError:
+    """The failure in a body, or the error that says why there is none."""
     try:
-        failure = _decoder.decode(body)
+        return _decoder.decode(body)
     except UNREADABLE as error:
         return errors.DecodeError(f"the call failed, and why cannot be read: {error}")
+
+
+def failure_error(failure: Failure) -> errors.ShmrpcError:
+    """The exception that a failure is at the caller."""
     if failure.kind == "raised":
         return errors.remote_error(
             failure.message,
@@ -153,4 +220,23 @@ def decode_failure(body: bytes) -> errors.ShmrpcError:
             args=failure.args,
             remote_traceback=failure.traceback,
         )
+    if failure.kind == "draining":
+        return errors.ServiceUnavailable(failure.message)
     return _KINDS[failure.kind](failure.message)
+
+
+_credit = msgspec.msgpack.Decoder(int)
+
+
+def encode_credit(size: int) -> bytes:
+    """The body of a CREDIT."""
+    return _encoder.encode(size)
+
+
+def decode_credit(body: bytes) -> int | None:
+    """Bytes; None for a body that is no CREDIT's."""
+    try:
+        size = _credit.decode(body)
+    except UNREADABLE:
+        return None
+    return size if 0 < size <= MAX_MAX_FRAME else None

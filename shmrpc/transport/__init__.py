@@ -6,6 +6,7 @@ There is one transport today, :mod:`shmrpc.transport.shm`. Nothing above this li
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from shmrpc.errors import ShmrpcError
 
@@ -13,5 +14,15 @@ from shmrpc.errors import ShmrpcError
 Frame = tuple[int, int, bytes]
 #: A frame has come.
 OnFrame = Callable[[int, int, bytes], None]
-#: The connection is over, and why.
-OnLost = Callable[[ShmrpcError], None]
+
+
+class End(NamedTuple):
+    """Why a connection is over."""
+
+    error: ShmrpcError
+    #: The highest id of a call that the server took, if it said so. Later ones were not executed.
+    reached: int | None = None
+
+
+#: The connection is over.
+OnEnd = Callable[[End], None]

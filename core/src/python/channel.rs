@@ -362,6 +362,23 @@ impl Channel {
         }
     }
 
+    /// A thread that waits here wakes, with nothing in its hands.
+    fn interrupt(&self) {
+        if let Ok(channel) = self.open() {
+            channel.interrupt();
+        }
+    }
+
+    /// Whether frames are kept for want of room.
+    fn is_stalled(&self) -> bool {
+        self.open().is_ok_and(|channel| channel.is_stalled())
+    }
+
+    /// The highest id of a frame that was taken from this channel; 0 before the first, and once it is closed.
+    fn reached(&self) -> u64 {
+        self.open().map_or(0, |channel| channel.receiver().reached())
+    }
+
     /// Nothing is sent any more, and a thread that waits here wakes.
     fn close(&self) {
         let inner = self

@@ -11,7 +11,7 @@ from typing import Final
 
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
-from shmrpc.transport import Frame
+from shmrpc.transport import End, Frame
 from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
 
@@ -19,14 +19,16 @@ from shmrpc.transport.shm.farewell import explain
 LIFE_CHECK: Final = 0.1
 
 
-def connect(service: str, timeout: float, settings: handshake.Settings) -> ThreadConnection:
-    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear."""
+def connect(service: str, timeout: float | None, settings: handshake.Settings) -> ThreadConnection:
+    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
     patience = rendezvous.Patience(service, timeout)
     while True:
         dialled = rendezvous.dial(service)
         if dialled is not None:
-            with contextlib.suppress(ConnectionLost):  # It was just going, or it is just coming.
+            try:
                 return _handshake(dialled, settings)
+            except ConnectionLost as error:  # It was just going, or it is just coming.
+                patience.note(error)
         time.sleep(patience.pause())
 
 
@@ -62,6 +64,14 @@ def ask(dialled: socket.socket, packet: bytes) -> handshake.Packet:
     return data, descriptors
 
 
+class Ended(Exception):
+    """The connection is over."""
+
+    def __init__(self, end: End) -> None:
+        super().__init__(str(end.error))
+        self.end = end
+
+
 class ThreadConnection:
     """A connection that waits in threads."""
 
@@ -69,13 +79,19 @@ class ThreadConnection:
         self.service = established.service
         self.pid = established.pid
         self.max_frame = established.max_frame
+        self.uid = rendezvous.peer_credentials(dialled)[1]
         self.endpoints = established.endpoints
+        self.shapes = established.shapes
+        #: The server has said that it takes no new calls.
+        self.draining = False
         self.exchange = established.channel.exchange
         self.send = established.channel.send
         self.receive = established.channel.receive
         self.lead = established.channel.lead
         self.unlead = established.channel.unlead
         self.last = established.channel.last
+        self.interrupt = established.channel.interrupt
+        self.is_stalled = established.channel.is_stalled
         self._channel = established.channel
         self._eventfd = established.eventfd
         self._control = dialled
@@ -85,24 +101,39 @@ class ThreadConnection:
         self._poll.register(dialled, select.POLLIN)
         fork.close_in_child(self)
 
-    def wait(self) -> Frame | None:
-        """Sleeps until a frame is there; the frame, or None after a while without one.
+    def wait(self, limit: float = LIFE_CHECK) -> Frame | None:
+        """Sleeps until a frame is there; the frame, or None after ``limit`` seconds or an interruption.
 
-        Raises ConnectionLost or RemoteProtocolError at the end of the connection.
+        Raises Ended at the end of the connection.
         """
-        frame = self._channel.wait(LIFE_CHECK)
+        frame = self._channel.wait(min(limit, LIFE_CHECK))
         if frame is None and self._open and self._poll.poll(0):
             frame = self.receive()  # What the server had answered before it went is still good.
             if frame is None:
-                raise self._lost()
+                self._hear()
         return frame
 
-    def _lost(self) -> ShmrpcError:
+    def _hear(self) -> None:
+        """The server has said something, or nothing ever again."""
         try:
             packet = self._control.recv(control.MAX_MESSAGE)
-        except (BlockingIOError, ConnectionResetError, ValueError):
+        except BlockingIOError:
+            return
+        except (ConnectionResetError, ValueError):
             packet = b""
-        return explain(packet, f"server of {self.service!r}", self.pid)
+        end = explain(packet, f"server of {self.service!r}", self.pid)
+        if end is not None:
+            raise Ended(end)
+        self.draining = True
+
+    def is_over(self) -> bool:
+        """Whether the server has closed the connection."""
+        try:
+            if self._open and self._poll.poll(0):
+                self._hear()
+        except Ended:
+            return True
+        return not self._open
 
     def fault(self, error: Exception) -> ShmrpcError:
         """The server broke the rules: says so, and closes. The error to raise."""

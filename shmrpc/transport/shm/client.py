@@ -6,23 +6,26 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import Callable, Sized
 
 from shmrpc import _core
-from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
+from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
 from shmrpc.protocol import control
-from shmrpc.transport import Frame, OnFrame, OnLost
+from shmrpc.transport import End, Frame, OnEnd, OnFrame
 from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
 
 
-async def connect(service: str, timeout: float, settings: handshake.Settings) -> LoopConnection:
-    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear."""
+async def connect(service: str, timeout: float | None, settings: handshake.Settings) -> LoopConnection:
+    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
     patience = rendezvous.Patience(service, timeout)
     while True:
         dialled = rendezvous.dial(service)
         if dialled is not None:
-            with contextlib.suppress(ConnectionLost):  # It was just going, or it is just coming.
+            try:
                 return await _handshake(dialled, settings)
+            except ConnectionLost as error:  # It was just going, or it is just coming.
+                patience.note(error)
         await asyncio.sleep(patience.pause())
 
 
@@ -72,8 +75,11 @@ class LoopConnection:
         self.service = established.service
         self.pid = established.pid
         self.max_frame = established.max_frame
+        self.uid = rendezvous.peer_credentials(dialled)[1]
         self.endpoints = established.endpoints
+        self.shapes = established.shapes
         self.exchange = established.channel.exchange
+        self.send = established.channel.send
         self.park = established.channel.park
         self.unpark = established.channel.unpark
         self._channel = established.channel
@@ -81,12 +87,20 @@ class LoopConnection:
         self._control = dialled
         self._loop = asyncio.get_running_loop()
         self._open = True
+        #: Those who wait for room to send.
+        self._room: list[asyncio.Future[None]] = []
         fork.close_in_child(self)
 
-    def start(self, on_frame: OnFrame, on_lost: OnLost) -> None:
-        """From now on frames that nobody exchanged come to ``on_frame``, and the end to ``on_lost``."""
+    def start(self, pending: Sized, on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]) -> None:
+        """From now on frames that nobody exchanged come to ``on_frame``, and the end to ``on_end``.
+
+        ``pending``: not empty while frames are waited for. ``on_go_away`` is called when the server says that
+        it takes no new calls.
+        """
+        self._pending = pending
         self._on_frame = on_frame
-        self._on_lost = on_lost
+        self._on_end = on_end
+        self._on_go_away = on_go_away
         self._loop.add_reader(self._eventfd, self._on_bell)
         self._loop.add_reader(self._control, self._on_control)
 
@@ -106,7 +120,31 @@ class LoopConnection:
             self.fault(error)
         else:
             # Whoever rang took our announcement; others may still be waiting.
+            if self._pending or self._room:
+                self.listen()
+            self._wake_senders()
+
+    async def room(self) -> None:
+        """Waits until all that was sent has found room. Raises what the end of the connection raises."""
+        while self._open and self._channel.is_stalled():
+            waiter = self._loop.create_future()
+            self._room.append(waiter)
             self.listen()
+            await waiter
+
+    def _wake_senders(self) -> None:
+        if self._room and not (self._open and self._channel.is_stalled()):
+            waiters, self._room = self._room, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def pull(self) -> None:
+        """Takes what is there, without a wait."""
+        try:
+            self._drain()
+        except _core.ChannelError as error:
+            self.fault(error)
 
     def _drain(self) -> None:
         receive = self._channel.receive
@@ -121,21 +159,25 @@ class LoopConnection:
             return
         except ConnectionResetError:
             packet = b""
+        end = explain(packet, f"server of {self.service!r}", self.pid)
+        if end is None:
+            self._on_go_away()
+            return
         # What the server had answered before it went is still good.
         with contextlib.suppress(_core.ChannelError):
             self._drain()
-        self._lose(explain(packet, f"server of {self.service!r}", self.pid))
+        self._lose(end)
 
     def fault(self, error: Exception) -> None:
         """The server broke the rules: says so, and closes."""
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
-        self._lose(RemoteProtocolError(f"the server of {self.service!r} (process {self.pid}): {error}"))
+        self._lose(End(RemoteProtocolError(f"the server of {self.service!r} (process {self.pid}): {error}")))
 
-    def _lose(self, error: ShmrpcError) -> None:
+    def _lose(self, end: End) -> None:
         if self._open:
             self.close()
-            self._on_lost(error)
+            self._on_end(end)
 
     def close(self) -> None:
         """Closes the connection. Again: nothing."""
@@ -145,6 +187,7 @@ class LoopConnection:
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
             self.abandon()
+            self._wake_senders()
 
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""

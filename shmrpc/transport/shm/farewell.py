@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
+from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.protocol import control
+from shmrpc.transport import End
 
 
-def explain(packet: bytes, peer: str, pid: int) -> ShmrpcError:
-    """The error for the last packet of a peer: its goodbye, none at all, or something that it must not send."""
+def explain(packet: bytes, peer: str, pid: int) -> End | None:
+    """What the last packet of a peer means: its goodbye, none at all, or something that it must not send.
+
+    None if it is not the last one: the peer only says that it is about to go.
+    """
     if not packet:
-        return ConnectionLost(f"the {peer} (process {pid}) is gone: it died, or was killed")
+        return End(ConnectionLost(f"the {peer} (process {pid}) is gone: it died, or was killed"))
     try:
         message = control.decode(packet)
     except RemoteProtocolError as error:
-        return error
+        return End(error)
+    if isinstance(message, control.GoAway):
+        return None
     if not isinstance(message, control.Goodbye):
         kind = type(message).__name__.lower()
-        return RemoteProtocolError(f"the {peer} (process {pid}) sent {kind!r} on an established connection")
+        return End(RemoteProtocolError(f"the {peer} (process {pid}) sent {kind!r} on an established connection"))
     if message.fault:
-        return RemoteProtocolError(f"the {peer} (process {pid}) found a fault of ours: {message.reason}")
-    return ConnectionLost(f"the {peer} (process {pid}) closed the connection: {message.reason}")
+        return End(RemoteProtocolError(f"the {peer} (process {pid}) found a fault of ours: {message.reason}"))
+    lost = ConnectionLost(f"the {peer} (process {pid}) closed the connection: {message.reason}")
+    return End(lost, message.reached)

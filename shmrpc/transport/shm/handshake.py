@@ -15,7 +15,7 @@ import msgspec
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
 from shmrpc.protocol import control
-from shmrpc.protocol.frames import MIN_MAX_FRAME
+from shmrpc.protocol.frames import MIN_MAX_FRAME, Shape
 from shmrpc.transport.shm.segment import NewSegment, open_segment
 
 #: A packet and the descriptors that ride along.
@@ -35,6 +35,17 @@ class Settings:
 
 
 @dataclasses.dataclass
+class Offer:
+    """What a server offers: a service, and its endpoints."""
+
+    service: str
+    #: their names; the place in this list is the number
+    endpoints: list[str]
+    #: by number, those that stream on any side
+    shapes: dict[int, Shape]
+
+
+@dataclasses.dataclass
 class Established:
     """What a side has after the handshake."""
 
@@ -45,6 +56,11 @@ class Established:
     pid: int
     max_frame: int
     endpoints: list[str]
+    shapes: dict[int, Shape]
+
+
+class NotNow(ConnectionLost):
+    """The server cannot take a client at this moment; it, or another one, may in a while."""
 
 
 def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
@@ -69,7 +85,9 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
         channel.close()
         os.close(eventfd)
         raise
-    return Established(channel, eventfd, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints)
+    return Established(
+        channel, eventfd, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints, welcome.shapes
+    )
 
 
 def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings: Settings) -> _core.Channel:
@@ -98,16 +116,14 @@ def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings
         os.close(segment)
 
 
-def server_side(
-    hello: control.Hello, service: str, endpoints: list[str], settings: Settings
-) -> Generator[Packet, Packet, Established]:
+def server_side(hello: control.Hello, offer: Offer, settings: Settings) -> Generator[Packet, Packet, Established]:
     """The server's part, from the client's hello on. It ends with ``ready`` still to be sent."""
     if hello.version != control.VERSION:
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
     if hello.max_frame < MIN_MAX_FRAME:
         raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, less than {MIN_MAX_FRAME}")
     max_frame = min(hello.max_frame, settings.max_frame)
-    segment = NewSegment(service)
+    segment = NewSegment(offer.service)
     eventfds: list[int] = []
     try:
         eventfds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2)]
@@ -125,7 +141,14 @@ def server_side(
             spin=settings.spin,
         )
         welcome = control.Welcome(
-            service, os.getpid(), segment.name, segment.capacity, segment.semaphores, max_frame, endpoints
+            offer.service,
+            os.getpid(),
+            segment.name,
+            segment.capacity,
+            segment.semaphores,
+            max_frame,
+            offer.endpoints,
+            offer.shapes,
         )
         packet, descriptors = yield control.encode(welcome), eventfds
         _close_all(descriptors)
@@ -136,7 +159,7 @@ def server_side(
     finally:
         segment.unlink()
     os.close(eventfds[1])
-    return Established(channel, eventfds[0], service, 0, max_frame, endpoints)
+    return Established(channel, eventfds[0], offer.service, 0, max_frame, offer.endpoints, offer.shapes)
 
 
 def _close_all(descriptors: Sequence[int]) -> None:
@@ -153,6 +176,8 @@ def _expect(packet: bytes, kind: type[_M]) -> _M:
         raise ConnectionLost("the peer closed the connection during the handshake")
     message = control.decode(packet)
     if isinstance(message, control.Refuse):
+        if message.try_again:
+            raise NotNow(message.reason)
         raise ServiceUnavailable(f"the server refused the connection: {message.reason}")
     if not isinstance(message, kind):
         raise RemoteProtocolError(f"expected {kind.__name__.lower()}, got {type(message).__name__.lower()}")

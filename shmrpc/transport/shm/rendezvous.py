@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import stat
@@ -21,6 +22,7 @@ _BACKLOG: Final = 512
 #: Seconds between two looks for a server that is not there yet: the first, and the longest.
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
+_LONGEST_PAUSE_FOR_EVER: Final = 0.25
 #: A clean-up holds the lock for moments while it looks. Seconds between two tries.
 _LOCK_TRIES: Final = 10
 _LOCK_PAUSE: Final = 0.01
@@ -161,23 +163,29 @@ def dial(service: str) -> socket.socket | None:
 
 
 class Patience:
-    """How long a client looks again for a server that is not there yet: up to ``timeout`` seconds."""
+    """How long a client looks again for a server that is not there yet: up to ``timeout`` seconds, None: for ever."""
 
-    def __init__(self, service: str, timeout: float) -> None:
+    def __init__(self, service: str, timeout: float | None) -> None:
         self._service = check_name(service)
         self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
+        self._deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         self._pause = _FIRST_PAUSE
+        self._longest = _LONGEST_PAUSE if timeout is not None else _LONGEST_PAUSE_FOR_EVER
+        self._reason = ""
+
+    def note(self, error: Exception) -> None:
+        """There is a server, but it cannot take a client now."""
+        self._reason = f"the last one that was there said: {error}"
 
     def pause(self) -> float:
         """Seconds until the next look; ServiceUnavailable if the time is over."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             raise ServiceUnavailable(
-                f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {runtime_directory()}). "
-                f"Start it with: shmrpc serve MODULE:{self._service}"
+                f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {runtime_directory()}); "
+                f"{self._reason or f'start it with: shmrpc serve MODULE:{self._service}'}"
             )
-        pause, self._pause = self._pause, min(self._pause * 2, _LONGEST_PAUSE)
+        pause, self._pause = self._pause, min(self._pause * 2, self._longest)
         return min(pause, remaining)
 
 

@@ -14,8 +14,10 @@ from typing import Any, Final, Protocol
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
+from shmrpc.protocol.frames import Shape
 from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
+from shmrpc.transport.shm.inbox import Inbox
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -26,11 +28,11 @@ ACCEPT_PAUSE: Final = 1.0
 class Handler(Protocol):
     """What a listener needs of the layer above."""
 
-    def pump(self) -> None:
-        """Frames are there, or may be: takes them from the inbox until there are no more."""
+    def connected(self, peer: Peer, /) -> Any:
+        """A client has come; what stands for it in the inbox, and is given to :meth:`lost`."""
         ...
 
-    def lost(self, peer: Peer, error: ShmrpcError) -> None:
+    def lost(self, key: Any, error: ShmrpcError, /) -> None:
         """A client is gone; what was under way for it is for nobody."""
         ...
 
@@ -44,8 +46,8 @@ class Peer:
         self.channel: _core.Channel | None = None
         #: Bytes of the largest body.
         self.max_frame = 0
-        #: Suspended handlers of this client, for the layer above.
-        self.tasks: set[asyncio.Task[Any]] = set()
+        #: What stands for it in the layer above.
+        self.key: Any = None
         self._listener = listener
         self._control = control_socket
         self._steps: Generator[handshake.Packet, handshake.Packet, handshake.Established] | None = None
@@ -72,8 +74,19 @@ class Peer:
 
     def close(self, reason: str) -> None:
         """Says goodbye and closes."""
-        self._say(control.Goodbye(reason))
+        reached = self.channel.reached() if self.channel is not None else None
+        self._say(control.Goodbye(reason, reached=reached))
         self.abandon(closing=True)
+
+    def go_away(self) -> None:
+        """Tells the client to go elsewhere with its next call."""
+        if self.channel is not None:
+            self._say(control.GoAway())
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether frames wait for the client to read."""
+        return self.channel is not None and self.channel.is_stalled()
 
     def _on_control(self) -> None:
         try:
@@ -86,13 +99,17 @@ class Peer:
             if self.channel is not None or not packet:
                 for descriptor in descriptors:
                     os.close(descriptor)
-                self._end(explain(packet, "client", self.pid))
+                end = explain(packet, "client", self.pid)
+                self._end(end.error if end else RemoteProtocolError(f"client process {self.pid} sent 'goaway'"))
             else:
                 self._step(packet, descriptors)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             logger.warning("client process %d was refused: %s", self.pid, error)
-            self._say(control.Refuse(str(error)))
-            self.abandon(closing=True)
+            self._refuse(str(error))
+
+    def _refuse(self, reason: str, *, try_again: bool = False) -> None:
+        self._say(control.Refuse(reason, try_again))
+        self.abandon(closing=True)
 
     def _step(self, packet: bytes, descriptors: Sequence[int]) -> None:
         """One step of the handshake."""
@@ -106,7 +123,10 @@ class Peer:
                 return
             if not isinstance(hello, control.Hello):
                 raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
-            self._steps = self._listener.begin(hello)
+            if self._listener.health != "serving":
+                self._refuse(f"the server is {self._listener.health}", try_again=True)
+                return
+            self._steps = self._listener.begin_handshake(hello)
             welcome, eventfds = next(self._steps)
             socket.send_fds(self._control, [welcome], eventfds)
             return
@@ -121,14 +141,15 @@ class Peer:
         self.channel = established.channel
         self.max_frame = established.max_frame
         self._eventfd = established.eventfd
-        self._index = self._listener.inbox.add(established.channel, self)
+        self.key = self._listener.connected(self)
+        self._index = self._listener.inbox.poller.add(established.channel, self.key)
         self._loop.add_reader(self._eventfd, self._on_bell)
         self._say(control.Ready())
-        self._listener.established(self)
+        self._listener.inbox.pump()  # It may have called already.
 
     def _on_bell(self) -> None:
-        self._listener.inbox.wake(self._index)
-        self._listener.pump()
+        self._listener.inbox.poller.wake(self._index)
+        self._listener.inbox.pump()
 
     def _on_timeout(self) -> None:
         logger.warning("client process %d did not finish the handshake in time", self.pid)
@@ -156,7 +177,7 @@ class Peer:
             self._loop.remove_reader(self._control)
             if self._eventfd >= 0:
                 self._loop.remove_reader(self._eventfd)
-                self._listener.inbox.remove(self._index)
+                self._listener.inbox.poller.remove(self._index)
             if self._steps is not None:
                 self._steps.close()
             self._listener.forget(self)
@@ -168,26 +189,51 @@ class Peer:
 
 
 class Listener:
-    """Serves one name: whoever comes gets a segment, and their frames come to the handler."""
+    """Serves one name: whoever comes gets a segment, and their frames come to the inbox."""
 
-    def __init__(self, service: str, endpoints: list[str], settings: handshake.Settings, handler: Handler) -> None:
-        self.inbox = _core.Poller(spin=settings.spin)
-        self._service = service
-        self._endpoints = endpoints
-        self._settings = settings
-        self._handler = handler
+    def __init__(
+        self,
+        service: str,
+        endpoints: list[str],
+        shapes: dict[int, Shape],
+        settings: handshake.Settings,
+        inbox: Inbox,
+        *,
+        claim: bool,
+    ) -> None:
+        self.service = service
+        self.health: control.Health = "starting"
+        self.inbox = inbox
         self.peers: set[Peer] = set()
-        _check_endpoints(service, endpoints)
-        self._claim = rendezvous.Claim(service)
+        self._offer = handshake.Offer(service, endpoints, shapes)
+        self._settings = settings
+        self._handler: Handler | None = None
+        _check_offer(self._offer)
+        self._claim = rendezvous.Claim(service) if claim else None
         self._started = time.monotonic()
         self._loop = asyncio.get_running_loop()
-        self._again: asyncio.Handle | None = None
         self._resume: asyncio.TimerHandle | None = None
         try:
             self._accept()
         except BaseException:
-            self._claim.release()
+            self.close("it could not start")
             raise
+
+    def begin(self, handler: Handler) -> None:
+        """Serves, from now on."""
+        self._handler = handler
+        self.health = "serving"
+
+    def drain(self) -> None:
+        """Tells everybody to go elsewhere, and takes nobody new. The name is kept until the end."""
+        self.health = "draining"
+        for peer in self.peers:
+            peer.go_away()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether frames wait for clients to read."""
+        return any(peer.is_stalled for peer in self.peers)
 
     @property
     def connections(self) -> int:
@@ -197,48 +243,48 @@ class Listener:
     def report(self) -> control.Report:
         """What ``shmrpc ls`` prints."""
         uptime = time.monotonic() - self._started
-        return control.Report(self._service, os.getpid(), uptime, self._endpoints, self.connections)
+        return control.Report(self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health)
 
-    def begin(self, hello: control.Hello) -> Generator[handshake.Packet, handshake.Packet, handshake.Established]:
+    def begin_handshake(
+        self, hello: control.Hello
+    ) -> Generator[handshake.Packet, handshake.Packet, handshake.Established]:
         """The handshake of one client."""
-        return handshake.server_side(hello, self._service, self._endpoints, self._settings)
+        return handshake.server_side(hello, self._offer, self._settings)
 
-    def established(self, peer: Peer) -> None:
-        """A client's handshake is over: it may have called already."""
+    def connected(self, peer: Peer) -> Any:
+        """A client's handshake is over; its key for the inbox."""
+        assert self._handler is not None
         logger.debug("client process %d connected", peer.pid)
-        self.pump()
+        return self._handler.connected(peer)
 
     def lost(self, peer: Peer, error: ShmrpcError) -> None:
         """A client is gone."""
         level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
         logger.log(level, "%s", error)
-        self._handler.lost(peer, error)
+        if self._handler is not None:
+            self._handler.lost(peer.key, error)
 
     def forget(self, peer: Peer) -> None:
         """A client's descriptors are closed."""
         self.peers.discard(peer)
 
-    def pump(self) -> None:
-        """Lets the handler take frames; then rests until a bell rings, or for one turn of the loop."""
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-        try:
-            self._handler.pump()
-        finally:  # Even if an endpoint wants the program to exit: until it does, others are served.
-            if not self.inbox.rest():
-                self.pump_soon()
-
-    def pump_soon(self) -> None:
-        """Pumps on the next turn of the loop."""
-        if self._again is None:
-            self._again = self._loop.call_soon(self.pump)
+    def adopt(self, accepted: socket.socket) -> None:
+        """Serves whoever is at the other end of a control socket, if it may be served."""
+        pid, uid = rendezvous.peer_credentials(accepted)
+        if uid not in (0, os.geteuid()):
+            logger.warning("process %d of uid %d was refused: not our user", pid, uid)
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        self.peers.add(Peer(self, accepted))
 
     def _accept(self) -> None:
         self._resume = None
-        self._loop.add_reader(self._claim.socket, self._on_client)
+        if self._claim is not None:
+            self._loop.add_reader(self._claim.socket, self._on_client)
 
     def _on_client(self) -> None:
+        assert self._claim is not None
         while True:
             try:
                 accepted, _ = self._claim.socket.accept()
@@ -249,30 +295,25 @@ class Listener:
                 self._loop.remove_reader(self._claim.socket)
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
                 return
-            pid, uid = rendezvous.peer_credentials(accepted)
-            if uid not in (0, os.geteuid()):
-                logger.warning("process %d of uid %d was refused: not our user", pid, uid)
-                accepted.close()
-                continue
-            accepted.setblocking(False)
-            self.peers.add(Peer(self, accepted))
+            self.adopt(accepted)
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
-        self._loop.remove_reader(self._claim.socket)
-        for handle in (self._again, self._resume):
-            if handle is not None:
-                handle.cancel()
-        self._claim.release()
+        if self._resume is not None:
+            self._resume.cancel()
+        if self._claim is not None:
+            self._loop.remove_reader(self._claim.socket)
+            self._claim.release()
         for peer in list(self.peers):
             peer.close(reason)
 
 
-def _check_endpoints(service: str, endpoints: list[str]) -> None:
-    """ValueError if the names do not fit into a welcome."""
-    size = len(control.encode(control.Report(service, 0, 0.0, endpoints, 0)))
+def _check_offer(offer: handshake.Offer) -> None:
+    """ValueError if it does not fit into a welcome."""
+    welcome = control.Welcome(offer.service, 0, "", 0, ("", ""), 0, offer.endpoints, offer.shapes)
+    size = len(control.encode(welcome))
     if size > control.MAX_MESSAGE - 1024:
         raise ValueError(
-            f"service {service!r}: the names of its {len(endpoints)} endpoints take {size:,} bytes, over the "
-            f"{control.MAX_MESSAGE - 1024:,} of a message; split it into several services"
+            f"service {offer.service!r}: the names of its {len(offer.endpoints)} endpoints take {size:,} bytes, over "
+            f"the {control.MAX_MESSAGE - 1024:,} of a message; split it into several services"
         )

@@ -1,0 +1,111 @@
+"""Many calls in one frame: how they are read, run, and answered. A failure is its own call's alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from shmrpc.engine import Encoded, Engine
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import UNREADABLE, Codec
+from shmrpc.protocol.frames import Failure, Header, Rejected
+from shmrpc.signature import Signature
+from shmrpc.streams import SLICE
+
+#: The results in order, None for the failed ones, and these by their place.
+Outcomes = tuple[list[Any], dict[int, Failure]]
+#: Calls between two looks at the clock.
+_CALLS_PER_LOOK: Final = 16
+
+_mixed = msgspec.msgpack.Decoder(tuple[Header, list[Any]])
+_loose = msgspec.msgpack.Decoder(tuple[Header, list[list[Any]]])
+
+
+def reader(signature: Signature, codec: Codec) -> Callable[[bytes], tuple[Header, Sequence[Any]]]:
+    """Reads the header and each call's arguments; in the place of those that do not fit stands the rejection."""
+    validate = signature.validator()
+    kinds = signature.positional_types
+    decode = codec.decoder(tuple[Header, list[tuple.__class_getitem__(kinds)]])  # type: ignore[misc]
+
+    def checked(args: list[Any]) -> Sequence[Any] | Rejected:
+        try:
+            positional, keywords = validate(args, {})
+            assert not keywords
+        except Rejected as error:
+            return error
+        return positional
+
+    def read(body: bytes) -> tuple[Header, Sequence[Any]]:
+        try:
+            return decode(body)  # type: ignore[no-any-return]
+        except UNREADABLE:  # Not all have the most arguments, or some do not fit.
+            pass
+        try:
+            header, calls = _loose.decode(body)
+        except UNREADABLE as error:
+            raise signature.unreadable(error) from None
+        return header, [checked(args) for args in calls]
+
+    return read
+
+
+def mixed_reader(service: str, codec: Codec) -> Callable[[bytes], tuple[Header, Sequence[Any]]]:
+    """Reads the header and the calls of several endpoints, which are still to be checked."""
+
+    def read(body: bytes) -> tuple[Header, Sequence[Any]]:
+        try:
+            return _mixed.decode(body)
+        except UNREADABLE as error:
+            raise Rejected("arguments", f"{service}: the batch cannot be read: {error}") from None
+
+    return read
+
+
+async def call_each(function: Callable[..., Any], calls: Sequence[Any]) -> Outcomes:
+    """Calls a plain function with each of the arguments; the loop has its turn now and then."""
+    results: list[Any] = []
+    failures: dict[int, Failure] = {}
+    looks, slice_end = 0, time.monotonic() + SLICE
+    for args in calls:
+        try:
+            if type(args) is Rejected:
+                raise args
+            results.append(function(*args))
+        except Exception as error:
+            failures[len(results)] = frames.describe_failure(error)
+            results.append(None)
+        looks += 1
+        if looks == _CALLS_PER_LOOK:
+            looks = 0
+            if time.monotonic() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = time.monotonic() + SLICE
+    return results, failures
+
+
+def sorted_out(results: list[Any]) -> Outcomes:
+    """Results and exceptions apart."""
+    failures: dict[int, Failure] = {}
+    for index, result in enumerate(results):
+        if isinstance(result, BaseException):
+            failures[index] = frames.describe_failure(result)
+            results[index] = None
+    return results, failures
+
+
+def encode_outcomes(engine: Engine, results: list[Any], failures: dict[int, Failure]) -> Encoded:
+    """The body of the answer. A result that cannot be carried is a failure of its own."""
+    try:
+        return Encoded(engine.codec.encode((results, failures)))
+    except Exception:
+        for index, result in enumerate(results):
+            try:
+                engine.encode_result(f"call {index} of the batch", result)
+            except Rejected as error:
+                results[index] = None
+                failures[index] = frames.describe_failure(error)
+    return Encoded(engine.codec.encode((results, failures)))

@@ -1,0 +1,94 @@
+"""A client at the server's side, and the calls of its that are under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from shmrpc.call import Call
+from shmrpc.streams import Incoming, Outgoing
+
+#: Runs one request; the body of the result, or None if the answer comes later.
+RunRequest = Callable[[bytes, "Caller", int], bytes | None]
+
+
+class Peer(Protocol):
+    """What calls need of a connection at the server's side."""
+
+    pid: int
+    uid: int
+    max_frame: int
+
+    def send(self, opcode: int, call_id: int, body: bytes, /) -> None:
+        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        ...
+
+    def fault(self, reason: str, /) -> None:
+        """The client broke the rules: ends the connection."""
+        ...
+
+
+class Underway:
+    """A call whose handler is suspended, or is a stream."""
+
+    __slots__ = ("call", "caller", "expired", "inputs", "one_way", "outgoing", "silent", "task")
+
+    def __init__(self, caller: Caller, call: Call, *, one_way: bool = False) -> None:
+        self.caller = caller
+        self.call = call
+        #: Nobody ever waits for an answer.
+        self.one_way = one_way
+        #: Nobody waits for one any more.
+        self.silent = one_way
+        #: Its deadline has passed.
+        self.expired = False
+        self.task: asyncio.Task[object] | None = None
+        self.inputs: list[Incoming] = []
+        self.outgoing: Outgoing | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it lasts for as long as somebody wants it, rather than for as long as it takes."""
+        return self.outgoing is not None or bool(self.inputs)
+
+
+class Caller:
+    """A client, as its calls see it. It is what :class:`shmrpc.call.Party` describes."""
+
+    __slots__ = (
+        "calls",
+        "channel",
+        "max_frame",
+        "names",
+        "peer",
+        "pid",
+        "run_of",
+        "send",
+        "service",
+        "state",
+        "uid",
+        "waiting",
+    )
+
+    def __init__(
+        self, peer: Peer, service: str, names: list[str], state: object, run_of: Callable[[int], RunRequest]
+    ) -> None:
+        self.peer = peer
+        #: For who pumps many: the way of the plain answer.
+        self.channel: Any = None
+        self.pid, self.uid, self.max_frame = peer.pid, peer.uid, peer.max_frame
+        self.send = peer.send
+        self.service = service
+        self.state = state
+        #: The endpoints' names, by number.
+        self.names = names
+        #: What runs a request with this opcode.
+        self.run_of = run_of
+        #: By call id: what is under way, and what waits to begin, in order.
+        self.calls: dict[int, Underway] = {}
+        self.waiting: dict[int, tuple[RunRequest, bytes]] = {}
+
+    def endpoint_name(self, opcode: int) -> str:
+        """Name of the endpoint that a request's opcode means."""
+        return self.names[opcode >> 8]

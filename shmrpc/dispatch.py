@@ -1,0 +1,413 @@
+"""One service of a server: what runs each kind of request to each of its endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import msgspec
+
+from shmrpc import batches
+from shmrpc.call import Call, check_metadata, handled, inheriting
+from shmrpc.caller import Caller, Peer, RunRequest, Underway
+from shmrpc.describe import describe_service
+from shmrpc.eager import Suspended
+from shmrpc.engine import Encoded, Engine, expired, unencodable
+from shmrpc.interceptors import enter_all
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import UNREADABLE
+from shmrpc.protocol.frames import Header, Rejected, opcode
+from shmrpc.service import Endpoint, Service
+from shmrpc.signature import Arguments, Signature
+from shmrpc.streams import Incoming, Outgoing, received
+
+#: Opcode 0 is a result, which no client sends: the poller uses it to report a peer that broke the rules.
+_BROKEN: Final = frames.RESULT
+_NO_HEADER: Final = Header()
+#: Reads a request's body: header, positional arguments, keyword arguments.
+_Read = Callable[[bytes], tuple[Header, Sequence[Any], Mapping[str, Any]]]
+
+
+class Table(dict[int, RunRequest]):
+    """What runs a request, by opcode; ``missing`` runs those that are not in it."""
+
+    def __init__(self, entries: Mapping[int, RunRequest], missing: RunRequest) -> None:
+        super().__init__(entries)
+        self._missing = missing
+
+    def __missing__(self, opcode: int) -> RunRequest:
+        return self._missing
+
+
+class Dispatcher:
+    """Runs the requests to one service."""
+
+    def __init__(self, service: Service, engine: Engine, state: Any) -> None:
+        self.service = service
+        self.endpoints = list(service.endpoints.values())
+        self.state = state
+        self.engine = engine
+        control: dict[int, RunRequest] = {_BROKEN: _broken, **engine.control_table()}
+        for number in range(max((len(e.signature.inputs) for e in self.endpoints), default=0)):
+            control |= engine.input_table(number + 1)
+        requests: dict[int, RunRequest] = {
+            frames.DESCRIBE: self._describe,
+            opcode(frames.BATCH, frames.ANY): self._mixed(),
+        }
+        for number, endpoint in enumerate(self.endpoints):
+            requests |= self._requests(number, endpoint)
+        self._serving = Table(control | requests, self._unknown)
+        self._draining = Table(control, self._refuse)
+
+    def connected(self, peer: Peer) -> Caller:
+        """A client has come."""
+        names = [endpoint.name for endpoint in self.endpoints]
+        return Caller(peer, self.service.name, names, self.state, self._serving.__getitem__)
+
+    def drain(self, caller: Caller) -> None:
+        """From now on the caller's new calls are refused."""
+        caller.run_of = self._draining.__getitem__
+
+    def _requests(self, number: int, endpoint: Endpoint) -> dict[int, RunRequest]:
+        """Opcode and runner of each request to an endpoint."""
+        signature, codec = endpoint.signature, self.engine.codec
+        read_with = _reader_with(signature)
+        table = {
+            opcode(frames.CALL_WITH, number): self._general(endpoint, read_with),
+            opcode(frames.BATCH, number): self._batch(endpoint),
+        }
+        positional = signature.positional_decoder(codec)
+        keywords = signature.keyword_decoder(codec)
+        deadline = signature.deadline_decoder(codec)
+        plain = endpoint.run_in == "loop" and not signature.streams and not signature.inputs
+        if plain and not self.engine.interceptors:
+            make = self._coroutine if endpoint.is_coroutine else self._function
+            table |= {
+                opcode(frames.CALL, number): make(endpoint, endpoint.function, positional),
+                opcode(frames.CALL_KEYWORDS, number): make(endpoint, _spread(endpoint.function), _one(keywords)),
+                opcode(frames.CALL_DEADLINE, number): self._with_deadline(endpoint, deadline),
+            }
+        else:
+            table |= {
+                opcode(frames.CALL, number): self._general(endpoint, lambda body: (_NO_HEADER, positional(body), {})),
+                opcode(frames.CALL_KEYWORDS, number): self._general(
+                    endpoint, lambda body: (_NO_HEADER, *keywords(body))
+                ),
+                opcode(frames.CALL_DEADLINE, number): self._general(endpoint, _reader_deadline(deadline)),
+            }
+        return table
+
+    def _function(
+        self, endpoint: Endpoint, call: Callable[..., Any], decode: Callable[[bytes], Sequence[Any]]
+    ) -> RunRequest:
+        """The short way of a plain function: decode, call, encode."""
+        encode, kept, name = self.engine.codec.encode, self.engine.kept, endpoint.name
+
+        def run(body: bytes, caller: Caller, call_id: int) -> bytes:
+            kept[0] = result = call(*decode(body))
+            try:
+                return encode(result)
+            except Exception as error:
+                raise unencodable(name, result, error) from None
+
+        return run
+
+    def _coroutine(
+        self, endpoint: Endpoint, call: Callable[..., Any], decode: Callable[[bytes], Sequence[Any]]
+    ) -> RunRequest:
+        """The short way of an ``async def``, which often ends without suspending."""
+        engine, name = self.engine, endpoint.name
+        encode, kept, start, running, load = engine.codec.encode, engine.kept, engine.start, engine.running, engine.load
+
+        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
+            if load.is_full(caller):
+                load.wait(caller, call_id, run, body)
+                return None
+            running.frame = underway = Call(caller, name, call_id)
+            result = start(call(*decode(body)), underway)
+            if type(result) is Suspended:
+                engine.suspend(Underway(caller, underway), result.task)
+                return None
+            kept[0] = result
+            try:
+                return encode(result)
+            except Exception as error:
+                raise unencodable(name, result, error) from None
+
+        return run
+
+    def _with_deadline(self, endpoint: Endpoint, decode: Callable[[bytes], Sequence[Any]]) -> RunRequest:
+        """The short way of a call with a deadline and positional arguments."""
+        engine, name, function = self.engine, endpoint.name, endpoint.function
+        encode, kept, start, running, load = engine.codec.encode, engine.kept, engine.start, engine.running, engine.load
+        is_coroutine, clock = endpoint.is_coroutine, time.monotonic_ns
+
+        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
+            if is_coroutine and load.is_full(caller):
+                load.wait(caller, call_id, run, body)
+                return None
+            deadline, *args = decode(body)
+            if clock() >= deadline:
+                raise expired(name)
+            if not inheriting:
+                inheriting.append(True)
+            running.frame = underway = Call(caller, name, call_id, deadline)
+            result = function(*args)
+            if is_coroutine:
+                result = start(result, underway)
+                if type(result) is Suspended:
+                    engine.suspend(Underway(caller, underway), result.task)
+                    return None
+            kept[0] = result
+            try:
+                return encode(result)
+            except Exception as error:
+                raise unencodable(name, result, error) from None
+
+        return run
+
+    def _general(self, endpoint: Endpoint, read: _Read) -> RunRequest:
+        """The way of every other call: with metadata, streams, interceptors, or a place of its own."""
+        load = self.engine.load
+
+        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
+            if load.is_full(caller):
+                load.wait(caller, call_id, run, body)
+                return None
+            header, args, kwargs = read(body)
+            under = self._underway(endpoint.name, caller, call_id, header)
+            if endpoint.signature.inputs:
+                args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
+            if endpoint.signature.streams:
+                under.outgoing = Outgoing()
+            return self.engine.run(under, self._invoke(under, endpoint, args, kwargs))
+
+        return run
+
+    def _underway(self, name: str, caller: Caller, call_id: int, header: Header) -> Underway:
+        """The call that a header describes; the rejection if its time is over."""
+        if header.deadline is not None:
+            if time.monotonic_ns() >= header.deadline:
+                raise expired(name)
+            if not inheriting:
+                inheriting.append(True)
+        if header.metadata:
+            try:
+                check_metadata(header.metadata)
+            except TypeError as error:
+                raise Rejected("arguments", f"{name}(): {error}") from None
+        call = Call(caller, name, call_id, header.deadline, header.metadata)
+        self.engine.running.frame = call
+        return Underway(caller, call, one_way=header.one_way)
+
+    def _open_inputs(
+        self, under: Underway, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Arguments:
+        """Puts streams in the places of the parameters that take one."""
+        positional, keywords = list(args), dict(kwargs)
+        send, call_id = under.caller.send, under.call.id
+        for number, (name, place) in enumerate(signature.input_places.items(), 1):
+            credit, stop = opcode(frames.CREDIT, number), opcode(frames.STOP, number)
+            incoming = Incoming(
+                lambda size, credit=credit: send(credit, call_id, frames.encode_credit(size)),  # type: ignore[misc]
+                allowed=0,
+            )
+            stream = received(
+                incoming,
+                self._item_reader(signature, name),
+                functools.partial(send, stop, call_id, frames.NIL),
+            )
+            under.inputs.append(incoming)
+            if name in keywords:
+                keywords[name] = stream
+            elif 0 <= place < len(positional):
+                positional[place] = stream
+            else:  # It was left out, and has a default.
+                incoming.finish()
+                continue
+            incoming.open()
+        return positional, keywords
+
+    def _item_reader(self, signature: Signature, parameter: str) -> Callable[[bytes], Any]:
+        decode = self.engine.codec.decoder(signature.inputs[parameter])
+
+        def read(body: bytes) -> Any:
+            try:
+                return decode(body)
+            except UNREADABLE as error:
+                what = str(error)
+                raise Rejected(
+                    "arguments", f"{signature.name}(): an item of {parameter!r}: {what[0].lower()}{what[1:]}"
+                ) from None
+
+        return read
+
+    async def _invoke(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs a call inside the interceptors."""
+        interceptors = self.engine.interceptors
+        if not interceptors:
+            return await self._execute(under, endpoint, args, kwargs)
+        async with AsyncExitStack() as stack:
+            await enter_all(stack, interceptors, under.call)
+            return await self._execute(under, endpoint, args, kwargs)
+
+    async def _execute(
+        self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Runs a call where its endpoint wants it."""
+        function, executors = endpoint.function, self.engine.executors
+        if under.outgoing is not None:
+            items = function(*args, **kwargs)
+            if endpoint.run_in == "thread":
+                items = executors.iterate(items)
+            send = functools.partial(under.caller.send, frames.ITEM, under.call.id)
+            await under.outgoing.pump(items, self.engine.codec.encode, send)
+            return None
+        if endpoint.run_in == "thread":
+            return await executors.in_thread(function, args, kwargs)
+        if endpoint.run_in == "process":
+            return await executors.in_process(function, args, kwargs)
+        result = function(*args, **kwargs)
+        return await result if endpoint.is_coroutine else result
+
+    def _batch(self, endpoint: Endpoint) -> RunRequest:
+        """Many calls of one endpoint in one frame."""
+        read = batches.reader(endpoint.signature, self.engine.codec)
+        plain = (
+            endpoint.run_in == "loop"
+            and not endpoint.is_coroutine
+            and not _has_streams(endpoint)
+            and not self.engine.interceptors
+        )
+
+        def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
+            if plain:
+                return batches.call_each(endpoint.function, calls)
+            return self._gather(under, [_prepared(endpoint, call, {}) for call in calls])
+
+        return self._batch_with(endpoint.name, read, work)
+
+    def _mixed(self) -> RunRequest:
+        """Calls of several endpoints in one frame."""
+        validators = [endpoint.signature.validator() for endpoint in self.endpoints]
+
+        def prepare(call: Any) -> _Prepared:
+            try:
+                number, args, kwargs = call
+                return _prepared(self.endpoints[number], *validators[number](args, kwargs))
+            except Rejected as error:
+                return error
+            except (TypeError, ValueError, IndexError):
+                return self._no_endpoint()
+
+        def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
+            return self._gather(under, [prepare(call) for call in calls])
+
+        return self._batch_with("batch", batches.mixed_reader(self.service.name, self.engine.codec), work)
+
+    def _batch_with(
+        self,
+        name: str,
+        read: Callable[[bytes], tuple[Header, Sequence[Any]]],
+        work: Callable[[Underway, Sequence[Any]], Coroutine[Any, Any, Any]],
+    ) -> RunRequest:
+        engine = self.engine
+        encode = functools.partial(batches.encode_outcomes, engine)
+
+        async def answer(outcomes: Coroutine[Any, Any, Any]) -> Encoded:
+            return encode(*await outcomes)
+
+        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
+            if engine.load.is_full(caller):
+                engine.load.wait(caller, call_id, run, body)
+                return None
+            header, calls = read(body)
+            under = self._underway(name, caller, call_id, header)
+            return engine.run(under, answer(work(under, calls)))
+
+        return run
+
+    async def _gather(self, under: Underway, calls: Sequence[_Prepared]) -> batches.Outcomes:
+        """Runs each call of a batch in a task of its own."""
+
+        async def one(prepared: _Prepared) -> Any:
+            if isinstance(prepared, Rejected):
+                raise prepared
+            endpoint, args, kwargs = prepared
+            batch = under.call
+            call = Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata)
+            handled.set(call)
+            return await self._invoke(Underway(under.caller, call), endpoint, args, kwargs)
+
+        return batches.sorted_out(await asyncio.gather(*map(one, calls), return_exceptions=True))
+
+    def _describe(self, body: bytes, caller: Caller, call_id: int) -> bytes:
+        return self.engine.encode_result("describe", describe_service(self.service))
+
+    def _no_endpoint(self) -> Rejected:
+        return Rejected("endpoint", f"service {self.service.name!r} has no endpoint of this number")
+
+    def _unknown(self, body: bytes, caller: Caller, call_id: int) -> bytes | None:
+        raise self._no_endpoint()
+
+    def _refuse(self, body: bytes, caller: Caller, call_id: int) -> bytes | None:
+        raise Rejected("draining", f"the server of {self.service.name!r} is shutting down: the call was not begun")
+
+
+#: An endpoint and its validated arguments, or why there are none.
+_Prepared = tuple[Endpoint, Sequence[Any], Mapping[str, Any]] | Rejected
+
+
+def _prepared(endpoint: Endpoint, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
+    if isinstance(args, Rejected):
+        return args
+    if _has_streams(endpoint):
+        return Rejected("arguments", f"{endpoint.name}() streams, and so cannot be called in a batch")
+    return endpoint, args, kwargs
+
+
+def _has_streams(endpoint: Endpoint) -> bool:
+    return endpoint.signature.streams or bool(endpoint.signature.inputs)
+
+
+def _broken(body: Any, caller: Caller, call_id: int) -> None:
+    caller.peer.fault("it sent a result" if isinstance(body, bytes) else str(body))
+
+
+def _reader_with(signature: Signature) -> _Read:
+    """Reads the body of a CALL_WITH."""
+    decode = msgspec.msgpack.Decoder(tuple[Header, list[Any], dict[str, Any]]).decode
+    validate = signature.validator()
+
+    def read(body: bytes) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
+        try:
+            header, args, kwargs = decode(body)
+        except UNREADABLE as error:
+            raise signature.unreadable(error) from None
+        return header, *validate(args, kwargs)
+
+    return read
+
+
+def _reader_deadline(decode: Callable[[bytes], Sequence[Any]]) -> _Read:
+    """Reads the body of a CALL_DEADLINE."""
+
+    def read(body: bytes) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
+        deadline, *args = decode(body)
+        return Header(deadline), args, {}
+
+    return read
+
+
+def _one(decode: Callable[[bytes], Arguments]) -> Callable[[bytes], Sequence[Any]]:
+    """Positional and keyword arguments as one argument."""
+    return lambda body: (decode(body),)
+
+
+def _spread(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
+    """The function, to be called with positional and keyword arguments as one argument."""
+    return lambda arguments: function(*arguments[0], **arguments[1])

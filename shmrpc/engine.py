@@ -1,0 +1,246 @@
+"""The life of a call at the server, from its first step to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from shmrpc import _core
+from shmrpc.call import running_here
+from shmrpc.caller import Caller, RunRequest, Underway
+from shmrpc.deadlines import Deadlines
+from shmrpc.eager import Eager, Suspended
+from shmrpc.executors import Executors
+from shmrpc.interceptors import Interceptor
+from shmrpc.load import Load
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import Codec
+from shmrpc.protocol.frames import Rejected
+
+logger = logging.getLogger("shmrpc.server")
+
+#: What is no fault of the program's: the answer says it. The rest ends the program too.
+_ANSWERED: Final = (Exception, asyncio.CancelledError)
+
+
+class Encoded:
+    """A result that is encoded already."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+class Engine:
+    """Runs the calls of all services of a server, in its loop."""
+
+    def __init__(self, codec: Codec, load: Load, interceptors: Sequence[Interceptor]) -> None:
+        self.codec = codec
+        self.load = load
+        self.interceptors = tuple(interceptors)
+        self.executors = Executors()
+        self.running = running_here()
+        self.deadlines: Deadlines[Underway] = Deadlines(self._expire)
+        self.start = (eager := Eager()).run
+        self._eager = eager
+        #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.
+        self.kept: list[Any] = [None]
+        #: Endpoints of which the log has said that they held the loop.
+        self._held: set[str] = set()
+        load.begin = self._begin_waiting
+
+    def close(self) -> None:
+        """Begins nothing more."""
+        self._eager.close()
+        self.deadlines.close()
+        self.executors.close()
+
+    def run(self, under: Underway, coroutine: Coroutine[Any, Any, Any]) -> bytes | None:
+        """Runs a call's coroutine: its answer's body, or None if the answer comes later, or is none."""
+        try:
+            result = self.start(coroutine, under.call)
+            if type(result) is Suspended:
+                self.suspend(under, result.task)
+                return None
+            return self._answer(under, result)
+        except _ANSWERED as error:
+            self._fail(under, error)
+        except BaseException as error:
+            self._fail(under, error)
+            raise
+        return None
+
+    def suspend(self, under: Underway, task: asyncio.Task[Any]) -> None:
+        """The call goes on in a task; its answer is sent when that has ended."""
+        under.task = task
+        self.load.started(under)
+        if under.call.deadline is not None:
+            self.deadlines.add(under, under.call.deadline)
+        task.add_done_callback(functools.partial(self._resumed, under))
+
+    def _resumed(self, under: Underway, task: asyncio.Task[Any]) -> None:
+        if under.call.deadline is not None:
+            self.deadlines.discard(under)
+        try:
+            answer = self._answer(under, task.result())
+            if answer is not None and not under.silent:
+                under.caller.send(frames.RESULT, under.call.id, answer)
+        except _ANSWERED as error:
+            self._fail(under, error)
+        except BaseException as error:
+            self._fail(under, error)
+            raise
+        finally:
+            self.load.ended(under)
+
+    def _answer(self, under: Underway, result: Any) -> bytes | None:
+        """The body of the plain answer; None if there is none, or it is sent already with its metadata."""
+        if under.one_way:
+            return None
+        call = under.call
+        answer = result.body if type(result) is Encoded else self.encode_result(call.endpoint, result)
+        if not call._reply_metadata:
+            return answer
+        if not under.silent:
+            metadata = self.codec.encode(call._reply_metadata)
+            under.caller.send(frames.RESULT_WITH, call.id, b"\x92" + metadata + answer)
+        return None
+
+    def encode_result(self, endpoint: str, result: Any) -> bytes:
+        """A result's bytes; the rejection if it cannot be carried."""
+        try:
+            return self.codec.encode(result)
+        except Exception as error:
+            raise unencodable(endpoint, result, error) from None
+
+    def _fail(self, under: Underway, error: BaseException) -> None:
+        call = under.call
+        if under.expired and isinstance(error, asyncio.CancelledError):
+            error = expired(call.endpoint)
+        if under.one_way:
+            logger.error("%s.%s(), called one way, failed", call.service, call.endpoint, exc_info=error)
+        elif not under.silent:
+            self.fail(under.caller, call.id, error, call._reply_metadata)
+
+    def fail(
+        self, caller: Caller, call_id: int, error: BaseException, metadata: dict[str, str | bytes] | None = None
+    ) -> None:
+        """Answers that a call has failed."""
+        if isinstance(error, _core.Oversize):
+            error = Rejected("size", f"the result is too large: {error}; set max_frame= on both sides")
+        if isinstance(error, asyncio.CancelledError):
+            error = asyncio.CancelledError("the endpoint was cancelled at the server")
+        caller.send(frames.FAILURE, call_id, frames.encode_failure(error, caller.max_frame, metadata))
+
+    def _begin_waiting(self, caller: Caller, call_id: int, run: RunRequest, body: bytes) -> None:
+        """Begins a call that has waited for its turn."""
+        try:
+            answer = run(body, caller, call_id)
+            if answer is not None:
+                caller.send(frames.RESULT, call_id, answer)
+        except _ANSWERED as error:
+            self.fail(caller, call_id, error)
+        except BaseException as error:
+            self.fail(caller, call_id, error)
+            raise
+        finally:
+            self.running.frame = None
+
+    def _expire(self, under: Underway) -> None:
+        if under.task is not None and under.task.cancel():
+            under.expired = True
+
+    def held(self, caller: Caller, opcode: int, seconds: float) -> None:
+        """An endpoint has held the loop for long: says so, once for each endpoint."""
+        name = f"{caller.service}.{caller.endpoint_name(opcode)}"
+        if name not in self._held:
+            self._held.add(name)
+            logger.warning(
+                "%s() held the server's loop for %.0f ms: nobody else was served meanwhile. "
+                "Give it @service.endpoint(run_in='thread'), or run_in='process' if it computes",
+                name,
+                seconds * 1e3,
+            )
+
+    def gone(self, caller: Caller) -> None:
+        """A client is gone: nobody waits for what it asked."""
+        self.load.leave(caller)
+        for under in caller.calls.values():
+            self._abandon(under)
+
+    def _abandon(self, under: Underway) -> None:
+        # A handler that has ended in this very turn of the loop counts as one that has ended.
+        if under.task is not None and under.task.cancel():
+            under.silent = True
+
+    def control_table(self) -> dict[int, RunRequest]:
+        """What runs the frames that belong to a call under way, by opcode. Those to streams: by kind."""
+        return {
+            frames.CANCEL: self._cancel,
+            frames.CREDIT: self._credit,
+            frames.ITEM: self._misplaced,
+            frames.END: self._misplaced,
+            frames.ABORT: self._misplaced,
+        }
+
+    def input_table(self, number: int) -> dict[int, RunRequest]:
+        """What runs the frames of the stream of this number from the caller; the first is 1."""
+        return {
+            frames.opcode(frames.ITEM, number): functools.partial(self._item, number),
+            frames.opcode(frames.END, number): functools.partial(self._end, number),
+            frames.opcode(frames.ABORT, number): functools.partial(self._abort, number),
+        }
+
+    def _cancel(self, body: bytes, caller: Caller, call_id: int) -> None:
+        if not self.load.give_up(caller, call_id):
+            under = caller.calls.get(call_id)
+            if under is not None:
+                self._abandon(under)
+
+    def _credit(self, body: bytes, caller: Caller, call_id: int) -> None:
+        size = frames.decode_credit(body)
+        if size is None:
+            caller.peer.fault("it sent credit that is no number of bytes")
+            return
+        under = caller.calls.get(call_id)
+        if under is not None and under.outgoing is not None:
+            under.outgoing.grant(size)
+
+    def _misplaced(self, body: bytes, caller: Caller, call_id: int) -> None:
+        caller.peer.fault("it sent part of a stream to where none is")
+
+    def _item(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
+        under = caller.calls.get(call_id)
+        # A stream to a call that has ended, or never began, is not a fault: its end is on the way to the client.
+        if under is not None and number <= len(under.inputs):
+            try:
+                under.inputs[number - 1].feed(body)
+            except Exception as error:
+                caller.peer.fault(str(error))
+
+    def _end(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
+        under = caller.calls.get(call_id)
+        if under is not None and number <= len(under.inputs):
+            under.inputs[number - 1].finish()
+
+    def _abort(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
+        under = caller.calls.get(call_id)
+        if under is not None and number <= len(under.inputs):
+            under.inputs[number - 1].finish(frames.decode_failure(body))
+
+
+def expired(endpoint: str) -> Rejected:
+    """The rejection of a call whose deadline has passed."""
+    return Rejected("deadline", f"{endpoint}() had not ended by its deadline")
+
+
+def unencodable(name: str, result: Any, error: Exception) -> Rejected:
+    """The rejection of a result that cannot be carried."""
+    return Rejected(
+        "encode",
+        f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: {error}",
+    )

@@ -1,0 +1,67 @@
+"""Streams from a client in a loop to a handler: one task for each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from shmrpc import _core
+from shmrpc.call import Call
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import Codec
+from shmrpc.protocol.frames import opcode
+from shmrpc.requests import Source, unsendable
+from shmrpc.session import Session
+from shmrpc.streams import Outgoing
+
+
+class Feeding:
+    """Sends what the sources yield for as long as the call lasts. Then they are closed."""
+
+    def __init__(self, session: Session, call: Call, codec: Codec, sources: Sequence[Source]) -> None:
+        self._session = session
+        self._call = call
+        self._codec = codec
+        self._sources = sources
+        self._tasks: list[asyncio.Task[None]] = []
+        #: What a source raised, or what of it could not be sent.
+        self.error: Exception | None = None
+
+    async def __aenter__(self) -> Feeding:
+        for number, source in self._sources:
+            outgoing = Outgoing(credit=0)  # The handler gives the first when it begins.
+            task = asyncio.ensure_future(self._feed(number, source, outgoing))
+            self._session.outgoing[self._call.id, number] = outgoing, task.cancel
+            self._tasks.append(task)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for number, _ in self._sources:
+            self._session.outgoing.pop((self._call.id, number), None)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _feed(self, number: int, source: Any, outgoing: Outgoing) -> None:
+        session, call_id = self._session, self._call.id
+        try:
+            await outgoing.pump(
+                source, self._codec.encode, functools.partial(session.send, opcode(frames.ITEM, number), call_id)
+            )
+            session.send(opcode(frames.END, number), call_id, frames.NIL)
+        except asyncio.CancelledError:
+            raise
+        except _core.ChannelError:
+            pass  # The call itself says why.
+        except Exception as error:
+            self.error = unsendable(self._call.endpoint, error)
+            with contextlib.suppress(_core.ChannelError):
+                body = frames.encode_failure(error, session.connection.max_frame)
+                session.send(opcode(frames.ABORT, number), call_id, body)

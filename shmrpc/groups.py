@@ -1,0 +1,27 @@
+"""Endpoints with a common prefix, as a client offers them: ``client.math.add``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class _Client(Protocol):
+    def _member(self, name: str, /) -> Any: ...
+
+
+class EndpointGroup:
+    """What ``client.math`` is if the service has endpoints ``math.…``."""
+
+    def __init__(self, client: _Client, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def __repr__(self) -> str:
+        return f"<endpoints {self._prefix}.* of {self._client!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        member = self._client._member(f"{self._prefix}.{name}")
+        self.__dict__[name] = member  # The next time it is found without us.
+        return member

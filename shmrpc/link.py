@@ -1,0 +1,148 @@
+"""A client's way to its service: one connection after the other, where it wants that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable, ShmrpcError
+from shmrpc.requests import ended_call
+from shmrpc.session import Connection, Session
+
+logger = logging.getLogger("shmrpc.client")
+
+#: Connects, waiting up to so many seconds for a server to appear; None: for ever.
+Dial = Callable[[float | None], Awaitable[Connection]]
+
+
+class Bound(Protocol):
+    """What is bound to a session."""
+
+    def unbind(self) -> None:
+        """The session is of no use any more."""
+        ...
+
+
+class Link:
+    """The present session of a client; with ``reconnect`` a new one after each that ends."""
+
+    def __init__(self, service: str, dial: Dial, timeout: float, *, reconnect: bool) -> None:
+        self.service = service
+        self.reconnect = reconnect
+        self.session: Session | None = None
+        #: Why there will be no further session.
+        self.ended: ShmrpcError | None = None
+        #: Those who bind what they know to a session.
+        self.clients: weakref.WeakSet[Bound] = weakref.WeakSet()
+        self._dial = dial
+        self._timeout = timeout
+        #: Sessions whose server goes, and which have calls under way yet.
+        self._leaving: set[Session] = set()
+        self._connecting: asyncio.Task[None] | None = None
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The endpoints of the present session, or the last one."""
+        return self._numbers
+
+    def _changed(self) -> None:
+        for client in list(self.clients):
+            client.unbind()
+
+    async def open(self) -> None:
+        """The first connection."""
+        if self.session is not None or self.ended is not None:
+            raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
+        self._begin(await self._dial(self._timeout))
+
+    def _begin(self, connection: Connection) -> None:
+        session = Session(connection, self._on_end, self._on_go_away)
+        self.session = session
+        self._numbers = session.numbers
+        self._changed()
+
+    def close(self) -> None:
+        """Closes all connections; calls under way fail with ConnectionLost. Again: nothing."""
+        error = ConnectionLost(f"this client of {self.service!r} was closed")
+        if self.ended is None:
+            self.ended = error
+        if self._connecting is not None:
+            self._connecting.cancel()
+        sessions = {*self._leaving, *((self.session,) if self.session is not None else ())}
+        for session in sessions:
+            session.close(error)
+
+    def current(self) -> Session | None:
+        """The present session, if calls can be sent on it."""
+        session = self.session
+        return session if session is not None and session.ended is None and not self._is_leaving(session) else None
+
+    def _is_leaving(self, session: Session) -> bool:
+        return session.draining and self.reconnect
+
+    async def ready(self, deadline: int | None = None, timeout: float | None = None) -> Session:
+        """The present session; if there is none, waits for the next one.
+
+        ``deadline`` in nanoseconds of CLOCK_MONOTONIC. Raises why there will be none, or ServiceUnavailable
+        after ``timeout`` seconds, as long as connecting may take if it is not given.
+        """
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        if deadline is not None:
+            end = min(end, deadline / 1e9)
+        while True:
+            session = self.current()
+            if session is not None:
+                return session
+            if self.ended is not None:
+                raise ended_call(self.ended)
+            if self._connecting is None:
+                raise LocalProtocolError(f"not connected: use `async with shmrpc.connect({self.service!r}) as client`")
+            done, _ = await asyncio.wait([self._connecting], timeout=max(0.0, end - time.monotonic()))
+            if not done:
+                raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
+
+    def _on_go_away(self) -> None:
+        session = self.session
+        if self.reconnect and session is not None and session.draining:
+            self._leaving.add(session)
+            self._reconnect()
+
+    def _on_end(self, session: Session) -> None:
+        self._leaving.discard(session)
+        if session is not self.session:
+            return
+        if self.reconnect and self.ended is None:
+            self._reconnect()
+        elif self.ended is None:
+            self.ended = session.ended
+
+    def _reconnect(self) -> None:
+        self._changed()
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect_again())
+
+    async def _connect_again(self) -> None:
+        pause = 0.01
+        try:
+            while self.ended is None:
+                try:
+                    self._begin(await self._dial(None))
+                    return
+                except ShmrpcError as error:
+                    logger.warning("connecting to %r again, in %.2g s: %s", self.service, pause, error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, 1.0)
+        finally:
+            self._connecting = None
+
+    async def wait_closed(self) -> None:
+        """After :meth:`close`: waits until nothing runs any more."""
+        if self._connecting is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._connecting

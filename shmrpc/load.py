@@ -1,0 +1,98 @@
+"""How many calls are under way at a server, and those that wait for their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shmrpc.caller import Caller, RunRequest, Underway
+from shmrpc.protocol.frames import Rejected
+
+
+class Load:
+    """The limits of a server: those under way, those that wait, and whose turn it is."""
+
+    def __init__(self, max_in_flight: int, max_per_connection: int, max_waiting: int) -> None:
+        self.in_flight = 0
+        #: Those of them that are no streams: somebody waits for their end.
+        self.busy = 0
+        self._waiting = 0
+        self._max_in_flight = max_in_flight
+        self._max_per_connection = max_per_connection
+        self._max_waiting = max_waiting
+        #: Callers of whom calls wait. Each has its turn before any has its second.
+        self._line: dict[Caller, None] = {}
+        #: Called when ``busy`` becomes 0, or was 0.
+        self.on_change: Callable[[], None] = lambda: None
+        #: What begins a call that has waited.
+        self.begin: Callable[[Caller, int, RunRequest, bytes], None]
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return self._waiting
+
+    def is_full(self, caller: Caller) -> bool:
+        """Whether a call of this caller's has to wait."""
+        return self.in_flight >= self._max_in_flight or len(caller.calls) >= self._max_per_connection
+
+    def wait(self, caller: Caller, call_id: int, run: RunRequest, body: bytes) -> None:
+        """Lets a call wait for its turn; raises the rejection if too many do."""
+        if self._waiting >= self._max_waiting:
+            raise Rejected(
+                "overloaded",
+                f"service {caller.service!r} has {self.in_flight} calls under way and {self._waiting} waiting, "
+                f"of yours {len(caller.calls)} and {len(caller.waiting)}: it takes no more for now",
+            )
+        self._waiting += 1
+        caller.waiting[call_id] = run, body
+        self._line[caller] = None
+
+    def give_up(self, caller: Caller, call_id: int) -> bool:
+        """The caller does not want a call any more; whether it was one that waits."""
+        if caller.waiting.pop(call_id, None) is None:
+            return False
+        self._waiting -= 1
+        if not caller.waiting:
+            self._line.pop(caller, None)
+        return True
+
+    def leave(self, caller: Caller) -> None:
+        """The caller is gone: nothing of it waits any more."""
+        self._waiting -= len(caller.waiting)
+        caller.waiting.clear()
+        self._line.pop(caller, None)
+
+    def started(self, under: Underway) -> None:
+        """A call goes on after its first step."""
+        under.caller.calls[under.call.id] = under
+        self.in_flight += 1
+        if not under.is_stream:
+            self.busy += 1
+            if self.busy == 1:
+                self.on_change()
+
+    def ended(self, under: Underway) -> None:
+        """It has ended: those that wait have their turn."""
+        del under.caller.calls[under.call.id]
+        self.in_flight -= 1
+        while self._line and self._begin_next():
+            pass
+        if not under.is_stream:
+            self.busy -= 1
+            if self.busy == 0:
+                self.on_change()
+
+    def _begin_next(self) -> bool:
+        for caller in self._line:
+            if not self.is_full(caller):
+                break
+        else:
+            return False
+        call_id = next(iter(caller.waiting))
+        run, body = caller.waiting[call_id]
+        self.give_up(caller, call_id)
+        if caller.waiting:  # To the end of the line.
+            self._line.pop(caller)
+            self._line[caller] = None
+        self.begin(caller, call_id, run, body)
+        return True

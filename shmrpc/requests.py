@@ -1,0 +1,201 @@
+"""What both clients do alike: find an endpoint, put a request into bytes, and say what went wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from shmrpc import _core
+from shmrpc.call import Call, check_metadata
+from shmrpc.errors import (
+    ConnectionLost,
+    DecodeError,
+    EncodeError,
+    EndpointNotFound,
+    FrameTooLarge,
+    InvalidArguments,
+    ServiceUnavailable,
+    ShmrpcError,
+)
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import UNREADABLE, Codec
+from shmrpc.protocol.frames import Failure, Header, Shape, opcode
+from shmrpc.service import Service
+from shmrpc.signature import result_type
+from shmrpc.transport import End, Frame
+
+_with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
+
+#: A stream for the server: its number, and where its items come from.
+Source = tuple[int, Any]
+
+
+def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
+    """The number of an endpoint; EndpointNotFound names those that there are."""
+    number = numbers.get(name)
+    if number is None:
+        close = difflib.get_close_matches(name, numbers, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(numbers) or 'none'}"
+        raise EndpointNotFound(f"service {service!r} has no endpoint {name!r}{hint}")
+    return number
+
+
+def is_group(name: str, numbers: Mapping[str, int]) -> bool:
+    """Whether endpoints have this name as their prefix."""
+    return name not in numbers and any(other.startswith(f"{name}.") for other in numbers)
+
+
+def names_and_kinds(service: str | Service) -> tuple[str, dict[str, Any]]:
+    """A service's name, and the types of its endpoints' results as far as they are known here."""
+    if isinstance(service, Service):
+        return service.name, {name: endpoint.signature.result for name, endpoint in service.endpoints.items()}
+    return service, {}
+
+
+def find_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
+    """The name of an endpoint that is given by name or by function."""
+    if isinstance(endpoint, str):
+        return endpoint
+    name = getattr(endpoint, "__name__", None)
+    if not isinstance(name, str) or not callable(endpoint):
+        raise TypeError(f"expected the name or the function of an endpoint, got {endpoint!r}")
+    if name not in numbers:
+        # In a group: its last name is enough if it is the only one.
+        same = [other for other in numbers if other.rpartition(".")[2] == name]
+        if len(same) == 1:
+            return same[0]
+    return name
+
+
+def result_of(endpoint: Any) -> Any:
+    """The type of its result, or of the items of its stream; Any for one that is given by name."""
+    return Any if isinstance(endpoint, str) else result_type(endpoint)
+
+
+def decoder_of(codec: Codec, kind: Any) -> Callable[[bytes], Any]:
+    """What decodes a result of this type."""
+    return codec.decode if kind is Any else codec.decoder(kind)
+
+
+def take_sources(
+    name: str, shape: Shape, args: Sequence[Any], kwargs: Mapping[str, Any], *, from_async: bool
+) -> tuple[list[Any], dict[str, Any], list[Source]]:
+    """Takes the streams to the server out of a call's arguments; nil stands in their places.
+
+    ``from_async``: whether they may be async iterators.
+    """
+    positional, keywords = list(args), dict(kwargs)
+    sources: list[Source] = []
+    for number, (parameter, place) in enumerate(shape.inputs.items(), 1):
+        if parameter in keywords:
+            source, keywords[parameter] = keywords[parameter], None
+        elif 0 <= place < len(positional):
+            source, positional[place] = positional[place], None
+        else:
+            continue
+        if not (hasattr(source, "__iter__") or (from_async and hasattr(source, "__aiter__"))):
+            what = "an async iterator or an iterable" if from_async else "an iterable"
+            raise InvalidArguments(f"{name}(): parameter {parameter!r}: expected {what}, got {source!r}")
+        sources.append((number, source))
+    return positional, keywords, sources
+
+
+def encode_call(
+    codec: Codec, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], *, with_header: bool
+) -> tuple[int, bytes]:
+    """Opcode and body of a request, in the shortest form that says all of it.
+
+    ``with_header``: if the answer may bring metadata.
+    """
+    if call._metadata or with_header or (kwargs and call.deadline is not None):
+        header = Header(call.deadline, call._metadata or None)
+        return opcode(frames.CALL_WITH, number), codec.encode((header, args, kwargs))
+    if call.deadline is not None:
+        return opcode(frames.CALL_DEADLINE, number), codec.encode((call.deadline, *args))
+    if kwargs:
+        return opcode(frames.CALL_KEYWORDS, number), codec.encode((args, kwargs))
+    return opcode(frames.CALL, number), codec.encode(args)
+
+
+def body_of(frame: Frame, call: Call | None) -> bytes:
+    """The body of the result in an answer; raises the failure."""
+    opcode, _, body = frame
+    if opcode == frames.RESULT:
+        return body
+    if opcode == frames.RESULT_WITH:
+        try:
+            metadata, result = _with_metadata.decode(body)
+        except UNREADABLE as error:
+            raise DecodeError(f"the metadata of a result cannot be read: {error}") from None
+        if call is not None:
+            _receive_metadata(call, metadata)
+        return bytes(result)
+    failure = frames.read_failure(body)
+    if isinstance(failure, ShmrpcError):
+        raise failure
+    if call is not None and failure.metadata:
+        _receive_metadata(call, failure.metadata)
+    raise frames.failure_error(failure)
+
+
+def _receive_metadata(call: Call, metadata: dict[str, Any]) -> None:
+    try:
+        call.reply_metadata.update(check_metadata(metadata))
+    except TypeError as error:
+        raise DecodeError(f"the metadata of an answer cannot be read: {error}") from None
+
+
+def outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[Any], dict[int, Failure]]]:
+    """What decodes the answer to a batch whose results have this type."""
+    typed = codec.decoder(_outcomes_of(kind))
+    loose = codec.decoder(_outcomes_of(kind | None if kind is not Any else Any))
+
+    def decode(body: bytes) -> tuple[list[Any], dict[int, Failure]]:
+        try:
+            return typed(body)  # type: ignore[no-any-return]
+        except UNREADABLE:  # There is a nil in the place of each failure.
+            return loose(body)  # type: ignore[no-any-return]
+
+    return decode
+
+
+def _outcomes_of(kind: Any) -> Any:
+    return tuple.__class_getitem__((list.__class_getitem__(kind), dict[int, Failure]))
+
+
+def not_begun(error: BaseException) -> bool:
+    """Whether a call that failed so was certainly not begun, and may be sent again."""
+    return isinstance(error, ServiceUnavailable) or (isinstance(error, ConnectionLost) and not error.maybe_executed)
+
+
+def unsendable(name: str, error: Exception) -> Exception:
+    """The error for arguments that cannot be sent."""
+    if isinstance(error, _core.Oversize):
+        return FrameTooLarge(f"{name}(): the arguments are too large: {error}; set max_frame= on both sides")
+    if isinstance(error, frames.Rejected):
+        return EncodeError(f"{name}(): {error}")
+    if isinstance(error, ShmrpcError):
+        return error
+    if isinstance(error, (TypeError, ValueError, OverflowError)):
+        return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {error}")
+    return error
+
+
+def undecodable(name: str, error: Exception) -> DecodeError:
+    """The error for a result that cannot be read."""
+    return DecodeError(f"{name}(): the result cannot be read, or is not what it is declared as: {error}")
+
+
+def lost_call(end: End, call_id: int) -> ShmrpcError:
+    """The error for a call under way when the connection ended: each call has its own."""
+    if isinstance(end.error, ConnectionLost):
+        return ConnectionLost(str(end.error), maybe_executed=end.reached is None or call_id <= end.reached)
+    return ended_call(end.error)
+
+
+def ended_call(error: ShmrpcError) -> ShmrpcError:
+    """The error for a call on a connection that had ended: each call has its own, with its own traceback."""
+    return type(error)(*error.args)

@@ -1,0 +1,282 @@
+"""One connection of a client in an event loop, and the calls that are under way on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import types
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from shmrpc import _core
+from shmrpc.call import Call
+from shmrpc.deadlines import Deadlines
+from shmrpc.errors import ConnectionLost, DeadlineExceeded, RemoteProtocolError, ShmrpcError
+from shmrpc.protocol import frames
+from shmrpc.requests import body_of, ended_call, lost_call, unsendable
+from shmrpc.streams import Incoming, Outgoing
+from shmrpc.transport import End, Frame, OnEnd, OnFrame
+
+
+class Connection(Protocol):
+    """What a session needs of a transport."""
+
+    service: str
+    pid: int
+    uid: int
+    max_frame: int
+    endpoints: list[str]
+    shapes: dict[int, frames.Shape]
+
+    @property
+    def exchange(self) -> Callable[[int, int, bytes], Any]:
+        """Sends a frame, and looks for its answer as long as that pays: body, frame, or None."""
+        ...
+
+    @property
+    def send(self) -> Callable[[int, int, bytes], bool]:
+        """Sends a frame; False if it waits for room."""
+        ...
+
+    @property
+    def unpark(self) -> Callable[[], None]:
+        """Nobody waits in the loop any more."""
+        ...
+
+    def start(
+        self, pending: dict[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None], /
+    ) -> None:
+        """Begins to give what comes to these."""
+        ...
+
+    def listen(self) -> None:
+        """Before the loop goes on: what is there comes now, and the loop wakes for what comes later."""
+        ...
+
+    def pull(self) -> None:
+        """Takes what is there, without a wait."""
+        ...
+
+    async def room(self) -> None:
+        """Waits until all that was sent has found room."""
+        ...
+
+    def check_loop(self) -> None:
+        """Raises LocalProtocolError unless the running loop is the connection's."""
+        ...
+
+    def fault(self, error: Exception) -> None:
+        """The server broke the rules: closes."""
+        ...
+
+    def close(self) -> None:
+        """Closes. Again: nothing."""
+        ...
+
+
+class Receiving:
+    """A call whose answer is a stream. Among the pending ones it stands where a future does."""
+
+    def __init__(self, session: Session, call: Call) -> None:
+        self._session = session
+        self._call = call
+        self.incoming = Incoming(self._grant)
+
+    def _grant(self, size: int) -> None:
+        with contextlib.suppress(_core.ChannelError):
+            self._session.send(frames.CREDIT, self._call.id, frames.encode_credit(size))
+
+    def done(self) -> bool:
+        """Whether nothing more is expected."""
+        return self.incoming.ended
+
+    def cancelled(self) -> bool:
+        """Never: who is enough of it says so to the server."""
+        return False
+
+    def set_result(self, frame: Frame) -> None:
+        """The final answer: how the stream ended."""
+        try:
+            body_of(frame, self._call)
+        except ShmrpcError as error:
+            self.incoming.finish(error)
+        else:
+            self.incoming.finish()
+
+    def set_exception(self, error: BaseException) -> None:
+        """The stream was cut off."""
+        self.incoming.finish(error)
+
+
+class Session:
+    """A connection and its calls. It is what :class:`shmrpc.call.Party` describes."""
+
+    def __init__(
+        self, connection: Connection, on_end: Callable[[Session], None], on_go_away: Callable[[], None]
+    ) -> None:
+        self.connection = connection
+        self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
+        self.numbers = {name: number for number, name in enumerate(connection.endpoints)}
+        self.shapes = connection.shapes
+        self.exchange, self.send = connection.exchange, connection.send
+        self.next_id = itertools.count(1).__next__
+        self.pending: dict[int, asyncio.Future[Frame] | Receiving] = {}
+        #: Streams to the server, by call id and number.
+        self.outgoing: dict[tuple[int, int], tuple[Outgoing, Callable[[], object]]] = {}
+        self.ended: ShmrpcError | None = None
+        #: The server takes no new calls.
+        self.draining = False
+        self._on_end = on_end
+        self._on_go_away = on_go_away
+        self._deadlines: Deadlines[int] = Deadlines(self._expire)
+        self._names: dict[int, str] = {}
+        connection.start(self.pending, self._on_frame, self._on_lost, self._go_away)
+
+    async def wait(self, call_id: int, frame: Frame | None, call: Call | None = None) -> bytes:
+        """Lets the loop go on until the answer is there; the body of its result.
+
+        ``frame``: one that came in its stead. ``call``: if there is more to it than its arguments.
+        """
+        connection = self.connection
+        connection.check_loop()
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        pending = self.pending
+        pending[call_id] = future
+        if call is not None and call.deadline is not None:
+            self.watch(call)
+        try:
+            if frame is not None:
+                self._on_frame(*frame)
+            connection.listen()
+            if future.done():
+                await _turn()
+            answer = await future
+        except asyncio.CancelledError:
+            if future.cancelled() or not future.done():
+                self.cancel(call_id)
+            raise
+        finally:
+            del pending[call_id]
+            if call is not None and call.deadline is not None:
+                self.unwatch(call)
+        # A call that was cancelled does not come here, and we go on listening: its late answer is to be
+        # taken out of the ring.
+        if not pending:
+            connection.unpark()
+            self.close_if_idle()
+        if answer[0] == frames.RESULT:
+            return answer[2]
+        return body_of(answer, call)
+
+    def begin_stream(self, call: Call, receiving: Receiving) -> None:
+        """From now on the items of a call come to ``receiving``."""
+        self.pending[call.id] = receiving
+        if call.deadline is not None:
+            self.watch(call)
+
+    def end_stream(self, call: Call) -> None:
+        """Nobody takes items of this call any more. Those that are on the way yet are dropped."""
+        receiving = self.pending.pop(call.id)
+        if call.deadline is not None:
+            self.unwatch(call)
+        if not receiving.done():
+            self.cancel(call.id)
+        if not self.pending:
+            self.connection.unpark()
+            self.close_if_idle()
+
+    def watch(self, call: Call) -> None:
+        """From now on the call ends at its deadline."""
+        assert call.deadline is not None
+        self._names[call.id] = call.endpoint
+        self._deadlines.add(call.id, call.deadline)
+
+    def unwatch(self, call: Call) -> None:
+        """It has ended."""
+        self._names.pop(call.id, None)
+        self._deadlines.discard(call.id)
+
+    def _expire(self, call_id: int) -> None:
+        future = self.pending.get(call_id)
+        if future is not None and not future.done():
+            future.set_exception(DeadlineExceeded(f"{self._names.get(call_id)}() was not answered by its deadline"))
+            self.cancel(call_id)
+
+    def cancel(self, call_id: int) -> None:
+        """Nobody waits for this call any more."""
+        with contextlib.suppress(_core.ChannelError):
+            self.send(frames.CANCEL, call_id, frames.NIL)
+
+    def _on_frame(self, opcode: int, call_id: int, body: bytes) -> None:
+        """A frame has come. An answer that nobody waits for any more is dropped."""
+        if opcode <= frames.FAILURE or opcode == frames.RESULT_WITH:
+            future = self.pending.get(call_id)
+            if future is not None and not future.done():
+                future.set_result((opcode, call_id, body))
+            return
+        try:
+            self._on_stream_frame(opcode, call_id, body)
+        except RemoteProtocolError as error:
+            self.connection.fault(error)
+
+    def _on_stream_frame(self, opcode: int, call_id: int, body: bytes) -> None:
+        kind, number = opcode & 0xFF, opcode >> 8
+        if kind == frames.ITEM and number == 0:
+            receiving = self.pending.get(call_id)
+            if isinstance(receiving, Receiving):
+                if not receiving.done():
+                    receiving.incoming.feed(body)
+            elif receiving is not None:
+                raise RemoteProtocolError(f"it sent an item for call {call_id}, which has one result")
+        elif kind in (frames.CREDIT, frames.STOP):
+            # For a stream of a call that has ended it is too late, and no fault.
+            outgoing, stop = self.outgoing.get((call_id, number), (None, None))
+            if stop is not None and kind == frames.STOP:
+                stop()
+            elif kind == frames.CREDIT:
+                size = frames.decode_credit(body)
+                if size is None:
+                    raise RemoteProtocolError("it sent credit that is no number of bytes")
+                if outgoing is not None:
+                    outgoing.grant(size)
+        else:
+            raise RemoteProtocolError(f"it sent opcode {opcode:#x}, which no server sends")
+
+    def _go_away(self) -> None:
+        self.draining = True
+        self._on_go_away()
+        self.close_if_idle()
+
+    def close_if_idle(self) -> None:
+        """Once the server takes no more calls, the connection stays for those under way alone."""
+        if self.draining and not self.pending and self.ended is None:
+            self.close(ConnectionLost(f"the server of {self.service!r} (process {self.pid}) is shutting down"))
+
+    def close(self, error: ShmrpcError) -> None:
+        """Closes the connection; calls under way fail."""
+        self.connection.close()
+        if self.ended is None:
+            self._on_lost(End(error))
+
+    def _on_lost(self, end: End) -> None:
+        self.ended = end.error
+        self._deadlines.close()
+        for call_id, future in self.pending.items():
+            if not future.done():
+                future.set_exception(lost_call(end, call_id))
+        self._on_end(self)
+
+    def unsent(self, name: str, error: Exception) -> Exception:
+        """The error for a call that could not be sent."""
+        if isinstance(error, _core.ChannelError):
+            if self.ended is None:
+                self.connection.fault(error)
+            return ended_call(self.ended or ConnectionLost(str(error)))
+        return unsendable(name, error)
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """One turn of the loop for the others."""
+    yield

@@ -1,0 +1,135 @@
+"""Streams of a client without a loop: the thread that reads the answer also sends what there is credit for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+
+from shmrpc import _core
+from shmrpc.call import Call
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import Codec
+from shmrpc.protocol.frames import Rejected, opcode
+from shmrpc.requests import Source, body_of, unsendable
+from shmrpc.streams import OVERHEAD, WINDOW
+from shmrpc.threads import ThreadSession, Waiter
+from shmrpc.transport import Frame
+
+
+class _Feed:
+    """One stream to the server."""
+
+    def __init__(self, session: ThreadSession, call: Call, codec: Codec, source: Source) -> None:
+        self._session = session
+        self._call = call
+        self._encode = codec.encode
+        self._number, items = source
+        self._source = items
+        self._items = iter(items)
+        self._open = True
+        self.credit = 0
+        #: What the source raised, or what of it could not be sent.
+        self.error: Exception | None = None
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the next item may be taken and sent."""
+        return self._open and self.credit > 0
+
+    def send_one(self) -> None:
+        """Takes an item and sends it, or says that there are no more."""
+        try:
+            item = next(self._items)
+        except StopIteration:
+            self._open = False
+            self._send(frames.END, frames.NIL)
+            return
+        except Exception as error:
+            self._fail(error)
+            return
+        try:
+            body = self._encode(item)
+        except Exception as error:
+            self._fail(Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {error}"))
+            return
+        self.credit -= len(body) + OVERHEAD
+        try:
+            self._send(frames.ITEM, body)
+        except _core.Oversize as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.error = unsendable(self._call.endpoint, error)
+        self._open = False
+        self._send(frames.ABORT, frames.encode_failure(error, self._session.connection.max_frame))
+
+    def _send(self, kind: int, body: bytes) -> None:
+        self._session.connection.send(opcode(kind, self._number), self._call.id, body)
+
+    def close(self) -> None:
+        """No more of it is wanted. A generator's ``finally`` runs."""
+        self._open = False
+        close = getattr(self._items, "close", None)
+        if close is not None and self._items is self._source:  # A list's iterator has none, a file is the caller's.
+            close()
+
+
+def converse(
+    session: ThreadSession, call: Call, kind: int, body: bytes, codec: Codec, sources: Sequence[Source]
+) -> Generator[bytes, None, bytes]:
+    """Makes a call with streams: yields the items that come, and returns the body of the result."""
+    feeds = {source[0]: _Feed(session, call, codec, source) for source in sources}
+    over = False
+    allowed, consumed = WINDOW, 0
+    try:
+        with session.waiting(call.id) as waiter:
+            session.connection.send(kind, call.id, body)
+            while True:
+                frame = _next_frame(session, call, waiter, feeds)
+                kind, number = frame[0] & 0xFF, frame[0] >> 8
+                if kind == frames.ITEM:
+                    if allowed <= 0:
+                        raise _core.ChannelError("it sent an item for which it had no credit")
+                    allowed -= len(frame[2]) + OVERHEAD
+                    consumed += len(frame[2]) + OVERHEAD
+                    yield frame[2]
+                    if consumed >= WINDOW // 2:
+                        session.connection.send(frames.CREDIT, call.id, frames.encode_credit(consumed))
+                        allowed, consumed = allowed + consumed, 0
+                elif kind == frames.CREDIT:
+                    size = frames.decode_credit(frame[2])
+                    if size is None:
+                        raise _core.ChannelError("it sent credit that is no number of bytes")
+                    if number in feeds:
+                        feeds[number].credit += size
+                elif kind == frames.STOP:
+                    if number in feeds:
+                        feeds[number].close()
+                else:
+                    over = True
+                    return body_of(frame, call)
+    except (_core.ChannelError, _core.Oversize) as error:
+        over = True
+        raise session.unsent(call.endpoint, error) from None
+    except Exception as error:
+        broken = next((feed.error for feed in feeds.values() if feed.error is not None), None)
+        raise broken or error from None
+    finally:
+        if not over:
+            session.cancel(call.id)
+        for feed in feeds.values():
+            with contextlib.suppress(ValueError):  # It is being iterated: the source itself ended the call.
+                feed.close()
+
+
+def _next_frame(session: ThreadSession, call: Call, waiter: Waiter, feeds: dict[int, _Feed]) -> Frame:
+    """The next frame of the call; until it is there, items are sent as far as there is credit."""
+    while True:
+        ready = [feed for feed in feeds.values() if feed.can_send]
+        if not ready:
+            return session.next_frame(call.id, waiter, call)
+        for feed in ready:
+            feed.send_one()
+        frame = session.poll_frame(waiter)
+        if frame is not None:
+            return frame

@@ -1,0 +1,252 @@
+"""One connection of a client without a loop, and the calls that threads have under way on it.
+
+Of the threads that wait, one receives, for itself and for the others: it has the lead. When it has what it
+waited for, the next one takes over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from shmrpc import _core
+from shmrpc.call import Call
+from shmrpc.errors import CallStopped, ConnectionLost, DeadlineExceeded, ShmrpcError
+from shmrpc.protocol import frames
+from shmrpc.requests import body_of, ended_call, lost_call, unsendable
+from shmrpc.transport import End, Frame
+from shmrpc.transport.shm.blocking import LIFE_CHECK, Ended, ThreadConnection
+
+
+class Waiter:
+    """A thread that waits for frames of its call, or for its turn to receive."""
+
+    __slots__ = ("error", "frames", "wake")
+
+    def __init__(self) -> None:
+        self.frames: deque[Frame] = deque()
+        self.error: ShmrpcError | None = None
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+    def release(self) -> None:
+        """Wakes the thread, which may have been woken before. Under the session's lock."""
+        if self.wake.locked():
+            self.wake.release()
+
+
+class ThreadSession:
+    """A connection and its calls. It is what :class:`shmrpc.call.Party` describes."""
+
+    def __init__(self, connection: ThreadConnection) -> None:
+        self.connection = connection
+        self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
+        self.numbers = {name: number for number, name in enumerate(connection.endpoints)}
+        self.shapes = connection.shapes
+        self.next_id = itertools.count(1).__next__
+        self.ended: End | None = None
+        #: By call id, those who do not lead. Not empty: who gives up the lead wakes them.
+        self.waiters: dict[int, Waiter] = {}
+        #: Not empty while no call may wait.
+        self.stopped: list[bool] = []
+        #: The last frame that has reached its call: who gives up the lead comes with it again.
+        self._delivered: Frame | None = None
+        #: Guards the waiters. Held for moments only.
+        self._state = threading.Lock()
+
+    def complete(self, call_id: int, answer: object, opcode: int, body: bytes, call: Call | None = None) -> bytes:
+        """Waits for the answer to a call whose exchange brought something else; the body of its result.
+
+        ``call``: if there is more to it than its arguments.
+        """
+        if answer is False:  # Another thread has the lead, and nothing was sent.
+            with self.waiting(call_id) as waiter:
+                self.connection.send(opcode, call_id, body)
+                return body_of(self.next_frame(call_id, waiter, call), call)
+        try:
+            frame = self._receive(call_id, answer, call)  # type: ignore[arg-type]
+        except (CallStopped, DeadlineExceeded, KeyboardInterrupt):
+            self.cancel(call_id)
+            raise
+        self.connection.unlead()
+        return body_of(frame, call)
+
+    @contextlib.contextmanager
+    def waiting(self, call_id: int) -> Iterator[Waiter]:
+        """Registers a call whose frames are to be kept for it."""
+        waiter = Waiter()
+        with self._state:
+            if self.ended is not None:
+                raise ended_call(self.ended.error)
+            self.waiters[call_id] = waiter
+        try:
+            yield waiter
+        except (CallStopped, DeadlineExceeded, KeyboardInterrupt):
+            self.cancel(call_id)
+            raise
+        finally:
+            with self._state:
+                del self.waiters[call_id]
+            self.wake_next()
+
+    def next_frame(self, call_id: int, waiter: Waiter, call: Call | None = None) -> Frame:
+        """The next frame of a call that is registered; waits until the thread that receives, or we, have it."""
+        deadline = None if call is None else call.deadline
+        while True:
+            # Registered first, then asked for the lead: whoever gives it up now looks for us.
+            if self.connection.lead():
+                try:
+                    if waiter.frames:
+                        return waiter.frames.popleft()
+                    if waiter.error is not None:
+                        raise waiter.error
+                    return self._receive(call_id, None, call)
+                finally:
+                    self.give_up_lead()
+            if not waiter.wake.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
+                raise _late(call)
+            if waiter.frames:
+                return waiter.frames.popleft()
+            if waiter.error is not None:
+                raise waiter.error
+            self._check_stopped()
+
+    def poll_frame(self, waiter: Waiter) -> Frame | None:
+        """The next frame of a call that is registered, if it is there."""
+        if not waiter.frames and self.connection.lead():
+            try:
+                while (frame := self.connection.receive()) is not None:
+                    self._deliver(frame)
+            finally:
+                self.give_up_lead()
+        return waiter.frames.popleft() if waiter.frames else None
+
+    def _receive(self, call_id: int, frame: Frame | None, call: Call | None) -> Frame:
+        """Receives for everybody until a frame of our own is there. Only for the thread that has the lead."""
+        connection = self.connection
+        deadline = None if call is None else call.deadline
+        while True:
+            if frame is not None:
+                if frame[0] & 0xFF not in frames.FROM_SERVER:
+                    raise _core.ChannelError(f"it sent opcode {frame[0]:#x}, which no server sends")
+                if frame[1] == call_id:
+                    self._delivered = frame
+                    return frame
+                self._deliver(frame)
+            if self.ended is not None:
+                raise lost_call(self.ended, call_id)
+            self._check_stopped()
+            limit = LIFE_CHECK
+            if deadline is not None:
+                limit = min(limit, _remaining(deadline))
+            try:
+                frame = connection.receive() or connection.wait(limit)
+            except Ended as ended:
+                self.end(ended.end)
+                connection.abandon()
+                raise lost_call(ended.end, call_id) from None
+            if frame is None and deadline is not None and time.monotonic_ns() >= deadline:
+                raise _late(call)
+
+    def room(self) -> None:
+        """Waits until all that was sent has found room."""
+        connection = self.connection
+        while connection.is_stalled() and self.ended is None:
+            self._check_stopped()
+            if connection.lead():
+                try:
+                    if (frame := connection.receive() or connection.wait()) is not None:
+                        self._deliver(frame)
+                except Ended as ended:
+                    self.end(ended.end)
+                    connection.abandon()
+                finally:
+                    self.give_up_lead()
+            else:
+                time.sleep(0.001)
+        if self.ended is not None:
+            raise ended_call(self.ended.error)
+
+    def _deliver(self, frame: Frame) -> None:
+        """A frame for another thread. One that nobody waits for any more is dropped."""
+        with self._state:
+            waiter = self.waiters.get(frame[1])
+            if waiter is not None and frame is not self._delivered:
+                waiter.frames.append(frame)
+                waiter.release()
+            self._delivered = frame
+
+    def give_up_lead(self) -> None:
+        """After an error, or a signal at any point: what was taken out of the ring is delivered."""
+        frame = self.connection.last()
+        if frame is not None:
+            self._deliver(frame)
+        self.connection.unlead()
+        self.wake_next()
+
+    def wake_next(self) -> None:
+        """The lead is free: those who wait try to take it.
+
+        All of them, since a signal may have carried one away before it could say so.
+        """
+        with self._state:
+            for waiter in self.waiters.values():
+                if not waiter.frames:
+                    waiter.release()
+
+    def end(self, end: End) -> None:
+        """The connection is over: everybody learns it."""
+        with self._state:
+            if self.ended is None:
+                self.ended = end
+            for call_id, waiter in self.waiters.items():
+                if waiter.error is None:
+                    waiter.error = lost_call(end, call_id)
+                    waiter.release()
+
+    def close(self, error: ShmrpcError) -> None:
+        """Closes the connection; calls under way in other threads fail."""
+        self.end(End(error))
+        self.connection.close()
+
+    def stop(self) -> None:
+        """Every wait that is under way ends, and none begins."""
+        self.stopped.append(True)
+        with self._state:
+            for waiter in self.waiters.values():
+                waiter.release()
+        self.connection.interrupt()
+
+    def _check_stopped(self) -> None:
+        if self.stopped:
+            raise stopped_call(self.service)
+
+    def cancel(self, call_id: int) -> None:
+        """Nobody waits for this call any more."""
+        with contextlib.suppress(_core.ChannelError):
+            self.connection.send(frames.CANCEL, call_id, frames.NIL)
+
+    def unsent(self, name: str, error: BaseException) -> BaseException:
+        """The error for the caller of an endpoint."""
+        if isinstance(error, _core.ChannelError):
+            if self.ended is None:
+                self.end(End(self.connection.fault(error)))
+            return ended_call(self.ended.error) if self.ended is not None else ConnectionLost(str(error))
+        return unsendable(name, error) if isinstance(error, Exception) else error
+
+
+def stopped_call(service: str) -> CallStopped:
+    """The error for a call that another thread ended."""
+    return CallStopped(f"this client of {service!r} was stopped; resume() lets it call again")
+
+
+def _late(call: Call | None) -> DeadlineExceeded:
+    return DeadlineExceeded(f"{call.endpoint if call else 'the call'}() was not answered by its deadline")
+
+
+def _remaining(deadline: int) -> float:
+    return max(0.0, (deadline - time.monotonic_ns()) / 1e9)

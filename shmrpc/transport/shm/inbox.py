@@ -1,0 +1,38 @@
+"""What a server's clients send, as one queue: who pumps it, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from shmrpc import _core
+
+
+class Inbox:
+    """The frames of all clients of a server. ``take`` takes them from the poller until there are no more."""
+
+    def __init__(self, spin: float, take: Callable[[], None]) -> None:
+        self.poller = _core.Poller(spin=spin)
+        self.set_spinning = self.poller.set_spinning
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._again: asyncio.Handle | None = None
+        self._open = True
+
+    def pump(self) -> None:
+        """Lets frames be taken; then rests until a bell rings, or for one turn of the loop."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        try:
+            if self._open:
+                self._take()
+        finally:  # Even if an endpoint wants the program to exit: until it does, others are served.
+            if self._open and not self.poller.rest():
+                self._again = self._loop.call_soon(self.pump)
+
+    def close(self) -> None:
+        """Nothing is taken any more."""
+        self._open = False
+        if self._again is not None:
+            self._again.cancel()

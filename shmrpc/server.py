@@ -78,6 +78,11 @@ class Server:
         """Calls whose handlers are suspended, streams included."""
         return self._load.in_flight
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return self._load.waiting
+
     async def __aenter__(self) -> Server:
         """Takes the services' names, enters their lifespans, and begins to serve.
 

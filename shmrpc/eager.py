@@ -12,13 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine, Generator
-from typing import Any
+import time
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final
 
 from shmrpc.call import Call, handled
 
 _enter_task = asyncio._enter_task
 _leave_task = asyncio._leave_task
+
+
+#: A step that holds the loop for longer, in seconds, is reported.
+HOLD: Final = 0.1
+#: What holds it, and for how many seconds.
+OnHeld = Callable[[Call, float], None]
 
 
 class Suspended:
@@ -31,10 +38,11 @@ class Suspended:
 
 
 class Eager:
-    """Runs coroutines of one loop."""
+    """Runs coroutines of one loop. ``on_held`` hears of those whose later steps hold it for long."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_held: OnHeld = lambda call, seconds: None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._on_held = on_held
         self._spare: _Spare | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any], call: Call) -> Any:
@@ -45,7 +53,7 @@ class Eager:
         """
         spare = self._spare
         if spare is None or spare.task.done():  # Done: somebody cancelled every task of the loop.
-            spare = self._spare = _Spare(self._loop)
+            spare = self._spare = _Spare(self._loop, self._on_held)
         task, context = spare.task, spare.context
         context.run(handled.set, call)
         before = context.copy()
@@ -62,7 +70,7 @@ class Eager:
         finally:
             _leave_task(self._loop, task)
         self._spare = None
-        spare.take_over(coroutine, yielded)
+        spare.take_over(coroutine, yielded, call)
         return Suspended(task)
 
     def close(self) -> None:
@@ -79,7 +87,9 @@ class _Spare(Coroutine[Any, Any, Any]):
     it has taken over has to hear of that.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_held: OnHeld) -> None:
+        self._on_held = on_held
+        self._call: Call | None = None
         self.context = contextvars.copy_context()
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         #: What the coroutine yielded in its first step: the task is still to be told.
@@ -87,9 +97,10 @@ class _Spare(Coroutine[Any, Any, Any]):
         self._go = loop.create_future()
         self.task: asyncio.Task[Any] = loop.create_task(self, context=self.context)
 
-    def take_over(self, coroutine: Coroutine[Any, Any, Any], yielded: Any) -> None:
+    def take_over(self, coroutine: Coroutine[Any, Any, Any], yielded: Any, call: Call) -> None:
         """The task goes on with a coroutine that has yielded once."""
         self._coroutine = coroutine
+        self._call = call
         self._yielded.append(yielded)
         if not self._go.done():
             self._go.set_result(None)
@@ -98,7 +109,15 @@ class _Spare(Coroutine[Any, Any, Any]):
         """The task's next step."""
         if self._coroutine is None:
             return next(self._go.__await__())
-        return self._yielded.pop() if self._yielded else self._coroutine.send(value)
+        if self._yielded:
+            return self._yielded.pop()
+        began = time.monotonic()
+        try:
+            return self._coroutine.send(value)
+        finally:
+            seconds = time.monotonic() - began
+            if seconds > HOLD and self._call is not None:
+                self._on_held(self._call, seconds)
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
         """The task was cancelled, or what it waited for failed."""

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.call import running_here
+from shmrpc.call import Call, running_here
 from shmrpc.caller import Caller, RunRequest, Underway
 from shmrpc.deadlines import Deadlines
 from shmrpc.eager import Eager, Suspended
@@ -45,7 +45,7 @@ class Engine:
         self.executors = Executors()
         self.running = running_here()
         self.deadlines: Deadlines[Underway] = Deadlines(self._expire)
-        self.start = (eager := Eager()).run
+        self.start = (eager := Eager(self.held)).run
         self._eager = eager
         #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.
         self.kept: list[Any] = [None]
@@ -154,9 +154,9 @@ class Engine:
         if under.task is not None and under.task.cancel():
             under.expired = True
 
-    def held(self, caller: Caller, opcode: int, seconds: float) -> None:
+    def held(self, call: Call, seconds: float) -> None:
         """An endpoint has held the loop for long: says so, once for each endpoint."""
-        name = f"{caller.service}.{caller.endpoint_name(opcode)}"
+        name = f"{call.service}.{call.endpoint}"
         if name not in self._held:
             self._held.add(name)
             logger.warning(

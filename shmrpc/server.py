@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
 
+from shmrpc.call import Call
 from shmrpc.caller import Caller
 from shmrpc.dispatch import Dispatcher
+from shmrpc.eager import HOLD
 from shmrpc.engine import Engine
 from shmrpc.errors import LocalProtocolError, ShmrpcError
 from shmrpc.interceptors import Interceptor
@@ -36,8 +38,6 @@ DEFAULT_MAX_WAITING: Final = 10_000
 DEFAULT_GRACE: Final = 30.0
 #: Seconds between two looks whether the answers have been read.
 _DRAIN_LOOK: Final = 0.005
-#: An endpoint that holds the loop for longer, in seconds, is named in the log.
-_HOLD: Final = 0.1
 
 
 class Server:
@@ -186,8 +186,10 @@ class Server:
                     raise
         finally:
             running.frame = None
-        if caller is not None and time.monotonic() - began > _HOLD:
-            engine.held(caller, opcode, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        # The pump lets the loop turn soon after: if it took long, the last call did.
+        if seconds > HOLD and caller is not None and opcode >> 8 < len(caller.names):
+            engine.held(Call(caller, caller.endpoint_name(opcode)), seconds)
 
 
 class _Served:

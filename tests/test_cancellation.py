@@ -170,7 +170,7 @@ async def test_an_answer_that_is_there_already_is_dropped_and_no_cancellation_se
         session = client._link.session
         assert session is not None
         sent: list[int] = []
-        session.cancel = sent.append  # type: ignore[method-assign]
+        session.cancel = sent.append  # type: ignore[assignment, method-assign]
         call = asyncio.create_task(client.wait(1))
         await _turns(3)
         future = next(iter(session.pending.values()))
@@ -203,7 +203,7 @@ async def test_a_call_in_line_never_begins() -> None:
         while server.waiting != 1:
             await asyncio.sleep(0)
         gate.open.set()
-        assert await asyncio.gather(first, third) == [1, 3]
+        assert [await first, await third] == [1, 3]
         assert gate.ends == ["finished", "finished"]
 
 

@@ -205,11 +205,16 @@ async def test_wrong_arguments_of_a_stream(client: shmrpc.Client) -> None:
 
 
 async def test_typed_items(client: shmrpc.Client) -> None:
-    assert [item async for item in client.call(flows.zipped, _numbers(3), ["a", "b", "c"])] == [
+    assert [item async for item in client.call(flows.zipped, _numbers(3), _texts("abc"))] == [
         (0, "a"),
         (1, "b"),
         (2, "c"),
     ]
+
+
+async def _texts(texts: str) -> AsyncIterator[str]:
+    for text in texts:
+        yield text
 
 
 async def _numbers(n: int) -> AsyncIterator[int]:

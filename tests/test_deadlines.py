@@ -1,0 +1,193 @@
+"""Deadlines: they travel, are inherited, begin nothing that is too late, and end what takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import shmrpc
+from shmrpc.deadlines import Deadlines
+from tests.support import ServerProcess, eventually
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess("tests.flows:service") as process:
+        yield process
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
+    async with shmrpc.connect("tested.flows") as client:
+        yield client
+
+
+@pytest.fixture
+def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
+    with shmrpc.sync.connect("tested.flows") as client:
+        yield client
+
+
+async def _eventually(client: shmrpc.Client, what: str) -> bool:
+    for _ in range(1000):
+        if what in await client.seen():
+            return True
+        await asyncio.sleep(0.005)
+    return False
+
+
+async def test_a_call_that_takes_too_long_is_a_timeout_and_its_handler_is_cancelled(client: shmrpc.Client) -> None:
+    with pytest.raises(TimeoutError, match="sleep") as caught:
+        await client.with_options(timeout=0.05).sleep(60)
+    assert isinstance(caught.value, shmrpc.DeadlineExceeded)
+    assert await _eventually(client, "sleep:cancelled")
+    assert await client.with_options(timeout=5).sleep(0.01, "in time") == "in time"
+    assert await client.sleep(0.01, "without") == "without"
+
+
+async def test_one_timeout_for_all_calls(server: ServerProcess) -> None:
+    async with shmrpc.connect("tested.flows", call_timeout=0.05) as client:
+        with pytest.raises(shmrpc.DeadlineExceeded):
+            await client.sleep(60)
+        assert await client.with_options(timeout=5).sleep(0.1, "longer") == "longer"
+        assert await client.add(1, b=2) == 3
+
+
+async def test_the_handler_knows_what_remains(client: shmrpc.Client) -> None:
+    timed = client.with_options(timeout=5)
+    for endpoint in ("remaining", "remaining_plainly"):
+        assert await client.call(endpoint) is None
+        assert 4 < await timed.call(endpoint) <= 5
+    assert 1 < await timed.with_options(timeout=2).remaining() <= 2
+
+
+@pytest.mark.parametrize("form", ["positional", "keyword", "metadata"])
+async def test_an_expired_call_is_not_started(client: shmrpc.Client, form: str) -> None:
+    late = client.with_options(timeout=0)
+    if form == "metadata":
+        late = late.with_options(metadata={"a": "b"})
+    with pytest.raises(shmrpc.DeadlineExceeded):
+        if form == "keyword":
+            await late.sleep(seconds=0, tag="late")
+        else:
+            await late.sleep(0, "late")
+    assert await client.add(1, 2) == 3
+    assert "late:began" not in await client.seen()
+
+
+async def test_a_call_that_expires_while_it_waits_for_the_server_is_not_started(client: shmrpc.Client) -> None:
+    async with shmrpc.connect("tested.flows") as other:
+        held = asyncio.create_task(other.hold(0.3))
+        await asyncio.sleep(0.05)
+        with pytest.raises(shmrpc.DeadlineExceeded):
+            await client.with_options(timeout=0.05).sleep(0, "late")
+        await held
+    assert "late:began" not in await client.seen()
+
+
+async def test_nested_calls_inherit_the_deadline(client: shmrpc.Client) -> None:
+    assert await client.remaining_nested("tested.flows") == [None, None]
+    left = await client.with_options(timeout=5).remaining_nested("tested.flows")
+    assert all(3 < each < 5 for each in left), left
+    assert await client.remaining_nested("tested.flows") == [None, None], "and only of the call that is handled"
+
+
+async def test_the_nearer_deadline_counts(client: shmrpc.Client) -> None:
+    service = shmrpc.Service("tested.middle")
+
+    @service.endpoint
+    async def ask(timeout: float) -> float:
+        return await client.with_options(timeout=timeout).remaining()  # type: ignore[no-any-return]
+
+    async with shmrpc.serve(service), shmrpc.connect("tested.middle") as middle:
+        timed = middle.with_options(timeout=3)
+        assert 2 < await timed.ask(60) <= 3
+        assert 0.5 < await timed.ask(1) <= 1
+
+
+async def test_the_server_ends_it_even_if_the_client_cannot(client: shmrpc.Client) -> None:
+    async with shmrpc.connect("tested.flows") as other:
+        session = other._link.session
+        assert session is not None
+        session._expire = session.cancel = lambda call_id: None  # type: ignore[method-assign]
+        session._deadlines._expire = lambda call_id: None
+        with pytest.raises(shmrpc.DeadlineExceeded, match="had not ended"):
+            await other.with_options(timeout=0.05).sleep(60)
+        assert await _eventually(client, "sleep:cancelled")
+
+
+async def test_a_deadline_on_many_calls_at_a_time(client: shmrpc.Client) -> None:
+    soon, later = client.with_options(timeout=0.1), client.with_options(timeout=30)
+    calls = [(soon if i % 2 else later).sleep(0.3, f"{i}") for i in range(100)]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert results[::2] == [f"{i}" for i in range(0, 100, 2)]
+    assert all(isinstance(result, shmrpc.DeadlineExceeded) for result in results[1::2])
+
+
+async def test_a_timeout_of_a_call_under_asyncios(client: shmrpc.Client) -> None:
+    async with asyncio.timeout(5):
+        with pytest.raises(shmrpc.DeadlineExceeded):
+            await client.with_options(timeout=0.05).sleep(60)
+
+
+async def test_options_are_checked(client: shmrpc.Client) -> None:
+    with pytest.raises(ValueError, match="timeout of a call: expected 0 to"):
+        client.with_options(timeout=-1)
+    with pytest.raises(ValueError, match="timeout of a call"):
+        shmrpc.connect("tested.flows", call_timeout=float("nan"))
+    with pytest.raises(TypeError, match="metadata: expected str to str or bytes, got 'a': 1"):
+        client.with_options(metadata={"a": 1})  # type: ignore[dict-item]
+    assert client.with_options(timeout=1) is client.with_options(timeout=1), "it is made once"
+
+
+def test_sync_deadlines(sync_client: shmrpc.sync.Client) -> None:
+    timed = sync_client.with_options(timeout=0.05)
+    with pytest.raises(shmrpc.DeadlineExceeded, match="sleep"):
+        timed.sleep(60)
+    assert eventually(lambda: "sleep:cancelled" in sync_client.seen())
+    assert timed.add(1, 2) == 3
+    with pytest.raises(shmrpc.DeadlineExceeded):
+        sync_client.with_options(timeout=0).sleep(0, "late")
+    assert "late:began" not in sync_client.seen()
+    assert 4 < sync_client.with_options(timeout=5).remaining() <= 5
+    with shmrpc.sync.connect("tested.flows", call_timeout=0.05) as other, pytest.raises(shmrpc.DeadlineExceeded):
+        other.sleep(60)
+
+
+def test_a_sync_handler_passes_its_deadline_on(server: ServerProcess) -> None:
+    async def main() -> None:
+        service = shmrpc.Service("tested.middle")
+        with shmrpc.sync.connect("tested.flows") as inner:
+
+            @service.endpoint(run_in="thread")
+            def ask() -> float | None:
+                return inner.remaining()  # type: ignore[no-any-return]
+
+            async with shmrpc.serve(service), shmrpc.connect("tested.middle") as middle:
+                assert await middle.ask() is None
+                assert 2 < await middle.with_options(timeout=3).ask() <= 3
+
+    asyncio.run(main())
+
+
+async def test_one_timer_for_all_deadlines_fires_for_each_once() -> None:
+    expired: list[str] = []
+    deadlines: Deadlines[str] = Deadlines(expired.append)
+    now = time.monotonic_ns()
+    deadlines.add("far", now + 60_000_000_000)
+    deadlines.add("later", now + 40_000_000)
+    deadlines.add("soon", now + 20_000_000)
+    deadlines.add("gone", now + 20_000_000)
+    deadlines.discard("gone")
+    deadlines.discard("gone")
+    for _ in range(500):
+        await asyncio.sleep(0.005)
+        if len(expired) == 2:
+            break
+    assert expired == ["soon", "later"]
+    deadlines.close()
+    await asyncio.sleep(0)
+    assert expired == ["soon", "later"]

@@ -1,0 +1,267 @@
+"""Services from classes, groups and several at one server; what a handler can reach; where it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import shmrpc
+from tests import flows, grouped, services
+from tests.support import ServerProcess
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess("tests.flows:service") as process:
+        yield process
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
+    async with shmrpc.connect("tested.flows") as client:
+        yield client
+
+
+async def test_a_service_from_classes_and_groups() -> None:
+    async with shmrpc.serve(grouped.service), shmrpc.connect(grouped.service) as client:
+        start = grouped.service.endpoints["value"].function
+        before = await start()
+        assert await client.increment(5) == before + 5
+        assert await client.value() == before + 5
+        assert await client.in_thread() == before + 5
+        assert await client.double(4) == 8
+        assert await client.other.increment() != before + 6, "each instance has its own state"
+        assert await client.other.reset() == 0
+        assert [x async for x in client.other.down()] == []
+        assert await client.math.add(1, 2) == 3
+        assert await client.math.deep.deeper.echo("down there") == "down there"
+        assert await client.call("math.add", 1, 2) == 3
+        assert await client.call(grouped.add, 1, 2) == 3, "a function is found in its group"
+        assert await client.state() == ["tested.grouped began"]
+        with pytest.raises(shmrpc.EndpointNotFound, match=r"did you mean 'math.add'"):
+            client.math.ad(1, 2)
+        assert "private" not in dir(client)
+        assert "math" in dir(client)
+
+
+def test_the_same_without_a_loop() -> None:
+    with ServerProcess("tests.grouped:service"), shmrpc.sync.connect("tested.grouped") as client:
+        assert client.increment(5) == 15
+        assert client.math.deep.deeper.echo("x") == "x"
+        assert list(client.down()) == list(range(14, -1, -1))
+        assert client.other.value() == 100
+
+
+def test_what_cannot_be_included_or_grouped() -> None:
+    service = shmrpc.Service("wrong")
+    with pytest.raises(TypeError, match=r"make one, as in include\(Counter\(\)\)"):
+        service.include(grouped.Counter)
+    with pytest.raises(TypeError, match="methods marked @shmrpc.endpoint"):
+        service.include(object())
+    for prefix in ("_x", "a b", "a..b", ""):
+        with pytest.raises(ValueError, match="prefix"):
+            service.group(prefix)
+    service.include(grouped.Counter())
+    with pytest.raises(ValueError, match="has an endpoint or a group 'double' already"):
+        service.include(grouped.Counter())
+    with pytest.raises(ValueError, match="its prefix is an endpoint"):
+        service.include(grouped.Counter(), prefix="value")
+    service.group("g").endpoint(grouped.add)
+    with pytest.raises(ValueError, match="a group 'g' already"):
+        service.endpoint(name="g")(grouped.add)
+    with pytest.raises(ValueError, match="run_in must be"):
+        service.endpoint(run_in="cloud")(grouped.add)  # type: ignore[call-overload]
+
+
+async def test_one_server_offers_several_services() -> None:
+    async with shmrpc.serve(grouped.service, grouped.math, flows.service) as server:
+        assert server.health == "serving"
+        async with shmrpc.connect("tested.grouped") as one, shmrpc.connect("tested.math") as two:
+            async with shmrpc.connect("tested.flows") as three:
+                assert await asyncio.gather(one.math.add(1, 2), two.add(3, 4), three.add(5, 6)) == [3, 7, 11]
+                assert await three.who() == [os.getpid(), os.getuid(), "who", "tested.flows"]
+                with pytest.raises(shmrpc.EndpointNotFound):
+                    two.increment()
+                assert server.connections == 3
+        with pytest.raises(shmrpc.ServiceInUse):
+            async with shmrpc.serve(shmrpc.Service("tested.new"), grouped.math):
+                pass
+        async with shmrpc.serve(shmrpc.Service("tested.new")):
+            pass  # What the failed one took is free again.
+    assert server.health is None
+
+
+async def test_a_lifespan_is_entered_before_the_first_call_and_left_after_the_last() -> None:
+    log: list[str] = []
+    opened = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(service: shmrpc.Service) -> AsyncIterator[str]:
+        log.append("enters")
+        await opened.wait()
+        log.append("entered")
+        try:
+            yield "the state"
+        finally:
+            log.append("left")
+
+    service = shmrpc.Service("tested.life", lifespan=lifespan)
+
+    @service.endpoint
+    async def state() -> str:
+        try:
+            await asyncio.sleep(0)
+            return str(shmrpc.current_call().state)
+        finally:
+            log.append("called")
+
+    @service.endpoint
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            log.append("cancelled")
+
+    async def run() -> None:
+        async with shmrpc.serve(service) as server:
+            assert server.health == "serving"
+            async with shmrpc.connect("tested.life") as client:
+                assert await client.state() == "the state"
+                waiting = asyncio.create_task(client.wait())
+                await connecting
+                await server.close()
+                with pytest.raises(shmrpc.ConnectionLost):
+                    await waiting
+
+    connecting = asyncio.create_task(_connect("tested.life"))
+    running = asyncio.create_task(run())
+    await asyncio.sleep(0.1)
+    assert not connecting.done(), "clients wait while the server starts"
+    opened.set()
+    await running
+    assert log == ["enters", "entered", "called", "cancelled", "left"]
+
+
+async def _connect(name: str) -> None:
+    async with shmrpc.connect(name):
+        pass
+
+
+async def test_a_lifespan_that_fails_frees_the_name() -> None:
+    @contextlib.asynccontextmanager
+    async def lifespan(service: shmrpc.Service) -> AsyncIterator[None]:
+        raise LookupError("no database")
+        yield
+
+    for _ in range(2):
+        with pytest.raises(LookupError, match="no database"):
+            async with shmrpc.serve(shmrpc.Service("tested.life", lifespan=lifespan)):
+                pass
+
+
+@pytest.mark.parametrize("endpoint", ["who", "who_plainly"])
+async def test_a_handler_knows_its_caller(client: shmrpc.Client, endpoint: str) -> None:
+    expected = [os.getpid(), os.getuid(), endpoint, "tested.flows"]
+    assert await client.call(endpoint) == expected
+    assert await client.with_options(timeout=5).call(endpoint) == expected
+    assert await client.with_options(metadata={"a": "b"}).call(endpoint) == expected
+    assert await asyncio.gather(*(client.call(endpoint) for _ in range(20))) == [expected] * 20
+
+
+def test_there_is_no_current_call_outside_of_a_handler() -> None:
+    with pytest.raises(shmrpc.LocalProtocolError, match="there is no current call"):
+        shmrpc.current_call()
+
+
+async def test_a_task_that_outlives_its_handler_keeps_its_own_call() -> None:
+    service = shmrpc.Service("tested.tasks")
+    seen: list[tuple[int, int]] = []
+    tasks = []
+
+    @service.endpoint
+    async def start(n: int) -> None:
+        async def later() -> None:
+            await asyncio.sleep(0.02)
+            seen.append((n, shmrpc.current_call().id))
+
+        seen.append((n, shmrpc.current_call().id))
+        tasks.append(asyncio.create_task(later()))
+        if n % 2:
+            await asyncio.sleep(0)
+
+    async with shmrpc.serve(service), shmrpc.connect("tested.tasks") as client:
+        await asyncio.gather(*(client.start(n) for n in range(10)))
+        await asyncio.gather(*tasks)
+        with pytest.raises(shmrpc.LocalProtocolError):
+            shmrpc.current_call()
+    assert sorted(seen[:10]) == sorted(seen[10:])
+    assert len(dict(seen)) == 10 and len({call_id for _, call_id in seen}) == 10
+
+
+async def test_metadata_there_and_back(client: shmrpc.Client, server: ServerProcess) -> None:
+    reply: dict[str, str | bytes] = {}
+    marked = client.with_options(metadata={"text": "a", "raw": b"\xff\x00"}, reply_metadata=reply)
+    assert await marked.metadata() == {"text": "'a'", "raw": repr(b"\xff\x00")}
+    assert reply == {"pid": str(server.pid), "raw": b"\x00\xff"}
+    assert await marked.with_options(metadata={"text": "b", "more": "c"}).metadata() == {
+        "text": "'b'",
+        "raw": repr(b"\xff\x00"),
+        "more": "'c'",
+    }
+    assert await client.metadata() == {}
+    reply.clear()
+    with pytest.raises(KeyError, match="no"):
+        await marked.metadata_and_failure()
+    assert reply == {"why": "because"}
+
+
+def test_metadata_without_a_loop(server: ServerProcess) -> None:
+    with shmrpc.sync.connect("tested.flows") as client:
+        reply: dict[str, str | bytes] = {}
+        assert client.with_options(metadata={"a": "b"}, reply_metadata=reply).metadata() == {"a": "'b'"}
+        assert reply["pid"] == str(server.pid)
+
+
+_variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+async def test_in_a_thread_and_in_a_process(client: shmrpc.Client, server: ServerProcess) -> None:
+    names = await asyncio.gather(*(client.in_thread(0.05) for _ in range(3)))
+    assert all(name.startswith("shmrpc-handler") and pid == os.getpid() for name, pid in names)
+    assert len({name for name, _ in names}) == 3, "side by side"
+    pid, total = await client.in_process(1, 2)
+    assert total == 3 and pid not in (server.pid, os.getpid())
+    with pytest.raises(shmrpc.InvalidArguments):
+        await client.in_process(1, "two")
+    with pytest.raises(RuntimeError, match=r"the process that ran die_in_process\(\) died"):
+        await client.die_in_process()
+    assert (await client.in_process(3, 4))[1] == 7, "the next one gets new processes"
+
+
+@pytest.mark.parametrize("endpoint", ["hold", "hold_later"])
+async def test_who_holds_the_loop_is_named_once(endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+    service = shmrpc.Service("tested.held")
+    service.endpoint(getattr(flows, endpoint))
+    with caplog.at_level(logging.WARNING, "shmrpc.server"):
+        async with shmrpc.serve(service), shmrpc.connect("tested.held") as client:
+            await client.call(endpoint, 0.01)
+            assert not caplog.records
+            for _ in range(3):
+                await client.call(endpoint, 0.15)
+    held = [record for record in caplog.records if "held the server's loop" in record.message]
+    assert len(held) == 1
+    assert f"tested.held.{endpoint}()" in held[0].message
+    assert "run_in='thread'" in held[0].message
+
+
+async def test_typed_results_of_a_client_of_the_service_itself() -> None:
+    async with shmrpc.serve(services.service):
+        async with shmrpc.connect(services.service) as typed, shmrpc.connect("tested") as plain:
+            assert await typed.move(services.Point(1, 2)) == services.Point(2, 3)
+            assert await plain.move(services.Point(1, 2)) == {"x": 2, "y": 3}

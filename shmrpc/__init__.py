@@ -19,6 +19,7 @@ if not _sys.platform.startswith("linux"):
 from shmrpc import sync
 from shmrpc.call import Call, current_call
 from shmrpc.client import Client, connect
+from shmrpc.describe import Description
 from shmrpc.errors import (
     CallError,
     CallStopped,
@@ -52,6 +53,7 @@ __all__ = [
     "ConnectionLost",
     "DeadlineExceeded",
     "DecodeError",
+    "Description",
     "EncodeError",
     "EndpointNotFound",
     "FrameTooLarge",

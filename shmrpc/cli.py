@@ -1,37 +1,49 @@
-"""The command line: serve, call, ls, cleanup."""
+"""The command line: serve, call, ls, cleanup, describe, stub."""
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 import json
-import logging
 import os
-import signal
 import sys
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, NoReturn
 
 import click
 import msgspec
-import uvloop
 
 import shmrpc
+from shmrpc.config import Config, ServeError
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN
 from shmrpc.protocol.frames import DEFAULT_MAX_FRAME
+from shmrpc.reloading import supervise_reloading
+from shmrpc.running import run_here
+from shmrpc.server import DEFAULT_GRACE, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
+from shmrpc.stubs import stub_text
+from shmrpc.supervisor import supervise
+from shmrpc.targets import load_services
 from shmrpc.transport.shm import cleanup as leftovers
 from shmrpc.transport.shm.status import statuses
 
-_codec = click.option(
+
+def option(*names: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option of a command; its value may come from SHMRPC_NAME in the environment, too."""
+    name = next(each for each in names if each.startswith("--"))
+    variable = f"SHMRPC_{name.lstrip('-').replace('-', '_').upper()}"
+    return click.option(*names, **{"envvar": variable, "show_envvar": True, **settings})
+
+
+_codec = option(
     "--codec",
     type=click.Choice(["msgspec", "msgpack"]),
     default="msgspec",
     show_default=True,
     help="Which MessagePack.",
 )
-_max_frame = click.option(
+_max_frame = option(
     "--max-frame", type=int, default=DEFAULT_MAX_FRAME, show_default=True, help="Largest body in bytes."
 )
+_timeout = option("--timeout", type=float, default=DEFAULT_CONNECT_TIMEOUT, show_default=True, help="Seconds to wait.")
+_LEVELS = ["critical", "error", "warning", "info", "debug"]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,61 +53,94 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("target", metavar="MODULE:SERVICE")
-@click.option("--spin", type=float, default=DEFAULT_SPIN, show_default=True, help="Longest spin in µs; 0: never.")
-@click.option("--loop", type=click.Choice(["uvloop", "asyncio"]), default="uvloop", show_default=True)
+@click.argument("targets", metavar="MODULE:SERVICE...", nargs=-1, required=True)
+@option("--workers", type=click.IntRange(min=1), help="Serve in so many processes.  [default: in this one]")
+@option("--reload", is_flag=True, help="Serve in one worker, and replace it when a .py file of the app dir changes.")
+@option(
+    "--app-dir",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    default=".",
+    show_default=True,
+    help="Where modules are looked for first.",
+)
+@option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_GRACE,
+    show_default=True,
+    help="Seconds that calls under way have to end after the first SIGINT or SIGTERM.",
+)
+@option("--loop", type=click.Choice(["uvloop", "asyncio"]), default="uvloop", show_default=True, help="Which loop.")
+@option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="What is logged.  [default: info]")
+@option(
+    "--log-config",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="A file for logging.config: JSON, INI, or YAML if PyYAML is installed.",
+)
+@option(
+    "--max-in-flight",
+    type=click.IntRange(min=1),
+    default=DEFAULT_MAX_IN_FLIGHT,
+    show_default=True,
+    help="Calls that may be under way, in each worker.",
+)
+@option(
+    "--max-per-connection",
+    type=click.IntRange(min=1),
+    default=DEFAULT_MAX_PER_CONNECTION,
+    show_default=True,
+    help="Calls of one client that may be under way.",
+)
+@option(
+    "--max-waiting",
+    type=click.IntRange(min=0),
+    default=DEFAULT_MAX_WAITING,
+    show_default=True,
+    help="Calls that may wait for their turn, in each worker.",
+)
+@option("--spin", type=float, default=DEFAULT_SPIN, show_default=True, help="Longest spin in µs; 0: never.")
 @_max_frame
 @_codec
-def serve(target: str, spin: float, loop: str, max_frame: int, codec: Any) -> None:
-    """Serve the Service that MODULE has under this name, until SIGINT or SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    service = _load(target)
-    run = uvloop.run if loop == "uvloop" else asyncio.run
+def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options: Any) -> None:
+    """Serve each Service that its MODULE has under this name, all in one server.
+
+    SIGINT and SIGTERM stop it gently: no new calls, and those under way have --grace seconds to end; the second
+    one stops it at once. With --workers a worker that dies is replaced, and SIGHUP replaces each worker by a
+    new one without a lost call.
+    """
+    if reload and workers is not None:
+        raise click.UsageError("--reload serves in one worker; leave --workers away")
+    config = Config(targets=list(targets), **options)
     try:
-        server = shmrpc.serve(service, codec=codec, max_frame=max_frame, spin=spin)
-        run(_serve(server))
-    except (shmrpc.ShmrpcError, ValueError) as error:
+        config.configure_logging()
+        if reload:
+            supervise_reloading(config, _greet)
+        elif workers is not None:
+            supervise(config, workers, _greet)
+        else:
+            services = load_services(config.targets, config.app_dir)
+            server = config.server(services)
+            offers = {service.name: list(service.endpoints) for service in services}
+            config.run(run_here(server, config.grace, lambda: _greet(offers)))
+    except (ServeError, shmrpc.ShmrpcError) as error:
         _fail(str(error))
 
 
-async def _serve(server: shmrpc.Server) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with server:
-        service = server.services[0]
-        name, endpoints = service.name, ", ".join(service.endpoints)
-        click.echo(
-            f"Serving {name!r} (process {os.getpid()}): {endpoints or 'no endpoints'}. Ctrl-C stops.",
-            err=True,
-        )
-        await stop.wait()
-
-
-def _load(target: str) -> shmrpc.Service:
-    """The service that ``module:name`` means."""
-    module_name, colon, name = target.partition(":")
-    if not colon or not module_name or not name:
-        _fail(f"{target!r}: expected MODULE:SERVICE, as in examples.calculator:calculator")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            _fail(f"there is no module {module_name!r} in {Path.cwd()} or among the installed ones")
-        raise
-    service = getattr(module, name, None)
-    if not isinstance(service, shmrpc.Service):
-        found = [key for key, value in vars(module).items() if isinstance(value, shmrpc.Service)]
-        what = "nothing of this name" if service is None else f"a {type(service).__qualname__}, not a shmrpc.Service"
-        _fail(f"{module_name} has {what}; its services: {', '.join(found) or 'none'}")
-    return service
+def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> None:
+    """Says that it serves."""
+    services = ", ".join(map(repr, offers))
+    processes = f"process {os.getpid()}"
+    if workers:
+        processes += f", {'worker' if len(workers) == 1 else 'workers'} {', '.join(map(str, workers))}"
+    lists = [", ".join(endpoints) or "no endpoints" for endpoints in offers.values()]
+    if len(offers) > 1:
+        lists = [f"{service} with {endpoints}" for service, endpoints in zip(offers, lists, strict=True)]
+    click.echo(f"Serving {services} ({processes}): {'; '.join(lists)}. Ctrl-C stops.", err=True)
 
 
 @main.command(context_settings={"allow_interspersed_args": False})
-@click.option("-k", "--keyword", "keywords", multiple=True, metavar="NAME=VALUE", help="A keyword argument.")
-@click.option("--timeout", type=float, default=DEFAULT_CONNECT_TIMEOUT, show_default=True, help="Seconds to wait.")
+@option("-k", "--keyword", "keywords", multiple=True, metavar="NAME=VALUE", help="A keyword argument.")
+@_timeout
 @_max_frame
 @_codec
 @click.argument("service")
@@ -137,9 +182,9 @@ def _value(text: str) -> Any:
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def ls(as_json: bool) -> None:
-    """List live services: pid, uptime, endpoints, connections."""
+    """List live services: pid, health, uptime, endpoints, connections."""
     try:
         found = statuses()
     except shmrpc.ShmrpcError as error:
@@ -150,13 +195,14 @@ def ls(as_json: bool) -> None:
     if not found:
         click.echo(f"No live services in {leftovers.runtime_directory()}.")
         return
-    rows = [("SERVICE", "PID", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
+    rows = [("SERVICE", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
     for report in found:
         uptime = f"{report.uptime:.0f} s"
         rows.append(
             (
                 report.service,
                 str(report.pid),
+                report.health,
                 uptime,
                 str(report.connections),
                 ", ".join(report.endpoints) or "-",
@@ -168,13 +214,43 @@ def ls(as_json: bool) -> None:
 
 
 @main.command()
-@click.option("--dry-run", is_flag=True, help="Only list it.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@option("--dry-run", is_flag=True, help="Only list it.")
+@option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def cleanup(dry_run: bool, as_json: bool) -> None:
     """Remove what dead servers left, and nothing else."""
     text, status = leftovers.run(dry_run=dry_run, as_json=as_json)
     click.echo(text)
     sys.exit(status)
+
+
+@main.command()
+@_timeout
+@option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.argument("service")
+def describe(service: str, timeout: float, as_json: bool) -> None:
+    """Print what the live SERVICE offers: signatures, types and docstrings."""
+    description = _description(service, timeout)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(description), indent=2))
+    else:
+        click.echo(description.text)
+
+
+@main.command()
+@_timeout
+@option("-o", "--output", type=click.File("w", lazy=True), default="-", help="Where to write it; -: to stdout.")
+@click.argument("service")
+def stub(service: str, timeout: float, output: IO[str]) -> None:
+    """Print a .pyi file with typed clients of the live SERVICE, for those who have not its source."""
+    click.echo(stub_text(_description(service, timeout)), file=output, nl=False)
+
+
+def _description(service: str, timeout: float) -> shmrpc.Description:
+    try:
+        with shmrpc.sync.connect(service, timeout=timeout) as client:
+            return client.describe()
+    except (shmrpc.ShmrpcError, ValueError) as error:
+        _fail(str(error))
 
 
 def _fail(message: str) -> NoReturn:

@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.batch import Batch, chunks
 from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
+from shmrpc.describe import Description
+from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.feeding import Feeding
 from shmrpc.groups import EndpointGroup
 from shmrpc.interceptors import Interceptor, enter_all
@@ -42,6 +54,8 @@ from shmrpc.transport.shm.handshake import Settings
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 Decode = Callable[[bytes], Any]
 
@@ -66,14 +80,14 @@ class Client:
         self._options = options
         #: Types of the results, by endpoint; of the service that connect() was given.
         self._kinds = kinds
-        self._views: dict[float, Client] = {}
+        self._views: dict[float, Self] = {}
         link.clients.add(self)
 
-    def __await__(self) -> Generator[Any, None, Client]:
+    def __await__(self) -> Generator[Any, None, Self]:
         """Connects: ``client = await shmrpc.connect(name)``; close it yourself then."""
         return self.__aenter__().__await__()
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         """Connects, waiting for a server as long as :func:`connect` was told.
 
         Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
@@ -106,7 +120,7 @@ class Client:
         timeout: float | None = None,
         metadata: Mapping[str, str | bytes] | None = None,
         reply_metadata: Metadata | None = None,
-    ) -> Client:
+    ) -> Self:
         """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
 
         ``timeout``: seconds that a call may take, else DeadlineExceeded. ``metadata`` travels with each call
@@ -120,7 +134,7 @@ class Client:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
         options = self._options.changed(timeout, metadata, reply_metadata)
-        view = Client(self._link, self._codec, options, self._kinds)
+        view = type(self)(self._link, self._codec, options, self._kinds)
         if metadata is None and reply_metadata is None and timeout is not None:
             self._views[timeout] = view
         return view
@@ -158,14 +172,32 @@ class Client:
     ) -> Coroutine[Any, Any, _R]: ...
     @overload
     def call(  # type: ignore[overload-overlap]
-        self, endpoint: Callable[_P, AsyncIterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+        self, endpoint: Callable[_P, AsyncIterable[_R]], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> AsyncGenerator[_R, None]: ...
     @overload
     def call(  # type: ignore[overload-overlap]
         self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> AsyncGenerator[_R, None]: ...
     @overload
-    def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _R]: ...
+    def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def call(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], Coroutine[Any, Any, _R]],
+        source: AsyncIterable[_A] | Iterable[_A],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> Coroutine[Any, Any, _R]: ...
+    @overload
+    def call(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], AsyncIterable[_R]],
+        source: AsyncIterable[_A] | Iterable[_A],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> AsyncGenerator[_R, None]: ...
     @overload
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -185,26 +217,80 @@ class Client:
             call = calls[endpoint] = self._bind(name, decoder_of(self._codec, kind))
         return call(*args, **kwargs)
 
+    @overload
+    async def notify(self, endpoint: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
+    @overload
+    async def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
     async def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
         """Calls an endpoint one way: nobody waits for a result, and a failure is only logged at the server.
 
         Returns once the call is in the shared memory; waits while there is no room for it. Raises
         EndpointNotFound, EncodeError, FrameTooLarge, or ConnectionLost if the server is gone.
         """
-        name = self._name_of(endpoint)
-        call = self._new_call(name)
+        call = self._new_call(self._name_of(endpoint))
+        async with self._intercepted(call):
+            await self._send_one_way(call, args, kwargs)
+
+    async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         session = await self._link.ready(call.deadline)
-        number = find_endpoint(session.service, name, session.numbers)
+        number = find_endpoint(session.service, call.endpoint, session.numbers)
+        call._party, call.id = session, session.next_id()
         header = Header(call.deadline, call._metadata, one_way=True)
         try:
             body = self._codec.encode((header, args, kwargs))
-            sent = session.send(opcode(frames.CALL_WITH, number), session.next_id(), body)
+            sent = session.send(opcode(frames.CALL_WITH, number), call.id, body)
         except Exception as error:
-            raise session.unsent(name, error) from None
+            raise session.unsent(call.endpoint, error) from None
         if not sent:
             await session.connection.room()
 
-    def map(self, endpoint: Callable[..., _R] | str, /, *iterables: Any, chunk: int = 256) -> AsyncGenerator[_R, None]:
+    @overload
+    def map(
+        self, endpoint: Callable[[_A], Coroutine[Any, Any, _R]], items: Iterable[_A], /, *, chunk: int = 256
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self, endpoint: Callable[[_A], _R], items: Iterable[_A], /, *, chunk: int = 256
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[[_A, _B], Coroutine[Any, Any, _R]],
+        items: Iterable[_A],
+        others: Iterable[_B],
+        /,
+        *,
+        chunk: int = 256,
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self, endpoint: Callable[[_A, _B], _R], items: Iterable[_A], others: Iterable[_B], /, *, chunk: int = 256
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[..., Coroutine[Any, Any, _R]],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        chunk: int = 256,
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[..., _R],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        chunk: int = 256,
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> AsyncGenerator[Any, None]: ...
+    def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> AsyncGenerator[Any, None]:
         """Calls an endpoint with the items of each iterable, as ``map()`` does, many calls in a frame.
 
         Gives the results in order: ``[r async for r in client.map(add, xs, ys)]``. ``chunk``: calls in a
@@ -215,13 +301,12 @@ class Client:
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[Any, None]:
         name = self._name_of(endpoint)
         kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
-        decode = outcomes_decoder(self._codec, kind)
         under_way: list[asyncio.Task[tuple[list[Any], dict[int, frames.Failure]]]] = []
         source = chunks(iterables, chunk)
         try:
             while True:
                 while len(under_way) < _CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
-                    under_way.append(asyncio.ensure_future(self.send_batch(name, calls, decode)))
+                    under_way.append(asyncio.ensure_future(self.send_batch(name, calls, kind)))
                 if not under_way:
                     return
                 results, failures = await under_way.pop(0)
@@ -242,26 +327,56 @@ class Client:
         """
         return Batch(self)
 
-    async def send_batch(self, name: str | None, calls: Sequence[Any], decode: Decode) -> Any:
-        """Sends many calls in one frame, of one endpoint or of any; the decoded answer."""
+    async def send_batch(
+        self, name: str | None, calls: Sequence[Any], kind: Any
+    ) -> tuple[list[Any], dict[int, frames.Failure]]:
+        """Sends many calls in one frame, of one endpoint or of any; results of this type, and failures by place."""
         call = self._new_call(name or "batch")
-        session = await self._link.ready(call.deadline)
-        number = frames.ANY if name is None else find_endpoint(session.service, name, session.numbers)
-        if name is None:
-            calls = [(find_endpoint(session.service, n, session.numbers), args, kwargs) for n, args, kwargs in calls]
-        header = Header(call.deadline, call._metadata)
-        call.id = session.next_id()
-        try:
-            body = self._codec.encode((header, calls))
-            answer = session.exchange(opcode(frames.BATCH, number), call.id, body)
-        except Exception as error:
-            raise session.unsent(call.endpoint, error) from None
-        if type(answer) is not bytes:
-            answer = await session.wait(call.id, answer, call)
-        try:
-            return decode(answer)
-        except UNREADABLE as error:
-            raise undecodable(call.endpoint, error) from None
+
+        def request(session: Session) -> tuple[int, Any]:
+            if name is not None:
+                number, numbered = find_endpoint(session.service, name, session.numbers), calls
+            else:
+                number = frames.ANY
+                numbered = [(find_endpoint(session.service, n, session.numbers), *rest) for n, *rest in calls]
+            return opcode(frames.BATCH, number), (Header(call.deadline, call._metadata), numbered)
+
+        decode = outcomes_decoder(self._codec, kind)
+        async with self._intercepted(call):
+            return await self._ask(call, request, decode)  # type: ignore[no-any-return]
+
+    async def describe(self) -> Description:
+        """What the live service offers: its endpoints with their parameters, types and docstrings."""
+        call = self._new_call("describe")
+        decode = self._codec.decoder(Description)
+        return await self._ask(call, lambda session: (frames.DESCRIBE, None), decode)  # type: ignore[no-any-return]
+
+    async def _ask(self, call: Call, request: Callable[[Session], tuple[int, Any]], decode: Decode) -> Any:
+        """Makes a request that is no plain call; the decoded answer."""
+        while True:
+            session = await self._link.ready(call.deadline)
+            call._party, call.id = session, session.next_id()
+            try:
+                kind, body = request(session)
+                answer = session.exchange(kind, call.id, self._codec.encode(body))
+            except Exception as error:
+                raise session.unsent(call.endpoint, error) from None
+            try:
+                if type(answer) is not bytes:
+                    answer = await session.wait(call.id, answer, call)
+                return decode(answer)
+            except UNREADABLE as error:
+                raise undecodable(call.endpoint, error) from None
+            except (ServiceUnavailable, ConnectionLost) as error:
+                if not (self._link.reconnect and not_begun(error)):
+                    raise
+
+    @asynccontextmanager
+    async def _intercepted(self, call: Call) -> AsyncGenerator[None, None]:
+        """Inside of it stand the interceptors around a call."""
+        async with AsyncExitStack() as stack:
+            await enter_all(stack, self._options.interceptors, call)
+            yield
 
     def _name_of(self, endpoint: Any) -> str:
         return find_name(endpoint, self._link.numbers)
@@ -271,7 +386,7 @@ class Client:
         link, options = self._link, self._options
         session = link.session
         if session is None:
-            raise LocalProtocolError(f"not connected: use `async with shmrpc.connect({link.service!r}) as client`")
+            raise link.not_connected()
         number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
@@ -360,7 +475,8 @@ class Client:
         options = self._options
         deadline = None if options.timeout is None else time.monotonic_ns() + int(options.timeout * 1e9)
         session = self._link.session
-        assert session is not None
+        if session is None:
+            raise self._link.not_connected()
         metadata = dict(options.metadata) if options.metadata else None
         return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)
 
@@ -420,28 +536,35 @@ class Client:
     async def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """A call whose answer is a stream."""
         call = self._new_call(name)
-        async with AsyncExitStack() as stack:
-            if self._options.interceptors:
-                await enter_all(stack, self._options.interceptors, call)
-            session = await self._link.ready(call.deadline)
-            session.connection.check_loop()
-            positional, keywords, sources = self._start(session, call, args, kwargs)
-            receiving = Receiving(session, call)
-            session.begin_stream(call, receiving)
-            stack.callback(session.end_stream, call)
-            self._send(session, call, positional, keywords)
-            feeding = await stack.enter_async_context(Feeding(session, call, self._codec, sources))
-            session.connection.listen()
-            incoming, pull = receiving.incoming, session.connection.pull
-            bodies, take = incoming.bodies, incoming.take
-            try:
-                while await incoming.ready(pull):
-                    while bodies:
-                        yield decode(take())
-            except UNREADABLE as error:
-                raise undecodable(name, error) from None
-            except Exception as error:
-                raise feeding.error or error from None
+        begun = False
+        async with self._intercepted(call):
+            while True:
+                session = await self._link.ready(call.deadline)
+                session.connection.check_loop()
+                positional, keywords, sources = self._start(session, call, args, kwargs)
+                receiving = Receiving(session, call)
+                incoming, pull = receiving.incoming, session.connection.pull
+                bodies, take = incoming.bodies, incoming.take
+                session.begin_stream(call, receiving)
+                try:
+                    self._send(session, call, positional, keywords)
+                    async with Feeding(session, call, self._codec, sources) as feeding:
+                        session.connection.listen()
+                        try:
+                            while await incoming.ready(pull):
+                                begun = True
+                                while bodies:
+                                    yield decode(take())
+                            return
+                        except Exception as error:
+                            raise feeding.error or error from None
+                except UNREADABLE as error:
+                    raise undecodable(name, error) from None
+                except (ServiceUnavailable, ConnectionLost) as error:
+                    if begun or sources or not (self._link.reconnect and not_begun(error)):
+                        raise
+                finally:
+                    session.end_stream(call)
 
 
 def connect(

@@ -2,9 +2,177 @@
 
 from __future__ import annotations
 
-from shmrpc.service import Service
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+
+from shmrpc.plain_types import FieldDescription, PlainTypes, TypeDescription
+from shmrpc.service import Endpoint, RunIn, Service
+from shmrpc.type_facts import default_text
+from shmrpc.type_names import type_name
+
+__all__ = [
+    "Description",
+    "EndpointDescription",
+    "FieldDescription",
+    "ParameterDescription",
+    "TypeDescription",
+    "describe_service",
+]
+
+EndpointKind = Literal["unary", "server stream", "client stream", "bidirectional"]
+ParameterKind = Literal["positional only", "positional or keyword", "var positional", "keyword only", "var keyword"]
+
+_LINE_LENGTH: Final = 100
+_PARAMETER_KINDS: Final[dict[Any, ParameterKind]] = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional only",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional or keyword",
+    inspect.Parameter.VAR_POSITIONAL: "var positional",
+    inspect.Parameter.KEYWORD_ONLY: "keyword only",
+    inspect.Parameter.VAR_KEYWORD: "var keyword",
+}
 
 
-def describe_service(service: Service) -> list[str]:
-    """The names of its endpoints."""
-    return list(service.endpoints)
+class ParameterDescription(msgspec.Struct, frozen=True):
+    """A parameter of an endpoint."""
+
+    name: str
+    kind: ParameterKind
+    #: As it is declared.
+    type: str
+    #: What may be sent without the server's classes: of a stream, as each item.
+    accepts: str
+    required: bool = True
+    #: The repr of its default.
+    default: str | None = None
+    #: Whether it takes a stream.
+    stream: bool = False
+
+
+class EndpointDescription(msgspec.Struct, frozen=True):
+    """An endpoint: how it is called, and what comes of it."""
+
+    name: str
+    kind: EndpointKind
+    parameters: list[ParameterDescription]
+    #: The type of its result as it is declared; of a stream, of each item.
+    result: str
+    #: What of it arrives without the server's classes.
+    gives: str
+    docstring: str = ""
+    run_in: RunIn = "loop"
+
+    @property
+    def streams(self) -> bool:
+        """Whether it streams to the caller."""
+        return self.kind in ("server stream", "bidirectional")
+
+    @property
+    def text(self) -> str:
+        """Its signature: ``add(a: int, b: int = 2) -> int``; a long one on several lines."""
+        result = f"stream of {self.result}" if self.streams else self.result
+        parameters = list(_written(self.parameters))
+        line = f"{self.name}({', '.join(parameters)}) -> {result}"
+        if len(line) <= _LINE_LENGTH:
+            return line
+        return "\n".join([f"{self.name}(", *(f"    {each}," for each in parameters), f") -> {result}"])
+
+
+class Description(msgspec.Struct, frozen=True):
+    """A service: its endpoints, and the classes in their types."""
+
+    service: str
+    endpoints: list[EndpointDescription]
+    types: list[TypeDescription] = []
+
+    @property
+    def text(self) -> str:
+        """All of it, for people."""
+        blocks = [f"{self.service}: {len(self.endpoints)} endpoint{'s' * (len(self.endpoints) != 1)}"]
+        for endpoint in self.endpoints:
+            place = "" if endpoint.run_in == "loop" else f"    [runs in a {endpoint.run_in}]"
+            blocks.append("\n".join([endpoint.text + place, *_indented(endpoint.docstring)]))
+        blocks.extend(_type_text(each) for each in self.types)
+        return "\n\n".join(blocks)
+
+
+def describe_service(service: Service) -> Description:
+    """What a service offers."""
+    endpoints = list(service.endpoints.values())
+    received = [endpoint.signature.result for endpoint in endpoints]
+    sent = [kind for endpoint in endpoints for kind in _sent_types(endpoint).values()]
+    types = PlainTypes(received, sent)
+    return Description(service.name, [_describe(each, types) for each in endpoints], types.definitions())
+
+
+def _describe(endpoint: Endpoint, types: PlainTypes) -> EndpointDescription:
+    signature, sent = endpoint.signature, _sent_types(endpoint)
+    parameters = [
+        ParameterDescription(
+            each.name,
+            _PARAMETER_KINDS[each.kind],
+            "Any" if each.annotation is each.empty else type_name(each.annotation),
+            types.accepts(sent[each.name]),
+            each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD),
+            None if each.default is each.empty else default_text(each.default),
+            each.name in signature.inputs,
+        )
+        for each in signature.signature.parameters.values()
+    ]
+    return EndpointDescription(
+        endpoint.name,
+        _kind(streams=signature.streams, takes_streams=bool(signature.inputs)),
+        parameters,
+        type_name(signature.result),
+        types.gives(signature.result),
+        inspect.getdoc(endpoint.function) or "",
+        endpoint.run_in,
+    )
+
+
+def _sent_types(endpoint: Endpoint) -> dict[str, Any]:
+    """The type of each argument; of a stream, of its items."""
+    signature = endpoint.signature
+    annotations = {
+        name: Any if each.annotation is each.empty else each.annotation
+        for name, each in signature.signature.parameters.items()
+    }
+    return annotations | signature.inputs
+
+
+def _kind(*, streams: bool, takes_streams: bool) -> EndpointKind:
+    if streams:
+        return "bidirectional" if takes_streams else "server stream"
+    return "client stream" if takes_streams else "unary"
+
+
+def _written(parameters: Iterable[ParameterDescription]) -> Iterator[str]:
+    """Parameters as a signature has them."""
+    before: ParameterKind | None = None
+    for each in parameters:
+        if before == "positional only" and each.kind != before:
+            yield "/"
+        if each.kind == "keyword only" and before not in ("keyword only", "var positional"):
+            yield "*"
+        before = each.kind
+        stars = {"var positional": "*", "var keyword": "**"}.get(each.kind, "")
+        yield f"{stars}{each.name}: {each.type}" + (f" = {each.default}" if each.default is not None else "")
+    if before == "positional only":
+        yield "/"
+
+
+def _type_text(each: TypeDescription) -> str:
+    if each.kind == "enum":
+        return f"{each.type} (enum): {each.gives}"
+    fields = [
+        f"{field.name}: {field.type}"
+        + (f" = {field.default}" if field.default is not None else "" if field.required else " (may be left out)")
+        for field in each.fields
+    ]
+    return "\n".join([f"{each.type} ({each.kind})", *(f"    {field}" for field in fields)])
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}".rstrip() for line in text.splitlines()]

@@ -14,7 +14,7 @@ import msgspec
 from shmrpc import batches
 from shmrpc.call import Call, check_metadata, handled, inheriting
 from shmrpc.caller import Caller, Peer, RunRequest, Underway
-from shmrpc.describe import describe_service
+from shmrpc.describe import Description, describe_service
 from shmrpc.eager import Suspended
 from shmrpc.engine import Encoded, Engine, expired, unencodable
 from shmrpc.interceptors import enter_all
@@ -50,6 +50,7 @@ class Dispatcher:
         self.service = service
         self.endpoints = list(service.endpoints.values())
         self.state = state
+        self._description: Description | None = None
         self.engine = engine
         control: dict[int, RunRequest] = {_BROKEN: _broken, **engine.control_table()}
         for number in range(max((len(e.signature.inputs) for e in self.endpoints), default=0)):
@@ -346,7 +347,9 @@ class Dispatcher:
         return batches.sorted_out(await asyncio.gather(*map(one, calls), return_exceptions=True))
 
     def _describe(self, body: bytes, caller: Caller, call_id: int) -> bytes:
-        return self.engine.encode_result("describe", describe_service(self.service))
+        if self._description is None:  # Once: it takes a while, and the loop waits.
+            self._description = describe_service(self.service)
+        return self.engine.encode_result("describe", self._description)
 
     def _no_endpoint(self) -> Rejected:
         return Rejected("endpoint", f"service {self.service.name!r} has no endpoint of this number")
@@ -388,7 +391,11 @@ def _reader_with(signature: Signature) -> _Read:
             header, args, kwargs = decode(body)
         except UNREADABLE as error:
             raise signature.unreadable(error) from None
-        return header, *validate(args, kwargs)
+        try:
+            return header, *validate(args, kwargs)
+        except Rejected as error:
+            error.one_way = header.one_way
+            raise
 
     return read
 

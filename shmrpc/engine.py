@@ -130,6 +130,9 @@ class Engine:
         self, caller: Caller, call_id: int, error: BaseException, metadata: dict[str, str | bytes] | None = None
     ) -> None:
         """Answers that a call has failed."""
+        if isinstance(error, Rejected) and error.one_way:
+            logger.error("a call of service %s, made one way, failed", caller.service, exc_info=error)
+            return
         if isinstance(error, _core.Oversize):
             error = Rejected("size", f"the result is too large: {error}; set max_frame= on both sides")
         if isinstance(error, asyncio.CancelledError):

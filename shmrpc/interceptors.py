@@ -17,7 +17,7 @@ make one of a generator function::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Any
 
 from shmrpc.call import Call
@@ -38,3 +38,12 @@ async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], 
             stack.enter_context(manager)
         else:
             raise TypeError(f"interceptor {interceptor!r}: expected a context manager, got {manager!r}")
+
+
+def enter_all_plain(stack: ExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
+    """The same without a loop."""
+    for interceptor in interceptors:
+        manager: object = interceptor(call)
+        if not isinstance(manager, AbstractContextManager):
+            raise TypeError(f"interceptor {interceptor!r}: expected a plain context manager, got {manager!r}")
+        stack.enter_context(manager)

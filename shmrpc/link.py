@@ -51,6 +51,10 @@ class Link:
         """The endpoints of the present session, or the last one."""
         return self._numbers
 
+    def not_connected(self) -> LocalProtocolError:
+        """The error for a call before there was a connection."""
+        return LocalProtocolError(f"not connected: use `async with shmrpc.connect({self.service!r}) as client`")
+
     def _changed(self) -> None:
         for client in list(self.clients):
             client.unbind()
@@ -81,10 +85,7 @@ class Link:
     def current(self) -> Session | None:
         """The present session, if calls can be sent on it."""
         session = self.session
-        return session if session is not None and session.ended is None and not self._is_leaving(session) else None
-
-    def _is_leaving(self, session: Session) -> bool:
-        return session.draining and self.reconnect
+        return session if session is not None and session.ended is None and not session.leaving else None
 
     async def ready(self, deadline: int | None = None, timeout: float | None = None) -> Session:
         """The present session; if there is none, waits for the next one.
@@ -102,7 +103,7 @@ class Link:
             if self.ended is not None:
                 raise ended_call(self.ended)
             if self._connecting is None:
-                raise LocalProtocolError(f"not connected: use `async with shmrpc.connect({self.service!r}) as client`")
+                raise self.not_connected()
             done, _ = await asyncio.wait([self._connecting], timeout=max(0.0, end - time.monotonic()))
             if not done:
                 raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
@@ -112,6 +113,7 @@ class Link:
         if self.reconnect and session is not None and session.draining:
             self._leaving.add(session)
             self._reconnect()
+            session.leave()
 
     def _on_end(self, session: Session) -> None:
         self._leaving.discard(session)

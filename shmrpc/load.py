@@ -12,6 +12,11 @@ class Load:
     """The limits of a server: those under way, those that wait, and whose turn it is."""
 
     def __init__(self, max_in_flight: int, max_per_connection: int, max_waiting: int) -> None:
+        limits = {"max_in_flight": max_in_flight, "max_per_connection": max_per_connection, "max_waiting": max_waiting}
+        for name, value in limits.items():
+            least = 0 if name == "max_waiting" else 1
+            if value < least:
+                raise ValueError(f"{name}: expected {least} or more, got {value}")
         self.in_flight = 0
         #: Those of them that are no streams: somebody waits for their end.
         self.busy = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -150,6 +151,14 @@ def _receive_metadata(call: Call, metadata: dict[str, Any]) -> None:
 
 def outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[Any], dict[int, Failure]]]:
     """What decodes the answer to a batch whose results have this type."""
+    try:
+        return _kept_outcomes_decoder(codec, kind)
+    except TypeError:  # A type that cannot be a key: one for this time.
+        return _outcomes_decoder(codec, kind)
+
+
+def _outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[Any], dict[int, Failure]]]:
+    """What decodes the answer to a batch whose results have this type."""
     typed = codec.decoder(_outcomes_of(kind))
     loose = codec.decoder(_outcomes_of(kind | None if kind is not Any else Any))
 
@@ -160,6 +169,9 @@ def outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[An
             return loose(body)  # type: ignore[no-any-return]
 
     return decode
+
+
+_kept_outcomes_decoder = functools.lru_cache(maxsize=256)(_outcomes_decoder)
 
 
 def _outcomes_of(kind: Any) -> Any:

@@ -7,7 +7,8 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -24,9 +25,9 @@ from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec
 from shmrpc.protocol.control import Health
 from shmrpc.service import Service
+from shmrpc.transport.serving import Listener, PeerConnection, Transport
 from shmrpc.transport.shm.handshake import Settings
-from shmrpc.transport.shm.inbox import Inbox
-from shmrpc.transport.shm.server import Listener, Peer
+from shmrpc.transport.shm.server import SharedMemory
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -46,15 +47,20 @@ class Server:
     def __init__(
         self,
         services: Sequence[Service],
-        settings: Settings,
+        transport: Transport,
         codec: CodecName,
         interceptors: Sequence[Interceptor],
         load: Load,
         *,
         adopting: bool,
     ) -> None:
+        if not services:
+            raise TypeError("serve() expected at least one shmrpc.Service")
+        for service in services:
+            if not isinstance(service, Service):
+                raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}")
         self.services = tuple(services)
-        self._settings = settings
+        self._transport = transport
         self._codec: Codec = get_codec(codec)
         self._interceptors = interceptors
         self._load = load
@@ -72,6 +78,21 @@ class Server:
     def connections(self) -> int:
         """Clients that are connected."""
         return sum(served.listener.connections for served in self._listeners)
+
+    @property
+    def connections_by_service(self) -> dict[str, int]:
+        """Clients that are connected to each service."""
+        return {served.listener.service: served.listener.connections for served in self._listeners}
+
+    @property
+    def arriving(self) -> int:
+        """Clients that are about to be connected."""
+        return sum(len(served.listener.peers) for served in self._listeners) - self.connections
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """From now on ``changed`` is called when a client comes, is connected, or goes."""
+        for served in self._listeners:
+            served.listener.on_change = changed
 
     @property
     def in_flight(self) -> int:
@@ -95,12 +116,12 @@ class Server:
             )
         self._used = True
         self._engine = Engine(self._codec, self._load, self._interceptors)
-        self._inbox = Inbox(self._settings.spin, self._pump)
+        self._inbox = self._transport.open(self._pump)
         self._load.on_change = lambda: self._inbox.set_spinning(self._load.busy == 0)
         try:
             for service in self.services:
                 names, shapes = _names_and_shapes(service)
-                listener = Listener(service.name, names, shapes, self._settings, self._inbox, claim=not self._adopting)
+                listener = self._transport.listen(service.name, names, shapes, claim=not self._adopting)
                 self._listeners.append(_Served(listener))
             for service, served in zip(self.services, self._listeners, strict=True):
                 state = await self._enter_lifespan(service)
@@ -132,9 +153,21 @@ class Server:
         for served in self._listeners:
             served.drain()
         end = time.monotonic() + grace
+        if self._load.in_flight or self._load.waiting:
+            logger.info("stopping: waiting up to %g s for %s", grace, self._under_way())
         while (self._load.in_flight or self._load.waiting or self._is_stalled()) and time.monotonic() < end:
             await asyncio.sleep(_DRAIN_LOOK)
+        if self._load.in_flight or self._load.waiting:
+            logger.warning("stopping now: after %g s there are yet %s", grace, self._under_way())
         await self.close()
+
+    def _under_way(self) -> str:
+        """What a draining server waits for, in words."""
+        callers = [caller for served in self._listeners for caller in served.callers]
+        names = Counter(f"{c.service}.{under.call.endpoint}" for c in callers for under in c.calls.values())
+        calls = ", ".join(f"{name} ({count})" for name, count in names.most_common())
+        count, waiting = self._load.in_flight, self._load.waiting
+        return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
 
     def _is_stalled(self) -> bool:
         """Whether answers still wait for their readers."""
@@ -205,7 +238,7 @@ class _Served:
         self.dispatcher = dispatcher
         self.listener.begin(self)
 
-    def connected(self, peer: Peer) -> Caller:
+    def connected(self, peer: PeerConnection) -> Caller:
         """A client has come. For the listener."""
         assert self.dispatcher is not None
         caller = self.dispatcher.connected(peer)
@@ -267,16 +300,6 @@ def serve(
 
     Raises ValueError for an option out of range. What entering it raises: :meth:`Server.__aenter__`.
     """
-    if not services:
-        raise TypeError("serve() expected at least one shmrpc.Service")
-    for service in services:
-        if not isinstance(service, Service):
-            raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}")
     check_options(max_frame=max_frame, spin=spin)
-    limits = {"max_in_flight": max_in_flight, "max_per_connection": max_per_connection, "max_waiting": max_waiting}
-    for name, value in limits.items():
-        least = 0 if name == "max_waiting" else 1
-        if value < least:
-            raise ValueError(f"{name}: expected {least} or more, got {value}")
     load = Load(max_in_flight, max_per_connection, max_waiting)
-    return Server(services, Settings(max_frame, spin), codec, interceptors, load, adopting=adopting)
+    return Server(services, SharedMemory(Settings(max_frame, spin)), codec, interceptors, load, adopting=adopting)

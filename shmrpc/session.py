@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.deadlines import Deadlines
-from shmrpc.errors import ConnectionLost, DeadlineExceeded, RemoteProtocolError, ShmrpcError
+from shmrpc.errors import ConnectionLost, DeadlineExceeded, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import frames
 from shmrpc.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.streams import Incoming, Outgoing
@@ -62,8 +62,12 @@ class Connection(Protocol):
         """Waits until all that was sent has found room."""
         ...
 
+    def check_process(self) -> None:
+        """Raises LocalProtocolError in a forked child."""
+        ...
+
     def check_loop(self) -> None:
-        """Raises LocalProtocolError unless the running loop is the connection's."""
+        """Raises LocalProtocolError unless the running loop is the connection's, and in a forked child."""
         ...
 
     def fault(self, error: Exception) -> None:
@@ -127,6 +131,8 @@ class Session:
         self.ended: ShmrpcError | None = None
         #: The server takes no new calls.
         self.draining = False
+        #: There is another session for new calls.
+        self.leaving = False
         self._on_end = on_end
         self._on_go_away = on_go_away
         self._deadlines: Deadlines[int] = Deadlines(self._expire)
@@ -246,11 +252,15 @@ class Session:
     def _go_away(self) -> None:
         self.draining = True
         self._on_go_away()
+
+    def leave(self) -> None:
+        """New calls go elsewhere: the connection stays for those under way alone."""
+        self.leaving = True
         self.close_if_idle()
 
     def close_if_idle(self) -> None:
-        """Once the server takes no more calls, the connection stays for those under way alone."""
-        if self.draining and not self.pending and self.ended is None:
+        """A session that is left closes after its last call."""
+        if self.leaving and not self.pending and self.ended is None:
             self.close(ConnectionLost(f"the server of {self.service!r} (process {self.pid}) is shutting down"))
 
     def close(self, error: ShmrpcError) -> None:
@@ -270,6 +280,10 @@ class Session:
     def unsent(self, name: str, error: Exception) -> Exception:
         """The error for a call that could not be sent."""
         if isinstance(error, _core.ChannelError):
+            try:
+                self.connection.check_process()
+            except LocalProtocolError as forked:
+                return forked
             if self.ended is None:
                 self.connection.fault(error)
             return ended_call(self.ended or ConnectionLost(str(error)))

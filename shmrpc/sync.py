@@ -6,16 +6,27 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
-from shmrpc.batch import chunks
+from shmrpc.batch import SyncBatch, chunks
 from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
+from shmrpc.describe import Description
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
 from shmrpc.groups import EndpointGroup
-from shmrpc.interceptors import SyncInterceptor
+from shmrpc.interceptors import SyncInterceptor, enter_all_plain
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
@@ -45,6 +56,8 @@ __all__ = ["Client", "connect"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 Decode = Callable[[bytes], Any]
 
@@ -68,6 +81,10 @@ class _Link:
         self._leaving: list[ThreadSession] = []
         #: Held while a thread connects.
         self._connecting = threading.Lock()
+
+    def not_connected(self) -> LocalProtocolError:
+        """The error for a call before there was a connection."""
+        return LocalProtocolError(f"not connected: use `with shmrpc.sync.connect({self.service!r}) as client`")
 
     def open(self) -> None:
         """The first connection."""
@@ -109,7 +126,7 @@ class _Link:
         if self.ended is not None:
             raise ended_call(self.ended)
         if session is None:
-            raise LocalProtocolError(f"not connected: use `with shmrpc.sync.connect({self.service!r}) as client`")
+            raise self.not_connected()
         if session.ended is not None and not self.reconnect:
             raise ended_call(session.ended.error)
         if session.ended is not None or (self.reconnect and session.connection.draining):
@@ -146,9 +163,9 @@ class Client:
         self._options = options
         #: Types of the results, by endpoint; of the service that connect() was given.
         self._kinds = kinds
-        self._views: dict[float, Client] = {}
+        self._views: dict[float, Self] = {}
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         """Connects, waiting for a server as long as :func:`connect` was told.
 
         Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
@@ -196,12 +213,13 @@ class Client:
         timeout: float | None = None,
         metadata: Mapping[str, str | bytes] | None = None,
         reply_metadata: Metadata | None = None,
-    ) -> Client:
+    ) -> Self:
         """The same client with other options for the calls made through it; see :meth:`shmrpc.Client.with_options`."""
         plain = metadata is None and reply_metadata is None and timeout is not None
         if plain and (view := self._views.get(timeout)) is not None:  # type: ignore[arg-type]
             return view
-        view = Client(self._link, self._codec, self._options.changed(timeout, metadata, reply_metadata), self._kinds)
+        options = self._options.changed(timeout, metadata, reply_metadata)
+        view = type(self)(self._link, self._codec, options, self._kinds)
         if plain:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
@@ -233,14 +251,32 @@ class Client:
     def call(self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
     @overload
     def call(
-        self, endpoint: Callable[_P, AsyncIterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+        self, endpoint: Callable[_P, AsyncIterable[_R]], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> Generator[_R, None, None]: ...
     @overload
     def call(
         self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> Generator[_R, None, None]: ...
     @overload
-    def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+    def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...  # type: ignore[overload-overlap]
+    @overload
+    def call(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], Coroutine[Any, Any, _R]],
+        source: Iterable[_A],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R: ...
+    @overload
+    def call(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], AsyncIterable[_R]],
+        source: Iterable[_A],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> Generator[_R, None, None]: ...
     @overload
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -257,30 +293,74 @@ class Client:
             call = calls[endpoint] = self._bind(name, decoder_of(self._codec, kind))
         return call(*args, **kwargs)
 
+    @overload
+    def notify(self, endpoint: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
+    @overload
+    def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
     def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
         """Calls an endpoint one way; see :meth:`shmrpc.Client.notify`."""
-        name = find_name(endpoint, self._link.numbers)
-        call = self._new_call(name)
-        session = self._link.ready(call.deadline)
-        number = find_endpoint(session.service, name, session.numbers)
-        header = Header(call.deadline, call._metadata, one_way=True)
-        try:
-            body = self._codec.encode((header, args, kwargs))
-            sent = session.connection.send(opcode(frames.CALL_WITH, number), session.next_id(), body)
-            if not sent:
-                session.room()
-        except BaseException as error:
-            raise session.unsent(name, error) from None
+        call = self._new_call(find_name(endpoint, self._link.numbers))
+        with ExitStack() as stack:
+            enter_all_plain(stack, self._options.interceptors, call)
+            session = self._link.ready(call.deadline)
+            number = find_endpoint(session.service, call.endpoint, session.numbers)
+            call._party, call.id = session, session.next_id()
+            header = Header(call.deadline, call._metadata, one_way=True)
+            try:
+                body = self._codec.encode((header, args, kwargs))
+                sent = session.connection.send(opcode(frames.CALL_WITH, number), call.id, body)
+                if not sent:
+                    session.room()
+            except BaseException as error:
+                raise session.unsent(call.endpoint, error) from None
 
     @overload
     def map(
-        self, endpoint: Callable[..., Coroutine[Any, Any, _R]], /, *iterables: Any, chunk: int = 256
+        self, endpoint: Callable[[_A], Coroutine[Any, Any, _R]], items: Iterable[_A], /, *, chunk: int = 256
     ) -> Generator[_R, None, None]: ...
     @overload
-    def map(self, endpoint: Callable[..., _R], /, *iterables: Any, chunk: int = 256) -> Generator[_R, None, None]: ...
+    def map(
+        self, endpoint: Callable[[_A], _R], items: Iterable[_A], /, *, chunk: int = 256
+    ) -> Generator[_R, None, None]: ...
     @overload
-    def map(self, endpoint: str, /, *iterables: Any, chunk: int = 256) -> Generator[Any, None, None]: ...
-    def map(self, endpoint: Any, /, *iterables: Any, chunk: int = 256) -> Generator[Any, None, None]:
+    def map(
+        self,
+        endpoint: Callable[[_A, _B], Coroutine[Any, Any, _R]],
+        items: Iterable[_A],
+        others: Iterable[_B],
+        /,
+        *,
+        chunk: int = 256,
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(
+        self, endpoint: Callable[[_A, _B], _R], items: Iterable[_A], others: Iterable[_B], /, *, chunk: int = 256
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[..., Coroutine[Any, Any, _R]],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        chunk: int = 256,
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[..., _R],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        chunk: int = 256,
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]: ...
+    def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]:
         """Calls an endpoint with the items of each iterable, many calls in a frame; see :meth:`shmrpc.Client.map`."""
         name = find_name(endpoint, self._link.numbers)
         kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
@@ -288,8 +368,13 @@ class Client:
 
     def _map(self, name: str, iterables: Sequence[Any], chunk: int, decode: Decode) -> Generator[Any, None, None]:
         call = self._new_call(name)
+        with ExitStack() as stack:
+            enter_all_plain(stack, self._options.interceptors, call)
+            yield from self._send_map(call, iterables, chunk, decode)
+
+    def _send_map(self, call: Call, iterables: Sequence[Any], chunk: int, decode: Decode) -> Generator[Any, None, None]:
         session = self._link.ready(call.deadline)
-        number = find_endpoint(session.service, name, session.numbers)
+        number = find_endpoint(session.service, call.endpoint, session.numbers)
         source = chunks(iterables, chunk)
         header = Header(call.deadline, call._metadata)
         under_way: deque[Generator[None, None, bytes]] = deque()
@@ -308,19 +393,63 @@ class Client:
                         raise frames.failure_error(failures[index])
                     yield result
         except UNREADABLE as error:
-            raise undecodable(name, error) from None
+            raise undecodable(call.endpoint, error) from None
         except Exception as error:
-            raise session.unsent(name, error) from None
+            raise session.unsent(call.endpoint, error) from None
         finally:
             for asked in under_way:
                 asked.close()
+
+    def batch(self) -> SyncBatch:
+        """Calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.
+
+        Each call gives a future; at the end of the block the frame is sent, and all are answered.
+        """
+        return SyncBatch(self)
+
+    def send_batch(self, calls: Sequence[Any]) -> tuple[list[Any], dict[int, frames.Failure]]:
+        """Sends calls of any endpoints in one frame; results, and failures by place."""
+        call = self._new_call("batch")
+
+        def request(session: ThreadSession) -> tuple[int, Any]:
+            numbered = [(find_endpoint(session.service, n, session.numbers), *rest) for n, *rest in calls]
+            return opcode(frames.BATCH, frames.ANY), (Header(call.deadline, call._metadata), numbered)
+
+        with ExitStack() as stack:
+            enter_all_plain(stack, self._options.interceptors, call)
+            return self._ask(call, request, outcomes_decoder(self._codec, Any))  # type: ignore[no-any-return]
+
+    def describe(self) -> Description:
+        """What the live service offers; see :meth:`shmrpc.Client.describe`."""
+        call = self._new_call("describe")
+        decode = self._codec.decoder(Description)
+        return self._ask(call, lambda session: (frames.DESCRIBE, None), decode)  # type: ignore[no-any-return]
+
+    def _ask(self, call: Call, request: Callable[[ThreadSession], tuple[int, Any]], decode: Decode) -> Any:
+        """Makes a request that is no plain call; the decoded answer."""
+        while True:
+            session = self._link.ready(call.deadline)
+            try:
+                kind, body = request(session)
+                asked = _ask(session, kind, self._codec.encode(body), call)
+                next(asked)
+                return decode(_last(asked))
+            except UNREADABLE as error:
+                raise undecodable(call.endpoint, error) from None
+            except Exception as error:
+                unsent = session.unsent(call.endpoint, error)
+                if not (self._link.reconnect and not_begun(unsent)):
+                    raise unsent from None
+
+    def _name_of(self, endpoint: Any) -> str:
+        return find_name(endpoint, self._link.numbers)
 
     def _bind(self, name: str, decode: Decode) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
         link, options = self._link, self._options
         session = link.session
         if session is None:
-            raise LocalProtocolError(f"not connected: use `with shmrpc.sync.connect({link.service!r}) as client`")
+            raise link.not_connected()
         number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
@@ -366,7 +495,8 @@ class Client:
         options, session = self._options, self._link.session
         if self._link.stopped:
             raise stopped_call(self._link.service)
-        assert session is not None
+        if session is None:
+            raise self._link.not_connected()
         deadline = None if options.timeout is None else time.monotonic_ns() + int(options.timeout * 1e9)
         metadata = dict(options.metadata) if options.metadata else None
         return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)
@@ -375,8 +505,7 @@ class Client:
         """The long way of a call: under a deadline, with streams to the server, interceptors, metadata."""
         call = self._new_call(name)
         with ExitStack() as stack:
-            for interceptor in self._options.interceptors:
-                stack.enter_context(interceptor(call))
+            enter_all_plain(stack, self._options.interceptors, call)
             answer = self._perform(call, args, kwargs)
             try:
                 return decode(answer)
@@ -412,18 +541,23 @@ class Client:
         """A call whose answer is a stream."""
         call = self._new_call(name)
         with ExitStack() as stack:
-            for interceptor in self._options.interceptors:
-                stack.enter_context(interceptor(call))
-            session = self._link.ready(call.deadline)
-            number = find_endpoint(session.service, name, session.numbers)
-            call._party, call.id = session, session.next_id()
-            items = self._converse(session, number, session.shapes[number], call, args, kwargs)
-            for body in items:
+            enter_all_plain(stack, self._options.interceptors, call)
+            while True:
+                session = self._link.ready(call.deadline)
+                number = find_endpoint(session.service, name, session.numbers)
+                call._party, call.id = session, session.next_id()
+                shape = session.shapes[number]
+                begun = False
                 try:
-                    item = decode(body)
+                    for body in self._converse(session, number, shape, call, args, kwargs):
+                        begun = True
+                        yield decode(body)
+                    return
                 except UNREADABLE as error:
                     raise undecodable(name, error) from None
-                yield item
+                except (ServiceUnavailable, ConnectionLost) as error:
+                    if begun or shape.inputs or not (self._link.reconnect and not_begun(error)):
+                        raise
 
     def _converse(
         self,

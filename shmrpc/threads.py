@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from shmrpc import _core
 from shmrpc.call import Call
-from shmrpc.errors import CallStopped, ConnectionLost, DeadlineExceeded, ShmrpcError
+from shmrpc.errors import CallStopped, ConnectionLost, DeadlineExceeded, LocalProtocolError, ShmrpcError
 from shmrpc.protocol import frames
 from shmrpc.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.transport import End, Frame
@@ -78,6 +78,7 @@ class ThreadSession:
     @contextlib.contextmanager
     def waiting(self, call_id: int) -> Iterator[Waiter]:
         """Registers a call whose frames are to be kept for it."""
+        self.connection.check_process()  # In a forked child another thread may hold the lock for ever.
         waiter = Waiter()
         with self._state:
             if self.ended is not None:
@@ -182,6 +183,7 @@ class ThreadSession:
 
     def give_up_lead(self) -> None:
         """After an error, or a signal at any point: what was taken out of the ring is delivered."""
+        self.connection.check_process()  # See waiting().
         frame = self.connection.last()
         if frame is not None:
             self._deliver(frame)
@@ -233,6 +235,10 @@ class ThreadSession:
     def unsent(self, name: str, error: BaseException) -> BaseException:
         """The error for the caller of an endpoint."""
         if isinstance(error, _core.ChannelError):
+            try:
+                self.connection.check_process()
+            except LocalProtocolError as forked:
+                return forked
             if self.ended is None:
                 self.end(End(self.connection.fault(error)))
             return ended_call(self.ended.error) if self.ended is not None else ConnectionLost(str(error))

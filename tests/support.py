@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -97,4 +98,14 @@ def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
     return True
 
 
-__all__ = ["Script", "ServerProcess", "eventually", "ours_in_shm"]
+async def eventually_in_loop(true: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """The same; the loop goes on meanwhile."""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(0.005)
+    return True
+
+
+__all__ = ["Script", "ServerProcess", "eventually", "eventually_in_loop", "ours_in_shm"]

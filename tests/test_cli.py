@@ -32,8 +32,8 @@ def test_serve_call_ls() -> None:
         assert (row["service"], row["pid"], row["connections"]) == ("calculator", server.pid, 0)
         assert row["endpoints"] == ["add", "greet"]
         header, line = shmrpc("ls").stdout.splitlines()
-        assert header.split() == ["SERVICE", "PID", "UPTIME", "CONNECTIONS", "ENDPOINTS"]
-        assert line.split()[:2] == ["calculator", str(server.pid)]
+        assert header.split() == ["SERVICE", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS"]
+        assert line.split()[:3] == ["calculator", str(server.pid), "serving"]
     assert "No live services" in shmrpc("ls").stdout
 
 

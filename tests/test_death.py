@@ -60,13 +60,15 @@ def test_server_killed_under_a_sync_call(server: ServerProcess) -> None:
             client.add(1, 2)
 
 
-async def test_a_server_that_stops_says_goodbye(server: ServerProcess) -> None:
-    async with shmrpc.connect("tested") as client:
+async def test_a_server_that_stops_says_goodbye() -> None:
+    with ServerProcess("tests.services:service", "--grace", "0.05") as server:
+        client = await shmrpc.connect("tested")
         call = asyncio.create_task(client.sleep(60))
         await asyncio.sleep(0.05)
         await asyncio.to_thread(server.stop)
         with pytest.raises(shmrpc.ConnectionLost, match="the server stopped"):
             await call
+        await client.close()
 
 
 async def test_answers_given_before_death_still_arrive(server: ServerProcess) -> None:

@@ -302,7 +302,7 @@ async def test_both_at_once(client: shmrpc.Client) -> None:
             break
     while not source.closed:
         await asyncio.sleep(0.001)
-    assert await _eventually(client, "doubled:cancelled") or await _eventually(client, "doubled:closed")
+    assert await _eventually(client, "doubled:closed") or await _eventually(client, "doubled:cancelled")
 
 
 async def test_a_deadline_ends_a_stream(client: shmrpc.Client) -> None:

@@ -246,6 +246,7 @@ def test_a_server_that_stops_says_goodbye(wire: WireClient, server: ServerProces
         "fault": False,
         "reached": call_id,
     }
+    assert wire.told_to_go
 
 
 def test_death_is_the_end_of_the_socket(wire: WireClient, server: ServerProcess) -> None:

@@ -177,6 +177,7 @@ class WireClient:
         self._header: tuple[int, int, int] | None = None
         self._body = bytearray()
         self._ended: Gone | None = None
+        self.told_to_go = False
         self.control = Control(service)
         self.control.send("hello", version=1, max_frame=max_frame)
         self.welcome, descriptors = self.control.expect("welcome")
@@ -308,7 +309,11 @@ class WireClient:
             os.eventfd_read(self._bell)
         if self.control.socket.fileno() in ready:
             try:
-                self._ended = Gone(self.control.receive()[0])
+                message, _ = self.control.receive()
+                if message["type"] == "goaway":
+                    self.told_to_go = True
+                else:
+                    self._ended = Gone(message)
             except Gone as gone:
                 self._ended = gone
 

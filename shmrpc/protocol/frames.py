@@ -16,7 +16,7 @@ CALL_DEADLINE  client  array of the deadline and the positional arguments
 CALL_WITH      client  array of three: :class:`Header`, the positional arguments, map of the others
 BATCH          client  array of two: :class:`Header`, array of calls: each the array of its arguments; or, to
                        number ANY, array of its endpoint's number, the positional arguments, map of the others
-DESCRIBE       client  nil; the result is an array of descriptions
+DESCRIBE       client  nil; the result is a :class:`shmrpc.Description`
 CANCEL         client  nil: nobody waits for this call any more
 ITEM           both    an item of a stream
 END            client  nil: a stream from the caller has ended
@@ -131,6 +131,8 @@ class Rejected(Exception):
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
+        #: Whether nobody waits to hear of it.
+        self.one_way = False
 
 
 def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str | bytes] | None = None) -> bytes:

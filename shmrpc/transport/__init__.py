@@ -1,6 +1,7 @@
 """How frames travel: what the layers above may know of it.
 
-There is one transport today, :mod:`shmrpc.transport.shm`. Nothing above this line knows what a segment is.
+Between processes that is :mod:`shmrpc.transport.shm`, and within one loop, for tests, :mod:`shmrpc.transport.memory`.
+Nothing above this line knows what a segment is.
 """
 
 from __future__ import annotations

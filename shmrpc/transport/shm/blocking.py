@@ -96,6 +96,7 @@ class ThreadConnection:
         self._eventfd = established.eventfd
         self._control = dialled
         self._open = True
+        self._made_by = os.getpid()
         dialled.setblocking(False)
         self._poll = select.poll()
         self._poll.register(dialled, select.POLLIN)
@@ -125,6 +126,10 @@ class ThreadConnection:
         if end is not None:
             raise Ended(end)
         self.draining = True
+
+    def check_process(self) -> None:
+        """Raises LocalProtocolError in a forked child."""
+        fork.check_process(self.service, self._made_by)
 
     def is_over(self) -> bool:
         """Whether the server has closed the connection."""

@@ -87,6 +87,7 @@ class LoopConnection:
         self._control = dialled
         self._loop = asyncio.get_running_loop()
         self._open = True
+        self._made_by = os.getpid()
         #: Those who wait for room to send.
         self._room: list[asyncio.Future[None]] = []
         fork.close_in_child(self)
@@ -197,7 +198,12 @@ class LoopConnection:
             fork.close(self._control)
             os.close(self._eventfd)
 
+    def check_process(self) -> None:
+        """Raises LocalProtocolError in a forked child."""
+        fork.check_process(self.service, self._made_by)
+
     def check_loop(self) -> None:
         """Raises LocalProtocolError unless the running loop is the one of the connection."""
+        self.check_process()
         if asyncio.get_running_loop() is not self._loop:
             raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")

@@ -7,6 +7,8 @@ import socket
 import weakref
 from typing import Protocol
 
+from shmrpc.errors import LocalProtocolError
+
 
 class _Abandonable(Protocol):
     def abandon(self) -> None:
@@ -19,6 +21,16 @@ _owners: weakref.WeakSet[_Abandonable] = weakref.WeakSet()
 def close_in_child(owner: _Abandonable) -> None:
     """Calls ``owner.abandon()`` in every child forked from now on."""
     _owners.add(owner)
+
+
+def check_process(service: str, made_by: int) -> None:
+    """LocalProtocolError in a child of the process that made the connection."""
+    here = os.getpid()
+    if here != made_by:
+        raise LocalProtocolError(
+            f"this client of {service!r} was connected in process {made_by}, and does not work in process {here}, "
+            "which was forked from it; connect again here"
+        )
 
 
 def close(closing: socket.socket) -> None:

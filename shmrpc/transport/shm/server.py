@@ -8,33 +8,20 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Generator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import Shape
+from shmrpc.transport.serving import Handler
 from shmrpc.transport.shm import fork, handshake, rendezvous
+from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.farewell import explain
 from shmrpc.transport.shm.inbox import Inbox
 
 logger = logging.getLogger("shmrpc.server")
-
-#: Seconds until a listener that ran out of descriptors accepts again.
-ACCEPT_PAUSE: Final = 1.0
-
-
-class Handler(Protocol):
-    """What a listener needs of the layer above."""
-
-    def connected(self, peer: Peer, /) -> Any:
-        """A client has come; what stands for it in the inbox, and is given to :meth:`lost`."""
-        ...
-
-    def lost(self, key: Any, error: ShmrpcError, /) -> None:
-        """A client is gone; what was under way for it is for nobody."""
-        ...
 
 
 class Peer:
@@ -111,6 +98,9 @@ class Peer:
         self._say(control.Refuse(reason, try_again))
         self.abandon(closing=True)
 
+    def _refuse_for_now(self) -> None:
+        self._refuse(f"the server is {self._listener.health}", try_again=True)
+
     def _step(self, packet: bytes, descriptors: Sequence[int]) -> None:
         """One step of the handshake."""
         if self._steps is None:
@@ -124,11 +114,16 @@ class Peer:
             if not isinstance(hello, control.Hello):
                 raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
             if self._listener.health != "serving":
-                self._refuse(f"the server is {self._listener.health}", try_again=True)
+                self._refuse_for_now()
                 return
             self._steps = self._listener.begin_handshake(hello)
             welcome, eventfds = next(self._steps)
             socket.send_fds(self._control, [welcome], eventfds)
+            return
+        if self._listener.health != "serving":  # It drains since: whoever comes now would not hear of that.
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._refuse_for_now()
             return
         try:
             self._steps.send((packet, descriptors))
@@ -209,15 +204,10 @@ class Listener:
         self._settings = settings
         self._handler: Handler | None = None
         _check_offer(self._offer)
-        self._claim = rendezvous.Claim(service) if claim else None
+        #: Called when a client comes, is connected, or goes.
+        self.on_change: Callable[[], None] = _nothing
         self._started = time.monotonic()
-        self._loop = asyncio.get_running_loop()
-        self._resume: asyncio.TimerHandle | None = None
-        try:
-            self._accept()
-        except BaseException:
-            self.close("it could not start")
-            raise
+        self._acceptor = Acceptor(service, self._welcome) if claim else None
 
     def begin(self, handler: Handler) -> None:
         """Serves, from now on."""
@@ -255,6 +245,7 @@ class Listener:
         """A client's handshake is over; its key for the inbox."""
         assert self._handler is not None
         logger.debug("client process %d connected", peer.pid)
+        self.on_change()
         return self._handler.connected(peer)
 
     def lost(self, peer: Peer, error: ShmrpcError) -> None:
@@ -267,45 +258,46 @@ class Listener:
     def forget(self, peer: Peer) -> None:
         """A client's descriptors are closed."""
         self.peers.discard(peer)
+        self.on_change()
 
     def adopt(self, accepted: socket.socket) -> None:
         """Serves whoever is at the other end of a control socket, if it may be served."""
-        pid, uid = rendezvous.peer_credentials(accepted)
-        if uid not in (0, os.geteuid()):
-            logger.warning("process %d of uid %d was refused: not our user", pid, uid)
+        if may_come(accepted):
+            accepted.setblocking(False)
+            self._welcome(accepted)
+        else:
             accepted.close()
-            return
-        accepted.setblocking(False)
+
+    def _welcome(self, accepted: socket.socket) -> None:
         self.peers.add(Peer(self, accepted))
-
-    def _accept(self) -> None:
-        self._resume = None
-        if self._claim is not None:
-            self._loop.add_reader(self._claim.socket, self._on_client)
-
-    def _on_client(self) -> None:
-        assert self._claim is not None
-        while True:
-            try:
-                accepted, _ = self._claim.socket.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:  # Out of descriptors: those who wait are served when there are some.
-                logger.error("cannot accept a client, trying again in %g s: %s", ACCEPT_PAUSE, error)
-                self._loop.remove_reader(self._claim.socket)
-                self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
-                return
-            self.adopt(accepted)
+        self.on_change()
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
-        if self._resume is not None:
-            self._resume.cancel()
-        if self._claim is not None:
-            self._loop.remove_reader(self._claim.socket)
-            self._claim.release()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for peer in list(self.peers):
             peer.close(reason)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+class SharedMemory:
+    """A server's way to the processes of this host."""
+
+    def __init__(self, settings: handshake.Settings) -> None:
+        self._settings = settings
+
+    def open(self, take: Callable[[], None]) -> Inbox:
+        """The inbox of a server."""
+        self._inbox = Inbox(self._settings.spin, take)
+        return self._inbox
+
+    def listen(self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool) -> Listener:
+        """Takes a name, unless ``claim`` is false; ServiceInUse if another live server has it."""
+        return Listener(service, endpoints, shapes, self._settings, self._inbox, claim=claim)
 
 
 def _check_offer(offer: handshake.Offer) -> None:

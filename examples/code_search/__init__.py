@@ -1,0 +1,1 @@
+"""A web application in front of a service: search in source code."""

@@ -1,0 +1,88 @@
+"""The service on the web: ``uvicorn examples.code_search.app:app``, beside the server of the service.
+
+The app's one client is connected for as long as the app lives, and finds the service again after that has
+been restarted. Arguments are validated by the service; what a call raises becomes a status of HTTP here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import uuid
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+
+import shmrpc
+from examples.code_search.bodies import JSONLines, lines_of
+from examples.code_search.index import Match
+from examples.code_search.service import Status, code_search, search
+
+#: What a failed call is on the web. The FileExistsError that add() raises arrives as one.
+STATUSES: Final[dict[type[Exception], int]] = {
+    ClientDisconnect: 400,  # An upload that broke off, so nobody reads this.
+    FileExistsError: 409,
+    shmrpc.InvalidArguments: 422,
+    shmrpc.ConnectionLost: 503,
+    shmrpc.Overloaded: 503,
+    shmrpc.ServiceUnavailable: 503,
+    shmrpc.DeadlineExceeded: 504,
+}
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Connects before the first request. ``timeout``: how long a request may wait for a service that is gone."""
+    async with shmrpc.connect(code_search, timeout=2, reconnect=True) as app.state.client:
+        yield
+
+
+async def client_of(
+    request: Request,
+    timeout: Annotated[float, Query(gt=0, le=3600, description="Seconds for all of it, a stream included")] = 10,
+    x_request_id: Annotated[str | None, Header()] = None,
+) -> shmrpc.Client:
+    """The client with the options of a request: its deadline, and the name by which the service knows it."""
+    client: shmrpc.Client = request.app.state.client
+    return client.with_options(timeout=timeout, metadata={"request-id": x_request_id or uuid.uuid4().hex})
+
+
+async def failed(status: int, _: Request, error: Exception) -> Response:
+    """The answer to a request whose call has failed."""
+    return JSONResponse({"detail": str(error)}, status, headers={"Retry-After": "1"} if status == 503 else None)
+
+
+Client = Annotated[shmrpc.Client, Depends(client_of)]
+app = FastAPI(title="Code search", lifespan=lifespan)
+for kind, status in STATUSES.items():
+    app.add_exception_handler(kind, functools.partial(failed, status))
+
+
+@app.get("/search")
+async def find_files(client: Client, response: Response, word: str, limit: int = 10) -> list[Match]:
+    """The files that have a word. The service sends the request's name back, beside the result."""
+    reply: dict[str, str | bytes] = {}
+    matches = await client.with_options(reply_metadata=reply).call(search.search, word, limit)
+    response.headers["X-Request-ID"] = str(reply["request-id"])
+    return matches
+
+
+@app.get("/grep")
+async def find_lines(client: Client, text: str) -> Response:
+    """The lines that have a text, one JSON object per line, each sent when it is found."""
+    return await JSONLines.of(client.call(search.grep, text))
+
+
+@app.put("/files/{file:path}", status_code=201)
+async def add_file(client: Client, file: str, request: Request) -> int:
+    """Streams the body to the service, line by line, as it comes; how many lines there were."""
+    return await client.call(search.add, file, lines_of(request.stream()))
+
+
+@app.get("/status")
+async def get_status(client: Client) -> Status:
+    """What the service has, and what it does."""
+    return await client.call(search.status)

@@ -1,0 +1,74 @@
+"""An interceptor that logs each call when it ends, for servers and clients.
+
+::
+
+    from shmrpc import access_log
+
+    shmrpc.serve(calculator, interceptors=[access_log.interceptor()])
+
+    INFO:shmrpc.access:calculator.add() pid=4711 uid=1000 0.042 ms ok
+
+Arguments and results are not logged: they may be secret. Nor is the text of an exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+
+from shmrpc.call import Call
+from shmrpc.interceptors import SyncInterceptor
+from shmrpc.outcome import outcome_of
+
+__all__ = ["interceptor"]
+
+
+def interceptor(logger: logging.Logger | str = "shmrpc.access", level: int = logging.INFO) -> SyncInterceptor:
+    """Logs one line for each call: service, endpoint, the peer's process and user, how long it took, its outcome.
+
+    The outcome is ``ok``, ``cancelled``, ``deadline_exceeded`` or the name of the exception's class. A stream is
+    one call, for as long as it lasts. For formatters that want fields, the record has them as ``rpc_service``,
+    ``rpc_endpoint``, ``rpc_peer_pid``, ``rpc_peer_uid``, ``rpc_duration`` (in seconds) and ``rpc_outcome``.
+
+    Calls that never begin are not logged at the server: those whose arguments do not fit, whose deadline has
+    passed, or for which there was no room.
+    """
+    log = logging.getLogger(logger) if isinstance(logger, str) else logger
+
+    @contextlib.contextmanager
+    def logged(call: Call) -> Iterator[None]:
+        began = time.perf_counter()
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if log.isEnabledFor(level):
+                _log_end(log, level, call, time.perf_counter() - began, outcome_of(call, error))
+
+    return logged
+
+
+def _log_end(log: logging.Logger, level: int, call: Call, seconds: float, outcome: str) -> None:
+    log.log(
+        level,
+        "%s.%s() pid=%d uid=%d %.3f ms %s",
+        call.service,
+        call.endpoint,
+        call.pid,
+        call.uid,
+        seconds * 1e3,
+        outcome,
+        extra={
+            "rpc_service": call.service,
+            "rpc_endpoint": call.endpoint,
+            "rpc_peer_pid": call.pid,
+            "rpc_peer_uid": call.uid,
+            "rpc_duration": seconds,
+            "rpc_outcome": outcome,
+        },
+    )

@@ -1,0 +1,79 @@
+"""A server as a program runs it: from its start until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+from shmrpc.server import Server
+
+logger = logging.getLogger("shmrpc.server")
+
+
+class Running:
+    """Runs a server in the running loop."""
+
+    def __init__(self, server: Server, grace: float) -> None:
+        self._server = server
+        self._grace = grace
+        self._is_ready = False
+        self._told = asyncio.Event()
+        self._stopped = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Serves until :meth:`drain` or :meth:`stop`. Raises what entering the server raises."""
+        self._task = asyncio.current_task()
+        try:
+            if self._stopped:
+                return
+            async with self._server:
+                self._is_ready = True
+                on_ready()
+                await self._told.wait()
+                await self._server.drain(self._grace)
+        except asyncio.CancelledError:
+            if not self._stopped:
+                raise
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no more calls."""
+        return self._told.is_set() or self._stopped
+
+    def drain(self) -> None:
+        """Stops gently, see :meth:`Server.drain`; at once if it does not serve yet. Again: nothing."""
+        if self._is_ready:
+            self._told.set()
+        else:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stops at once."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def drain_or_stop(self) -> None:
+        """Stops gently; the second time at once."""
+        if self.is_draining:
+            logger.warning("stopping at once: calls under way are cancelled")
+            self.stop()
+        else:
+            self.drain()
+
+
+async def run_here(server: Server, grace: float, on_ready: Callable[[], None]) -> None:
+    """Serves until SIGINT or SIGTERM."""
+    running = Running(server, grace)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.drain_or_stop)
+    loop.add_signal_handler(signal.SIGHUP, _refuse_restart)
+    await running.run(on_ready)
+
+
+def _refuse_restart() -> None:
+    logger.warning("SIGHUP: restarting without a lost call needs --workers N; this server goes on as it is")

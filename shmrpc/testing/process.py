@@ -1,0 +1,182 @@
+"""A server in another process, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import shmrpc
+from shmrpc.client import Client
+from shmrpc.errors import LocalProtocolError, ShmrpcError
+from shmrpc.protocol.control import Report
+from shmrpc.testing.runtime import private_runtime
+from shmrpc.transport.shm.status import statuses
+
+#: Seconds between two looks whether the server serves.
+_LOOK: Final = 0.01
+#: Seconds that a server has to go once its grace is over.
+_MARGIN: Final = 5.0
+
+
+class ServerFailed(ShmrpcError):
+    """The server process ended, or served nothing in time; the message has what it said on stderr."""
+
+
+class ServerProcess:
+    """``shmrpc serve TARGET`` in another process, for the length of a ``with`` block.
+
+    ``target`` is what the command takes, ``"package.module:service"``, and ``options`` are its options. The
+    server finds the modules that this process finds. On entry it is waited for, up to ``timeout`` seconds.
+
+    As long as any ServerProcess lives, ``$XDG_RUNTIME_DIR`` of this process is a directory of the tests' own: code
+    under test that calls ``shmrpc.connect("name")`` finds this server, and no other one of the name.
+    """
+
+    def __init__(self, target: str, *options: str, timeout: float = 30.0) -> None:
+        self.target = target
+        self._options = options
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: Path | None = None
+        self._reports: list[Report] = []
+
+    def __enter__(self) -> ServerProcess:
+        if self._log is not None:
+            raise LocalProtocolError(f"this ServerProcess of {self.target!r} is in use; make another one")
+        directory = private_runtime.enter()
+        self._log = directory / f"{id(self):x}.stderr"
+        try:
+            self._start()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.is_running:
+                self.process.send_signal(signal.SIGCONT)  # A test may have stopped it.
+                self.stop(grace=0)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.kill()
+        if self._log is not None:
+            self._log.unlink(missing_ok=True)
+            self._log = None
+        private_runtime.leave()
+
+    def __repr__(self) -> str:
+        return f"<ServerProcess of {self.target!r}, {f'process {self.pid}' if self.is_running else 'not running'}>"
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process, or the last one. LocalProtocolError before there was any."""
+        if self._process is None:
+            raise LocalProtocolError(f"no server yet: use `with ServerProcess({self.target!r}) as server`")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def names(self) -> list[str]:
+        """The services that it serves."""
+        return [report.service for report in self._reports]
+
+    @property
+    def name(self) -> str:
+        """The service that it serves; ValueError if there are several."""
+        if len(self._reports) != 1:
+            raise ValueError(f"{self.target!r} serves {', '.join(self.names) or 'nothing'}: say which one you mean")
+        return self._reports[0].service
+
+    @property
+    def stderr(self) -> str:
+        """What it has said on stderr, since its first start."""
+        return self._log.read_text(errors="replace") if self._log is not None and self._log.exists() else ""
+
+    def connect(self, service: str | None = None, **options: Any) -> Client:
+        """A client for a loop, as :func:`shmrpc.connect` makes it: ``async with server.connect() as client``.
+
+        ``service``: which one, if it serves several.
+        """
+        return shmrpc.connect(service or self.name, **options)
+
+    def sync_connect(self, service: str | None = None, **options: Any) -> shmrpc.sync.Client:
+        """A client for threads, as ``shmrpc.sync.connect`` makes it: ``with server.sync_connect() as client``."""
+        return shmrpc.sync.connect(service or self.name, **options)
+
+    def kill(self) -> None:
+        """Ends it at once, as a crash would. If it is not running: nothing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self, grace: float = 30.0) -> int:
+        """Stops it with SIGTERM: calls under way have ``grace`` seconds to end; its exit code.
+
+        Then a second signal tells it to stop at once, and at last it is killed.
+        """
+        process = self.process
+        # Two signals of one kind may arrive as one.
+        for number, wait in ((signal.SIGTERM, grace), (signal.SIGINT, _MARGIN)):
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(wait)
+        self.kill()
+        return process.returncode
+
+    def restart(self) -> None:
+        """Stops it if it is running, and starts it again, in another process of the same services."""
+        if self._log is None:
+            raise LocalProtocolError(f"the block of this ServerProcess of {self.target!r} is over; make another one")
+        if self.is_running:
+            self.stop()
+        self._start()
+
+    def _start(self) -> None:
+        assert self._log is not None
+        command = [sys.executable, "-m", "shmrpc", "serve", self.target, *self._options]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        said = len(self.stderr)
+        with self._log.open("ab") as log:  # A file, not a pipe: nobody has to read along.
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=environment)
+        end = time.monotonic() + self._timeout
+        while not self._is_ready():
+            code = self._process.poll()
+            if code is not None:
+                raise ServerFailed(f"`shmrpc serve {self.target}` {_ended(code)}:\n{self.stderr[said:].strip()}")
+            if time.monotonic() > end:
+                self.kill()
+                raise ServerFailed(
+                    f"`shmrpc serve {self.target}` did not serve within {self._timeout:g} s and was killed:\n"
+                    f"{self.stderr[said:].strip()}"
+                )
+            time.sleep(_LOOK)
+
+    def _is_ready(self) -> bool:
+        """Whether every service of the process serves."""
+        self._reports = [report for report in statuses() if report.pid == self.pid]
+        return bool(self._reports) and all(report.health == "serving" for report in self._reports)
+
+
+def _ended(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

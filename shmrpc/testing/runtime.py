@@ -1,0 +1,45 @@
+"""A runtime directory of the tests' own: they meet nobody else's services, and nobody meets theirs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+_VARIABLE = "XDG_RUNTIME_DIR"
+
+
+class PrivateRuntime:
+    """``$XDG_RUNTIME_DIR`` is a directory of this process's own while anybody has entered.
+
+    It is set for the whole process, so that code under test meets the tests' services where it looks anyway.
+    Those who have entered at the same time share one directory, and may leave in any order.
+    """
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._before: str | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+
+    def enter(self) -> Path:
+        """The directory, made by the first who comes."""
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="shmrpc-")  # Short: a socket's path has 107 bytes.
+            self._before = os.environ.get(_VARIABLE)
+            os.environ[_VARIABLE] = self._directory.name
+        self._users += 1
+        return Path(self._directory.name)
+
+    def leave(self) -> None:
+        """The last one removes it."""
+        self._users -= 1
+        if self._users == 0 and self._directory is not None:
+            if self._before is None:
+                os.environ.pop(_VARIABLE, None)
+            else:
+                os.environ[_VARIABLE] = self._before
+            self._directory.cleanup()
+            self._directory = None
+
+
+private_runtime = PrivateRuntime()

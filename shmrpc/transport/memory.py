@@ -1,0 +1,451 @@
+"""Client and server in one event loop: the frames go from one to the other as they are.
+
+Nothing is shared with other processes and the kernel is not asked for anything, but all else is as over
+shared memory: a frame arrives in a later turn of the loop, frames keep their order, one over ``max_frame``
+is refused, and what had been sent before a goodbye arrives before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sized
+from typing import Any, Final
+
+from shmrpc import _core
+from shmrpc.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceInUse,
+    ServiceUnavailable,
+    ShmrpcError,
+)
+from shmrpc.protocol.control import Health
+from shmrpc.protocol.frames import Shape
+from shmrpc.transport import End, OnEnd, OnFrame
+from shmrpc.transport.serving import Handler
+from shmrpc.transport.shm import fork
+from shmrpc.transport.shm.rendezvous import check_name
+
+logger = logging.getLogger("shmrpc.server")
+
+#: Bytes that a client may have on the way before it has to wait for room.
+CAPACITY: Final = 64 << 10
+#: What a frame takes besides its body.
+_OVERHEAD: Final = 16
+
+
+def _check_size(body: bytes, max_frame: int) -> None:
+    if len(body) > max_frame:
+        raise _core.Oversize(f"{len(body)} bytes, the limit is {max_frame}")
+
+
+class _Mail:
+    """Calls ``deliver`` in a turn of the loop of its own once something has come, in one context."""
+
+    def __init__(self, deliver: Callable[[], None]) -> None:
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        # Not the context of who happens to send: its variables are no business of the receiver's.
+        self._context = contextvars.copy_context()
+        self._handle: asyncio.Handle | None = None
+
+    def has_come(self) -> None:
+        """There is something to deliver."""
+        if self._handle is None:
+            self._handle = self._loop.call_soon(self._run, context=self._context)
+
+    def _run(self) -> None:
+        self._handle = None
+        self._deliver()
+
+    def stop(self) -> None:
+        """Nothing is delivered any more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class Inbox:
+    """The frames of all clients of a server. It is its own poller."""
+
+    def __init__(self, take: Callable[[], None]) -> None:
+        self.poller = self
+        self._take = take
+        self._mail = _Mail(self._pump)
+        self._frames: deque[tuple[MemoryPeer, int, int, bytes]] = deque()
+        #: Frames that are taken before the loop goes on.
+        self._turn = 0
+        self._open = True
+
+    def set_spinning(self, spinning: bool) -> None:
+        """Nothing here ever spins."""
+
+    def put(self, peer: MemoryPeer, opcode: int, call_id: int, body: bytes) -> None:
+        """A client has sent a frame."""
+        if self._open:
+            self._frames.append((peer, opcode, call_id, body))
+            self._mail.has_come()
+
+    def _pump(self) -> None:
+        self._turn = len(self._frames)
+        try:
+            self._take()
+        finally:  # Even if an endpoint wants the program to exit: until it does, others are served.
+            if self._frames and self._open:
+                self._mail.has_come()
+
+    def next(self) -> tuple[Any, int, int, bytes] | None:
+        """The next frame of those that were there when this turn began."""
+        while self._turn and self._frames:
+            self._turn -= 1
+            peer, opcode, call_id, body = self._frames.popleft()
+            if peer.took(opcode, call_id, body):
+                return peer.key, opcode, call_id, body
+        return None
+
+    def send_next(self, channel: MemoryPeer, opcode: int, id: int, payload: bytes) -> Any:
+        """Sends an answer, then does as :meth:`next`."""
+        channel.send(opcode, id, payload)
+        return self.next()
+
+    def close(self) -> None:
+        """Nothing is taken any more."""
+        self._open = False
+        self._frames.clear()
+        self._mail.stop()
+
+
+#: In the place of an opcode: the client has closed the connection.
+_GOODBYE: Final = -1
+
+
+class MemoryPeer:
+    """A client at the server's side."""
+
+    def __init__(self, listener: MemoryListener, max_frame: int) -> None:
+        self.pid, self.uid = os.getpid(), os.geteuid()
+        self.max_frame = max_frame
+        self.channel: Any = self
+        #: What stands for it in the layer above.
+        self.key: Any = None
+        self.connection = MemoryConnection(listener, self)
+        self._listener = listener
+        self._open = True
+        #: Bytes that it has sent and the server has not taken.
+        self._waiting = 0
+        #: The highest id of a call that the server took.
+        self._reached = 0
+
+    def put(self, opcode: int, call_id: int, body: bytes) -> bool:
+        """The client has sent a frame; whether there is room for another."""
+        self._waiting += len(body) + _OVERHEAD
+        self._listener.inbox.put(self, opcode, call_id, body)
+        return not self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client should let the server take some frames first."""
+        return self._open and self._waiting > CAPACITY
+
+    def took(self, opcode: int, call_id: int, body: bytes) -> bool:
+        """A frame has come out of the inbox; whether it is to be run."""
+        self._waiting -= len(body) + _OVERHEAD
+        if opcode == _GOODBYE:
+            self._lose(ConnectionLost(f"the client (process {self.pid}) closed the connection: {body.decode()}"))
+        elif self._open:
+            self._reached = max(self._reached, call_id)
+        return self._open
+
+    def send(self, opcode: int, call_id: int, body: bytes) -> None:
+        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        _check_size(body, self.max_frame)
+        if self._open:
+            self.connection.deliver(opcode, call_id, body)
+
+    def fault(self, reason: str) -> None:
+        """The client broke the rules: tells it, and closes this connection and no other."""
+        if self._open:
+            self.connection.end(End(RemoteProtocolError(f"{self._listener} found a fault of ours: {reason}")))
+            self._lose(RemoteProtocolError(f"client process {self.pid}: {reason}"))
+
+    def close(self, reason: str) -> None:
+        """Says goodbye and closes."""
+        if self._open:
+            error = ConnectionLost(f"{self._listener} closed the connection: {reason}")
+            self.connection.end(End(error, self._reached))
+            self._leave()
+
+    def go_away(self) -> None:
+        """Tells the client to go elsewhere with its next call."""
+        if self._open:
+            self.connection.go_away()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether frames wait for the client to read."""
+        return self._open and self.connection.has_mail
+
+    def _leave(self) -> None:
+        self._open = False
+        self._listener.forget(self)
+
+    def _lose(self, error: ShmrpcError) -> None:
+        if self._open:
+            self._leave()
+            self._listener.lost(self, error)
+
+
+class MemoryConnection:
+    """A client's side."""
+
+    def __init__(self, listener: MemoryListener, peer: MemoryPeer) -> None:
+        self.service = listener.service
+        self.pid, self.uid = peer.pid, peer.uid
+        self.max_frame = peer.max_frame
+        self.endpoints, self.shapes = listener.endpoints, listener.shapes
+        self._peer = peer
+        self._server = str(listener)
+        self._loop = asyncio.get_running_loop()
+        self._mail = _Mail(self.pull)
+        self._news: deque[Callable[[], None]] = deque()
+        self._open = True
+
+    def start(self, pending: Sized, on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]) -> None:
+        """From now on frames come to ``on_frame``, and the end to ``on_end``."""
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._on_go_away = on_go_away
+
+    def exchange(self, opcode: int, call_id: int, body: bytes) -> None:
+        """Sends a frame. Its answer takes a turn of the loop at the least."""
+        self.send(opcode, call_id, body)
+
+    def send(self, opcode: int, call_id: int, body: bytes) -> bool:
+        """Sends a frame; False if many are on the way already."""
+        if not self._open:
+            raise _core.ChannelError("the connection is closed")
+        _check_size(body, self.max_frame)
+        return self._peer.put(opcode, call_id, body)
+
+    async def room(self) -> None:
+        """Waits until few frames are on the way."""
+        while self._open and self._peer.is_full:
+            await asyncio.sleep(0)
+
+    def listen(self) -> None:
+        """The loop wakes for what comes without being asked."""
+
+    def unpark(self) -> None:
+        """Nor has it to be told that nobody waits."""
+
+    def pull(self) -> None:
+        """Takes what is there."""
+        while self._open and self._news:
+            self._news.popleft()()
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._news)
+
+    def deliver(self, opcode: int, call_id: int, body: bytes) -> None:
+        """The server has sent a frame."""
+        self._tell(lambda: self._on_frame(opcode, call_id, body))
+
+    def go_away(self) -> None:
+        """The server has said that it takes no new calls."""
+        self._tell(lambda: self._on_go_away())
+
+    def end(self, end: End) -> None:
+        """The server has closed the connection."""
+        self._tell(functools.partial(self._lose, end))
+
+    def _tell(self, news: Callable[[], None]) -> None:
+        if self._open:
+            self._news.append(news)
+            self._mail.has_come()
+
+    def _lose(self, end: End) -> None:
+        if self._open:
+            self.close()
+            self._on_end(end)
+
+    def fault(self, error: Exception) -> None:
+        """The server broke the rules: closes."""
+        self._lose(End(RemoteProtocolError(f"{self._server}: {error}")))
+
+    def close(self) -> None:
+        """Closes the connection. Again: nothing."""
+        if self._open:
+            self._open = False
+            self._news.clear()
+            self._mail.stop()
+            self._peer.put(_GOODBYE, 0, b"closed")
+
+    def check_process(self) -> None:
+        """Raises LocalProtocolError in a forked child, which has a copy of the server too, and of all its state."""
+        fork.check_process(self.service, self.pid)
+
+    def check_loop(self) -> None:
+        """Raises LocalProtocolError unless the running loop is the one of the connection."""
+        self.check_process()
+        if asyncio.get_running_loop() is not self._loop:
+            raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")
+
+
+class MemoryListener:
+    """Serves one name of a rendezvous."""
+
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        service: str,
+        endpoints: list[str],
+        shapes: dict[int, Shape],
+        max_frame: int,
+        inbox: Inbox,
+    ) -> None:
+        self.service = service
+        self.health: Health = "starting"
+        self.endpoints, self.shapes = endpoints, shapes
+        self.inbox = inbox
+        self.peers: set[MemoryPeer] = set()
+        #: Called when a client comes or goes.
+        self.on_change: Callable[[], None] = lambda: None
+        self._loop = asyncio.get_running_loop()
+        self._rendezvous = rendezvous
+        self._max_frame = max_frame
+        self._handler: Handler | None = None
+        rendezvous.claim(self)
+
+    def __str__(self) -> str:
+        return f"the server of {self.service!r} (process {os.getpid()})"
+
+    def begin(self, handler: Handler) -> None:
+        """Serves, from now on."""
+        self._handler = handler
+        self.health = "serving"
+        self._rendezvous.changed()
+
+    def accept(self, max_frame: int) -> MemoryConnection:
+        """A client comes; its connection."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise LocalProtocolError(f"{self} runs in another event loop: this transport is for one loop alone")
+        assert self._handler is not None
+        peer = MemoryPeer(self, min(max_frame, self._max_frame))
+        peer.key = self._handler.connected(peer)
+        self.peers.add(peer)
+        self.on_change()
+        return peer.connection
+
+    def forget(self, peer: MemoryPeer) -> None:
+        """A client's connection is closed."""
+        self.peers.discard(peer)
+        self.on_change()
+
+    def lost(self, peer: MemoryPeer, error: ShmrpcError) -> None:
+        """A client is gone."""
+        level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
+        logger.log(level, "%s", error)
+        if self._handler is not None:
+            self._handler.lost(peer.key, error)
+
+    def drain(self) -> None:
+        """Tells everybody to go elsewhere, and takes nobody new. The name is kept until the end."""
+        self.health = "draining"
+        for peer in self.peers:
+            peer.go_away()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether frames wait for clients to read."""
+        return any(peer.is_stalled for peer in self.peers)
+
+    @property
+    def connections(self) -> int:
+        """Clients that are connected."""
+        return len(self.peers)
+
+    def adopt(self, accepted: socket.socket) -> None:
+        """Raises LocalProtocolError: nobody comes here by a socket."""
+        accepted.close()
+        raise LocalProtocolError(f"{self} has no sockets to take; shmrpc.serve() makes one that has")
+
+    def close(self, reason: str) -> None:
+        """Gives the name back and says goodbye to everybody."""
+        self._rendezvous.release(self)
+        for peer in list(self.peers):
+            peer.close(reason)
+
+
+class Memory:
+    """A server's way to the clients in its own loop."""
+
+    def __init__(self, rendezvous: Rendezvous, max_frame: int) -> None:
+        self._rendezvous = rendezvous
+        self._max_frame = max_frame
+
+    def open(self, take: Callable[[], None]) -> Inbox:
+        """The inbox of a server."""
+        self._inbox = Inbox(take)
+        return self._inbox
+
+    def listen(
+        self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool = True
+    ) -> MemoryListener:
+        """Takes a name; ServiceInUse if another server has it."""
+        return MemoryListener(self._rendezvous, service, endpoints, shapes, self._max_frame, self._inbox)
+
+
+class Rendezvous:
+    """Where the servers and clients of one event loop meet, by the name of the service."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, MemoryListener] = {}
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def claim(self, listener: MemoryListener) -> None:
+        """Gives a listener its name; ServiceInUse if another has it."""
+        if listener.service in self._listeners:
+            raise ServiceInUse(
+                f"service {listener.service!r} is already served here; stop that server first, or choose another name",
+                os.getpid(),
+            )
+        self._listeners[listener.service] = listener
+
+    def release(self, listener: MemoryListener) -> None:
+        """The name is free."""
+        if self._listeners.get(listener.service) is listener:
+            del self._listeners[listener.service]
+
+    def changed(self) -> None:
+        """Those who wait for a server look again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def connect(self, service: str, timeout: float | None, *, max_frame: int) -> MemoryConnection:
+        """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
+        check_name(service)
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    listener = self._listeners.get(service)
+                    if listener is not None and listener.health == "serving":
+                        return listener.accept(max_frame)
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+        except TimeoutError:
+            there = ", ".join(self._listeners) or "none"
+            raise ServiceUnavailable(
+                f"nobody serves {service!r} here (waited {timeout:g} s); the services of this network: {there}"
+            ) from None

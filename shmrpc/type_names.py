@@ -1,0 +1,45 @@
+"""A type as its source has it, in words for people."""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+import msgspec
+
+#: Modules whose names say nothing in front of a type.
+_SILENT: Final = {"builtins", "typing", "typing_extensions", "collections.abc", "types"}
+
+
+def type_name(kind: Any) -> str:
+    """A type's name: of a class of the user's without its module, of the standard library's with it."""
+    if kind is None or kind is type(None):
+        return "None"
+    if kind is ...:
+        return "..."
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        limits = [repr(each).replace("msgspec.", "") for each in arguments[1:] if isinstance(each, msgspec.Meta)]
+        name = type_name(arguments[0])
+        return f"Annotated[{', '.join([name, *limits])}]" if limits else name
+    if origin in (Union, types.UnionType):
+        return " | ".join(type_name(each) for each in arguments if each is not msgspec.UnsetType)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if origin in (typing.Required, typing.NotRequired):
+        return type_name(arguments[0])
+    if origin is not None:
+        return f"{_plain_name(origin)}[{', '.join(map(type_name, arguments)) or '()'}]"
+    return _plain_name(kind)
+
+
+def _plain_name(kind: Any) -> str:
+    name = getattr(kind, "__qualname__", None) or getattr(kind, "__name__", None)
+    if not isinstance(name, str):
+        return str(kind).replace("typing.", "")
+    module = getattr(kind, "__module__", "builtins")
+    if isinstance(kind, type) and module in sys.stdlib_module_names and module not in _SILENT:
+        return f"{module}.{name}"
+    return name.rpartition("<locals>.")[2]

@@ -1,0 +1,163 @@
+"""A worker of a supervisor: ``python -m shmrpc.worker DESCRIPTOR``. See :mod:`shmrpc.supervisor`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from shmrpc import worker_messages as messages
+from shmrpc.config import Config, ServeError
+from shmrpc.errors import ShmrpcError
+from shmrpc.running import Running
+from shmrpc.server import Server
+from shmrpc.service import Service
+from shmrpc.targets import load_services
+from shmrpc.transport.shm import fork
+
+#: Seconds until a report is sent again that the supervisor had no room for.
+_RETRY: Final = 0.1
+
+
+class Link:
+    """A worker's end of the pair of sockets."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.socket = socket.socket(fileno=descriptor)
+        self.socket.set_inheritable(False)
+        fork.close_in_child(self)
+
+    def tell(self, message: messages.News) -> bool:
+        """Sends a message; False if there is no room for it. To a supervisor that is gone: nothing."""
+        try:
+            self.socket.send(messages.encode(message))
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def order(self) -> tuple[messages.Order, list[int]] | None:
+        """The next order with its descriptors; None at the end. Raises BlockingIOError if there is none yet."""
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            return None
+        return (messages.decode_order(packet), descriptors) if packet else None
+
+    def abandon(self) -> None:
+        """A forked child is no worker."""
+        fork.close(self.socket)
+
+
+class Worker:
+    """Serves the clients that the supervisor passes on."""
+
+    def __init__(self, link: Link, server: Server, grace: float) -> None:
+        self._link = link
+        self._server = server
+        self._running = Running(server, grace)
+        self._adopted = 0
+        self._report: asyncio.Handle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Serves until a signal, the supervisor, or its death ends it."""
+        self._link.socket.setblocking(False)
+        self._loop.add_reader(self._link.socket, self._on_order)
+        self._loop.add_signal_handler(signal.SIGTERM, self._drain)
+        self._loop.add_signal_handler(signal.SIGQUIT, self._running.stop)
+        try:
+            await self._running.run(self._on_ready)
+        finally:
+            self._loop.remove_reader(self._link.socket)
+            if self._report is not None:
+                self._report.cancel()
+
+    def _on_ready(self) -> None:
+        self._server.watch(self._changed)
+        self._link.tell(messages.Ready())
+
+    def _on_order(self) -> None:
+        try:
+            order = self._link.order()
+        except BlockingIOError:
+            return
+        if order is None:
+            self._loop.remove_reader(self._link.socket)
+            self._drain()
+            return
+        message, descriptors = order
+        for descriptor in descriptors:
+            accepted = socket.socket(fileno=descriptor)
+            self._adopted += 1
+            if isinstance(message, messages.Adopt):
+                self._server.adopt(accepted, message.service)
+            else:
+                accepted.close()
+        self._changed()
+
+    def _drain(self) -> None:
+        self._running.drain()
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._report is None:
+            self._report = self._loop.call_soon(self._send_report)
+
+    def _send_report(self) -> None:
+        self._report = None
+        server = self._server
+        draining = self._running.is_draining
+        report = messages.Load(self._adopted, server.arriving, server.connections_by_service, draining)
+        if not self._link.tell(report):
+            self._report = self._loop.call_later(_RETRY, self._send_report)
+
+
+def _prepare(link: Link, config: Config) -> list[Service] | None:
+    """Imports what is to be served; None if the supervisor does not want it."""
+    config.configure_logging()
+    services = load_services(config.targets, config.app_dir)
+    for service in services:
+        link.tell(messages.Offer(service.name, list(service.endpoints)))
+    link.tell(messages.Imported())
+    return services if link.order() is not None else None
+
+
+async def _serve(link: Link, config: Config, services: Sequence[Service]) -> None:
+    await Worker(link, config.server(services, adopting=True), config.grace).run()
+
+
+def main() -> None:
+    """Serves as the supervisor says."""
+    # Whoever has a terminal sends these to all processes; the supervisor, which hears them too, decides.
+    numbers = [signal.SIGINT, signal.SIGHUP]
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    signal.signal(signal.SIGQUIT, lambda *_: os._exit(0))  # Until the loop has its own; its default dumps core.
+    link = Link(int(sys.argv[1]))
+    packet = b""
+    with contextlib.suppress(ConnectionResetError):
+        packet = link.socket.recv(messages.MAX_PACKET)
+    if not packet:
+        return
+    config = msgspec.msgpack.decode(packet, type=Config)
+    try:
+        services = _prepare(link, config)
+        if services is not None:
+            config.run(_serve(link, config, services))
+    except (ServeError, ShmrpcError) as error:
+        link.tell(messages.Failed(str(error)))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

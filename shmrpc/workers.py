@@ -1,0 +1,204 @@
+"""A worker process as its supervisor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from shmrpc import worker_messages as messages
+from shmrpc.config import Config
+from shmrpc.transport.shm import fork
+
+logger = logging.getLogger("shmrpc.supervisor")
+
+#: Seconds that a worker may take longer than the grace before it is killed: its lifespans end meanwhile.
+_SLACK: Final = 10.0
+#: Seconds that a worker has when it is to stop at once.
+_QUIT: Final = 2.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Worker:
+    """A process that serves, the way to it, and what it has said.
+
+    Raises OSError if no process can be started. ``on_news`` is called with this worker and each message.
+    """
+
+    def __init__(
+        self, config: Config, on_news: Callable[[Worker, messages.News], None], *, quick_deaths: int = 0
+    ) -> None:
+        #: Those before it in its place that died soon after their start, one after the other.
+        self.quick_deaths = quick_deaths
+        self.offers: dict[str, list[str]] = {}
+        self.is_ready = False
+        #: It takes nobody new.
+        self.draining = False
+        #: We have told it to end.
+        self.dismissed = False
+        #: It has been there since before the last order to restart.
+        self.outdated = False
+        #: It takes the place of a worker that still serves.
+        self.is_successor = False
+        #: What it said when it could not serve.
+        self.failure = ""
+        self.started = time.monotonic()
+        #: True when it is ready, False if it dies before.
+        self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.load = messages.Load(0, 0, {}, False)
+        #: Clients passed to it, and when the last one was.
+        self._passed = 0
+        self.last_passed = 0.0
+        self._cpu = 0.0
+        #: CPU seconds per second of late.
+        self.cpu_lately = 0.0
+        self._grace = config.grace
+        self._on_news = on_news
+        self._loop = asyncio.get_running_loop()
+        self._killing: asyncio.TimerHandle | None = None
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs, _signals_deferred():
+                descriptor = theirs.fileno()
+                command = [sys.executable, "-m", "shmrpc.worker", str(descriptor)]
+                self.process = subprocess.Popen(command, pass_fds=[descriptor])
+        except BaseException:
+            self._link.close()
+            raise
+        self._link.setblocking(False)
+        self._link.send(msgspec.msgpack.encode(config))
+        self._loop.add_reader(self._link, self._on_packet)
+        fork.close_in_child(self)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def clients(self) -> int:
+        """Clients that it has, or will have in a moment."""
+        load = self.load
+        return sum(load.connections.values()) + load.arriving + self._passed - load.adopted
+
+    def begin(self) -> None:
+        """Lets it serve."""
+        with contextlib.suppress(OSError):
+            self._link.send(messages.encode(messages.Begin()))
+
+    def adopt(self, service: str, accepted: socket.socket) -> bool:
+        """Passes a client on; False if it cannot be. If the worker dies before it takes it, the client sees the end."""
+        try:
+            packet = messages.encode(messages.Adopt(service))
+            socket.send_fds(self._link, [packet], [accepted.fileno()], socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        self._passed += 1
+        self.last_passed = time.monotonic()
+        return True
+
+    def _on_packet(self) -> None:
+        try:
+            packet = self._link.recv(messages.MAX_PACKET)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            packet = b""
+        if not packet:  # It has ended, or is about to: the signal says so.
+            self._loop.remove_reader(self._link)
+            return
+        news = messages.decode_news(packet)
+        match news:
+            case messages.Offer(service, endpoints):
+                self.offers[service] = endpoints
+            case messages.Ready():
+                self.is_ready = True
+                self.ready.set_result(True)
+            case messages.Load(draining=draining):
+                self.load = news
+                self.draining = self.draining or draining
+            case messages.Failed(reason):
+                self.failure = reason
+            case messages.Imported():
+                pass
+        self._on_news(self, news)
+
+    def drain(self) -> None:
+        """Lets it end gently."""
+        if not self.dismissed:
+            self.dismissed = self.draining = True
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_WR)
+            self._kill_in(self._grace + _SLACK)
+
+    def quit(self) -> None:
+        """Lets it end at once."""
+        self.drain()
+        self.process.send_signal(signal.SIGQUIT)
+        self._kill_in(_QUIT)
+
+    def _kill_in(self, seconds: float) -> None:
+        if self._killing is not None:
+            self._killing.cancel()
+        self._killing = self._loop.call_later(seconds, self._kill)
+
+    def _kill(self) -> None:
+        logger.warning("worker %d did not end in time, and is killed", self.pid)
+        self.process.kill()
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; then nothing of it is left."""
+        if self.process.poll() is None:
+            return False
+        while self._loop.remove_reader(self._link):  # What it said last may still be there.
+            self._loop.add_reader(self._link, self._on_packet)
+            self._on_packet()
+        if self._killing is not None:
+            self._killing.cancel()
+        if not self.ready.done():
+            self.ready.set_result(False)
+        self._link.close()
+        return True
+
+    @property
+    def end(self) -> str:
+        """How it has ended, in words."""
+        code = self.process.returncode
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
+
+    def sample_cpu(self) -> None:
+        """Looks how much CPU time it has used. To be called once a second."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return
+        used = (int(fields[11]) + int(fields[12])) / _TICKS
+        self.cpu_lately = (self.cpu_lately + used - self._cpu) / 2
+        self._cpu = used
+
+    def abandon(self) -> None:
+        """A forked child is no supervisor."""
+        fork.close(self._link)
+
+
+@contextlib.contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Starts processes that do not hear what a terminal sends to all until they choose to."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,57 @@
+"""The tests of calls, once more: all that want nothing but a client hold within one loop too."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import shmrpc
+from shmrpc.testing import Network, connect
+from tests import flows, services, test_calls, test_cancellation, test_errors, test_handlers, test_streams
+
+
+@pytest.fixture
+async def near() -> AsyncIterator[shmrpc.Client]:
+    async with connect(services.service) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[shmrpc.Client]:
+    """The client of the borrowed tests: of the service that their own one is of."""
+    of_flows = request.function.__module__ in (test_streams.__name__, test_cancellation.__name__)
+    served = flows.service if of_flows else services.service
+    flows._seen.clear()  # There each test has a process of its own.
+    flows._produced = 0
+    network = Network()
+    async with network.serve(served), network.connect(served.name) as client:
+        yield client
+
+
+#: What tests of another way to a server name.
+_OTHER_WAYS = ("shmrpc.connect(", "shmrpc.serve(", "shmrpc.sync.", "Script(")
+
+
+def _borrowed() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The tests that want a client and nothing else."""
+    for module in (test_calls, test_errors, test_handlers, test_streams, test_cancellation):
+        for name, test in vars(module).items():
+            if name.startswith("test_") and _wants_a_client_alone(test):
+                yield name, test
+
+
+def _wants_a_client_alone(test: Callable[..., Any]) -> bool:
+    wants, source = {*inspect.signature(test).parameters}, inspect.getsource(test)
+    if not wants & {"client", "near"} or wants & {"server", "sync_client"}:
+        return False
+    return not any(way in source for way in _OTHER_WAYS)
+
+
+globals().update(_borrowed())
+
+
+def test_most_tests_of_calls_are_borrowed() -> None:
+    assert len(dict(_borrowed())) > 50

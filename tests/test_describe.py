@@ -1,0 +1,276 @@
+"""What a live service says of itself: is it there, is it true, is it readable."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import sys
+import types
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+import shmrpc
+from shmrpc.describe import describe_service
+from shmrpc.stubs import stub_text
+from tests.plain_values import Types
+from tests.support import ServerProcess
+from tests.test_cli import shmrpc as run
+from tests.typing_contract.offered import Point, add, offered, points, total
+from tests.typing_contract.varied import Line, Place, Vector, varied
+
+NOW = datetime.datetime.now(datetime.UTC)
+LOCAL = datetime.datetime(2030, 1, 2, 3, 4, 5)
+ID = uuid.uuid4()
+
+#: Calls with arguments in all the forms that they are said to be accepted in.
+CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("plain", (1, 1.5, "text", b"raw", True)),
+    ("plain", (1, 1, "text", bytearray(b"raw"), True, None)),
+    ("plain", (1, 1, "text", memoryview(b"raw"), False)),
+    ("texts", (NOW, NOW.date(), NOW.time(), datetime.timedelta(1), decimal.Decimal("1.5"))),
+    ("texts", (LOCAL, "2030-01-02", "01:02:03", "P1D", "1.5")),
+    ("texts", ("2030-01-02T03:04:05Z", "2030-01-02", "01:02:03", "P1D", 1.5)),
+    ("zoned", (NOW,)),
+    ("zoned", ("2030-01-02T03:04:05Z",)),
+    ("arrays", ([1], (1, "one"), (1.5, 2), {"a"}, [ID])),
+    ("arrays", ((1,), [1, "one"], {1.5}, ["a"], (str(ID), ID.bytes))),
+    ("arrays", ({1}, (1, "one"), [], frozenset("a"), frozenset([ID]))),
+    ("maps", ({"a": 1.5}, {ID: {"x": 1}})),
+    ("maps", ({}, {str(ID): {"x": 1, "y": 2}})),
+    ("choices", ("red",)),
+    ("choices", ("blue", 2, 3, "w")),
+    ("line", ({"start": {"x": 1}, "end": {"x": 1, "y": 2}},)),
+    ("line", ({"start": {"x": 1}, "end": {"x": 1}, "colour": "blue", "length": 2.0},)),
+    ("place", ({"street": "Main", "number": 1},)),
+    ("place", ({"street": "Main"},)),
+    ("item", ({"id": ID, "children": [{"id": str(ID), "tags": ("a",)}]},)),
+    ("items", ([{"id": ID}],)),
+    ("sparse", ({"theName": "a"},)),
+    ("sparse", ({"theName": "a", "theSize": 2, "note": "b"},)),
+    ("shape", ({"type": "Circle", "radius": 1.0},)),
+    ("shape", ({"type": "Square", "side": 1},)),
+    ("vector", ((1.0, 2.0), (1,))),
+    ("vector", ([1.0, 2.0, "a"], [1, "a"])),
+    ("nested", (([([],)],),)),
+    ("options", ({"depth": 1}, {"content-type": "a", "class": 1}, {"list": (1,), "str": "a"})),
+    ("options", ({"depth": 1, "when": NOW.date()}, {"content-type": "a", "class": 1}, {"list": [], "str": ""})),
+    ("boxes", ({"value": 1}, {"value": {"x": 1}})),
+    ("limited", (1, 2, {"name": "a"})),
+    ("untold", ({"any": [1]}, 2)),
+    ("list", (1,)),
+    ("datetime", ()),
+    ("Place", ("red",)),
+    ("close", (1,)),
+    ("import", ()),
+    ("deep.er.add", (1,)),
+    ("deep.er.str", ([1],)),
+]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[shmrpc.Client]:
+    """A client that knows the service by name only."""
+    async with shmrpc.serve(varied), shmrpc.connect("varied") as client:
+        yield client
+
+
+@pytest.mark.parametrize(("name", "arguments"), CALLS)
+async def test_types_without_classes_are_those_that_arrive(
+    client: shmrpc.Client, name: str, arguments: tuple[Any, ...]
+) -> None:
+    description = describe_service(varied)
+    endpoint = next(each for each in description.endpoints if each.name == name)
+    sent, received = Types(description.types, sent=True), Types(description.types, sent=False)
+    accepted = [each.accepts for each in endpoint.parameters]
+    for argument, text in zip(arguments, accepted, strict=False):
+        assert sent.fits(argument, text), f"{argument!r} is not said to be accepted as {text}"
+    result = await client.call(name, *arguments)
+    assert received.fits(result, endpoint.gives), f"{result!r} arrived, not {endpoint.gives}"
+
+
+def test_every_endpoint_is_called_above() -> None:
+    unary = {each.name for each in describe_service(varied).endpoints if each.kind == "unary"}
+    assert {name for name, _ in CALLS} == unary - {"keywords"}
+
+
+async def test_the_live_service_describes_itself(client: shmrpc.Client) -> None:
+    description = await client.describe()
+    assert description == describe_service(varied)
+    assert [each.name for each in description.endpoints] == list(varied.endpoints)
+    by_name = {each.name: each for each in description.endpoints}
+    assert by_name["total"].kind == "client stream"
+    assert by_name["moved"].kind == "bidirectional"
+    assert by_name["ticks"].kind == "server stream"
+    assert (by_name["countdown"].kind, by_name["countdown"].run_in) == ("server stream", "thread")
+    assert by_name["plain"].docstring.startswith("Adds nothing.\n\nIt has")
+    by, only = by_name["keywords"].parameters[1], by_name["keywords"].parameters[2]
+    assert (by.kind, only.kind, only.required) == ("positional or keyword", "keyword only", True)
+    level = by_name["choices"].parameters[1]
+    assert (level.type, level.required, level.default) == ("Level", False, "Level.LOW")
+
+
+@pytest.mark.parametrize("server_codec", ["msgspec", "msgpack"])
+@pytest.mark.parametrize("client_codec", ["msgspec", "msgpack"])
+async def test_descriptions_travel_by_either_codec(server_codec: Any, client_codec: Any) -> None:
+    async with shmrpc.serve(varied, codec=server_codec), shmrpc.connect("varied", codec=client_codec) as client:
+        assert await client.describe() == describe_service(varied)
+
+
+async def test_a_large_service_is_described() -> None:
+    service = shmrpc.Service("large")
+    for number in range(1500):
+        service.endpoint(name=f"line_{number}")(varied.endpoints["line"].function)
+    async with shmrpc.serve(service), shmrpc.connect("large") as client:
+        description = await client.describe()
+    assert len(description.endpoints) == 1500
+    assert [each.name for each in description.types] == ["Line", "Point", "Colour"]
+
+
+async def test_a_service_without_endpoints_is_described() -> None:
+    async with shmrpc.serve(shmrpc.Service("empty")), shmrpc.connect("empty") as client:
+        assert await client.describe() == shmrpc.Description("empty", [], [])
+
+
+async def test_describing_without_a_connection_says_how_to_connect() -> None:
+    with pytest.raises(shmrpc.LocalProtocolError, match="async with"):
+        await shmrpc.connect("varied").describe()
+    with pytest.raises(shmrpc.LocalProtocolError, match="with shmrpc.sync.connect"):
+        shmrpc.sync.connect("varied").describe()
+
+
+def test_classes_of_one_name_are_told_apart() -> None:
+    def another() -> Any:
+        class Point(msgspec.Struct):
+            label: str
+
+        return Point
+
+    service = shmrpc.Service("twice")
+
+    def first(point):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        return point
+
+    def second(point):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        return point
+
+    first.__annotations__ = {"point": Point, "return": Point}
+    second.__annotations__ = dict.fromkeys(("point", "return"), another())
+    service.endpoint(first)
+    service.endpoint(second)
+    description = describe_service(service)
+    assert [each.gives for each in description.endpoints] == ["Point", "Point2"]
+    assert [[field.name for field in each.fields] for each in description.types] == [["x", "y"], ["label"]]
+
+
+def test_a_name_that_has_changed_its_meaning_does_not_hide_the_service() -> None:
+    source = """
+from __future__ import annotations
+import msgspec, shmrpc
+service = shmrpc.Service("changing")
+class Names(msgspec.Struct):
+    names: list[str]
+@service.endpoint
+def put(names: Names) -> int:
+    return 1
+@service.endpoint
+def list() -> int:
+    return 1
+"""
+    sys.modules["changing"] = made = types.ModuleType("changing")
+    try:
+        exec(compile(source, "changing.py", "exec"), made.__dict__, None)
+        description = describe_service(made.service)
+    finally:
+        del sys.modules["changing"]
+    assert [each.name for each in description.endpoints] == ["put", "list"]
+    assert description.endpoints[0].parameters[0].type == "Names"
+
+
+def test_defaults_that_cannot_be_printed_do_not_hide_the_service() -> None:
+    class Unprintable:
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+    service = shmrpc.Service("odd")
+
+    @service.endpoint
+    def odd(value: Any = Unprintable(), long: str = "x" * 1000) -> None:  # noqa: B008
+        return None
+
+    value, long = describe_service(service).endpoints[0].parameters
+    assert "whose __repr__ raised RuntimeError" in (value.default or "")
+    assert len(long.default or "") == 80
+
+
+def test_the_command_line_describes_a_live_service() -> None:
+    with ServerProcess("tests.typing_contract.varied:varied"):
+        text = run("describe", "varied")
+        assert text.stderr == ""
+        assert "\nplace(place: Place) -> Place\n" in text.stdout
+        assert "\ncountdown(start: int) -> stream of int    [runs in a thread]\n" in text.stdout
+        assert "\nlist(count: int) -> dict[str, int]\n    Its name is that of" in text.stdout
+        assert "\nkeywords(self: int, /, both: int, *, only: int, optional: int = 1) -> list[int]\n" in text.stdout
+        assert "\nLine (dataclass)\n    start: Point\n    end: Point\n    colour: Colour = Colour.RED\n" in text.stdout
+        assert "\nBox[int] (struct)\n    value: int\n" in text.stdout
+        assert "\n    note: str (may be left out)\n" in text.stdout
+        found = json.loads(run("describe", "varied", "--json").stdout)
+        assert msgspec.convert(found, shmrpc.Description) == describe_service(varied)
+        assert run("stub", "varied").stdout == stub_text(describe_service(varied))
+
+
+def test_the_command_line_writes_a_stub_only_if_there_is_one(tmp_path: Any) -> None:
+    target = tmp_path / "absent_client.pyi"
+    done = run("stub", "absent", "-o", str(target), "--timeout", "0")
+    assert done.returncode == 1
+    assert "shmrpc serve MODULE:absent" in done.stderr
+    assert not target.exists()
+    with ServerProcess("tests.typing_contract.varied:varied"):
+        assert run("stub", "varied", "-o", str(target)).stdout == ""
+    assert target.read_text() == stub_text(describe_service(varied))
+
+
+async def test_a_client_of_the_service_object_has_results_of_the_declared_types() -> None:
+    async with shmrpc.serve(varied), shmrpc.connect(varied) as client:
+        line = await client.line({"start": {"x": 1}, "end": {"x": 2}})
+        assert type(line) is Line
+        assert type(await client.with_options(timeout=5).place(Place("Main", 1))) is Place
+        assert await client.with_options(metadata={"a": "b"}).place(Place("Main", 1)) == Place("Main", 1)
+        assert type((await client.vector((1, 2), (1,)))[0]) is Vector
+        assert [type(point).__name__ async for point in client.ticks(2)] == ["Point", "Point"]
+        assert type(await client.call("line", line)) is Line
+        assert [type(each) async for each in client.map("place", [Place("Main", 1)])] == [Place]
+        assert await client.deep.er.add(1) == 3
+        assert (await client.texts(NOW, NOW.date(), NOW.time(), datetime.timedelta(1), "1.5"))[4] == decimal.Decimal(
+            "1.5"
+        )
+
+
+def test_a_client_without_a_loop_has_results_of_the_declared_types() -> None:
+    with ServerProcess("tests.typing_contract.varied:varied"), shmrpc.sync.connect(varied) as client:
+        line = client.line({"start": {"x": 1}, "end": {"x": 2}})
+        assert type(line) is Line
+        assert type(client.with_options(timeout=5).line(line)) is Line
+        assert [type(point).__name__ for point in client.ticks(2)] == ["Point", "Point"]
+        assert [type(each) for each in client.map("place", [Place("Main", 1)])] == [Place]
+        assert client.describe() == describe_service(varied)
+
+
+async def test_what_type_checkers_accept_works() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    async with shmrpc.serve(offered), shmrpc.connect("offered") as client:
+        assert await client.call(add, a=1) == 1
+        assert await client.call(total, numbers(), factor=2) == 6
+        assert await client.call(total, [1, 2, 3], 2) == 12
+        assert [point async for point in client.call(points, 2)] == [Point(0, 0), Point(1, 1)]
+        assert [sum async for sum in client.map(add, range(3), [1, 1, 1], chunk=2)] == [1, 2, 3]
+        await client.notify(add, 1, 2)
+        view = client.with_options(timeout=5)
+        assert type(view) is shmrpc.Client

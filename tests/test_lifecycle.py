@@ -1,0 +1,327 @@
+"""Servers that come and go, and clients that follow: nothing that was answered is lost, nothing is run twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+import shmrpc
+from tests import flows
+from tests.support import ServerProcess, eventually, ours_in_shm
+
+TARGET = "tests.flows:service"
+
+
+async def _until_served(name: str) -> None:
+    async with shmrpc.connect(name):
+        pass
+
+
+async def test_draining_finishes_what_is_under_way_and_takes_nothing_new() -> None:
+    server = shmrpc.serve(flows.service)
+    async with server, shmrpc.connect("tested.flows") as client, shmrpc.connect("tested.flows") as idle:
+        under_way = [asyncio.create_task(client.sleep(0.1, f"{i}")) for i in range(5)]
+        stream = client.count(5)
+        first = await anext(stream)
+        while server.in_flight < 5:
+            await asyncio.sleep(0.001)
+        draining = asyncio.create_task(server.drain(grace=10))
+        await asyncio.sleep(0.01)
+        assert server.health == "draining"
+        with pytest.raises(shmrpc.ServiceUnavailable, match="shutting down"):
+            await client.add(1, 2)
+        with pytest.raises(shmrpc.ServiceUnavailable, match="shutting down"):
+            await idle.with_options(metadata={"a": "b"}).add(1, 2)
+        assert await asyncio.gather(*under_way) == [f"{i}" for i in range(5)]
+        assert [first] + [item async for item in stream] == list(range(5))
+        await asyncio.wait_for(draining, 5)
+        with pytest.raises(shmrpc.ConnectionLost, match="stopped") as caught:
+            await client.add(1, 2)
+        assert not caught.value.maybe_executed
+    assert server.health is None
+
+
+async def test_after_the_grace_what_is_left_is_cancelled() -> None:
+    async with shmrpc.serve(flows.service) as server, shmrpc.connect("tested.flows") as client:
+        call = asyncio.create_task(client.sleep(60))
+        while server.in_flight != 1:
+            await asyncio.sleep(0.001)
+        await server.drain(grace=0.05)
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            await call
+        assert caught.value.maybe_executed
+
+
+async def test_a_large_answer_on_its_way_is_not_cut_by_a_drain() -> None:
+    async with shmrpc.serve(flows.service) as server, shmrpc.connect("tested.flows") as client:
+        blobs = client.blobs(1, 20_000_000)
+        reading = asyncio.create_task(anext(blobs))
+        while server.in_flight != 1 and not reading.done():
+            await asyncio.sleep(0)
+        draining = asyncio.create_task(server.drain(grace=10))
+        assert len(await reading) == 20_000_000
+        await blobs.aclose()
+        await draining
+
+
+async def test_a_call_that_the_server_never_took_was_certainly_not_executed() -> None:
+    async with shmrpc.serve(flows.service) as server, shmrpc.connect("tested.flows") as client:
+        taken = asyncio.create_task(client.sleep(60, "taken"))
+        while server.in_flight != 1:
+            await asyncio.sleep(0.001)
+        untaken = asyncio.create_task(client.sleep(0, "untaken"))
+        await asyncio.sleep(0)  # It is in the ring; the server, in this same loop, has not had its turn.
+        await server.close()
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            await taken
+        assert caught.value.maybe_executed
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            await untaken
+        assert not caught.value.maybe_executed
+        assert "untaken:began" not in flows.seen()
+
+
+async def test_a_client_that_reconnects_follows_its_service() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        with ServerProcess(TARGET) as first:
+            client = await stack.enter_async_context(shmrpc.connect("tested.flows", reconnect=True, timeout=20))
+            bound = client.add
+            assert await bound(1, 2) == 3
+            in_flight = asyncio.create_task(client.sleep(60))
+            await asyncio.sleep(0.05)
+            first.kill()
+            with pytest.raises(shmrpc.ConnectionLost) as caught:
+                await in_flight
+            assert caught.value.maybe_executed
+        waiting = [asyncio.create_task(client.add(i, 1)) for i in range(10)]
+        await asyncio.sleep(0.05)
+        assert not any(call.done() for call in waiting)
+        with ServerProcess(TARGET):
+            assert await asyncio.gather(*waiting) == list(range(1, 11))
+            await client.wait_for_ready()
+            assert await bound(3, 4) == 7, "what was bound to the first server goes to the second"
+            assert await client.with_options(timeout=5).add(5, 6) == 11
+            assert [x async for x in client.count(3)] == [0, 1, 2]
+            assert [x async for x in client.map("add", [1], [2])] == [3]
+
+
+async def test_without_it_the_connection_stays_lost() -> None:
+    with ServerProcess(TARGET) as process:
+        async with shmrpc.connect("tested.flows") as client:
+            await client.wait_for_ready()
+            process.kill()
+            with ServerProcess(TARGET):
+                with pytest.raises(shmrpc.ConnectionLost):
+                    await client.add(1, 2)
+                with pytest.raises(shmrpc.ConnectionLost):
+                    await client.wait_for_ready()
+
+
+async def test_waiting_for_a_server_has_an_end() -> None:
+    with ServerProcess(TARGET) as process:
+        async with shmrpc.connect("tested.flows", reconnect=True, timeout=0.2) as client:
+            process.kill()
+            with pytest.raises((shmrpc.ServiceUnavailable, shmrpc.ConnectionLost)):
+                await client.add(1, 2)
+            with pytest.raises(shmrpc.ServiceUnavailable, match="none has come in its place"):
+                await client.wait_for_ready(timeout=0.05)
+            with pytest.raises(shmrpc.ServiceUnavailable):
+                await client.add(1, 2)
+            with pytest.raises(shmrpc.ServiceUnavailable):
+                await client.with_options(timeout=0.05).add(1, 2)
+        with pytest.raises(shmrpc.ConnectionLost, match="was closed"):
+            await client.add(1, 2)
+
+
+async def test_a_drain_loses_no_call_of_a_client_that_reconnects() -> None:
+    """Calls without pause while one server drains and the next one begins: each is answered, and run once."""
+    runs: dict[int, int] = {}
+    service = shmrpc.Service("tested.rolling")
+
+    @service.endpoint
+    def run(n: int) -> int:
+        runs[n] = runs.get(n, 0) + 1
+        return n
+
+    @service.endpoint
+    async def run_slowly(n: int) -> int:
+        await asyncio.sleep(0.002)
+        return run(n)
+
+    numbers = iter(range(1_000_000))
+    async with contextlib.AsyncExitStack() as stack:
+        servers = contextlib.AsyncExitStack()
+        server = await servers.enter_async_context(shmrpc.serve(service))
+        client = await stack.enter_async_context(shmrpc.connect("tested.rolling", reconnect=True))
+        stop = False
+
+        async def call_on(endpoint: str) -> int:
+            calls = 0
+            while not stop:
+                n = next(numbers)
+                assert await client.call(endpoint, n) == n
+                calls += 1
+                await asyncio.sleep(0)
+            return calls
+
+        callers = [asyncio.create_task(call_on(e)) for e in ["run", "run", "run_slowly", "run_slowly", "run_slowly"]]
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            await server.drain(grace=10)
+            server = await servers.enter_async_context(shmrpc.serve(service))
+        await asyncio.sleep(0.1)
+        stop = True
+        counts = await asyncio.wait_for(asyncio.gather(*callers), 10)
+        assert all(count > 20 for count in counts)
+        assert set(runs.values()) == {1}
+        assert len(runs) == sum(counts)
+        await servers.aclose()
+
+
+async def test_health_in_the_report() -> None:
+    from shmrpc.transport.shm.status import statuses
+
+    opened = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(service: shmrpc.Service) -> AsyncIterator[None]:
+        await opened.wait()
+        yield
+
+    async def health() -> str:
+        return (await asyncio.to_thread(statuses))[0].health
+
+    service = shmrpc.Service("tested.health", lifespan=lifespan)
+    service.endpoint(flows.sleep)
+    server = shmrpc.serve(service)
+    entering = asyncio.create_task(server.__aenter__())
+    await asyncio.sleep(0.01)
+    assert await health() == server.health == "starting"
+    opened.set()
+    await entering
+    assert await health() == server.health == "serving"
+    async with shmrpc.connect("tested.health") as client:
+        call = asyncio.create_task(client.sleep(0.3))
+        while not server.in_flight:
+            await asyncio.sleep(0.001)
+        draining = asyncio.create_task(server.drain())
+        await asyncio.sleep(0.01)
+        assert await health() == server.health == "draining"
+        assert await call == "sleep"
+        await draining
+
+
+def test_a_client_without_a_loop_reconnects() -> None:
+    stack = contextlib.ExitStack()
+    with ServerProcess(TARGET) as first:
+        client = stack.enter_context(shmrpc.sync.connect("tested.flows", reconnect=True, timeout=20))
+        bound = client.add
+        assert bound(1, 2) == 3
+        outcome: list[object] = []
+
+        def blocked() -> None:
+            try:
+                outcome.append(client.sleep(60))
+            except shmrpc.ConnectionLost as error:
+                outcome.append(error.maybe_executed)
+
+        thread = threading.Thread(target=blocked)
+        thread.start()
+        time.sleep(0.1)
+        first.kill()
+        thread.join(5)
+        assert outcome == [True]
+    with stack, ServerProcess(TARGET) as second:
+        client.wait_for_ready()
+        assert bound(3, 4) == 7
+        assert list(client.count(3)) == [0, 1, 2]
+        threads = [threading.Thread(target=lambda: outcome.append(client.add(1, 1))) for _ in range(5)]
+        second.stop()
+        for thread in threads:
+            thread.start()
+        with ServerProcess(TARGET):
+            for thread in threads:
+                thread.join(10)
+            assert outcome[1:] == [2] * 5
+    with pytest.raises(shmrpc.ConnectionLost, match="was closed"):
+        client.add(1, 2)
+
+
+def test_a_server_that_stops_answers_a_blocked_thread_first() -> None:
+    with ServerProcess(TARGET) as process, shmrpc.sync.connect("tested.flows") as client:
+        outcome: list[object] = []
+        thread = threading.Thread(target=lambda: outcome.append(client.sleep(0.3)))
+        thread.start()
+        time.sleep(0.1)
+        process.process.terminate()
+        thread.join(5)
+        assert outcome == ["sleep"]
+        with pytest.raises((shmrpc.ConnectionLost, shmrpc.ServiceUnavailable)):
+            client.add(1, 2)
+        assert process.process.wait(5) == 0
+
+
+async def test_a_forked_child_is_told_to_connect_again() -> None:
+    with ServerProcess(TARGET):
+        with shmrpc.sync.connect("tested.flows") as sync_client:
+            async with (
+                shmrpc.connect("tested.flows", reconnect=True) as client,
+                shmrpc.serve(shmrpc.Service("tested.mine")) as server,
+            ):
+                assert sync_client.add(1, 2) == await client.add(1, 2) == 3
+                read, write = os.pipe()
+                child = os.fork()
+                if child == 0:
+                    try:
+                        texts = [_text_of(lambda: sync_client.add(1, 2))]
+                        texts.append(_text_of(lambda: client.add(1, 2).send(None)))
+                        texts.append(_text_of(lambda: client.sleep(1).send(None)))
+                        texts.append(_text_of(lambda: client.ticks(1).__anext__().send(None)))
+                        with shmrpc.sync.connect("tested.flows") as again:
+                            texts.append(str(again.add(1, 2)))
+                        os.write(write, "\n".join(texts).encode())
+                    finally:
+                        os._exit(0)
+                os.close(write)
+                os.waitpid(child, 0)
+                with os.fdopen(read) as pipe:
+                    *refused, answer = pipe.read().splitlines()
+                assert len(refused) == 4
+                for text in refused:
+                    assert text.startswith("LocalProtocolError"), text
+                    assert f"process {os.getpid()}" in text and f"process {child}" in text, text
+                    assert "connect again" in text
+                assert answer == "3"
+                assert sync_client.add(1, 2) == await client.add(1, 2) == 3, "the parent's goes on unharmed"
+                assert server.health == "serving"
+                async with shmrpc.connect("tested.mine"):
+                    pass
+
+
+def _text_of(call: object) -> str:
+    try:
+        call()  # type: ignore[operator]
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}".replace("\n", " ")
+    return "nothing was raised"
+
+
+def _add_in_child(a: int) -> int:
+    with shmrpc.sync.connect("tested.flows") as client:
+        return int(client.add(a, 1))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_of_multiprocessing_connect_for_themselves(method: str) -> None:
+    with ServerProcess(TARGET), shmrpc.sync.connect("tested.flows") as client:
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            assert pool.map(_add_in_child, range(4)) == [1, 2, 3, 4]
+        assert client.add(1, 2) == 3
+    assert eventually(lambda: not ours_in_shm())

@@ -1,0 +1,498 @@
+"""``shmrpc serve``: signals, workers that come and go, restarts, and its options."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+from shmrpc.protocol import control
+from shmrpc.transport.shm import rendezvous
+from shmrpc.transport.shm.reception import Reception
+from shmrpc.transport.shm.status import statuses
+from tests.support import ServerProcess, eventually
+
+SERVICE = """
+    import asyncio, contextlib, os, pathlib, shmrpc, threading, time
+
+    @contextlib.asynccontextmanager
+    async def lifespan(service):
+        here = pathlib.Path(__file__).parent
+        while (here / "hold").exists():
+            await asyncio.sleep(0.01)
+        if (here / "die").exists():
+            threading.Timer(0.05, os._exit, (3,)).start()
+        yield
+
+    service = shmrpc.Service("made", lifespan=lifespan)
+
+    @service.endpoint
+    def pid() -> int:
+        return os.getpid()
+
+    @service.endpoint
+    def version() -> int:
+        return 1
+
+    @service.endpoint
+    def loop() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    @service.endpoint
+    async def sleep(seconds: float) -> int:
+        await asyncio.sleep(seconds)
+        return os.getpid()
+
+    @service.endpoint(run_in="thread")
+    def burn(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """A directory with a service that tests may change."""
+    path = tmp_path / "app"
+    path.mkdir()
+    (path / "made_service.py").write_text(textwrap.dedent(SERVICE))
+    return path
+
+
+def serving(app: Path, *options: str) -> ServerProcess:
+    return ServerProcess("made_service:service", "--app-dir", str(app), *options)
+
+
+def failing(*arguments: str, cwd: Path | None = None, **environment: str) -> str:
+    """What ``shmrpc serve`` prints when it cannot serve."""
+    command = [sys.executable, "-m", "shmrpc", "serve", *arguments]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, cwd=cwd, env=env)
+    assert done.returncode in (1, 2)
+    return done.stderr
+
+
+def workers_of(server: ServerProcess) -> list[int]:
+    found = re.search(r"workers? ([\d, ]+)\)", server.greeting)
+    assert found
+    return [int(pid) for pid in found[1].split(", ")]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process lives; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def connected() -> int:
+    (report,) = statuses()
+    return report.connections
+
+
+@contextlib.contextmanager
+def clients(count: int) -> Iterator[list[shmrpc.sync.Client]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(shmrpc.sync.connect("made", timeout=10)) for _ in range(count)]
+
+
+class InThread:
+    """A call in a thread, and what came of it."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.outcome: object = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._call()
+        except Exception as error:
+            self.outcome = error
+
+    def join(self) -> object:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+
+def test_several_services_share_a_server() -> None:
+    with ServerProcess("tests.services:service", "examples.calculator:calculator") as server:
+        assert "'tested', 'calculator'" in server.greeting
+        with shmrpc.sync.connect("tested") as tested, shmrpc.sync.connect("calculator") as calculator:
+            assert calculator.add(1, 2) == 3
+            assert tested.pid() == server.pid
+
+
+def test_services_of_one_name_are_not_mixed_up(app: Path) -> None:
+    (app / "other.py").write_text("import shmrpc\nservice = shmrpc.Service('made')\n")
+    words = failing("made_service:service", "other:service", "--app-dir", str(app))
+    assert "2 of the services have the name 'made'" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [((), signal.SIGTERM), ((), signal.SIGINT), (("--workers", "2"), signal.SIGTERM), (("--workers", "1"), 2)],
+)
+def test_a_signal_cuts_off_no_call(app: Path, options: tuple[str, ...], number: int) -> None:
+    with serving(app, *options) as server, clients(2) as (busy, idle):
+        call = InThread(lambda: busy.sleep(0.6))
+        assert eventually(lambda: busy.pid() > 0)
+        os.kill(server.pid, number)
+        time.sleep(0.2)
+        with pytest.raises((shmrpc.ServiceUnavailable, shmrpc.ConnectionLost)):
+            idle.pid()
+        _, errors = server.process.communicate(timeout=10)
+        assert isinstance(call.join(), int)
+    assert server.process.returncode == 0
+    assert "waiting up to 30 s for 1 call: made.sleep (1)" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "1")])
+def test_the_grace_ends_and_calls_that_last_longer_are_told(app: Path, options: tuple[str, ...]) -> None:
+    with serving(app, "--grace", "0.1", *options) as server, clients(1) as (client,):
+        call = InThread(lambda: client.sleep(60))
+        time.sleep(0.2)
+        errors = server.stop()
+        assert isinstance(call.join(), shmrpc.ConnectionLost)
+    assert server.process.returncode == 0
+    assert "after 0.1 s there are yet 1 call: made.sleep (1)" in errors
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "1")])
+def test_a_second_signal_does_not_wait_for_the_grace(app: Path, options: tuple[str, ...]) -> None:
+    with serving(app, *options) as server, clients(1) as (client,):
+        call = InThread(lambda: client.sleep(60))
+        time.sleep(0.2)
+        os.kill(server.pid, signal.SIGINT)
+        time.sleep(0.2)
+        assert server.process.poll() is None
+        errors = server.stop()
+        assert isinstance(call.join(), shmrpc.ConnectionLost)
+    assert server.process.returncode == 0
+    assert "stopping at once" in errors
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_reaches_workers_too_and_cuts_off_nothing(app: Path) -> None:
+    command = [sys.executable, "-m", "shmrpc", "serve", "made_service:service", "--app-dir", str(app), "--workers", "1"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    with clients(1) as (client,):
+        call = InThread(lambda: client.sleep(0.5))
+        time.sleep(0.2)
+        os.killpg(server.pid, signal.SIGINT)
+        _, errors = server.communicate(timeout=10)
+        assert isinstance(call.join(), int)
+    assert server.returncode == 0
+    assert "Traceback" not in errors
+
+
+def test_workers_share_clients_evenly_and_are_reported_together(app: Path) -> None:
+    with serving(app, "--workers", "2") as server:
+        with clients(4) as all_clients:
+            pids = [client.pid() for client in all_clients]
+            assert sorted(pids) == sorted(workers_of(server) * 2)
+            assert eventually(lambda: connected() == 4)
+            (report,) = statuses()
+            assert (report.service, report.pid, report.health) == ("made", server.pid, "serving")
+            assert report.endpoints == ["pid", "version", "loop", "sleep", "burn"]
+        assert eventually(lambda: connected() == 0)
+
+
+def test_of_two_workers_with_as_many_clients_the_idle_one_gets_the_next(app: Path) -> None:
+    with serving(app, "--workers", "2"), clients(2) as (busy, idle):
+        call = InThread(lambda: busy.burn(3.5))
+        idle_pid = idle.pid()
+        time.sleep(2.5)
+        with clients(1) as (third,):
+            assert third.pid() == idle_pid
+        call.join()
+
+
+def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(app: Path) -> None:
+    with serving(app, "--workers", "2") as server, clients(2) as two:
+        killed, kept = (client.pid() for client in two)
+        os.kill(killed, signal.SIGKILL)
+        with pytest.raises(shmrpc.ConnectionLost):
+            two[0].sleep(60)
+        assert two[1].pid() == kept
+
+        def replaced() -> bool:
+            with clients(1) as (client,):
+                return client.pid() not in (killed, kept)
+
+        assert eventually(replaced, 10)
+        assert two[1].pid() == kept
+        assert f"worker {killed} was killed by SIGKILL" in server.stop()
+
+
+def test_a_client_of_a_worker_that_dies_before_it_takes_it_finds_another(app: Path) -> None:
+    with serving(app, "--workers", "1") as server:
+        (worker,) = workers_of(server)
+        os.kill(worker, signal.SIGSTOP)
+        client = shmrpc.sync.connect("made", timeout=20)
+        connecting = InThread(client.__enter__)
+        time.sleep(0.2)
+        assert connecting.outcome is None
+        os.kill(worker, signal.SIGKILL)
+        assert connecting.join() is client
+        assert client.pid() != worker
+        client.close()
+
+
+async def test_a_client_waits_while_no_worker_has_room_for_it() -> None:
+    passed: list[bytes] = []
+
+    def pass_on(name: str, accepted: socket.socket) -> bool:
+        rooms.pop()
+        if rooms:
+            return False
+        passed.append(accepted.recv(control.MAX_MESSAGE))
+        accepted.send(b"taken")
+        return True
+
+    rooms = [1, 2, 3]
+    report = control.Report("made", 1, 0.0, [], 0, "serving")
+    reception = Reception("made", lambda _: report, pass_on)
+    dialled = rendezvous.dial("made")
+    assert dialled is not None
+    with dialled:
+        dialled.send(b"hello")
+        async with asyncio.timeout(10):
+            while not passed:
+                await asyncio.sleep(0.005)
+        assert passed == [b"hello"]
+        assert dialled.recv(100) == b"taken"
+        assert dialled.recv(100) == b""
+    reception.close()
+
+
+def test_workers_of_a_killed_supervisor_stop_and_the_name_is_free(app: Path) -> None:
+    with serving(app, "--workers", "2") as server, clients(1) as (client,):
+        assert client.pid() in workers_of(server)
+        server.kill()
+        assert eventually(lambda: not any(map(is_alive, workers_of(server))))
+        with pytest.raises(shmrpc.ConnectionLost):
+            client.pid()
+        with serving(app), clients(1) as (again,):
+            assert again.version() == 1
+
+
+def test_a_worker_that_is_told_to_stop_finishes_and_is_replaced(app: Path) -> None:
+    with serving(app, "--workers", "1") as server, clients(1) as (client,):
+        (worker,) = workers_of(server)
+        call = InThread(lambda: client.sleep(0.4))
+        time.sleep(0.1)
+        os.kill(worker, signal.SIGTERM)
+        with clients(1) as (other,):
+            assert other.pid() != worker
+        assert call.join() == worker
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+def test_clients_wait_for_a_server_that_is_starting(app: Path, options: tuple[str, ...]) -> None:
+    (app / "hold").touch()
+    command = [sys.executable, "-m", "shmrpc", "serve", "made_service:service", "--app-dir", str(app), *options]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert eventually(lambda: [report.health for report in statuses()] == ["starting"], 10)
+        client = shmrpc.sync.connect("made", timeout=20)
+        connecting = InThread(client.__enter__)
+        time.sleep(0.2)
+        assert connecting.outcome is None
+        (app / "hold").unlink()
+        assert connecting.join() is client
+        assert client.version() == 1
+        client.close()
+    finally:
+        server.terminate()
+        _, errors = server.communicate(timeout=10)
+    assert server.returncode == 0
+    assert "Traceback" not in errors
+
+
+def test_a_crash_loop_ends(app: Path) -> None:
+    with serving(app, "--workers", "1") as server:
+        (app / "die").touch()
+        os.kill(workers_of(server)[0], signal.SIGKILL)
+        _, errors = server.process.communicate(timeout=20)
+    assert server.process.returncode == 1
+    assert "5 workers in a row died within 3 s of their start, the last one exited with code 3: given up" in errors
+    assert statuses() == []
+
+
+@pytest.mark.parametrize("option", [("--workers", "2"), ("--reload",)])
+def test_a_first_start_that_fails_is_not_tried_again(app: Path, option: tuple[str, ...]) -> None:
+    words = failing("absent.module:x", *option)
+    assert words.count("there is no module 'absent.module'") == 1
+    assert "Traceback" not in words
+    (app / "made_service.py").write_text("1 / 0\n")
+    words = failing("made_service:service", "--app-dir", str(app), *option)
+    assert words.count("ZeroDivisionError") == 1
+    assert re.search(r"Error: worker \d+ exited with code 1 before it served", words)
+
+
+def test_workers_of_a_name_that_is_taken_do_not_start(app: Path) -> None:
+    with serving(app) as server:
+        words = failing("made_service:service", "--app-dir", str(app), "--workers", "2")
+        assert f"already served by process {server.pid}" in words
+
+
+async def test_a_rolling_restart_loses_no_call(app: Path) -> None:
+    with serving(app, "--workers", "2") as server:
+        old = set(workers_of(server))
+        seen: list[set[int]] = []
+        lasting = True
+
+        async def work(pause: float) -> int:
+            pids: set[int] = set()
+            seen.append(pids)
+            calls = 0
+            async with shmrpc.connect("made", timeout=20, reconnect=True) as client:
+                while lasting:
+                    pids.add(await client.pid())
+                    pids.add(await client.sleep(pause))
+                    calls += 1
+                while (await client.pid()) in old:  # The last ones are told soon.
+                    await asyncio.sleep(0.01)
+                pids.add(await client.pid())
+            return calls
+
+        tasks = [asyncio.create_task(work(pause)) for pause in (0, 0, 0.001, 0.01, 0.05, 0.3)]
+        threads = [InThread(lambda: work_in_thread(lambda: lasting, old)) for _ in range(2)]
+        await asyncio.sleep(0.3)
+        for number in range(2):
+            before = {pid for pids in seen for pid in pids}
+            os.kill(server.pid, signal.SIGHUP)
+            while not all(pids - before for pids in seen) or len(await asyncio.to_thread(children, server.pid)) != 2:
+                assert not any(task.done() for task in tasks), number
+                await asyncio.sleep(0.01)
+        lasting = False
+        async with asyncio.timeout(20):
+            counts = await asyncio.gather(*tasks)
+        assert min(counts) > 3
+        for thread in threads:
+            calls = await asyncio.to_thread(thread.join)
+            assert isinstance(calls, int), calls
+            assert calls > 3
+        now = children(server.pid)
+        assert len(now) == 2
+        assert not now & old
+        assert "Traceback" not in await asyncio.to_thread(server.stop)
+
+
+def work_in_thread(lasts: Callable[[], bool], old: set[int]) -> int:
+    calls = 0
+    with shmrpc.sync.connect("made", timeout=20, reconnect=True) as client:
+        while lasts():
+            client.pid()
+            client.sleep(0.002)
+            calls += 1
+        assert client.pid() not in old
+    return calls
+
+
+def children(pid: int) -> set[int]:
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def test_a_new_worker_that_fails_leaves_the_old_one_at_work(app: Path) -> None:
+    with serving(app, "--workers", "1") as server, clients(1) as (client,):
+        (app / "made_service.py").write_text("1 / 0\n")
+        os.kill(server.pid, signal.SIGHUP)
+        time.sleep(0.3)
+        assert eventually(lambda: children(server.pid) == set(workers_of(server)), 10)
+        assert client.pid() in workers_of(server)
+        assert "the new worker does not serve; the old ones go on" in server.stop()
+
+
+def test_sighup_without_workers_ends_nothing(app: Path) -> None:
+    with serving(app) as server, clients(1) as (client,):
+        os.kill(server.pid, signal.SIGHUP)
+        assert client.pid() == server.pid
+        assert "needs --workers" in server.stop()
+
+
+def test_reload_serves_what_the_source_says_now(app: Path) -> None:
+    with serving(app, "--reload") as server, shmrpc.sync.connect("made", timeout=10, reconnect=True) as client:
+        assert client.version() == 1
+        path = app / "made_service.py"
+        path.write_text(path.read_text().replace("return 1", "return 2"))
+        assert eventually(lambda: client.version() == 2, 10)
+        path.write_text(path.read_text().replace('Service("made"', 'Service("renamed"'))
+        assert eventually(lambda: [report.service for report in statuses()] == ["renamed"], 10)
+        assert "made_service.py changed" in server.stop()
+
+
+def test_reload_without_watchfiles_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "watchfiles.py").write_text("raise ImportError\n")
+    assert "pip install 'shmrpc[reload]'" in failing("absent:x", "--reload", PYTHONPATH=f"{tmp_path}:{os.getcwd()}")
+    assert "leave --workers away" in failing("absent:x", "--reload", "--workers", "2")
+
+
+def test_options_come_from_the_environment_and_the_command_line(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"WORKERS": "1", "LOOP": "asyncio", "MAX_IN_FLIGHT": "1", "MAX_WAITING": "0", "MAX_FRAME": "5000"}
+    for name, value in values.items():
+        monkeypatch.setenv(f"SHMRPC_{name}", value)
+    with serving(app) as server, clients(2) as (client, other):
+        assert [client.pid()] == workers_of(server)
+        assert client.loop().startswith("asyncio")
+        call = InThread(lambda: client.sleep(0.5))
+        time.sleep(0.2)
+        with pytest.raises(shmrpc.Overloaded):
+            other.sleep(0)
+        with pytest.raises(shmrpc.FrameTooLarge):
+            other.sleep(bytes(5001))
+        call.join()
+    monkeypatch.delenv("SHMRPC_WORKERS")
+    with serving(app, "--loop", "uvloop", "--codec", "msgpack", "--max-per-connection", "2") as server:
+        with clients(1) as (client,):
+            assert client.loop().startswith("uvloop")
+            assert client.pid() == server.pid
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "1")])
+def test_logging_is_as_configured(app: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    log = tmp_path / "log"
+    handler = {"class": "logging.FileHandler", "filename": str(log)}
+    root = {"handlers": ["file"], "level": "WARNING"}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"version": 1, "handlers": {"file": handler}, "root": root}))
+    with serving(app, "--log-config", str(path), "--log-level", "debug", *options) as server, clients(1) as (client,):
+        assert client.version() == 1
+        assert server.stop() == ""
+    assert f"client process {os.getpid()} connected" in log.read_text()
+
+
+def test_log_config_explains_what_is_wrong(app: Path, tmp_path: Path) -> None:
+    target = ("made_service:service", "--app-dir", str(app), "--log-config")
+    path = tmp_path / "log.json"
+    path.write_text("{}")
+    assert "dictionary doesn't specify a version" in failing(*target, str(path))
+    path.write_text("[")
+    assert f"--log-config {path}: " in failing(*target, str(path))
+    path = tmp_path / "log.ini"
+    path.write_text("nothing\n")
+    assert f"--log-config {path}: " in failing(*target, str(path))
+    (tmp_path / "yaml.py").write_text("raise ImportError\n")
+    path = tmp_path / "log.yaml"
+    path.write_text("version: 1\n")
+    assert "needs PyYAML" in failing(*target, str(path), PYTHONPATH=f"{tmp_path}:{os.getcwd()}")

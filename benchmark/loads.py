@@ -64,6 +64,50 @@ async def in_flight(client: Any, *, calls: int, tasks: int) -> Result:
     return {"latencies": [], "calls": calls // tasks * tasks, "seconds": (_now() - start) / 1e9}
 
 
+async def stream(client: Any, *, calls: int) -> Result:
+    """A stream of small items; each is a call in the figures."""
+    start, items = _now(), 0
+    async for _ in client.count(calls):
+        items += 1
+    assert items == calls
+    return {"latencies": [], "calls": items, "seconds": (_now() - start) / 1e9}
+
+
+async def under_a_deadline(client: Any, *, calls: int) -> Result:
+    """The small call, with a timeout that never fires."""
+    return await one_after_another(client.with_options(timeout=30), calls=calls)
+
+
+async def under_a_deadline_each(client: Any, *, calls: int) -> Result:
+    """The same, with the options said anew for each call."""
+    latencies = [0] * calls
+    start = _now()
+    for i in range(calls):
+        before = _now()
+        await client.with_options(timeout=30).add(i, 2)
+        latencies[i] = _now() - before
+    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+
+
+async def mapped(client: Any, *, calls: int) -> Result:
+    """The small call by map(), many in a frame."""
+    start, results = _now(), 0
+    async for _ in client.map("add", range(calls), range(calls)):
+        results += 1
+    assert results == calls
+    return {"latencies": [], "calls": results, "seconds": (_now() - start) / 1e9}
+
+
+async def one_way(client: Any, *, calls: int) -> Result:
+    """The small call with nobody waiting for its result; at the end one that is waited for."""
+    notify = client.notify
+    start = _now()
+    for i in range(calls):
+        await notify("add", i, 2)
+    await client.add(1, 2)
+    return {"latencies": [], "calls": calls, "seconds": (_now() - start) / 1e9}
+
+
 async def for_a_while(client: Any, *, seconds: float, start_at: float) -> Result:
     """As many small calls as go into a time that begins for all clients at once (CLOCK_MONOTONIC)."""
     await asyncio.sleep(max(0.0, start_at - time.monotonic()))

@@ -143,6 +143,35 @@ def in_flight(run: Run) -> list[Row]:
         )
 
 
+def streams(run: Run) -> list[Row]:
+    """A stream of small items, each sent as it is made."""
+    with _subjects(*_PROCESSES, ("socket", "asyncio", "asyncio")) as subjects:
+        for subject in subjects:
+            subject.do("stream", calls=run.calls(5_000))
+        return _interleave(run, "stream", subjects, lambda s: s.do("stream", calls=run.calls(200_000)))
+
+
+def options(run: Run) -> list[Row]:
+    """What a deadline adds to a call, and what many calls in a frame save."""
+    forms = {
+        "plain": "one_after_another",
+        "under a deadline": "under_a_deadline",
+        "under a deadline, said each time": "under_a_deadline_each",
+        "map, 256 in a frame": "mapped",
+        "one way": "one_way",
+    }
+    with contextlib.ExitStack() as stack:
+        subject = Subject(stack, "shmrpc", "uvloop")
+        results: dict[str, list[loads.Result]] = {name: [] for name in forms}
+        for number in range(-1, run.rounds):  # The first warms up.
+            for name, load in forms.items():
+                run.progress(f"options: round {number + 1} of {run.rounds}, {name}")
+                result = subject.do(load, calls=run.calls(400_000 if load == "mapped" else 50_000))
+                if number >= 0:
+                    results[name].append(result)
+        return [row("options", name, rounds) for name, rounds in results.items()]
+
+
 def ticker(run: Run) -> list[Row]:
     """How late a 1 ms ticker is while a task calls without pause."""
     with _subjects(*_PROCESSES) as subjects:
@@ -239,6 +268,8 @@ QUESTIONS: Final[dict[str, Callable[[Run], list[Row]]]] = {
     "small-and-large": small_and_large,
     "sparse": sparse,
     "in-flight": in_flight,
+    "streams": streams,
+    "options": options,
     "ticker": ticker,
     "many-clients": many_clients,
     "idle": idle,

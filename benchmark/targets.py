@@ -41,7 +41,21 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
     """The verdict on each target whose rows are there."""
     found = _Found(rows)
     made = []
-    for judge in (_small, _sparse, _in_flight, _many, _thread, _sync, _large, _idle, _beside, _ticker, _memory):
+    for judge in (
+        _small,
+        _sparse,
+        _in_flight,
+        _many,
+        _thread,
+        _sync,
+        _large,
+        _idle,
+        _beside,
+        _ticker,
+        _memory,
+        _streams,
+        _options,
+    ):
         try:
             made += judge(found)
         except KeyError:  # That question was not asked.
@@ -154,6 +168,31 @@ def _ticker(found: _Found) -> list[Verdict]:
         )
         for subject in _LOOPS
     ]
+
+
+def _streams(found: _Found) -> list[Verdict]:
+    # A write on asyncio's transport is a send; uvloop's gathers those of one turn of the loop.
+    peer, gathering = found.rate("stream", "UNIX socket, asyncio"), found.rate("stream", _SOCKET)
+    return [
+        Verdict(
+            f"items of a stream, {subject}",
+            "≥ 5 × the socket, sent one by one",
+            f"{(ours := found.rate('stream', subject)):,.0f}/s, {ours / peer:.1f} × "
+            f"({ours / gathering:.1f} × uvloop's socket, which gathers)",
+            ours >= 5 * peer,
+        )
+        for subject in _LOOPS
+    ]
+
+
+def _options(found: _Found) -> list[Verdict]:
+    plain, mapped = found.p50("options", "plain"), found.rate("options", "map, 256 in a frame")
+    made = []
+    for form in ("under a deadline", "under a deadline, said each time"):
+        more = found.p50("options", form) - plain
+        made.append(Verdict(f"a call {form}", "≤ 0.3 µs more", f"{more:+.2f} µs", more <= 0.3))
+    made.append(Verdict("map() of the small call", "≥ 1,000,000/s", f"{mapped:,.0f}/s", mapped >= 1_000_000))
+    return made
 
 
 def _memory(found: _Found) -> list[Verdict]:

@@ -1,7 +1,8 @@
-"""The service under test: a small call and a large one."""
+"""The service under test: a small call, a large one, and a stream."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import shmrpc
@@ -19,6 +20,13 @@ def add(a: int, b: int) -> int:
 def echo(value: Any) -> Any:
     """The large call: what comes in goes out."""
     return value
+
+
+@service.endpoint
+async def count(n: int) -> AsyncIterator[int]:
+    """The stream: each item is sent as it is made."""
+    for i in range(n):
+        yield i
 
 
 def nested() -> dict[str, Any]:

@@ -35,6 +35,9 @@ class ServerProcess:
     ``target`` is what the command takes, ``"package.module:service"``, and ``options`` are its options. The
     server finds the modules that this process finds. On entry it is waited for, up to ``timeout`` seconds.
 
+    :meth:`kill`, :meth:`stop` and :meth:`restart` return when that is done. A client in a loop hears of it when
+    the loop has its next turn, and one for threads with its next call.
+
     As long as any ServerProcess lives, ``$XDG_RUNTIME_DIR`` of this process is a directory of the tests' own: code
     under test that calls ``shmrpc.connect("name")`` finds this server, and no other one of the name.
     """
@@ -174,6 +177,10 @@ class ServerProcess:
 
     def _is_ready(self) -> bool:
         """Whether every service of the process serves."""
+        # All names are taken before the first service serves, but perhaps after the names were listed: once more.
+        return self._all_serve() and self._all_serve()
+
+    def _all_serve(self) -> bool:
         self._reports = [report for report in statuses() if report.pid == self.pid]
         return bool(self._reports) and all(report.health == "serving" for report in self._reports)
 

@@ -9,7 +9,7 @@ use crate::ring::Violation;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBool, PyBytes, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyList, PyTuple};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -258,6 +258,27 @@ impl Channel {
         Ok(sent.map_err(unsent)? != Sent::Kept)
     }
 
+    /// Sends a small frame and keeps the GIL: for one of many that follow each other at once, where who
+    /// sends waits for nobody's answer. False if it is kept for want of room.
+    fn post(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        payload: &Bound<'_, PyBytes>,
+    ) -> PyResult<bool> {
+        let outgoing = Outgoing::new(payload);
+        if outgoing.is_large() {
+            return self.send(py, opcode, id, payload);
+        }
+        let channel = self.open()?;
+        let sent = outgoing.send(&channel, opcode, id).map_err(unsent)?;
+        if sent == Sent::Kept {
+            channel.await_room().map_err(broken)?;
+        }
+        Ok(sent != Sent::Kept)
+    }
+
     /// Sends a frame and looks for its answer for as long as that pays.
     ///
     /// The answer with opcode 0 comes back as its payload alone. Any other frame, and also the
@@ -336,6 +357,35 @@ impl Channel {
             Some((header, payload)) => Ok(Some(self.frame(py, header, payload)?)),
             None => Ok(None),
         }
+    }
+
+    /// Appends to `into` the payloads of the frames that are there with this opcode and id, one after the
+    /// other, up to `most` of them and until a different frame is next. Returns how many.
+    fn receive_run(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        into: &Bound<'_, PyList>,
+        most: usize,
+    ) -> PyResult<usize> {
+        let channel = self.open()?;
+        let mut receiver = channel.receiver();
+        let mut taken = 0;
+        while taken < most {
+            match receiver.peek().map_err(broken)? {
+                Some(header) if header.opcode == opcode && header.id == id => {
+                    into.append(take(py, &channel, &mut receiver, header)?)?;
+                    taken += 1;
+                }
+                Some(_) => break,
+                None => {
+                    channel.release(&receiver);
+                    break;
+                }
+            }
+        }
+        Ok(taken)
     }
 
     /// Our eventfd rang: silences it, and sends what was kept as far as there is room now.

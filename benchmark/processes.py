@@ -95,7 +95,10 @@ async def _client(kind: Kind, connections: int, connection: Connection) -> None:
                 break
             name, parameters = order
             before = time.process_time()
+            # Not read meanwhile: at the end of a parent that was killed it would be readable for ever.
+            loop.remove_reader(connection.fileno())
             _answer(connection, await getattr(loads, name)(client, **parameters), before)
+            loop.add_reader(connection.fileno(), told.set)
         loop.remove_reader(connection.fileno())
 
 

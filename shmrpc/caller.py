@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from shmrpc.call import Call
-from shmrpc.streams import Incoming, Outgoing
+from shmrpc.streams import Incoming, Outgoing, Sender
 
 #: Runs one request; the body of the result, or None if the answer comes later.
 RunRequest = Callable[[bytes, "Caller", int], bytes | None]
@@ -22,6 +22,10 @@ class Peer(Protocol):
 
     def send(self, opcode: int, call_id: int, body: bytes, /) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        ...
+
+    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
+        """What sends the items of a stream."""
         ...
 
     def fault(self, reason: str, /) -> None:

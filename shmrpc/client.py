@@ -49,6 +49,7 @@ from shmrpc.requests import (
 )
 from shmrpc.service import Service
 from shmrpc.session import Receiving, Session
+from shmrpc.streams import Reader
 from shmrpc.transport.shm import client as shm
 from shmrpc.transport.shm.handshake import Settings
 
@@ -158,7 +159,7 @@ class Client:
         """The endpoint or the group of this name."""
         if is_group(name, self._link.numbers):
             return EndpointGroup(self, name)
-        return self._bind(name, decoder_of(self._codec, self._kinds.get(name, Any)))
+        return self._bind(name, self._kinds.get(name, Any))
 
     def unbind(self) -> None:
         """What was bound to a session is of no use any more. For the link."""
@@ -214,7 +215,7 @@ class Client:
         if call is None:
             name = self._name_of(endpoint)
             kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
-            call = calls[endpoint] = self._bind(name, decoder_of(self._codec, kind))
+            call = calls[endpoint] = self._bind(name, kind)
         return call(*args, **kwargs)
 
     @overload
@@ -381,7 +382,7 @@ class Client:
     def _name_of(self, endpoint: Any) -> str:
         return find_name(endpoint, self._link.numbers)
 
-    def _bind(self, name: str, decode: Decode) -> Callable[..., Any]:
+    def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
         link, options = self._link, self._options
         session = link.session
@@ -390,7 +391,8 @@ class Client:
         number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
-            return functools.partial(self._stream, name, decode)
+            return functools.partial(self._stream, name, Reader(self._codec, kind))
+        decode = decoder_of(self._codec, kind)
         if shape is not None or options.is_general:
             return self._named(name, functools.partial(self._call, name, decode))
         plain = self._bind_plain(session, name, number, decode)
@@ -533,7 +535,7 @@ class Client:
         except Exception as error:
             raise session.unsent(call.endpoint, error) from None
 
-    async def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+    async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """A call whose answer is a stream."""
         call = self._new_call(name)
         begun = False
@@ -543,8 +545,8 @@ class Client:
                 session.connection.check_loop()
                 positional, keywords, sources = self._start(session, call, args, kwargs)
                 receiving = Receiving(session, call)
-                incoming, pull = receiving.incoming, session.connection.pull
-                bodies, take = incoming.bodies, incoming.take
+                incoming = receiving.incoming
+                pull = functools.partial(session.connection.pull, call.id, incoming.feed)
                 session.begin_stream(call, receiving)
                 try:
                     self._send(session, call, positional, keywords)
@@ -553,8 +555,9 @@ class Client:
                         try:
                             while await incoming.ready(pull):
                                 begun = True
-                                while bodies:
-                                    yield decode(take())
+                                for part in incoming.take():
+                                    for item in reader.read(part):
+                                        yield item
                             return
                         except Exception as error:
                             raise feeding.error or error from None

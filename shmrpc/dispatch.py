@@ -23,7 +23,7 @@ from shmrpc.protocol.codec import UNREADABLE
 from shmrpc.protocol.frames import Header, Rejected, opcode
 from shmrpc.service import Endpoint, Service
 from shmrpc.signature import Arguments, Signature
-from shmrpc.streams import Incoming, Outgoing, received
+from shmrpc.streams import WINDOW, Incoming, Outgoing, Reader, received
 
 #: Opcode 0 is a result, which no client sends: the poller uses it to report a peer that broke the rules.
 _BROKEN: Final = frames.RESULT
@@ -184,7 +184,7 @@ class Dispatcher:
             if endpoint.signature.inputs:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
             if endpoint.signature.streams:
-                under.outgoing = Outgoing()
+                under.outgoing = Outgoing(caller.peer.sender(frames.ITEM, call_id, WINDOW), load.change_busy)
             return self.engine.run(under, self._invoke(under, endpoint, args, kwargs))
 
         return run
@@ -219,7 +219,8 @@ class Dispatcher:
             )
             stream = received(
                 incoming,
-                self._item_reader(signature, name),
+                Reader(self.engine.codec, signature.inputs[name]),
+                functools.partial(_misfit, signature.name, name),
                 functools.partial(send, stop, call_id, frames.NIL),
             )
             under.inputs.append(incoming)
@@ -232,20 +233,6 @@ class Dispatcher:
                 continue
             incoming.open()
         return positional, keywords
-
-    def _item_reader(self, signature: Signature, parameter: str) -> Callable[[bytes], Any]:
-        decode = self.engine.codec.decoder(signature.inputs[parameter])
-
-        def read(body: bytes) -> Any:
-            try:
-                return decode(body)
-            except UNREADABLE as error:
-                what = str(error)
-                raise Rejected(
-                    "arguments", f"{signature.name}(): an item of {parameter!r}: {what[0].lower()}{what[1:]}"
-                ) from None
-
-        return read
 
     async def _invoke(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs a call inside the interceptors."""
@@ -265,8 +252,7 @@ class Dispatcher:
             items = function(*args, **kwargs)
             if endpoint.run_in == "thread":
                 items = executors.iterate(items)
-            send = functools.partial(under.caller.send, frames.ITEM, under.call.id)
-            await under.outgoing.pump(items, self.engine.codec.encode, send)
+            await under.outgoing.pump(items, self.engine.codec.encode)
             return None
         if endpoint.run_in == "thread":
             return await executors.in_thread(function, args, kwargs)
@@ -375,6 +361,12 @@ def _prepared(endpoint: Endpoint, args: Any, kwargs: Mapping[str, Any]) -> _Prep
 
 def _has_streams(endpoint: Endpoint) -> bool:
     return endpoint.signature.streams or bool(endpoint.signature.inputs)
+
+
+def _misfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
+    """The rejection for an item of a stream from the caller."""
+    what = str(error)
+    return Rejected("arguments", f"{endpoint}(): an item of {parameter!r}: {what[0].lower()}{what[1:]}")
 
 
 def _broken(body: Any, caller: Caller, call_id: int) -> None:

@@ -221,7 +221,7 @@ class Engine:
         # A stream to a call that has ended, or never began, is not a fault: its end is on the way to the client.
         if under is not None and number <= len(under.inputs):
             try:
-                under.inputs[number - 1].feed(body)
+                under.inputs[number - 1].feed((0, body))
             except Exception as error:
                 caller.peer.fault(str(error))
 

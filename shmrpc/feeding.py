@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -33,7 +32,8 @@ class Feeding:
 
     async def __aenter__(self) -> Feeding:
         for number, source in self._sources:
-            outgoing = Outgoing(credit=0)  # The handler gives the first when it begins.
+            # No credit: the handler gives the first when it begins.
+            outgoing = Outgoing(self._session.connection.sender(opcode(frames.ITEM, number), self._call.id, 0))
             task = asyncio.ensure_future(self._feed(number, source, outgoing))
             self._session.outgoing[self._call.id, number] = outgoing, task.cancel
             self._tasks.append(task)
@@ -52,9 +52,7 @@ class Feeding:
     async def _feed(self, number: int, source: Any, outgoing: Outgoing) -> None:
         session, call_id = self._session, self._call.id
         try:
-            await outgoing.pump(
-                source, self._codec.encode, functools.partial(session.send, opcode(frames.ITEM, number), call_id)
-            )
+            await outgoing.pump(source, self._codec.encode)
             session.send(opcode(frames.END, number), call_id, frames.NIL)
         except asyncio.CancelledError:
             raise

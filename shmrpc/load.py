@@ -18,7 +18,7 @@ class Load:
             if value < least:
                 raise ValueError(f"{name}: expected {least} or more, got {value}")
         self.in_flight = 0
-        #: Those of them that are no streams: somebody waits for their end.
+        #: Those that need the loop to turn: suspended handlers, and streams that only let the others have a turn.
         self.busy = 0
         self._waiting = 0
         self._max_in_flight = max_in_flight
@@ -72,9 +72,7 @@ class Load:
         under.caller.calls[under.call.id] = under
         self.in_flight += 1
         if not under.is_stream:
-            self.busy += 1
-            if self.busy == 1:
-                self.on_change()
+            self.change_busy(1)
 
     def ended(self, under: Underway) -> None:
         """It has ended: those that wait have their turn."""
@@ -83,9 +81,13 @@ class Load:
         while self._line and self._begin_next():
             pass
         if not under.is_stream:
-            self.busy -= 1
-            if self.busy == 0:
-                self.on_change()
+            self.change_busy(-1)
+
+    def change_busy(self, change: int) -> None:
+        """So many more, or fewer, need the loop to turn."""
+        before, self.busy = self.busy, self.busy + change
+        if not before or not self.busy:
+            self.on_change()
 
     def _begin_next(self) -> bool:
         for caller in self._line:

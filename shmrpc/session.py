@@ -15,7 +15,7 @@ from shmrpc.deadlines import Deadlines
 from shmrpc.errors import ConnectionLost, DeadlineExceeded, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import frames
 from shmrpc.requests import body_of, ended_call, lost_call, unsendable
-from shmrpc.streams import Incoming, Outgoing
+from shmrpc.streams import Incoming, Outgoing, Part, Sender
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 
 
@@ -54,8 +54,12 @@ class Connection(Protocol):
         """Before the loop goes on: what is there comes now, and the loop wakes for what comes later."""
         ...
 
-    def pull(self) -> None:
-        """Takes what is there, without a wait."""
+    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
+        """What sends the items of a stream."""
+        ...
+
+    def pull(self, call_id: int, feed: Callable[[Part], None], /) -> None:
+        """Takes what is there, without a wait: items of this call go to ``feed``, some at a time."""
         ...
 
     async def room(self) -> None:
@@ -232,7 +236,7 @@ class Session:
             receiving = self.pending.get(call_id)
             if isinstance(receiving, Receiving):
                 if not receiving.done():
-                    receiving.incoming.feed(body)
+                    receiving.incoming.feed((0, body))
             elif receiving is not None:
                 raise RemoteProtocolError(f"it sent an item for call {call_id}, which has one result")
         elif kind in (frames.CREDIT, frames.STOP):

@@ -1,7 +1,7 @@
 """The two ends of a stream in an event loop, and the credit between them.
 
 Who receives gives credit, in bytes; who sends may send while any is left, so it oversteps by one item at
-most. Credit is given back as items are consumed, half a window at a time: a slow consumer slows its own
+most. Credit is given back as items are consumed, a quarter of the window at a time: a slow consumer slows its own
 producer, what is kept for it stays bounded, and nobody else notices.
 """
 
@@ -9,33 +9,48 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from shmrpc.errors import RemoteProtocolError
+from shmrpc.protocol.codec import UNREADABLE, Codec
 from shmrpc.protocol.frames import Rejected
 
 #: Bytes that may be under way in one stream.
 WINDOW: Final = 128 << 10
 #: What an item costs besides its bytes: small ones take memory too.
-OVERHEAD: Final = 64
+OVERHEAD: Final = 48
 #: Seconds after which a producer that never waits lets the loop turn.
 SLICE: Final = 300e-6
-#: Items between two looks at the clock.
-_ITEMS_PER_LOOK: Final = 32
+#: How many items, and these as a MessagePack array; 0, and one item as it is.
+Part = tuple[int, bytes]
 
 
 class Incoming:
     """The receiving end: items wait here until they are asked for. It is a stream without its meaning."""
 
-    __slots__ = ("_allowed", "_consumed", "_end", "_ended", "_grant", "_slice_end", "_waiter", "bodies")
+    __slots__ = (
+        "_allowed",
+        "_consumed",
+        "_end",
+        "_ended",
+        "_grant",
+        "_held",
+        "_parts",
+        "_slice_end",
+        "_taken",
+        "_waiter",
+    )
 
     def __init__(self, grant: Callable[[int], None], allowed: int = WINDOW) -> None:
-        self.bodies: deque[bytes] = deque()
+        self._parts: list[Part] = []
         self._grant = grant
+        #: Bytes: what may come yet, what waits here, what was taken last and is in use, what was consumed since
+        #: credit was last given back.
         self._allowed = allowed
-        self._consumed = 0
+        self._held = self._taken = self._consumed = 0
         self._waiter: asyncio.Future[None] | None = None
         self._slice_end = 0.0
         self._ended = False
@@ -51,12 +66,14 @@ class Incoming:
         self._allowed += WINDOW
         self._grant(WINDOW)
 
-    def feed(self, body: bytes) -> None:
-        """An item has come. RemoteProtocolError if there was no credit for it."""
+    def feed(self, part: Part) -> None:
+        """Items have come. RemoteProtocolError if there was no credit for them."""
         if self._allowed <= 0:
             raise RemoteProtocolError("it sent an item for which it had no credit")
-        self._allowed -= len(body) + OVERHEAD
-        self.bodies.append(body)
+        size = len(part[1]) + OVERHEAD * (part[0] or 1)
+        self._allowed -= size
+        self._held += size
+        self._parts.append(part)
         if self._waiter is not None:
             self._wake()
 
@@ -71,15 +88,21 @@ class Incoming:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def take(self) -> bytes:
-        """The next item; there must be one."""
-        body = self.bodies.popleft()
-        self._consumed += len(body) + OVERHEAD
-        if self._consumed >= WINDOW // 2 and not self._ended:
+    def take(self) -> list[Part]:
+        """The items that are there. Those that were taken before have been consumed."""
+        self._settle()
+        self._taken, self._held = self._held, 0
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _settle(self) -> None:
+        """Gives credit back for what has been consumed, once it is worth it."""
+        self._consumed += self._taken
+        self._taken = 0
+        if self._consumed >= WINDOW // 4 and not self._ended:
             granted, self._consumed = self._consumed, 0
             self._allowed += granted
             self._grant(granted)
-        return body
 
     async def ready(self, pull: Callable[[], object] | None = None) -> bool:
         """Waits until there are items: True; or the end: False, or its error raised, once.
@@ -89,16 +112,18 @@ class Incoming:
         if time.monotonic() > self._slice_end:
             await asyncio.sleep(0)
             self._slice_end = time.monotonic() + SLICE
-        if pull is not None and not self.bodies:
+        if pull is not None and not self._parts:
             pull()
-        while not self.bodies and not self._ended:
+        if not self._parts:
+            self._settle()
+        while not self._parts and not self._ended:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
             self._slice_end = time.monotonic() + SLICE
-        if self.bodies:
+        if self._parts:
             return True
         error, self._end = self._end, None
         if error is not None:
@@ -106,56 +131,91 @@ class Incoming:
         return False
 
 
-class Outgoing:
-    """The sending end's credit."""
+class Sender(Protocol):
+    """What puts items on their way: the core's, or :class:`PlainSender`."""
 
-    __slots__ = ("_credit", "_waiter")
+    def send(self, payload: bytes, /) -> bool:
+        """Sends an item. False if there has to be a pause before the next one."""
+        ...
 
-    def __init__(self, credit: int = WINDOW) -> None:
+    def grant(self, size: int, /) -> None:
+        """The receiver has consumed so many bytes."""
+        ...
+
+    def resume(self) -> bool:
+        """Whether there is credit. The loop has just had its turn."""
+        ...
+
+
+class PlainSender:
+    """A sender for a transport that has none of its own."""
+
+    def __init__(self, send: Callable[[bytes], object], credit: int) -> None:
+        self._send = send
         self._credit = credit
-        self._waiter: asyncio.Future[None] | None = None
+        self._slice_end = time.monotonic() + SLICE
+
+    def send(self, payload: bytes) -> bool:
+        """Sends an item. False if there has to be a pause before the next one."""
+        self._send(payload)
+        self._credit -= len(payload) + OVERHEAD
+        return self._credit > 0 and time.monotonic() < self._slice_end
 
     def grant(self, size: int) -> None:
         """The receiver has consumed so many bytes."""
         self._credit += size
+
+    def resume(self) -> bool:
+        """Whether there is credit. The loop has just had its turn."""
+        self._slice_end = time.monotonic() + SLICE
+        return self._credit > 0
+
+
+class Outgoing:
+    """The sending end. ``turning`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
+
+    __slots__ = ("_sender", "_turning", "_waiter")
+
+    def __init__(self, sender: Sender, turning: Callable[[int], None] = lambda change: None) -> None:
+        self._sender = sender
+        self._turning = turning
+        self._waiter: asyncio.Future[None] | None = None
+
+    def grant(self, size: int) -> None:
+        """The receiver has consumed so many bytes."""
+        self._sender.grant(size)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def room(self) -> None:
-        """Waits until there is credit."""
-        while self._credit <= 0:
+    async def _pause(self) -> None:
+        """Lets the loop turn, and waits until there is credit."""
+        self._turning(1)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._turning(-1)
+        while not self._sender.resume():
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
 
-    async def pump(
-        self,
-        items: AsyncIterable[Any] | Iterable[Any],
-        encode: Callable[[Any], bytes],
-        send: Callable[[bytes], object],
-    ) -> None:
+    async def pump(self, items: AsyncIterable[Any] | Iterable[Any], encode: Callable[[Any], bytes]) -> None:
         """Sends what ``items`` yields, as far as there is credit, to its end; closes it in any case."""
         close = getattr(items, "aclose", None) or getattr(items, "close", None)
+        send = self._sender.send
         try:
             source = items if isinstance(items, AsyncIterable) else _turned(items)
-            looks, slice_end = 0, time.monotonic() + SLICE
+            if not self._sender.resume():
+                await self._pause()
             async for item in source:
                 try:
                     body = encode(item)
                 except Exception as error:
                     raise Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {error}") from None
-                if self._credit <= 0:
-                    await self.room()
-                self._credit -= len(body) + OVERHEAD
-                send(body)
-                looks += 1
-                if looks == _ITEMS_PER_LOOK:
-                    looks = 0
-                    if time.monotonic() > slice_end:
-                        await asyncio.sleep(0)
-                        slice_end = time.monotonic() + SLICE
+                if not send(body):
+                    await self._pause()
         finally:
             if close is not None:
                 closing = close()
@@ -169,14 +229,46 @@ async def _turned(items: Iterable[Any]) -> AsyncIterator[Any]:
         yield item
 
 
+_split = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+class Reader:
+    """Turns what has come into items of a type."""
+
+    def __init__(self, codec: Codec, kind: Any) -> None:
+        self._one = codec.decode if kind is Any else codec.decoder(kind)
+        self._many = codec.decoder(list.__class_getitem__(kind))
+
+    def read(self, part: Part) -> Iterable[Any]:
+        """The items; one of UNREADABLE at the one that cannot be read, after those before it."""
+        count, data = part
+        if not count:
+            return (self._one(data),)
+        try:
+            items = self._many(data)
+        except UNREADABLE:
+            return self._one_by_one(data)
+        return items  # type: ignore[no-any-return]
+
+    def _one_by_one(self, data: bytes) -> Iterator[Any]:
+        for body in _split.decode(data):
+            yield self._one(bytes(body))
+
+
 async def received(
-    incoming: Incoming, decode: Callable[[bytes], Any], stop: Callable[[], object]
+    incoming: Incoming, reader: Reader, explain: Callable[[Exception], Exception], stop: Callable[[], object]
 ) -> AsyncGenerator[Any, None]:
-    """The items that come, until the end of the stream. ``stop`` is called if this side ends it sooner."""
+    """The items that come, until the end of the stream. ``stop`` is called if this side ends it sooner.
+
+    ``explain`` makes the error of an item that cannot be read.
+    """
     try:
         while await incoming.ready():
-            while incoming.bodies:
-                yield decode(incoming.take())
+            for part in incoming.take():
+                for item in reader.read(part):
+                    yield item
+    except UNREADABLE as error:
+        raise explain(error) from None
     finally:
         if not incoming.ended:
             incoming.finish()

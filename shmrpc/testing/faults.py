@@ -16,11 +16,14 @@ from shmrpc.link import Dial
 from shmrpc.protocol import frames
 from shmrpc.requests import find_endpoint
 from shmrpc.session import Connection
+from shmrpc.streams import Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 
 #: The frames that begin a call.
 _REQUESTS: Final = frozenset({frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE, frames.CALL_WITH, frames.BATCH})
 _ANSWERS: Final = frozenset({frames.RESULT, frames.FAILURE, frames.RESULT_WITH})
+#: No call has this id.
+_NO_CALL: Final = 0
 
 
 @dataclasses.dataclass
@@ -145,7 +148,8 @@ class _Faulty:
         self.service, self.pid, self.uid = connection.service, connection.pid, connection.uid
         self.max_frame = connection.max_frame
         self.endpoints, self.shapes = connection.endpoints, connection.shapes
-        self.unpark, self.listen, self.pull = connection.unpark, connection.listen, connection.pull
+        self.sender = connection.sender
+        self.unpark, self.listen = connection.unpark, connection.listen
         self.room, self.fault = connection.room, connection.fault
         self.check_process, self.check_loop = connection.check_process, connection.check_loop
         self._connection = connection
@@ -169,6 +173,10 @@ class _Faulty:
     def exchange(self, opcode: int, call_id: int, body: bytes) -> None:
         """Sends a frame; its answer comes later."""
         self.send(opcode, call_id, body)
+
+    def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
+        """Takes what is there, all of it as frames: they may be held back."""
+        self._connection.pull(_NO_CALL, feed)
 
     def send(self, opcode: int, call_id: int, body: bytes) -> bool:
         """Sends a frame, or holds it back."""

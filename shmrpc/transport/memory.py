@@ -28,6 +28,7 @@ from shmrpc.errors import (
 )
 from shmrpc.protocol.control import Health
 from shmrpc.protocol.frames import Shape
+from shmrpc.streams import Part, PlainSender
 from shmrpc.transport import End, OnEnd, OnFrame
 from shmrpc.transport.serving import Handler
 from shmrpc.transport.shm import fork
@@ -163,6 +164,10 @@ class MemoryPeer:
             self._reached = max(self._reached, call_id)
         return self._open
 
+    def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
+        """What sends the items of a stream."""
+        return PlainSender(functools.partial(self.send, opcode, call_id), credit)
+
     def send(self, opcode: int, call_id: int, body: bytes) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
         _check_size(body, self.max_frame)
@@ -213,7 +218,7 @@ class MemoryConnection:
         self._peer = peer
         self._server = str(listener)
         self._loop = asyncio.get_running_loop()
-        self._mail = _Mail(self.pull)
+        self._mail = _Mail(self._take)
         self._news: deque[Callable[[], None]] = deque()
         self._open = True
 
@@ -239,14 +244,21 @@ class MemoryConnection:
         while self._open and self._peer.is_full:
             await asyncio.sleep(0)
 
+    def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
+        """What sends the items of a stream."""
+        return PlainSender(functools.partial(self.send, opcode, call_id), credit)
+
     def listen(self) -> None:
         """The loop wakes for what comes without being asked."""
 
     def unpark(self) -> None:
         """Nor has it to be told that nobody waits."""
 
-    def pull(self) -> None:
+    def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
         """Takes what is there."""
+        self._take()
+
+    def _take(self) -> None:
         while self._open and self._news:
             self._news.popleft()()
 

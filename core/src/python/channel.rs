@@ -9,7 +9,7 @@ use crate::ring::Violation;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBool, PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyTuple};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -58,6 +58,9 @@ pub(super) fn take<'py>(
     channel.release(receiver);
     Ok(payload)
 }
+
+/// Payloads from here on are no items of a run: joining them would copy them twice more.
+const SMALL_ITEM: usize = 2 << 10;
 
 /// A payload on its way out, and what keeps it alive should there be no room for it now.
 pub(super) struct Outgoing<'a> {
@@ -258,27 +261,6 @@ impl Channel {
         Ok(sent.map_err(unsent)? != Sent::Kept)
     }
 
-    /// Sends a small frame and keeps the GIL: for one of many that follow each other at once, where who
-    /// sends waits for nobody's answer. False if it is kept for want of room.
-    fn post(
-        &self,
-        py: Python<'_>,
-        opcode: u32,
-        id: u64,
-        payload: &Bound<'_, PyBytes>,
-    ) -> PyResult<bool> {
-        let outgoing = Outgoing::new(payload);
-        if outgoing.is_large() {
-            return self.send(py, opcode, id, payload);
-        }
-        let channel = self.open()?;
-        let sent = outgoing.send(&channel, opcode, id).map_err(unsent)?;
-        if sent == Sent::Kept {
-            channel.await_room().map_err(broken)?;
-        }
-        Ok(sent != Sent::Kept)
-    }
-
     /// Sends a frame and looks for its answer for as long as that pays.
     ///
     /// The answer with opcode 0 comes back as its payload alone. Any other frame, and also the
@@ -359,33 +341,43 @@ impl Channel {
         }
     }
 
-    /// Appends to `into` the payloads of the frames that are there with this opcode and id, one after the
-    /// other, up to `most` of them and until a different frame is next. Returns how many.
-    fn receive_run(
+    /// Takes the small frames that are there with this opcode and id, one after the other, up to `most` of
+    /// them and until a different one is next. Returns how many, and the payloads joined to a MessagePack
+    /// array; None if there is none.
+    fn receive_run<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         opcode: u32,
         id: u64,
-        into: &Bound<'_, PyList>,
         most: usize,
-    ) -> PyResult<usize> {
+    ) -> PyResult<Option<(usize, Bound<'py, PyBytes>)>> {
         let channel = self.open()?;
         let mut receiver = channel.receiver();
-        let mut taken = 0;
-        while taken < most {
+        let mut joined = Vec::new();
+        let mut taken = 0u32;
+        while (taken as usize) < most {
             match receiver.peek().map_err(broken)? {
-                Some(header) if header.opcode == opcode && header.id == id => {
-                    into.append(take(py, &channel, &mut receiver, header)?)?;
+                Some(header)
+                    if header.opcode == opcode && header.id == id && header.len < SMALL_ITEM =>
+                {
+                    if taken == 0 {
+                        joined.reserve(most * (header.len + 8));
+                        joined.extend_from_slice(&[0xdd, 0, 0, 0, 0]);
+                    }
+                    let from = joined.len();
+                    joined.resize(from + header.len, 0);
+                    receiver.take(&mut joined[from..]);
                     taken += 1;
                 }
-                Some(_) => break,
-                None => {
-                    channel.release(&receiver);
-                    break;
-                }
+                _ => break,
             }
         }
-        Ok(taken)
+        channel.release(&receiver);
+        if taken == 0 {
+            return Ok(None);
+        }
+        joined[1..5].copy_from_slice(&taken.to_be_bytes());
+        Ok(Some((taken as usize, PyBytes::new(py, &joined))))
     }
 
     /// Our eventfd rang: silences it, and sends what was kept as far as there is room now.
@@ -424,9 +416,15 @@ impl Channel {
         self.open().is_ok_and(|channel| channel.is_stalled())
     }
 
+    /// Whether a frame is there.
+    fn has_frame(&self) -> PyResult<bool> {
+        Ok(self.open()?.receiver().peek().map_err(broken)?.is_some())
+    }
+
     /// The highest id of a frame that was taken from this channel; 0 before the first, and once it is closed.
     fn reached(&self) -> u64 {
-        self.open().map_or(0, |channel| channel.receiver().reached())
+        self.open()
+            .map_or(0, |channel| channel.receiver().reached())
     }
 
     /// Nothing is sent any more, and a thread that waits here wakes.

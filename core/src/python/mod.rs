@@ -5,6 +5,7 @@
 
 mod channel;
 mod poller;
+mod sender;
 
 use pyo3::prelude::*;
 
@@ -15,6 +16,8 @@ mod _core {
     use super::channel::{Channel, ChannelError, Oversize};
     #[pymodule_export]
     use super::poller::Poller;
+    #[pymodule_export]
+    use super::sender::Sender;
 
     use pyo3::prelude::*;
 

@@ -7,13 +7,20 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Sized
+from typing import Final
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
-from shmrpc.protocol import control
+from shmrpc.protocol import control, frames
+from shmrpc.streams import OVERHEAD, Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
+
+#: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
+RUN: Final = 256
+#: Frames that are taken before the loop has a turn.
+TURN: Final = 512
 
 
 async def connect(service: str, timeout: float | None, settings: handshake.Settings) -> LoopConnection:
@@ -88,6 +95,10 @@ class LoopConnection:
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._made_by = os.getpid()
+        #: For what is to be taken on the next turn of the loop.
+        self._again: asyncio.Handle | None = None
+        #: The stream that was read last: its call, and where its items go. No call has the id 0.
+        self._run: tuple[int, Callable[[Part], None]] = 0, lambda part: None
         #: Those who wait for room to send.
         self._room: list[asyncio.Future[None]] = []
         fork.close_in_child(self)
@@ -106,18 +117,29 @@ class LoopConnection:
         self._loop.add_reader(self._control, self._on_control)
 
     def listen(self) -> None:
-        """Before the loop goes on: what is there comes now, and the bell rings for what comes later."""
+        """Before the loop goes on: what is there comes now, and the bell rings for what comes later.
+
+        If a great deal is there, the rest comes on the next turn: what keeps coming must not keep the loop.
+        """
+        if self._again is not None:
+            return
         try:
-            while self._open and not self._channel.park():
+            if self._open and not self._channel.park():
                 self._drain()
-        except _core.ChannelError as error:
+                if self._open and not self._channel.park():
+                    self._again = self._loop.call_soon(self._listen_again)
+        except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
+
+    def _listen_again(self) -> None:
+        self._again = None
+        self.listen()
 
     def _on_bell(self) -> None:
         try:
             self._channel.wake()
             self._drain()
-        except _core.ChannelError as error:
+        except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
         else:
             # Whoever rang took our announcement; others may still be waiting.
@@ -133,6 +155,10 @@ class LoopConnection:
             self.listen()
             await waiter
 
+    def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
+        """What sends the items of a stream."""
+        return _core.Sender(self._channel, opcode, call_id, credit, OVERHEAD)
+
     def _wake_senders(self) -> None:
         if self._room and not (self._open and self._channel.is_stalled()):
             waiters, self._room = self._room, []
@@ -140,18 +166,35 @@ class LoopConnection:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def pull(self) -> None:
-        """Takes what is there, without a wait."""
+    def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
+        """Takes what is there, without a wait: items of this call go to ``feed``, some at a time."""
+        self._run = call_id, feed
+        if not self._open:
+            return
         try:
-            self._drain()
-        except _core.ChannelError as error:
+            if not self._take_run():
+                self._drain()
+        except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
 
+    def _take_run(self) -> int:
+        """Takes items of the stream that is being read; how many."""
+        call_id, feed = self._run
+        part = self._channel.receive_run(frames.ITEM, call_id, RUN)
+        if part is None:
+            return 0
+        feed(part)
+        return part[0]
+
     def _drain(self) -> None:
-        receive = self._channel.receive
+        """Takes what is there, up to a bound."""
+        receive, left = self._channel.receive, TURN
         frame: Frame | None
-        while self._open and (frame := receive()) is not None:
+        while self._open and left > 0 and (frame := receive()) is not None:
             self._on_frame(*frame)
+            left -= 1
+            if frame[0] == frames.ITEM and frame[1] == self._run[0]:
+                left -= self._take_run()
 
     def _on_control(self) -> None:
         try:
@@ -165,8 +208,9 @@ class LoopConnection:
             self._on_go_away()
             return
         # What the server had answered before it went is still good.
-        with contextlib.suppress(_core.ChannelError):
-            self._drain()
+        with contextlib.suppress(_core.ChannelError, RemoteProtocolError):
+            while self._open and self._channel.has_frame():
+                self._drain()
         self._lose(end)
 
     def fault(self, error: Exception) -> None:
@@ -194,6 +238,8 @@ class LoopConnection:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
         if self._open:
             self._open = False
+            if self._again is not None:
+                self._again.cancel()
             self._channel.close()
             fork.close(self._control)
             os.close(self._eventfd)

@@ -15,6 +15,7 @@ from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import Shape
+from shmrpc.streams import OVERHEAD
 from shmrpc.transport.serving import Handler
 from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
@@ -53,6 +54,11 @@ class Peer:
                 self.channel.send(opcode, call_id, body)
             except _core.ChannelError as error:
                 self.fault(str(error))
+
+    def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
+        """What sends the items of a stream."""
+        assert self.channel is not None
+        return _core.Sender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def fault(self, reason: str) -> None:
         """The client broke the rules: tells it, and closes this connection and no other."""

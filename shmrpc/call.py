@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from shmrpc.errors import LocalProtocolError
+from shmrpc.protocol import frames
 
 #: What travels beside arguments and result.
 Metadata = dict[str, str | bytes]
@@ -119,8 +120,9 @@ def find_call() -> Call | None:
     if here is None or here.frame is None:
         return handled.get()
     if type(here.frame) is tuple:
-        peer, opcode, call_id, _ = here.frame
-        here.frame = Call(peer, peer.endpoint_name(opcode), call_id)
+        caller, opcode, call_id, body = here.frame
+        deadline = frames.deadline_of(body) if opcode & 0xFF == frames.CALL_DEADLINE else None
+        here.frame = Call(caller, caller.endpoint_name(opcode), call_id, deadline)
     return cast(Call, here.frame)
 
 

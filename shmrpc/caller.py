@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shmrpc.call import Call
 from shmrpc.streams import Incoming, Outgoing, Sender
@@ -57,6 +57,14 @@ class Underway:
         return self.outgoing is not None or bool(self.inputs)
 
 
+class Waiting(NamedTuple):
+    """A call that waits for its turn."""
+
+    run: RunRequest
+    body: bytes
+    one_way: bool
+
+
 class Caller:
     """A client, as its calls see it. It is what :class:`shmrpc.call.Party` describes."""
 
@@ -91,7 +99,7 @@ class Caller:
         self.run_of = run_of
         #: By call id: what is under way, and what waits to begin, in order.
         self.calls: dict[int, Underway] = {}
-        self.waiting: dict[int, tuple[RunRequest, bytes]] = {}
+        self.waiting: dict[int, Waiting] = {}
 
     def endpoint_name(self, opcode: int) -> str:
         """Name of the endpoint that a request's opcode means."""

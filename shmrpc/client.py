@@ -229,8 +229,10 @@ class Client:
         EndpointNotFound, EncodeError, FrameTooLarge, or ConnectionLost if the server is gone.
         """
         call = self._new_call(self._name_of(endpoint))
+        if not self._options.interceptors:
+            return await self._send_one_way(call, args, kwargs)
         async with self._intercepted(call):
-            await self._send_one_way(call, args, kwargs)
+            return await self._send_one_way(call, args, kwargs)
 
     async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         session = await self._link.ready(call.deadline)
@@ -447,7 +449,11 @@ class Client:
             call_id = next_id()
             deadline = clock() + nanoseconds
             try:
-                answer = exchange(timed, call_id, encode((deadline, *args)))
+                if len(args) == 2:  # The commonest: quicker than (deadline, *args).
+                    first, second = args
+                    answer = exchange(timed, call_id, encode((deadline, first, second)))
+                else:
+                    answer = exchange(timed, call_id, encode((deadline, *args)))
             except Exception as error:
                 unsent = session.unsent(name, error)
                 if reconnect and isinstance(unsent, ConnectionLost):
@@ -539,7 +545,8 @@ class Client:
         """A call whose answer is a stream."""
         call = self._new_call(name)
         begun = False
-        async with self._intercepted(call):
+        async with AsyncExitStack() as stack:
+            await enter_all(stack, self._options.interceptors, call)
             while True:
                 session = await self._link.ready(call.deadline)
                 session.connection.check_loop()

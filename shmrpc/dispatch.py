@@ -78,7 +78,7 @@ class Dispatcher:
         signature, codec = endpoint.signature, self.engine.codec
         read_with = _reader_with(signature)
         table = {
-            opcode(frames.CALL_WITH, number): self._general(endpoint, read_with),
+            opcode(frames.CALL_WITH, number): self._general(endpoint, read_with, with_header=True),
             opcode(frames.BATCH, number): self._batch(endpoint),
         }
         positional = signature.positional_decoder(codec)
@@ -143,26 +143,26 @@ class Dispatcher:
 
     def _with_deadline(self, endpoint: Endpoint, decode: Callable[[bytes], Sequence[Any]]) -> RunRequest:
         """The short way of a call with a deadline and positional arguments."""
-        engine, name, function = self.engine, endpoint.name, endpoint.function
-        encode, kept, start, running, load = engine.codec.encode, engine.kept, engine.start, engine.running, engine.load
-        is_coroutine, clock = endpoint.is_coroutine, time.monotonic_ns
+        if endpoint.is_coroutine:
+            return self._coroutine_with_deadline(endpoint, decode)
+        name, function, clock = endpoint.name, endpoint.function, time.monotonic_ns
+        encode, kept = self.engine.codec.encode, self.engine.kept
 
-        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
-            if is_coroutine and load.is_full(caller):
-                load.wait(caller, call_id, run, body)
-                return None
-            deadline, *args = decode(body)
-            if clock() >= deadline:
+        def run(body: bytes, caller: Caller, call_id: int) -> bytes:
+            arguments = decode(body)
+            if clock() >= arguments[0]:
                 raise expired(name)
             if not inheriting:
                 inheriting.append(True)
-            running.frame = underway = Call(caller, name, call_id, deadline)
-            result = function(*args)
-            if is_coroutine:
-                result = start(result, underway)
-                if type(result) is Suspended:
-                    engine.suspend(Underway(caller, underway), result.task)
-                    return None
+            # The deadline is for current_call() to find in the frame.
+            count = len(arguments)
+            if count == 3:  # The commonest, without a tuple in between.
+                _, first, second = arguments
+                result = function(first, second)
+            elif count == 2:
+                result = function(arguments[1])
+            else:
+                result = function(*arguments[1:])
             kept[0] = result
             try:
                 return encode(result)
@@ -171,13 +171,40 @@ class Dispatcher:
 
         return run
 
-    def _general(self, endpoint: Endpoint, read: _Read) -> RunRequest:
+    def _coroutine_with_deadline(self, endpoint: Endpoint, decode: Callable[[bytes], Sequence[Any]]) -> RunRequest:
+        """The same for an ``async def``."""
+        engine, name, function, clock = self.engine, endpoint.name, endpoint.function, time.monotonic_ns
+        encode, kept, start, running, load = engine.codec.encode, engine.kept, engine.start, engine.running, engine.load
+
+        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
+            if load.is_full(caller):
+                load.wait(caller, call_id, run, body)
+                return None
+            deadline, *args = decode(body)
+            if clock() >= deadline:
+                raise expired(name)
+            if not inheriting:
+                inheriting.append(True)
+            running.frame = underway = Call(caller, name, call_id, deadline)
+            result = start(function(*args), underway)
+            if type(result) is Suspended:
+                engine.suspend(Underway(caller, underway), result.task)
+                return None
+            kept[0] = result
+            try:
+                return encode(result)
+            except Exception as error:
+                raise unencodable(name, result, error) from None
+
+        return run
+
+    def _general(self, endpoint: Endpoint, read: _Read, *, with_header: bool = False) -> RunRequest:
         """The way of every other call: with metadata, streams, interceptors, or a place of its own."""
         load = self.engine.load
 
         def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
             if load.is_full(caller):
-                load.wait(caller, call_id, run, body)
+                load.wait(caller, call_id, run, body, one_way=with_header and _is_one_way(body))
                 return None
             header, args, kwargs = read(body)
             under = self._underway(endpoint.name, caller, call_id, header)
@@ -371,6 +398,17 @@ def _misfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
 
 def _broken(body: Any, caller: Caller, call_id: int) -> None:
     caller.peer.fault("it sent a result" if isinstance(body, bytes) else str(body))
+
+
+_peek = msgspec.msgpack.Decoder(tuple[Header, msgspec.Raw, msgspec.Raw])
+
+
+def _is_one_way(body: bytes) -> bool:
+    """Whether a CALL_WITH wants no answer."""
+    try:
+        return _peek.decode(body)[0].one_way
+    except UNREADABLE:
+        return False
 
 
 def _reader_with(signature: Signature) -> _Read:

@@ -170,10 +170,11 @@ class Engine:
             )
 
     def gone(self, caller: Caller) -> None:
-        """A client is gone: nobody waits for what it asked."""
+        """A client is gone: nobody waits for what it asked. What it only told goes on."""
         self.load.leave(caller)
         for under in caller.calls.values():
-            self._abandon(under)
+            if not under.one_way:
+                self._abandon(under)
 
     def _abandon(self, under: Underway) -> None:
         # A handler that has ended in this very turn of the loop counts as one that has ended.

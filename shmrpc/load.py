@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shmrpc.caller import Caller, RunRequest, Underway
+from shmrpc.caller import Caller, RunRequest, Underway, Waiting
 from shmrpc.protocol.frames import Rejected
 
 
@@ -40,16 +40,18 @@ class Load:
         """Whether a call of this caller's has to wait."""
         return self.in_flight >= self._max_in_flight or len(caller.calls) >= self._max_per_connection
 
-    def wait(self, caller: Caller, call_id: int, run: RunRequest, body: bytes) -> None:
+    def wait(self, caller: Caller, call_id: int, run: RunRequest, body: bytes, *, one_way: bool = False) -> None:
         """Lets a call wait for its turn; raises the rejection if too many do."""
         if self._waiting >= self._max_waiting:
-            raise Rejected(
+            rejected = Rejected(
                 "overloaded",
                 f"service {caller.service!r} has {self.in_flight} calls under way and {self._waiting} waiting, "
                 f"of yours {len(caller.calls)} and {len(caller.waiting)}: it takes no more for now",
             )
+            rejected.one_way = one_way
+            raise rejected
         self._waiting += 1
-        caller.waiting[call_id] = run, body
+        caller.waiting[call_id] = Waiting(run, body, one_way)
         self._line[caller] = None
 
     def give_up(self, caller: Caller, call_id: int) -> bool:
@@ -62,10 +64,9 @@ class Load:
         return True
 
     def leave(self, caller: Caller) -> None:
-        """The caller is gone: nothing of it waits any more."""
-        self._waiting -= len(caller.waiting)
-        caller.waiting.clear()
-        self._line.pop(caller, None)
+        """The caller is gone: nothing of it waits any more, but for its one-way calls."""
+        for call_id in [call_id for call_id, waiting in caller.waiting.items() if not waiting.one_way]:
+            self.give_up(caller, call_id)
 
     def started(self, under: Underway) -> None:
         """A call goes on after its first step."""
@@ -96,7 +97,7 @@ class Load:
         else:
             return False
         call_id = next(iter(caller.waiting))
-        run, body = caller.waiting[call_id]
+        run, body, _ = caller.waiting[call_id]
         self.give_up(caller, call_id)
         if caller.waiting:  # To the end of the line.
             self._line.pop(caller)

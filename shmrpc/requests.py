@@ -152,7 +152,7 @@ def _receive_metadata(call: Call, metadata: dict[str, Any]) -> None:
 def outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[Any], dict[int, Failure]]]:
     """What decodes the answer to a batch whose results have this type."""
     try:
-        return _kept_outcomes_decoder(codec, kind)
+        return _kept_outcomes_decoder(codec, kind)  # type: ignore[no-any-return]
     except TypeError:  # A type that cannot be a key: one for this time.
         return _outcomes_decoder(codec, kind)
 
@@ -171,7 +171,7 @@ def _outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[A
     return decode
 
 
-_kept_outcomes_decoder = functools.lru_cache(maxsize=256)(_outcomes_decoder)
+_kept_outcomes_decoder: Any = functools.lru_cache(maxsize=256)(_outcomes_decoder)
 
 
 def _outcomes_of(kind: Any) -> Any:

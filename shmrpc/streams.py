@@ -24,8 +24,9 @@ WINDOW: Final = 128 << 10
 OVERHEAD: Final = 48
 #: Seconds after which a producer that never waits lets the loop turn.
 SLICE: Final = 300e-6
-#: How many items, and these as a MessagePack array; 0, and one item as it is.
+#: How many items, and these as a MessagePack array with a long header; 0, and one item as it is.
 Part = tuple[int, bytes]
+_ARRAY_HEADER: Final = 5
 
 
 class Incoming:
@@ -70,7 +71,8 @@ class Incoming:
         """Items have come. RemoteProtocolError if there was no credit for them."""
         if self._allowed <= 0:
             raise RemoteProtocolError("it sent an item for which it had no credit")
-        size = len(part[1]) + OVERHEAD * (part[0] or 1)
+        count, data = part
+        size = len(data) - _ARRAY_HEADER + OVERHEAD * count if count else len(data) + OVERHEAD
         self._allowed -= size
         self._held += size
         self._parts.append(part)

@@ -292,6 +292,30 @@ async def test_one_way_calls_arrive_in_order_and_say_nothing(caplog: pytest.LogC
     assert any("one way" in message and "parameter 'what'" in message for message in messages), messages
 
 
+async def test_one_way_calls_outlive_their_caller() -> None:
+    service = shmrpc.Service("tested.oneway")
+    heard: list[int] = []
+
+    @service.endpoint
+    async def hear(n: int) -> None:
+        await asyncio.sleep(0.01)
+        heard.append(n)
+
+    async with shmrpc.serve(service, max_in_flight=3) as server:
+        async with shmrpc.connect("tested.oneway") as client:
+            for n in range(500):
+                await client.notify("hear", n)
+            waiting = asyncio.create_task(client.hear(1000))
+            await asyncio.sleep(0)
+        with pytest.raises(shmrpc.ConnectionLost):
+            await waiting
+        async with asyncio.timeout(20):
+            while len(heard) < 500 or server.in_flight:
+                await asyncio.sleep(0.01)
+        assert heard == list(range(500)), "all that was only told is done, and no more"
+        assert server.waiting == 0
+
+
 async def test_one_way_calls_wait_for_room(client: shmrpc.Client) -> None:
     blob = bytes(30_000)
     async with asyncio.timeout(20):

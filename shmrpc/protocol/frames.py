@@ -227,6 +227,14 @@ def failure_error(failure: Failure) -> errors.ShmrpcError:
     return _KINDS[failure.kind](failure.message)
 
 
+_first = msgspec.msgpack.Decoder(list[Any])
+
+
+def deadline_of(body: bytes) -> int:
+    """The deadline in the body of a CALL_DEADLINE, which has been read before."""
+    return int(_first.decode(body)[0])
+
+
 _credit = msgspec.msgpack.Decoder(int)
 
 

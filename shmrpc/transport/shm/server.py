@@ -93,12 +93,29 @@ class Peer:
                 for descriptor in descriptors:
                     os.close(descriptor)
                 end = explain(packet, "client", self.pid)
-                self._end(end.error if end else RemoteProtocolError(f"client process {self.pid} sent 'goaway'"))
+                self._loop.remove_reader(self._control)
+                self._wind_up(end.error if end else RemoteProtocolError(f"client process {self.pid} sent 'goaway'"))
             else:
                 self._step(packet, descriptors)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             logger.warning("client process %d was refused: %s", self.pid, error)
             self._refuse(str(error))
+
+    def _wind_up(self, error: ShmrpcError) -> None:
+        """The client is gone. What it had sent before is taken yet: a one-way call is to run all the same."""
+        if self._open and self._has_last_words() and not isinstance(error, RemoteProtocolError):
+            self._listener.inbox.poller.wake(self._index)
+            self._listener.inbox.pump()
+            self._loop.call_soon(self._wind_up, error)
+        else:
+            self._end(error)
+
+    def _has_last_words(self) -> bool:
+        """Whether there are frames yet that are read: those of a client that left its answers unread are not."""
+        try:
+            return self.channel is not None and self.channel.has_frame() and not self.channel.is_stalled()
+        except _core.ChannelError:
+            return False
 
     def _refuse(self, reason: str, *, try_again: bool = False) -> None:
         self._say(control.Refuse(reason, try_again))

@@ -19,7 +19,6 @@ if not _sys.platform.startswith("linux"):
 from shmrpc import sync
 from shmrpc.call import Call, current_call
 from shmrpc.client import Client, connect
-from shmrpc.describe import Description
 from shmrpc.errors import (
     CallError,
     CallStopped,
@@ -40,6 +39,7 @@ from shmrpc.errors import (
     SharedMemoryError,
     ShmrpcError,
 )
+from shmrpc.introspection.describe import Description
 from shmrpc.server import Server, serve
 from shmrpc.service import Group, Service, endpoint
 

@@ -12,15 +12,15 @@ import click
 import msgspec
 
 import shmrpc
-from shmrpc.config import Config, ServeError
+from shmrpc.introspection.stubs import stub_text
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN
 from shmrpc.protocol.frames import DEFAULT_MAX_FRAME
-from shmrpc.reloading import supervise_reloading
-from shmrpc.running import run_here
 from shmrpc.server import DEFAULT_GRACE, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
-from shmrpc.stubs import stub_text
-from shmrpc.supervisor import supervise
-from shmrpc.targets import load_services
+from shmrpc.serving.config import Config, ServeError
+from shmrpc.serving.reloading import supervise_reloading
+from shmrpc.serving.running import run_here
+from shmrpc.serving.supervisor import supervise
+from shmrpc.serving.targets import load_services
 from shmrpc.transport.shm import cleanup as leftovers
 from shmrpc.transport.shm.status import statuses
 

@@ -21,19 +21,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
-from shmrpc.batch import Batch, chunks
 from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
-from shmrpc.describe import Description
-from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.feeding import Feeding
-from shmrpc.groups import EndpointGroup
-from shmrpc.interceptors import Interceptor, enter_all
-from shmrpc.link import Link
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
-from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
-from shmrpc.protocol.frames import Header, opcode
-from shmrpc.requests import (
+from shmrpc.calling.batch import Batch, chunks
+from shmrpc.calling.feeding import Feeding
+from shmrpc.calling.groups import EndpointGroup
+from shmrpc.calling.link import Link
+from shmrpc.calling.requests import (
     Source,
     decoder_of,
     encode_call,
@@ -47,8 +40,15 @@ from shmrpc.requests import (
     take_sources,
     undecodable,
 )
+from shmrpc.calling.session import Receiving, Session
+from shmrpc.errors import ConnectionLost, ServiceUnavailable
+from shmrpc.interceptors import Interceptor, enter_all
+from shmrpc.introspection.describe import Description
+from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
+from shmrpc.protocol.frames import Header, opcode
 from shmrpc.service import Service
-from shmrpc.session import Receiving, Session
 from shmrpc.streams import Reader
 from shmrpc.transport.shm import client as shm
 from shmrpc.transport.shm.handshake import Settings
@@ -124,7 +124,7 @@ class Client:
     ) -> Self:
         """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
 
-        ``timeout``: seconds that a call may take, else DeadlineExceeded. ``metadata`` travels with each call
+        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any. ``metadata`` travels with each call
         to the handler, added to what this client has. ``reply_metadata``: a dict of yours that gets what
         handlers send back. What is not given stays as it is.
         """

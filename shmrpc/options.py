@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -32,7 +33,9 @@ def check_options(*, max_frame: int, spin: float, timeout: float = 0) -> None:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """The timeout of a call; ValueError if it cannot be one."""
+    """The timeout of a call, None if there is none; ValueError if it cannot be one."""
+    if timeout == math.inf:
+        return None
     if timeout is not None and not 0 <= timeout <= MAX_CALL_TIMEOUT:
         raise ValueError(f"timeout of a call: expected 0 to {MAX_CALL_TIMEOUT:g} seconds, got {timeout}")
     return timeout

@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Any, Final
 
 from shmrpc.call import Call
-from shmrpc.caller import Caller
-from shmrpc.dispatch import Dispatcher
-from shmrpc.eager import HOLD
-from shmrpc.engine import Engine
 from shmrpc.errors import LocalProtocolError, ShmrpcError
+from shmrpc.handling.caller import Caller
+from shmrpc.handling.dispatch import Dispatcher
+from shmrpc.handling.eager import HOLD
+from shmrpc.handling.engine import Engine
+from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
-from shmrpc.load import Load
 from shmrpc.options import DEFAULT_SPIN, check_options
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec

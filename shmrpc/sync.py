@@ -21,17 +21,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
-from shmrpc.batch import SyncBatch, chunks
 from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
-from shmrpc.describe import Description
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
-from shmrpc.groups import EndpointGroup
-from shmrpc.interceptors import SyncInterceptor, enter_all_plain
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
-from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
-from shmrpc.protocol.frames import Header, opcode
-from shmrpc.requests import (
+from shmrpc.calling.batch import SyncBatch, chunks
+from shmrpc.calling.groups import EndpointGroup
+from shmrpc.calling.requests import (
     body_of,
     decoder_of,
     encode_call,
@@ -46,9 +39,16 @@ from shmrpc.requests import (
     take_sources,
     undecodable,
 )
+from shmrpc.calling.sync_streams import converse
+from shmrpc.calling.threads import ThreadSession, stopped_call
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
+from shmrpc.interceptors import SyncInterceptor, enter_all_plain
+from shmrpc.introspection.describe import Description
+from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
+from shmrpc.protocol.frames import Header, opcode
 from shmrpc.service import Service
-from shmrpc.sync_streams import converse
-from shmrpc.threads import ThreadSession, stopped_call
 from shmrpc.transport.shm import blocking as shm
 from shmrpc.transport.shm.handshake import Settings
 
@@ -132,6 +132,14 @@ class _Link:
         if session.ended is not None or (self.reconnect and session.connection.draining):
             return None
         return session
+
+    def may_retry(self, session: ThreadSession, error: BaseException) -> bool:
+        """Whether a call that failed so on this session is to be sent again, on the next one."""
+        if not (self.reconnect and not_begun(error)):
+            return False
+        if isinstance(error, ServiceUnavailable):  # It takes no more calls.
+            session.connection.draining = True
+        return True
 
     def close(self) -> None:
         """Closes all connections."""
@@ -438,7 +446,7 @@ class Client:
                 raise undecodable(call.endpoint, error) from None
             except Exception as error:
                 unsent = session.unsent(call.endpoint, error)
-                if not (self._link.reconnect and not_begun(unsent)):
+                if not self._link.may_retry(session, unsent):
                     raise unsent from None
 
     def _name_of(self, endpoint: Any) -> str:
@@ -477,7 +485,7 @@ class Client:
             except BaseException as error:
                 bound.give_up_lead()
                 unsent = bound.unsent(name, error)
-                if link.reconnect and not_begun(unsent):
+                if link.may_retry(bound, unsent):
                     return self._call(name, decode, *args, **kwargs)
                 raise unsent from None
             if waiters:
@@ -534,7 +542,7 @@ class Client:
             except BaseException as error:
                 session.give_up_lead()
                 unsent = session.unsent(call.endpoint, error)
-                if not (self._link.reconnect and not_begun(unsent) and shape is None):
+                if shape is not None or not self._link.may_retry(session, unsent):
                     raise unsent from None
 
     def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
@@ -556,7 +564,7 @@ class Client:
                 except UNREADABLE as error:
                     raise undecodable(name, error) from None
                 except (ServiceUnavailable, ConnectionLost) as error:
-                    if begun or shape.inputs or not (self._link.reconnect and not_begun(error)):
+                    if begun or shape.inputs or not self._link.may_retry(session, error):
                         raise
 
     def _converse(

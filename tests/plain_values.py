@@ -10,7 +10,7 @@ import decimal
 import uuid
 from typing import Any
 
-from shmrpc.describe import TypeDescription
+from shmrpc.introspection.describe import TypeDescription
 
 _NAMES = {
     **vars(builtins),

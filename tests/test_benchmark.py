@@ -28,8 +28,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
 def test_every_question_is_answered(result: dict[str, list[dict[str, object]]]) -> None:
     asked = {str(found["question"]) for found in result["rows"]}
     assert asked == {
-        "floor", "small", "large", "every 2 ms", "64 in flight", "stream", "options", "ticker", "8 clients", "idle", "busy",
-        "memory",
+        "floor", "small", "large", "every 2 ms", "64 in flight", "stream", "options", "ticker", "8 clients", "idle",
+        "busy", "memory",
     }  # fmt: skip
     small = {str(found["subject"]) for found in result["rows"] if found["question"] == "small"}
     assert small == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -53,6 +54,7 @@ async def test_one_timeout_for_all_calls(server: ServerProcess) -> None:
         with pytest.raises(shmrpc.DeadlineExceeded):
             await client.sleep(60)
         assert await client.with_options(timeout=5).sleep(0.1, "longer") == "longer"
+        assert await client.with_options(timeout=math.inf).sleep(0.1, "as long as it takes") == "as long as it takes"
         assert await client.add(1, b=2) == 3
 
 

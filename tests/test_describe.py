@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 import shmrpc
-from shmrpc.describe import describe_service
-from shmrpc.stubs import stub_text
+from shmrpc.introspection.describe import describe_service
+from shmrpc.introspection.stubs import stub_text
 from tests.plain_values import Types
 from tests.support import ServerProcess
 from tests.test_cli import shmrpc as run

@@ -31,7 +31,7 @@ async def test_the_remote_traceback_begins_at_the_endpoint(client: shmrpc.Client
             await call
         assert isinstance(caught.value, shmrpc.RemoteError)
         assert "shmrpc/server.py" not in caught.value.remote_traceback
-        assert "shmrpc/eager.py" not in caught.value.remote_traceback
+        assert "shmrpc/handling/eager.py" not in caught.value.remote_traceback
         assert "tests/services.py" in caught.value.remote_traceback
 
 

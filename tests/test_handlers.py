@@ -8,7 +8,7 @@ import contextvars
 import pytest
 
 import shmrpc
-from shmrpc.eager import Eager, Suspended
+from shmrpc.handling.eager import Eager, Suspended
 
 
 async def test_asyncio_timeout_works_in_a_handler(client: shmrpc.Client) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.dispatch import Dispatcher
+from shmrpc.handling.dispatch import Dispatcher
 from shmrpc.interceptors import Interceptor
 from shmrpc.protocol import frames
 from tests.support import eventually_in_loop

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -254,6 +255,41 @@ def test_a_client_without_a_loop_reconnects() -> None:
         client.add(1, 2)
 
 
+def test_threads_follow_a_drain_and_lose_no_call() -> None:
+    with contextlib.ExitStack() as stack:
+        server = ServerProcess(TARGET, "--workers", "1")
+        stack.enter_context(server)
+        client = stack.enter_context(shmrpc.sync.connect("tested.flows", reconnect=True, timeout=20))
+        stop = threading.Event()
+        outcomes: list[object] = []
+
+        def call_on() -> None:
+            calls = 0
+            try:
+                while not stop.is_set():
+                    assert client.add(calls, 1) == calls + 1
+                    assert client.sleep(0.001) == "sleep"
+                    calls += 1
+                outcomes.append(calls)
+            except BaseException as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=call_on) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(2):
+            time.sleep(0.3)
+            before = client.in_process(1, 2)[0]
+            os.kill(server.pid, signal.SIGHUP)
+            assert eventually(lambda before=before: client.in_process(1, 2)[0] != before, 20)  # type: ignore[misc]
+        time.sleep(0.2)
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+        assert all(isinstance(outcome, int) and outcome > 20 for outcome in outcomes), outcomes
+        assert len(outcomes) == 3
+
+
 def test_a_server_that_stops_answers_a_blocked_thread_first() -> None:
     with ServerProcess(TARGET) as process, shmrpc.sync.connect("tested.flows") as client:
         outcome: list[object] = []
@@ -290,7 +326,7 @@ async def test_a_forked_child_is_told_to_connect_again() -> None:
                     finally:
                         os._exit(0)
                 os.close(write)
-                os.waitpid(child, 0)
+                await asyncio.to_thread(os.waitpid, child, 0)
                 with os.fdopen(read) as pipe:
                     *refused, answer = pipe.read().splitlines()
                 assert len(refused) == 4

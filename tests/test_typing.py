@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shmrpc.describe import describe_service
-from shmrpc.stubs import stub_text
+from shmrpc.introspection.describe import describe_service
+from shmrpc.introspection.stubs import stub_text
 from tests.typing_contract.varied import varied
 
 ROOT = Path(__file__).parent.parent

@@ -18,7 +18,12 @@ import msgpack
 import posix_ipc
 
 MAX_MESSAGE: Final = 131_072
-RESULT, FAILURE, CALL, CALL_KEYWORDS = range(4)
+RESULT, FAILURE, CALL, CALL_KEYWORDS, CALL_DEADLINE, CALL_WITH, BATCH, DESCRIBE = range(8)
+CANCEL, ITEM, END, ABORT, STOP, CREDIT, RESULT_WITH = range(8, 15)
+#: The number in a BATCH whose calls name their endpoints themselves.
+ANY: Final = 0xFF_FFFF
+#: The first credit of a stream, and what an item costs besides the bytes of its body.
+WINDOW, OVERHEAD = 131_072, 48
 AWAKE, ON_EVENTFD, ON_SEMAPHORE = range(3)
 TAIL, HEAD, READER_WAITS, WRITER_WAITS = 0, 128, 256, 384
 #: Offsets: control of ring 0, bytes of one control, the four words in it, data; bytes of a word and of a header.
@@ -55,6 +60,10 @@ def padded(length: int) -> int:
     return (length + 7) // 8 * 8
 
 
+def unpacked(data: bytes) -> Any:
+    return msgpack.unpackb(data, strict_map_key=False)
+
+
 def fence() -> None:
     """A sequentially consistent fence: Python has none, but taking a lock is one on x86."""
     with threading.Lock():
@@ -86,7 +95,7 @@ class Control:
             raise Gone(None) from None
         if not packet:
             raise Gone(None)
-        return msgpack.unpackb(packet), descriptors
+        return unpacked(packet), descriptors
 
     def expect(self, kind: str) -> tuple[dict[str, Any], list[int]]:
         message, descriptors = self.receive()
@@ -207,34 +216,61 @@ class WireClient:
 
     def call(self, endpoint: str, *args: Any, **kwargs: Any) -> Any:
         """Calls and waits; the result, or Failed."""
-        call_id = self.request(endpoint, *args, **kwargs)
-        opcode, answered, body = self.receive()
-        assert answered == call_id
-        return self.read(opcode, body)
+        return self.answer(self.request(endpoint, *args, **kwargs))
 
     def request(self, endpoint: str, *args: Any, **kwargs: Any) -> int:
         """Calls and does not wait; the call's id."""
         kind, arguments = (CALL_KEYWORDS, [args, kwargs]) if kwargs else (CALL, args)
-        return self.send(kind | self.welcome["endpoints"].index(endpoint) << 8, msgpack.packb(arguments))
+        return self.ask(kind, endpoint, arguments)
+
+    def request_with(self, header: dict[str, Any], endpoint: str, *args: Any, **kwargs: Any) -> int:
+        """The same, with a header."""
+        return self.ask(CALL_WITH, endpoint, [header, args, kwargs])
+
+    def ask(self, kind: int, endpoint: str, value: Any) -> int:
+        """Any request to an endpoint; the call's id."""
+        return self.send(kind | self.number(endpoint) << 8, msgpack.packb(value))
+
+    def number(self, endpoint: str) -> int:
+        number: int = self.welcome["endpoints"].index(endpoint)
+        return number
+
+    def part(self, kind: int, call_id: int, value: Any = None, stream: int = 0) -> None:
+        """What belongs to a call that is under way, or to one of its streams."""
+        self.send(kind | stream << 8, msgpack.packb(value), call_id)
+
+    def expect(self, kind: int, call_id: int, stream: int = 0) -> Any:
+        """The value in the next frame, which has to be this one."""
+        opcode, answered, body = self.receive()
+        assert (opcode & 0xFF, opcode >> 8, answered) == (kind, stream, call_id), (opcode, answered, body)
+        return unpacked(body)
+
+    def answer(self, call_id: int) -> Any:
+        """The result in the next frame, which has to answer this call; Failed if it is a failure."""
+        opcode, answered, body = self.receive()
+        assert answered == call_id
+        return self.read(opcode, body)
 
     @staticmethod
     def read(opcode: int, body: bytes) -> Any:
         assert opcode in (RESULT, FAILURE)
-        value = msgpack.unpackb(body)
+        value = unpacked(body)
         if opcode == FAILURE:
             raise Failed(value)
         return value
 
-    def send(self, opcode: int, body: bytes) -> int:
-        """Sends a request, or as much of it as there is room for; its id."""
-        self._ids += 1
+    def send(self, opcode: int, body: bytes, call_id: int | None = None) -> int:
+        """Sends a request, or what belongs to one, or as much of it as there is room for; its id."""
+        if call_id is None:
+            self._ids += 1
+            call_id = self._ids
         assert len(body) <= self.welcome["max_frame"]
-        frame = struct.pack("=QQ", len(body) | opcode << 32, self._ids) + body.ljust(padded(len(body)), b"\0")
+        frame = struct.pack("=QQ", len(body) | opcode << 32, call_id) + body.ljust(padded(len(body)), b"\0")
         # Up to half the ring goes whole; of more, the first piece has the header.
         least = len(frame) if len(frame) <= self.out.capacity // 2 else 16
         self._unsent.append((memoryview(frame), least))
         self._push()
-        return self._ids
+        return call_id
 
     def receive(self, timeout: float = 10) -> Frame:
         """The next frame: opcode, id and body. Writes what is unsent meanwhile."""

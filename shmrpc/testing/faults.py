@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shmrpc import _core
+from shmrpc.calling.link import Dial
+from shmrpc.calling.requests import find_endpoint
+from shmrpc.calling.session import Connection
 from shmrpc.errors import ConnectionLost, ShmrpcError
-from shmrpc.link import Dial
 from shmrpc.protocol import frames
-from shmrpc.requests import find_endpoint
-from shmrpc.session import Connection
 from shmrpc.streams import Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 

@@ -6,14 +6,14 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Sequence
 
+from shmrpc.calling.link import Dial, Link
+from shmrpc.calling.requests import names_and_kinds
 from shmrpc.client import Client
+from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
-from shmrpc.link import Dial, Link
-from shmrpc.load import Load
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, Options, check_options, check_timeout
 from shmrpc.protocol.codec import CodecName, get_codec
 from shmrpc.protocol.frames import DEFAULT_MAX_FRAME
-from shmrpc.requests import names_and_kinds
 from shmrpc.server import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Server
 from shmrpc.service import Service
 from shmrpc.testing.faults import Faults

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable, Sized
 from typing import Any, Protocol
 
-from shmrpc.caller import Peer
 from shmrpc.errors import ShmrpcError
+from shmrpc.handling.caller import Peer
 from shmrpc.protocol.control import Health
 from shmrpc.protocol.frames import Shape
 

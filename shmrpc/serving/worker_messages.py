@@ -1,6 +1,6 @@
 """What a supervisor and its workers tell each other: packets of MessagePack on a pair of sockets.
 
-The first packet is the :class:`shmrpc.config.Config`. The end of the supervisor's side tells a worker to drain.
+The first packet is the :class:`shmrpc.serving.config.Config`. The end of the supervisor's side tells a worker to drain.
 """
 
 from __future__ import annotations

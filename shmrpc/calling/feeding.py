@@ -10,11 +10,11 @@ from typing import Any
 
 from shmrpc import _core
 from shmrpc.call import Call
+from shmrpc.calling.requests import Source, unsendable
+from shmrpc.calling.session import Session
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec
 from shmrpc.protocol.frames import opcode
-from shmrpc.requests import Source, unsendable
-from shmrpc.session import Session
 from shmrpc.streams import Outgoing
 
 

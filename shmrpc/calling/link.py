@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from shmrpc.calling.requests import ended_call
+from shmrpc.calling.session import Connection, Session
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable, ShmrpcError
-from shmrpc.requests import ended_call
-from shmrpc.session import Connection, Session
 
 logger = logging.getLogger("shmrpc.client")
 

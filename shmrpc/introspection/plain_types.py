@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as mi
 
-from shmrpc.type_facts import (
+from shmrpc.introspection.type_facts import (
     ARRAYS,
     CLASSES,
     ClassKind,
@@ -31,7 +31,7 @@ from shmrpc.type_facts import (
     is_array,
     parts,
 )
-from shmrpc.type_names import type_name
+from shmrpc.introspection.type_names import type_name
 
 _BYTES: Final = (mi.BytesType, mi.ByteArrayType, mi.MemoryViewType)
 #: What travels as text, and the class of the values that are sent so.

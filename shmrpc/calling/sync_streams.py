@@ -7,12 +7,12 @@ from collections.abc import Generator, Sequence
 
 from shmrpc import _core
 from shmrpc.call import Call
+from shmrpc.calling.requests import Source, body_of, unsendable
+from shmrpc.calling.threads import ThreadSession, Waiter
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec
 from shmrpc.protocol.frames import Rejected, opcode
-from shmrpc.requests import Source, body_of, unsendable
 from shmrpc.streams import OVERHEAD, WINDOW
-from shmrpc.threads import ThreadSession, Waiter
 from shmrpc.transport import Frame
 
 

@@ -11,10 +11,10 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
+from shmrpc.calling.requests import result_of, undecodable
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE
 from shmrpc.protocol.frames import Failure
-from shmrpc.requests import result_of, undecodable
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

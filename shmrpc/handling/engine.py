@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from shmrpc import _core
 from shmrpc.call import Call, running_here
-from shmrpc.caller import Caller, RunRequest, Underway
 from shmrpc.deadlines import Deadlines
-from shmrpc.eager import Eager, Suspended
-from shmrpc.executors import Executors
+from shmrpc.handling.caller import Caller, RunRequest, Underway
+from shmrpc.handling.eager import Eager, Suspended
+from shmrpc.handling.executors import Executors
+from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
-from shmrpc.load import Load
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec
 from shmrpc.protocol.frames import Rejected

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from shmrpc.engine import Encoded, Engine
+from shmrpc.handling.engine import Encoded, Engine
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Codec
 from shmrpc.protocol.frames import Failure, Header, Rejected

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 from shmrpc import _core
 from shmrpc.call import Call
+from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.errors import CallStopped, ConnectionLost, DeadlineExceeded, LocalProtocolError, ShmrpcError
 from shmrpc.protocol import frames
-from shmrpc.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.transport import End, Frame
 from shmrpc.transport.shm.blocking import LIFE_CHECK, Ended, ThreadConnection
 

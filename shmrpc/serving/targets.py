@@ -6,8 +6,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from shmrpc.config import ServeError
 from shmrpc.service import Service
+from shmrpc.serving.config import ServeError
 
 
 def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:

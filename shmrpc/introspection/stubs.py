@@ -10,7 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import shmrpc
-from shmrpc.describe import Description, EndpointDescription, FieldDescription, ParameterDescription, TypeDescription
+from shmrpc.introspection.describe import (
+    Description,
+    EndpointDescription,
+    FieldDescription,
+    ParameterDescription,
+    TypeDescription,
+)
 
 #: Where the names in the texts of types come from.
 _SOURCES: Final[dict[str, str]] = {
@@ -18,7 +24,7 @@ _SOURCES: Final[dict[str, str]] = {
     "Any": "typing",
     "AsyncGenerator": "collections.abc",
     "AsyncIterable": "collections.abc",
-    "EndpointGroup": "shmrpc.groups",
+    "EndpointGroup": "shmrpc.calling.groups",
     "Generator": "collections.abc",
     "Iterable": "collections.abc",
     "Literal": "typing",

@@ -1,7 +1,8 @@
 """A supervisor: it holds the names, passes clients on to workers, and sees that there are workers.
 
-It never imports what is served. A worker is a fresh interpreter (:mod:`shmrpc.worker`); the way to it is a pair of
-sockets, over which accepted clients go as descriptors. When the supervisor dies, its workers see the end of it.
+It never imports what is served. A worker is a fresh interpreter (:mod:`shmrpc.serving.worker`); the way to it is
+a pair of sockets, over which accepted clients go as descriptors. When the supervisor dies, its workers see the end
+of it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from shmrpc import worker_messages as messages
-from shmrpc.config import Config, ServeError
 from shmrpc.errors import ShmrpcError
 from shmrpc.protocol.control import Health, Report
+from shmrpc.serving import worker_messages as messages
+from shmrpc.serving.config import Config, ServeError
+from shmrpc.serving.workers import Worker
 from shmrpc.transport.shm.reception import Reception
-from shmrpc.workers import Worker
 
-logger = logging.getLogger("shmrpc.supervisor")
+logger = logging.getLogger("shmrpc.serving.supervisor")
 
 #: A worker that dies within so many seconds of its start dies quickly, and so many of them in a row are given up.
 _QUICK: Final = 3.0

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from shmrpc import batches
 from shmrpc.call import Call, check_metadata, handled, inheriting
-from shmrpc.caller import Caller, Peer, RunRequest, Underway
-from shmrpc.describe import Description, describe_service
-from shmrpc.eager import Suspended
-from shmrpc.engine import Encoded, Engine, expired, unencodable
+from shmrpc.handling import batches
+from shmrpc.handling.caller import Caller, Peer, RunRequest, Underway
+from shmrpc.handling.eager import Suspended
+from shmrpc.handling.engine import Encoded, Engine, expired, unencodable
 from shmrpc.interceptors import enter_all
+from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE
 from shmrpc.protocol.frames import Header, Rejected, opcode
@@ -312,6 +312,8 @@ class Dispatcher:
         def prepare(call: Any) -> _Prepared:
             try:
                 number, args, kwargs = call
+                if type(number) is not int or number < 0:  # Which would count from the end.
+                    return self._no_endpoint()
                 return _prepared(self.endpoints[number], *validators[number](args, kwargs))
             except Rejected as error:
                 return error

@@ -17,11 +17,11 @@ from typing import Final
 
 import msgspec
 
-from shmrpc import worker_messages as messages
-from shmrpc.config import Config
+from shmrpc.serving import worker_messages as messages
+from shmrpc.serving.config import Config
 from shmrpc.transport.shm import fork
 
-logger = logging.getLogger("shmrpc.supervisor")
+logger = logging.getLogger("shmrpc.serving.supervisor")
 
 #: Seconds that a worker may take longer than the grace before it is killed: its lifespans end meanwhile.
 _SLACK: Final = 10.0
@@ -71,7 +71,7 @@ class Worker:
         try:
             with theirs, _signals_deferred():
                 descriptor = theirs.fileno()
-                command = [sys.executable, "-m", "shmrpc.worker", str(descriptor)]
+                command = [sys.executable, "-m", "shmrpc.serving.worker", str(descriptor)]
                 self.process = subprocess.Popen(command, pass_fds=[descriptor])
         except BaseException:
             self._link.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shmrpc.caller import Caller, RunRequest, Underway, Waiting
+from shmrpc.handling.caller import Caller, RunRequest, Underway, Waiting
 from shmrpc.protocol.frames import Rejected
 
 

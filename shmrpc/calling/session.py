@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from shmrpc import _core
 from shmrpc.call import Call
+from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.deadlines import Deadlines
 from shmrpc.errors import ConnectionLost, DeadlineExceeded, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import frames
-from shmrpc.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.streams import Incoming, Outgoing, Part, Sender
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 

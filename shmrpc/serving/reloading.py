@@ -7,10 +7,10 @@ import logging
 import os
 from collections.abc import Iterable
 
-from shmrpc.config import Config, ServeError
-from shmrpc.supervisor import Announce, Supervisor
+from shmrpc.serving.config import Config, ServeError
+from shmrpc.serving.supervisor import Announce, Supervisor
 
-logger = logging.getLogger("shmrpc.supervisor")
+logger = logging.getLogger("shmrpc.serving.supervisor")
 
 
 def _relative(app_dir: str, changes: Iterable[tuple[object, str]]) -> list[str]:

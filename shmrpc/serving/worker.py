@@ -1,4 +1,4 @@
-"""A worker of a supervisor: ``python -m shmrpc.worker DESCRIPTOR``. See :mod:`shmrpc.supervisor`."""
+"""A worker of a supervisor: ``python -m shmrpc.serving.worker DESCRIPTOR``. See :mod:`shmrpc.serving.supervisor`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-from shmrpc import worker_messages as messages
-from shmrpc.config import Config, ServeError
 from shmrpc.errors import ShmrpcError
-from shmrpc.running import Running
 from shmrpc.server import Server
 from shmrpc.service import Service
-from shmrpc.targets import load_services
+from shmrpc.serving import worker_messages as messages
+from shmrpc.serving.config import Config, ServeError
+from shmrpc.serving.running import Running
+from shmrpc.serving.targets import load_services
 from shmrpc.transport.shm import fork
 
 #: Seconds until a report is sent again that the supervisor had no room for.

@@ -1,0 +1,1 @@
+"""The client's side of a call: connections, requests and what comes back."""

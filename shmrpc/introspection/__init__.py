@@ -1,0 +1,1 @@
+"""What a service offers, in words and types."""

@@ -1,0 +1,1 @@
+"""What ``shmrpc serve`` does around a server: workers, restarts, signals."""

@@ -28,6 +28,7 @@ from shmrpc.calling.groups import EndpointGroup
 from shmrpc.calling.link import Link
 from shmrpc.calling.requests import (
     Source,
+    check_one_way,
     decoder_of,
     encode_call,
     find_endpoint,
@@ -124,9 +125,9 @@ class Client:
     ) -> Self:
         """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
 
-        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any. ``metadata`` travels with each call
-        to the handler, added to what this client has. ``reply_metadata``: a dict of yours that gets what
-        handlers send back. What is not given stays as it is.
+        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any. ``metadata`` travels
+        with each call to the handler, added to what this client has. ``reply_metadata``: a dict of yours that
+        gets what handlers send back. What is not given stays as it is.
         """
         if metadata is None and reply_metadata is None and timeout is not None:
             view = self._views.get(timeout)
@@ -226,7 +227,8 @@ class Client:
         """Calls an endpoint one way: nobody waits for a result, and a failure is only logged at the server.
 
         Returns once the call is in the shared memory; waits while there is no room for it. Raises
-        EndpointNotFound, EncodeError, FrameTooLarge, or ConnectionLost if the server is gone.
+        EndpointNotFound, EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams, or
+        ConnectionLost if the server is gone.
         """
         call = self._new_call(self._name_of(endpoint))
         if not self._options.interceptors:
@@ -237,6 +239,7 @@ class Client:
     async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         session = await self._link.ready(call.deadline)
         number = find_endpoint(session.service, call.endpoint, session.numbers)
+        check_one_way(call.endpoint, session.shapes.get(number))
         call._party, call.id = session, session.next_id()
         header = Header(call.deadline, call._metadata, one_way=True)
         try:

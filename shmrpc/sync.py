@@ -19,13 +19,14 @@ from collections.abc import (
 )
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
 from shmrpc.calling.batch import SyncBatch, chunks
 from shmrpc.calling.groups import EndpointGroup
 from shmrpc.calling.requests import (
     body_of,
+    check_one_way,
     decoder_of,
     encode_call,
     ended_call,
@@ -312,6 +313,7 @@ class Client:
             enter_all_plain(stack, self._options.interceptors, call)
             session = self._link.ready(call.deadline)
             number = find_endpoint(session.service, call.endpoint, session.numbers)
+            check_one_way(call.endpoint, session.shapes.get(number))
             call._party, call.id = session, session.next_id()
             header = Header(call.deadline, call._metadata, one_way=True)
             try:
@@ -381,32 +383,23 @@ class Client:
             yield from self._send_map(call, iterables, chunk, decode)
 
     def _send_map(self, call: Call, iterables: Sequence[Any], chunk: int, decode: Decode) -> Generator[Any, None, None]:
-        session = self._link.ready(call.deadline)
-        number = find_endpoint(session.service, call.endpoint, session.numbers)
         source = chunks(iterables, chunk)
         header = Header(call.deadline, call._metadata)
-        under_way: deque[Generator[None, None, bytes]] = deque()
+        under_way: deque[_Asked] = deque()
         try:
             while True:
                 while len(under_way) < _CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
-                    body = self._codec.encode((header, calls))
-                    asked = _ask(session, opcode(frames.BATCH, number), body, call)
-                    next(asked)
-                    under_way.append(asked)
+                    under_way.append(self._ask_for(call, _chunk_of(call.endpoint, header, calls)))
                 if not under_way:
                     return
-                results, failures = decode(_last(under_way.popleft()))
+                results, failures = self._answer_to(call, under_way.popleft(), decode)
                 for index, result in enumerate(results):
                     if index in failures:
                         raise frames.failure_error(failures[index])
                     yield result
-        except UNREADABLE as error:
-            raise undecodable(call.endpoint, error) from None
-        except Exception as error:
-            raise session.unsent(call.endpoint, error) from None
         finally:
             for asked in under_way:
-                asked.close()
+                asked.answering.close()
 
     def batch(self) -> SyncBatch:
         """Calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.
@@ -433,21 +426,37 @@ class Client:
         decode = self._codec.decoder(Description)
         return self._ask(call, lambda session: (frames.DESCRIBE, None), decode)  # type: ignore[no-any-return]
 
-    def _ask(self, call: Call, request: Callable[[ThreadSession], tuple[int, Any]], decode: Decode) -> Any:
+    def _ask(self, call: Call, request: _Request, decode: Decode) -> Any:
         """Makes a request that is no plain call; the decoded answer."""
+        return self._answer_to(call, self._ask_for(call, request), decode)
+
+    def _ask_for(self, call: Call, request: _Request) -> _Asked:
+        """Sends a request, on the next session if this one takes no more."""
         while True:
             session = self._link.ready(call.deadline)
             try:
                 kind, body = request(session)
-                asked = _ask(session, kind, self._codec.encode(body), call)
-                next(asked)
-                return decode(_last(asked))
-            except UNREADABLE as error:
-                raise undecodable(call.endpoint, error) from None
+                answering = _ask(session, kind, self._codec.encode(body), call)
+                next(answering)
             except Exception as error:
                 unsent = session.unsent(call.endpoint, error)
                 if not self._link.may_retry(session, unsent):
                     raise unsent from None
+            else:
+                return _Asked(request, session, answering)
+
+    def _answer_to(self, call: Call, asked: _Asked, decode: Decode) -> Any:
+        """Waits for the answer to a request; what was certainly not begun is asked for again."""
+        while True:
+            try:
+                return decode(_last(asked.answering))
+            except UNREADABLE as error:
+                raise undecodable(call.endpoint, error) from None
+            except Exception as error:
+                unsent = asked.session.unsent(call.endpoint, error)
+                if not self._link.may_retry(asked.session, unsent):
+                    raise unsent from None
+            asked = self._ask_for(call, asked.request)
 
     def _name_of(self, endpoint: Any) -> str:
         return find_name(endpoint, self._link.numbers)
@@ -584,6 +593,29 @@ class Client:
         return converse(session, call, kind, body, self._codec, sources)
 
 
+#: What makes a request for a session: its opcode, and what its body is made of.
+_Request = Callable[[ThreadSession], tuple[int, Any]]
+
+
+class _Asked(NamedTuple):
+    """A request that has been sent."""
+
+    request: _Request
+    session: ThreadSession
+    #: After one step more, its answer.
+    answering: Generator[None, None, bytes]
+
+
+def _chunk_of(endpoint: str, header: Header, calls: Sequence[Any]) -> _Request:
+    """The request that makes these calls of an endpoint."""
+
+    def request(session: ThreadSession) -> tuple[int, Any]:
+        number = find_endpoint(session.service, endpoint, session.numbers)
+        return opcode(frames.BATCH, number), (header, calls)
+
+    return request
+
+
 def _last(items: Generator[Any, None, bytes]) -> bytes:
     """What a generator returns."""
     while True:
@@ -603,7 +635,7 @@ def _ask(session: ThreadSession, kind: int, body: bytes, call: Call) -> Generato
         except GeneratorExit:
             session.cancel(call_id)
             raise
-        return body_of(session.next_frame(call_id, waiter, call), call)
+        return body_of(session.next_answer(call_id, waiter, call), call)
 
 
 def connect(

@@ -269,6 +269,8 @@ def test_threads_follow_a_drain_and_lose_no_call() -> None:
                 while not stop.is_set():
                     assert client.add(calls, 1) == calls + 1
                     assert client.sleep(0.001) == "sleep"
+                    assert list(client.map("add", range(20), range(20), chunk=4)) == list(range(0, 40, 2))
+                    assert list(client.count(2)) == [0, 1]
                     calls += 1
                 outcomes.append(calls)
             except BaseException as error:

@@ -343,3 +343,23 @@ def test_the_same_without_a_loop(server: ServerProcess, caplog: pytest.LogCaptur
         with pytest.raises(shmrpc.InvalidArguments):
             wrong.result(0)
         assert client.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("endpoint", ["ticks", "total"])
+async def test_an_endpoint_with_streams_is_not_called_one_way(endpoint: str) -> None:
+    service = shmrpc.Service("tested.oneway")
+
+    @service.endpoint
+    async def ticks(n: int) -> AsyncIterator[int]:
+        for i in range(n):
+            yield i
+
+    @service.endpoint
+    async def total(numbers: AsyncIterator[int]) -> int:
+        return sum([number async for number in numbers])
+
+    async with shmrpc.serve(service) as server, shmrpc.connect("tested.oneway") as client:
+        with pytest.raises(shmrpc.InvalidArguments, match=rf"{endpoint}\(\) streams, .* one way"):
+            await client.notify(endpoint, 1_000_000)
+        assert [tick async for tick in client.ticks(3)] == [0, 1, 2]
+        assert server.in_flight == 0, "nobody would ever read it, and its place would be taken for good"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
+from tests import wire_client
 from tests.support import ServerProcess, eventually
 from tests.wire_client import (
     ABORT,
@@ -52,6 +55,13 @@ def failure(wire: WireClient, call_id: int) -> dict[str, Any]:
     with pytest.raises(Failed) as caught:
         wire.answer(call_id)
     return caught.value.map
+
+
+def test_the_kinds_are_the_documented_ones() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "wire.md").read_text()
+    documented = re.findall(r"^\| ([A-Z_]+) \| (\d+) \|", page, re.MULTILINE)
+    assert [(name, getattr(wire_client, name)) for name, _ in documented] == [(n, int(v)) for n, v in documented]
+    assert [int(value) for _, value in documented] == list(range(15))
 
 
 def seen(wire: WireClient, what: str) -> int:
@@ -194,6 +204,13 @@ def test_a_batch_that_cannot_be_read_is_one_failure(wire: WireClient) -> None:
     assert failure(wire, wire.send(BATCH | 999 << 8, msgpack.packb([{}, []])))["kind"] == "endpoint"
 
 
+def test_a_batch_whose_answer_is_too_large_is_one_failure() -> None:
+    with ServerProcess(), WireClient("tested", max_frame=4096) as wire:
+        assert failure(wire, wire.ask(BATCH, "zeros", [{}, [[3000], [3000]]]))["kind"] == "size"
+        results, failures = wire.answer(wire.ask(BATCH, "unencodable", [{}, [[], []]]))
+        assert (results, [failures[place]["kind"] for place in (0, 1)]) == ([None, None], ["encode", "encode"])
+
+
 def test_a_batch_is_cancelled_as_one_call(wire: WireClient) -> None:
     call_id = wire.ask(BATCH, "sleep", [{}, [[60, "x"], [60, "x"]]])
     assert eventually(lambda: seen(wire, "x:began") == 2)
@@ -220,7 +237,12 @@ def test_one_way_calls_are_not_answered_whatever_becomes_of_them(wire: WireClien
     wire.request_with({"one_way": True}, "sleep", 0.01, "told")
     wire.request_with({"one_way": True}, "metadata")
     wire.request_with({"one_way": True}, "metadata_and_failure")
+    wire.request_with({"one_way": True}, "count", 3)
+    wire.request_with({"one_way": True}, "count", 3)
+    wire.request_with({"one_way": True}, "total", None)
     assert eventually(lambda: seen(wire, "told:finished") == 1)  # Nothing but what seen() answers has come.
+    assert seen(wire, "count:began") == 0, "a stream cannot be told"
+    assert seen(wire, "count:began") == seen(wire, "total:began") == 0, "who streams needs the other side"
 
 
 def test_one_way_calls_outlive_their_client(flows: ServerProcess, wire: WireClient) -> None:

@@ -40,7 +40,7 @@ def wire(flows: ServerProcess) -> Iterator[WireClient]:
 
 def items_until_answer(wire: WireClient, call_id: int) -> tuple[list[bytes], int, Any]:
     """Bodies of items, then kind and value of the answer."""
-    bodies = []
+    bodies: list[bytes] = []
     while True:
         opcode, answered, body = wire.receive()
         assert answered == call_id

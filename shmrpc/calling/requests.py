@@ -44,6 +44,12 @@ def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
     return number
 
 
+def check_one_way(name: str, shape: Shape | None) -> None:
+    """InvalidArguments for an endpoint with streams: they need both sides to the end."""
+    if shape is not None:
+        raise InvalidArguments(f"{name}() streams, and so cannot be called one way")
+
+
 def is_group(name: str, numbers: Mapping[str, int]) -> bool:
     """Whether endpoints have this name as their prefix."""
     return name not in numbers and any(other.startswith(f"{name}.") for other in numbers)

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.requests import Source, body_of, unsendable
-from shmrpc.calling.threads import ThreadSession, Waiter
+from shmrpc.calling.threads import ThreadSession, Waiter, check_credit
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec
 from shmrpc.protocol.frames import Rejected, opcode
@@ -80,7 +80,7 @@ def converse(
     """Makes a call with streams: yields the items that come, and returns the body of the result."""
     feeds = {source[0]: _Feed(session, call, codec, source) for source in sources}
     over = False
-    allowed, consumed = WINDOW, 0
+    consumed = 0
     try:
         with session.waiting(call.id) as waiter:
             session.connection.send(kind, call.id, body)
@@ -88,18 +88,13 @@ def converse(
                 frame = _next_frame(session, call, waiter, feeds)
                 kind, number = frame[0] & 0xFF, frame[0] >> 8
                 if kind == frames.ITEM:
-                    if allowed <= 0:
-                        raise _core.ChannelError("it sent an item for which it had no credit")
-                    allowed -= len(frame[2]) + OVERHEAD
                     consumed += len(frame[2]) + OVERHEAD
                     yield frame[2]
                     if consumed >= WINDOW // 2:
                         session.connection.send(frames.CREDIT, call.id, frames.encode_credit(consumed))
-                        allowed, consumed = allowed + consumed, 0
+                        consumed = 0
                 elif kind == frames.CREDIT:
-                    size = frames.decode_credit(frame[2])
-                    if size is None:
-                        raise _core.ChannelError("it sent credit that is no number of bytes")
+                    size = check_credit(frame[0], frame[2])
                     if number in feeds:
                         feeds[number].credit += size
                 elif kind == frames.STOP:

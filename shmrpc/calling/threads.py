@@ -18,6 +18,7 @@ from shmrpc.call import Call
 from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.errors import CallStopped, ConnectionLost, DeadlineExceeded, LocalProtocolError, ShmrpcError
 from shmrpc.protocol import frames
+from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import End, Frame
 from shmrpc.transport.shm.blocking import LIFE_CHECK, Ended, ThreadConnection
 
@@ -25,13 +26,32 @@ from shmrpc.transport.shm.blocking import LIFE_CHECK, Ended, ThreadConnection
 class Waiter:
     """A thread that waits for frames of its call, or for its turn to receive."""
 
-    __slots__ = ("error", "frames", "wake")
+    __slots__ = ("_came", "_taken", "error", "frames", "wake")
 
     def __init__(self) -> None:
         self.frames: deque[Frame] = deque()
+        #: Bytes of credit that the items took which were put here, and those which have left. Each is counted
+        #: by one thread at a time.
+        self._came = self._taken = 0
         self.error: ShmrpcError | None = None
         self.wake = threading.Lock()
         self.wake.acquire()
+
+    def put(self, frame: Frame) -> bool:
+        """Keeps a frame for the thread. False if it is an item for which there was no credit."""
+        self.frames.append(frame)
+        if frame[0] != frames.ITEM:
+            return True
+        allowed = self._came - self._taken < WINDOW
+        self._came += len(frame[2]) + OVERHEAD
+        return allowed
+
+    def take(self) -> Frame:
+        """The first frame that is kept."""
+        frame = self.frames.popleft()
+        if frame[0] == frames.ITEM:
+            self._taken += len(frame[2]) + OVERHEAD
+        return frame
 
     def release(self) -> None:
         """Wakes the thread, which may have been woken before. Under the session's lock."""
@@ -66,9 +86,11 @@ class ThreadSession:
         if answer is False:  # Another thread has the lead, and nothing was sent.
             with self.waiting(call_id) as waiter:
                 self.connection.send(opcode, call_id, body)
-                return body_of(self.next_frame(call_id, waiter, call), call)
+                return body_of(self.next_answer(call_id, waiter, call), call)
         try:
             frame = self._receive(call_id, answer, call)  # type: ignore[arg-type]
+            while not _is_answer(frame):
+                frame = self._receive(call_id, None, call)
         except (CallStopped, DeadlineExceeded, KeyboardInterrupt):
             self.cancel(call_id)
             raise
@@ -94,6 +116,12 @@ class ThreadSession:
                 del self.waiters[call_id]
             self.wake_next()
 
+    def next_answer(self, call_id: int, waiter: Waiter, call: Call | None = None) -> Frame:
+        """The answer to a call without streams."""
+        while not _is_answer(frame := self.next_frame(call_id, waiter, call)):
+            pass
+        return frame
+
     def next_frame(self, call_id: int, waiter: Waiter, call: Call | None = None) -> Frame:
         """The next frame of a call that is registered; waits until the thread that receives, or we, have it."""
         deadline = None if call is None else call.deadline
@@ -102,7 +130,7 @@ class ThreadSession:
             if self.connection.lead():
                 try:
                     if waiter.frames:
-                        return waiter.frames.popleft()
+                        return waiter.take()
                     if waiter.error is not None:
                         raise waiter.error
                     return self._receive(call_id, None, call)
@@ -111,7 +139,7 @@ class ThreadSession:
             if not waiter.wake.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
                 raise _late(call)
             if waiter.frames:
-                return waiter.frames.popleft()
+                return waiter.take()
             if waiter.error is not None:
                 raise waiter.error
             self._check_stopped()
@@ -124,7 +152,7 @@ class ThreadSession:
                     self._deliver(frame)
             finally:
                 self.give_up_lead()
-        return waiter.frames.popleft() if waiter.frames else None
+        return waiter.take() if waiter.frames else None
 
     def _receive(self, call_id: int, frame: Frame | None, call: Call | None) -> Frame:
         """Receives for everybody until a frame of our own is there. Only for the thread that has the lead."""
@@ -132,9 +160,7 @@ class ThreadSession:
         deadline = None if call is None else call.deadline
         while True:
             if frame is not None:
-                if frame[0] & 0xFF not in frames.FROM_SERVER:
-                    raise _core.ChannelError(f"it sent opcode {frame[0]:#x}, which no server sends")
-                if frame[1] == call_id:
+                if frame[1] == call_id and frames.is_from_server(frame[0]):
                     self._delivered = frame
                     return frame
                 self._deliver(frame)
@@ -173,22 +199,33 @@ class ThreadSession:
             raise ended_call(self.ended.error)
 
     def _deliver(self, frame: Frame) -> None:
-        """A frame for another thread. One that nobody waits for any more is dropped."""
+        """A frame for another thread. One that nobody waits for any more is dropped.
+
+        Raises ChannelError for one that no server may send.
+        """
+        if not frames.is_from_server(frame[0]):
+            raise _core.ChannelError(f"it sent opcode {frame[0]:#x}, which no server sends")
+        allowed = True
         with self._state:
             waiter = self.waiters.get(frame[1])
             if waiter is not None and frame is not self._delivered:
-                waiter.frames.append(frame)
+                allowed = waiter.put(frame)
                 waiter.release()
             self._delivered = frame
+        if not allowed:
+            raise _core.ChannelError("it sent an item for which it had no credit")
 
     def give_up_lead(self) -> None:
         """After an error, or a signal at any point: what was taken out of the ring is delivered."""
         self.connection.check_process()  # See waiting().
-        frame = self.connection.last()
-        if frame is not None:
-            self._deliver(frame)
-        self.connection.unlead()
-        self.wake_next()
+        try:
+            frame = self.connection.last()
+            if frame is not None:
+                with contextlib.suppress(_core.ChannelError):  # Who took it has said so, or the next who waits does.
+                    self._deliver(frame)
+        finally:
+            self.connection.unlead()
+            self.wake_next()
 
     def wake_next(self) -> None:
         """The lead is free: those who wait try to take it.
@@ -243,6 +280,27 @@ class ThreadSession:
                 self.end(End(self.connection.fault(error)))
             return ended_call(self.ended.error) if self.ended is not None else ConnectionLost(str(error))
         return unsendable(name, error) if isinstance(error, Exception) else error
+
+
+def _is_answer(frame: Frame) -> bool:
+    """Whether a frame of a call without streams is its answer; ChannelError if it is nothing that may come late."""
+    opcode, call_id, body = frame
+    if opcode in frames.ANSWERS:
+        return True
+    if opcode == frames.ITEM:
+        raise _core.ChannelError(f"it sent an item for call {call_id}, which has one result")
+    check_credit(opcode, body)
+    return False
+
+
+def check_credit(opcode: int, body: bytes) -> int:
+    """The credit in a frame, 0 in one of another kind; ChannelError if there should be some and is none."""
+    if opcode & 0xFF != frames.CREDIT:
+        return 0
+    size = frames.decode_credit(body)
+    if size is None:
+        raise _core.ChannelError("it sent credit that is no number of bytes")
+    return size
 
 
 def stopped_call(service: str) -> CallStopped:

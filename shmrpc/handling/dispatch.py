@@ -207,6 +207,8 @@ class Dispatcher:
                 load.wait(caller, call_id, run, body, one_way=with_header and _is_one_way(body))
                 return None
             header, args, kwargs = read(body)
+            if header.one_way and _has_streams(endpoint):
+                raise _streams_one_way(endpoint)
             under = self._underway(endpoint.name, caller, call_id, header)
             if endpoint.signature.inputs:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
@@ -381,15 +383,22 @@ _Prepared = tuple[Endpoint, Sequence[Any], Mapping[str, Any]] | Rejected
 
 
 def _prepared(endpoint: Endpoint, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
-    if isinstance(args, Rejected):
-        return args
     if _has_streams(endpoint):
         return Rejected("arguments", f"{endpoint.name}() streams, and so cannot be called in a batch")
+    if isinstance(args, Rejected):
+        return args
     return endpoint, args, kwargs
 
 
 def _has_streams(endpoint: Endpoint) -> bool:
     return endpoint.signature.streams or bool(endpoint.signature.inputs)
+
+
+def _streams_one_way(endpoint: Endpoint) -> Rejected:
+    """The rejection of a call that would wait for ever for a reader, or for items."""
+    rejected = Rejected("arguments", f"{endpoint.name}() streams, and so cannot be called one way")
+    rejected.one_way = True
+    return rejected
 
 
 def _misfit(endpoint: str, parameter: str, error: Exception) -> Rejected:

@@ -54,8 +54,8 @@ STOP: Final = 12
 CREDIT: Final = 13
 RESULT_WITH: Final = 14
 
-#: What a server sends.
-FROM_SERVER: Final = frozenset({RESULT, FAILURE, ITEM, STOP, CREDIT, RESULT_WITH})
+#: How a call ends.
+ANSWERS: Final = frozenset({RESULT, FAILURE, RESULT_WITH})
 #: The number in a BATCH whose calls name their endpoints themselves.
 ANY: Final = (1 << 24) - 1
 NIL: Final = b"\xc0"
@@ -69,6 +69,11 @@ MAX_MAX_FRAME: Final = (1 << 32) - (1 << 16)
 def opcode(kind: int, number: int) -> int:
     """The opcode of this kind, to the endpoint or the stream of this number."""
     return kind | number << 8
+
+
+def is_from_server(opcode: int) -> bool:
+    """Whether a server sends frames with this opcode."""
+    return opcode in ANSWERS or opcode == ITEM or opcode & 0xFF in (STOP, CREDIT)
 
 
 class Shape(msgspec.Struct, omit_defaults=True, frozen=True):

@@ -38,6 +38,7 @@ from shmrpc.calling.requests import (
     not_begun,
     outcomes_decoder,
     result_of,
+    swallowed,
     take_sources,
     undecodable,
 )
@@ -249,6 +250,8 @@ class Client:
             raise session.unsent(call.endpoint, error) from None
         if not sent:
             await session.connection.room()
+            if session.ended is not None:  # Whether it went before that is not known.
+                raise ConnectionLost(str(session.ended), maybe_executed=True)
 
     @overload
     def map(
@@ -350,6 +353,7 @@ class Client:
         decode = outcomes_decoder(self._codec, kind)
         async with self._intercepted(call):
             return await self._ask(call, request, decode)  # type: ignore[no-any-return]
+        raise swallowed(call.endpoint)
 
     async def describe(self) -> Description:
         """What the live service offers: its endpoints with their parameters, types and docstrings."""
@@ -504,17 +508,18 @@ class Client:
         while True:
             session = await self._link.ready(call.deadline)
             positional, keywords, sources = self._start(session, call, args, kwargs)
+            feeding = Feeding(session, call, self._codec, sources)
             try:
                 answer = self._send(session, call, positional, keywords)
                 if type(answer) is not bytes:
-                    async with Feeding(session, call, self._codec, sources) as feeding:
+                    async with feeding:
                         try:
                             answer = await session.wait(call.id, answer, call)
                         except Exception as error:
                             raise feeding.error or error from None
                 break
             except (ServiceUnavailable, ConnectionLost) as error:
-                if not (self._link.reconnect and not_begun(error) and not sources):
+                if feeding.touched or not (self._link.reconnect and not_begun(error)):
                     raise
         try:
             return decode(answer)
@@ -554,13 +559,14 @@ class Client:
                 session = await self._link.ready(call.deadline)
                 session.connection.check_loop()
                 positional, keywords, sources = self._start(session, call, args, kwargs)
+                feeding = Feeding(session, call, self._codec, sources)
                 receiving = Receiving(session, call)
                 incoming = receiving.incoming
                 pull = functools.partial(session.connection.pull, call.id, incoming.feed)
                 session.begin_stream(call, receiving)
                 try:
                     self._send(session, call, positional, keywords)
-                    async with Feeding(session, call, self._codec, sources) as feeding:
+                    async with feeding:
                         session.connection.listen()
                         try:
                             while await incoming.ready(pull):
@@ -574,7 +580,7 @@ class Client:
                 except UNREADABLE as error:
                     raise undecodable(name, error) from None
                 except (ServiceUnavailable, ConnectionLost) as error:
-                    if begun or sources or not (self._link.reconnect and not_begun(error)):
+                    if begun or feeding.touched or not (self._link.reconnect and not_begun(error)):
                         raise
                 finally:
                     session.end_stream(call)

@@ -176,9 +176,9 @@ class Server:
     async def close(self) -> None:
         """Stops: the names are free, clients are told, suspended handlers are cancelled. Again: nothing."""
         listeners, self._listeners = self._listeners, []
-        tasks = []
+        tasks = self._engine.cancel_all() if listeners else []
         for served in listeners:
-            tasks += served.cancel()
+            served.close()
         if listeners:
             self._inbox.close()
             self._engine.close()
@@ -259,15 +259,12 @@ class _Served:
                 self.dispatcher.drain(caller)
         self.listener.drain()
 
-    def cancel(self) -> list[asyncio.Task[object]]:
-        """Stops at once; the tasks that are to end yet."""
-        tasks = []
-        for caller in self.callers:
-            tasks += [under.task for under in caller.calls.values() if under.task is not None]
-            if self.dispatcher is not None:
+    def close(self) -> None:
+        """Stops at once."""
+        if self.dispatcher is not None:
+            for caller in self.callers:
                 self.dispatcher.engine.gone(caller)
         self.listener.close("the server stopped")
-        return tasks
 
 
 def _names_and_shapes(service: Service) -> tuple[list[str], dict[int, frames.Shape]]:

@@ -176,11 +176,13 @@ class PlainSender:
 class Outgoing:
     """The sending end. ``turning`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
 
-    __slots__ = ("_sender", "_turning", "_waiter")
+    __slots__ = ("_sender", "_turning", "_waiter", "touched")
 
     def __init__(self, sender: Sender, turning: Callable[[int], None] = lambda change: None) -> None:
         self._sender = sender
         self._turning = turning
+        #: Whether an item was ever asked for.
+        self.touched = False
         self._waiter: asyncio.Future[None] | None = None
 
     def grant(self, size: int) -> None:
@@ -204,13 +206,14 @@ class Outgoing:
                 self._waiter = None
 
     async def pump(self, items: AsyncIterable[Any] | Iterable[Any], encode: Callable[[Any], bytes]) -> None:
-        """Sends what ``items`` yields, as far as there is credit, to its end; closes it in any case."""
+        """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun."""
+        if not self._sender.resume():
+            await self._pause()
+        self.touched = True  # From here on: before, nothing was asked of the source.
         close = getattr(items, "aclose", None) or getattr(items, "close", None)
         send = self._sender.send
         try:
             source = items if isinstance(items, AsyncIterable) else _turned(items)
-            if not self._sender.resume():
-                await self._pause()
             async for item in source:
                 try:
                     body = encode(item)

@@ -37,10 +37,11 @@ from shmrpc.calling.requests import (
     not_begun,
     outcomes_decoder,
     result_of,
+    swallowed,
     take_sources,
     undecodable,
 )
-from shmrpc.calling.sync_streams import converse
+from shmrpc.calling.sync_streams import Feed, converse, feeds_of
 from shmrpc.calling.threads import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
 from shmrpc.interceptors import SyncInterceptor, enter_all_plain
@@ -419,6 +420,7 @@ class Client:
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
             return self._ask(call, request, outcomes_decoder(self._codec, Any))  # type: ignore[no-any-return]
+        raise swallowed(call.endpoint)
 
     def describe(self) -> Description:
         """What the live service offers; see :meth:`shmrpc.Client.describe`."""
@@ -536,9 +538,10 @@ class Client:
             number = find_endpoint(session.service, call.endpoint, session.numbers)
             call._party, call.id = session, session.next_id()
             shape = session.shapes.get(number)
+            feeds: dict[int, Feed] = {}
             try:
                 if shape is not None:
-                    return _last(self._converse(session, number, shape, call, args, kwargs))
+                    return _last(self._converse(session, number, shape, call, args, kwargs, feeds))
                 kind, body = encode_call(
                     self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata
                 )
@@ -551,7 +554,7 @@ class Client:
             except BaseException as error:
                 session.give_up_lead()
                 unsent = session.unsent(call.endpoint, error)
-                if shape is not None or not self._link.may_retry(session, unsent):
+                if _touched(feeds) or not self._link.may_retry(session, unsent):
                     raise unsent from None
 
     def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
@@ -563,17 +566,17 @@ class Client:
                 session = self._link.ready(call.deadline)
                 number = find_endpoint(session.service, name, session.numbers)
                 call._party, call.id = session, session.next_id()
-                shape = session.shapes[number]
-                begun = False
+                shape = session.shapes.get(number, frames.Shape())
+                begun, feeds = False, dict[int, Feed]()
                 try:
-                    for body in self._converse(session, number, shape, call, args, kwargs):
+                    for body in self._converse(session, number, shape, call, args, kwargs, feeds):
                         begun = True
                         yield decode(body)
                     return
                 except UNREADABLE as error:
                     raise undecodable(name, error) from None
                 except (ServiceUnavailable, ConnectionLost) as error:
-                    if begun or shape.inputs or not self._link.may_retry(session, error):
+                    if begun or _touched(feeds) or not self._link.may_retry(session, error):
                         raise
 
     def _converse(
@@ -584,13 +587,15 @@ class Client:
         call: Call,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
+        feeds: dict[int, Feed],
     ) -> Generator[bytes, None, bytes]:
-        """The items of a call with streams; its result is what the generator returns."""
+        """The items of a call with streams; its result is what the generator returns. ``feeds`` gets its sources."""
         positional, keywords, sources = take_sources(call.endpoint, shape, args, kwargs, from_async=False)
         kind, body = encode_call(
             self._codec, number, call, positional, keywords, with_header=self._options.wants_reply_metadata
         )
-        return converse(session, call, kind, body, self._codec, sources)
+        feeds.update(feeds_of(session, call, self._codec, sources))
+        return converse(session, call, kind, body, feeds)
 
 
 #: What makes a request for a session: its opcode, and what its body is made of.
@@ -614,6 +619,11 @@ def _chunk_of(endpoint: str, header: Header, calls: Sequence[Any]) -> _Request:
         return opcode(frames.BATCH, number), (header, calls)
 
     return request
+
+
+def _touched(feeds: Mapping[int, Feed]) -> bool:
+    """Whether items of a call's sources are gone: it cannot be made again."""
+    return any(feed.touched for feed in feeds.values())
 
 
 def _last(items: Generator[Any, None, bytes]) -> bytes:

@@ -257,6 +257,11 @@ def die_in_process() -> None:
     os._exit(3)
 
 
+@service.endpoint(run_in="process")
+def hold_in_process(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 @service.endpoint
 def hold(seconds: float) -> None:
     time.sleep(seconds)

@@ -338,3 +338,35 @@ def test_ctrl_c_cancels_the_handler(sync_client: shmrpc.sync.Client) -> None:
         sync_client.sleep(60)
     thread.join()
     assert eventually(lambda: "sleep:cancelled" in sync_client.seen())
+
+
+def test_stop_ends_what_is_under_way_even_if_resumed_at_once(sync_client: shmrpc.sync.Client) -> None:
+    for round_number in range(3):
+        outcome: list[object] = []
+        tag = f"resumed{round_number}"
+        blocked = [_blocked(sync_client, f"{tag}-{i}", outcome) for i in range(2)]
+        with shmrpc.sync.connect("tested.flows") as other:
+            assert eventually(lambda tag=tag: f"{tag}-0:began" in other.seen() and f"{tag}-1:began" in other.seen())  # type: ignore[misc]
+        sync_client.stop()
+        sync_client.resume()
+        for thread in blocked:
+            thread.join(5)
+            assert not thread.is_alive()
+        assert [type(result) for result in outcome] == [shmrpc.CallStopped] * 2
+        assert sync_client.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("what", ["stop", "kill"])
+def test_a_call_that_feeds_slowly_hears_of_it(
+    sync_client: shmrpc.sync.Client, server: ServerProcess, what: str
+) -> None:
+    def slowly() -> Iterator[int]:
+        while True:
+            time.sleep(0.005)
+            yield 1
+
+    timer = threading.Timer(0.2, sync_client.stop if what == "stop" else server.kill)
+    timer.start()
+    with pytest.raises(shmrpc.CallStopped if what == "stop" else shmrpc.ConnectionLost):
+        sync_client.total(slowly())
+    timer.join()

@@ -113,6 +113,38 @@ async def test_a_client_that_reconnects_follows_its_service() -> None:
             assert [x async for x in client.map("add", [1], [2])] == [3]
 
 
+async def test_want_of_descriptors_does_not_end_the_reconnecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from shmrpc.transport.shm import rendezvous
+
+    with ServerProcess(TARGET) as first:
+        async with shmrpc.connect("tested.flows", reconnect=True, timeout=20) as client:
+            tries = 0
+
+            def dial(service: str) -> None:
+                nonlocal tries
+                tries += 1
+                raise OSError(24, "Too many open files")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(rendezvous, "dial", dial)
+                first.kill()
+                async with asyncio.timeout(10):
+                    while tries < 2:
+                        await asyncio.sleep(0.01)
+            with ServerProcess(TARGET):
+                assert await client.add(1, 2) == 3
+
+
+async def test_a_client_closed_while_it_connects_stays_closed() -> None:
+    client = shmrpc.connect("tested.flows", timeout=20)
+    connecting = asyncio.create_task(client.__aenter__())
+    await asyncio.sleep(0.01)
+    await client.close()
+    with ServerProcess(TARGET):
+        with pytest.raises(shmrpc.ConnectionLost, match="was closed"):
+            await connecting
+
+
 async def test_without_it_the_connection_stays_lost() -> None:
     with ServerProcess(TARGET) as process:
         async with shmrpc.connect("tested.flows") as client:

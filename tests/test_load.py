@@ -316,6 +316,34 @@ async def test_one_way_calls_outlive_their_caller() -> None:
         assert server.waiting == 0
 
 
+async def test_one_way_calls_do_not_outlive_their_server() -> None:
+    async with shmrpc.serve(flows.service, max_in_flight=1) as server:
+        async with shmrpc.connect("tested.flows") as client:
+            await client.notify("sleep", 60, "told")
+            await client.notify("sleep", 0, "never begun")
+            await _until(server, 1, 1)
+        await asyncio.wait_for(server.drain(grace=0.05), 5)
+    assert flows.seen()["told:cancelled"] >= 1
+    assert "never begun:began" not in flows.seen()
+
+
+async def test_a_batch_takes_no_more_places_than_a_client_has() -> None:
+    gate = Gate()
+    limits = shmrpc.serve(gate.service, max_per_connection=3)
+    async with limits, shmrpc.connect("tested.gate") as client:
+
+        async def mapped() -> list[int]:
+            return [result async for result in client.map("wait", range(50), chunk=50)]
+
+        running = asyncio.create_task(mapped())
+        async with asyncio.timeout(5):
+            while gate.now < 3:
+                await asyncio.sleep(0.001)
+        gate.open.set()
+        assert await running == list(range(50))
+        assert gate.most == 3
+
+
 async def test_one_way_calls_wait_for_room(client: shmrpc.Client) -> None:
     blob = bytes(30_000)
     async with asyncio.timeout(20):

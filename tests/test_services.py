@@ -7,13 +7,14 @@ import contextlib
 import contextvars
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 import shmrpc
 from tests import flows, grouped, services
-from tests.support import ServerProcess
+from tests.support import ServerProcess, eventually
 
 
 @pytest.fixture
@@ -243,6 +244,21 @@ async def test_in_a_thread_and_in_a_process(client: shmrpc.Client, server: Serve
     with pytest.raises(RuntimeError, match=r"the process that ran die_in_process\(\) died"):
         await client.die_in_process()
     assert (await client.in_process(3, 4))[1] == 7, "the next one gets new processes"
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+async def test_handlers_processes_end_with_their_server(end: str) -> None:
+    with ServerProcess("tests.flows:service", "--grace", "0.05") as server:
+        async with shmrpc.connect("tested.flows") as client:
+            pid, _ = await client.in_process(1, 2)
+            os.kill(pid, signal.SIGINT)  # As a terminal's Ctrl-C, which is for the server.
+            assert await client.in_process(1, 2) == [pid, 3]
+            busy = asyncio.create_task(client.hold_in_process(60))
+            await asyncio.sleep(0.1)
+            server.kill() if end == "kill" else await asyncio.to_thread(server.stop)
+            with pytest.raises(shmrpc.ConnectionLost):
+                await busy
+    assert eventually(lambda: not os.path.exists(f"/proc/{pid}"), 10)
 
 
 @pytest.mark.parametrize("endpoint", ["hold", "hold_later"])

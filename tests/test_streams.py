@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -390,3 +392,54 @@ def test_what_streams_cannot_be() -> None:
         service.endpoint(run_in="process")(makes)
     with pytest.raises(TypeError, match="what awaits runs in the loop"):
         service.endpoint(run_in="thread")(sends)
+
+
+def test_streams_of_many_threads_lose_no_waking(sync_client: shmrpc.sync.Client) -> None:
+    """Several items come with one waking: a thread that takes one of them must not sleep on the others."""
+    outcomes: list[object] = []
+
+    def read() -> None:
+        for _ in range(5):
+            outcomes.append(list(sync_client.count(2000)) == list(range(2000)))
+
+    def fail() -> None:
+        for _ in range(50):
+            with contextlib.suppress(ValueError):
+                list(sync_client.fail_after(3))
+            with contextlib.suppress(shmrpc.DeadlineExceeded):
+                sync_client.with_options(timeout=0.002).sleep(1)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=each, daemon=True) for each in [read, read, read, fail, fail]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    finally:
+        sys.setswitchinterval(interval)
+    assert outcomes == [True] * 15
+
+
+def test_the_garbage_collector_may_close_a_stream_anywhere(sync_client: shmrpc.sync.Client) -> None:
+    threshold = gc.get_threshold()
+    gc.set_threshold(20)
+    try:
+
+        def rounds() -> None:
+            for i in range(300):
+                cycle: list[object] = [sync_client.count(10)]
+                next(cycle[0])  # type: ignore[call-overload]
+                cycle.append(cycle)
+                assert sync_client.add(i, 1) == i + 1
+
+        thread = threading.Thread(target=rounds, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert sync_client.add(1, 2) == 3

@@ -27,8 +27,14 @@ class Feeding:
         self._codec = codec
         self._sources = sources
         self._tasks: list[asyncio.Task[None]] = []
+        self._outgoing: list[Outgoing] = []
         #: What a source raised, or what of it could not be sent.
         self.error: Exception | None = None
+
+    @property
+    def touched(self) -> bool:
+        """Whether items of the sources are gone: the call cannot be made again."""
+        return any(outgoing.touched for outgoing in self._outgoing)
 
     async def __aenter__(self) -> Feeding:
         for number, source in self._sources:
@@ -37,6 +43,7 @@ class Feeding:
             task = asyncio.ensure_future(self._feed(number, source, outgoing))
             self._session.outgoing[self._call.id, number] = outgoing, task.cancel
             self._tasks.append(task)
+            self._outgoing.append(outgoing)
         return self
 
     async def __aexit__(

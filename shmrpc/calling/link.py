@@ -63,7 +63,11 @@ class Link:
         """The first connection."""
         if self.session is not None or self.ended is not None:
             raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
-        self._begin(await self._dial(self._timeout))
+        connection = await self._dial(self._timeout)
+        if self.ended is not None:  # Closed while it was connecting.
+            connection.close()
+            raise ended_call(self.ended)
+        self._begin(connection)
 
     def _begin(self, connection: Connection) -> None:
         session = Session(connection, self._on_end, self._on_go_away)
@@ -136,7 +140,7 @@ class Link:
                 try:
                     self._begin(await self._dial(None))
                     return
-                except ShmrpcError as error:
+                except (ShmrpcError, OSError) as error:  # As for want of descriptors.
                     logger.warning("connecting to %r again, in %.2g s: %s", self.service, pause, error)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 1.0)

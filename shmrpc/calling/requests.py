@@ -18,6 +18,7 @@ from shmrpc.errors import (
     EndpointNotFound,
     FrameTooLarge,
     InvalidArguments,
+    LocalProtocolError,
     ServiceUnavailable,
     ShmrpcError,
 )
@@ -187,6 +188,11 @@ def _outcomes_of(kind: Any) -> Any:
 def not_begun(error: BaseException) -> bool:
     """Whether a call that failed so was certainly not begun, and may be sent again."""
     return isinstance(error, ServiceUnavailable) or (isinstance(error, ConnectionLost) and not error.maybe_executed)
+
+
+def swallowed(name: str) -> LocalProtocolError:
+    """The error for a batch whose failure an interceptor kept to itself: there are no results to give."""
+    return LocalProtocolError(f"{name}: it failed, and an interceptor swallowed the exception; let it raise instead")
 
 
 def unsendable(name: str, error: Exception) -> Exception:

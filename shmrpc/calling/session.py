@@ -170,11 +170,12 @@ class Session:
             del pending[call_id]
             if call is not None and call.deadline is not None:
                 self.unwatch(call)
+            if self.leaving:
+                self.close_if_idle()
         # A call that was cancelled does not come here, and we go on listening: its late answer is to be
         # taken out of the ring.
         if not pending:
             connection.unpark()
-            self.close_if_idle()
         if answer[0] == frames.RESULT:
             return answer[2]
         return body_of(answer, call)

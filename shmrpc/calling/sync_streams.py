@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Generator, Sequence
 
 from shmrpc import _core
 from shmrpc.call import Call
-from shmrpc.calling.requests import Source, body_of, unsendable
+from shmrpc.calling.requests import Source, body_of, lost_call, unsendable
 from shmrpc.calling.threads import ThreadSession, Waiter, check_credit
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec
 from shmrpc.protocol.frames import Rejected, opcode
 from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import Frame
+from shmrpc.transport.shm.blocking import LIFE_CHECK
 
 
-class _Feed:
+class Feed:
     """One stream to the server."""
 
     def __init__(self, session: ThreadSession, call: Call, codec: Codec, source: Source) -> None:
@@ -27,6 +29,8 @@ class _Feed:
         self._source = items
         self._items = iter(items)
         self._open = True
+        #: Whether an item was ever asked for.
+        self.touched = False
         self.credit = 0
         #: What the source raised, or what of it could not be sent.
         self.error: Exception | None = None
@@ -38,6 +42,7 @@ class _Feed:
 
     def send_one(self) -> None:
         """Takes an item and sends it, or says that there are no more."""
+        self.touched = True
         try:
             item = next(self._items)
         except StopIteration:
@@ -70,15 +75,21 @@ class _Feed:
         """No more of it is wanted. A generator's ``finally`` runs."""
         self._open = False
         close = getattr(self._items, "close", None)
-        if close is not None and self._items is self._source:  # A list's iterator has none, a file is the caller's.
+        if (
+            close is not None and self.touched and self._items is self._source
+        ):  # A list's iterator has none, a file is the caller's.
             close()
 
 
+def feeds_of(session: ThreadSession, call: Call, codec: Codec, sources: Sequence[Source]) -> dict[int, Feed]:
+    """The streams of a call to the server, by number."""
+    return {source[0]: Feed(session, call, codec, source) for source in sources}
+
+
 def converse(
-    session: ThreadSession, call: Call, kind: int, body: bytes, codec: Codec, sources: Sequence[Source]
+    session: ThreadSession, call: Call, kind: int, body: bytes, feeds: dict[int, Feed]
 ) -> Generator[bytes, None, bytes]:
     """Makes a call with streams: yields the items that come, and returns the body of the result."""
-    feeds = {source[0]: _Feed(session, call, codec, source) for source in sources}
     over = False
     consumed = 0
     try:
@@ -117,9 +128,16 @@ def converse(
                 feed.close()
 
 
-def _next_frame(session: ThreadSession, call: Call, waiter: Waiter, feeds: dict[int, _Feed]) -> Frame:
+def _next_frame(session: ThreadSession, call: Call, waiter: Waiter, feeds: dict[int, Feed]) -> Frame:
     """The next frame of the call; until it is there, items are sent as far as there is credit."""
+    stops, looked = session.stops, time.monotonic()
     while True:
+        session.check_stopped(stops)
+        if session.ended is not None:
+            raise lost_call(session.ended, call.id)
+        if time.monotonic() - looked > LIFE_CHECK:  # A source may be slow, and the server gone meanwhile.
+            looked = time.monotonic()
+            session.look_after()
         ready = [feed for feed in feeds.values() if feed.can_send]
         if not ready:
             return session.next_frame(call.id, waiter, call)

@@ -75,8 +75,11 @@ class ThreadSession:
         self.stopped: list[bool] = []
         #: The last frame that has reached its call: who gives up the lead comes with it again.
         self._delivered: Frame | None = None
-        #: Guards the waiters. Held for moments only.
-        self._state = threading.Lock()
+        #: How often stop() was called.
+        self.stops = 0
+        #: Guards the waiters. Held for moments only; by one thread more than once, since the garbage collector
+        #: may close a stream at any point, and a signal handler may call stop().
+        self._state = threading.RLock()
 
     def complete(self, call_id: int, answer: object, opcode: int, body: bytes, call: Call | None = None) -> bytes:
         """Waits for the answer to a call whose exchange brought something else; the body of its result.
@@ -125,7 +128,11 @@ class ThreadSession:
     def next_frame(self, call_id: int, waiter: Waiter, call: Call | None = None) -> Frame:
         """The next frame of a call that is registered; waits until the thread that receives, or we, have it."""
         deadline = None if call is None else call.deadline
+        stops = self.stops
         while True:
+            # Several frames may have come with one waking.
+            if waiter.frames:
+                return waiter.take()
             # Registered first, then asked for the lead: whoever gives it up now looks for us.
             if self.connection.lead():
                 try:
@@ -138,11 +145,9 @@ class ThreadSession:
                     self.give_up_lead()
             if not waiter.wake.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
                 raise _late(call)
-            if waiter.frames:
-                return waiter.take()
-            if waiter.error is not None:
+            if not waiter.frames and waiter.error is not None:
                 raise waiter.error
-            self._check_stopped()
+            self.check_stopped(stops)
 
     def poll_frame(self, waiter: Waiter) -> Frame | None:
         """The next frame of a call that is registered, if it is there."""
@@ -156,7 +161,7 @@ class ThreadSession:
 
     def _receive(self, call_id: int, frame: Frame | None, call: Call | None) -> Frame:
         """Receives for everybody until a frame of our own is there. Only for the thread that has the lead."""
-        connection = self.connection
+        connection, stops = self.connection, self.stops
         deadline = None if call is None else call.deadline
         while True:
             if frame is not None:
@@ -166,7 +171,7 @@ class ThreadSession:
                 self._deliver(frame)
             if self.ended is not None:
                 raise lost_call(self.ended, call_id)
-            self._check_stopped()
+            self.check_stopped(stops)
             limit = LIFE_CHECK
             if deadline is not None:
                 limit = min(limit, _remaining(deadline))
@@ -179,11 +184,23 @@ class ThreadSession:
             if frame is None and deadline is not None and time.monotonic_ns() >= deadline:
                 raise _late(call)
 
+    def look_after(self) -> None:
+        """Looks whether the server still lives; if not, everybody learns it."""
+        if self.connection.lead():
+            try:
+                if (frame := self.connection.wait(0)) is not None:
+                    self._deliver(frame)
+            except Ended as ended:
+                self.end(ended.end)
+                self.connection.abandon()
+            finally:
+                self.give_up_lead()
+
     def room(self) -> None:
         """Waits until all that was sent has found room."""
-        connection = self.connection
+        connection, stops = self.connection, self.stops
         while connection.is_stalled() and self.ended is None:
-            self._check_stopped()
+            self.check_stopped(stops)
             if connection.lead():
                 try:
                     if (frame := connection.receive() or connection.wait()) is not None:
@@ -233,16 +250,15 @@ class ThreadSession:
         All of them, since a signal may have carried one away before it could say so.
         """
         with self._state:
-            for waiter in self.waiters.values():
-                if not waiter.frames:
-                    waiter.release()
+            for waiter in list(self.waiters.values()):
+                waiter.release()
 
     def end(self, end: End) -> None:
         """The connection is over: everybody learns it."""
         with self._state:
             if self.ended is None:
                 self.ended = end
-            for call_id, waiter in self.waiters.items():
+            for call_id, waiter in list(self.waiters.items()):
                 if waiter.error is None:
                     waiter.error = lost_call(end, call_id)
                     waiter.release()
@@ -254,14 +270,15 @@ class ThreadSession:
 
     def stop(self) -> None:
         """Every wait that is under way ends, and none begins."""
-        self.stopped.append(True)
+        self.stops += 1
         with self._state:
-            for waiter in self.waiters.values():
+            for waiter in list(self.waiters.values()):
                 waiter.release()
         self.connection.interrupt()
 
-    def _check_stopped(self) -> None:
-        if self.stopped:
+    def check_stopped(self, stops: int) -> None:
+        """Raises CallStopped if stop() was called since there were so many of them, resumed or not."""
+        if self.stopped or self.stops != stops:
             raise stopped_call(self.service)
 
     def cancel(self, call_id: int) -> None:

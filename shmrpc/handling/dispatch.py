@@ -351,10 +351,15 @@ class Dispatcher:
 
     async def _gather(self, under: Underway, calls: Sequence[_Prepared]) -> batches.Outcomes:
         """Runs each call of a batch in a task of its own."""
+        places = asyncio.Semaphore(self.engine.load.places)
 
         async def one(prepared: _Prepared) -> Any:
             if isinstance(prepared, Rejected):
                 raise prepared
+            async with places:
+                return await run(prepared)
+
+        async def run(prepared: tuple[Endpoint, Sequence[Any], Mapping[str, Any]]) -> Any:
             endpoint, args, kwargs = prepared
             batch = under.call
             call = Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata)

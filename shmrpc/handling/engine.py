@@ -49,9 +49,19 @@ class Engine:
         self._eager = eager
         #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.
         self.kept: list[Any] = [None]
+        #: All calls that are under way, one-way ones of clients that have gone included.
+        self._under_way: set[Underway] = set()
         #: Endpoints of which the log has said that they held the loop.
         self._held: set[str] = set()
         load.begin = self._begin_waiting
+
+    def cancel_all(self) -> list[asyncio.Task[Any]]:
+        """Cancels what is under way, and lets nothing begin that waits; the tasks that are to end yet."""
+        self.load.close()
+        tasks = [under.task for under in self._under_way if under.task is not None]
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     def close(self) -> None:
         """Begins nothing more."""
@@ -77,6 +87,7 @@ class Engine:
     def suspend(self, under: Underway, task: asyncio.Task[Any]) -> None:
         """The call goes on in a task; its answer is sent when that has ended."""
         under.task = task
+        self._under_way.add(under)
         self.load.started(under)
         if under.call.deadline is not None:
             self.deadlines.add(under, under.call.deadline)
@@ -95,6 +106,7 @@ class Engine:
             self._fail(under, error)
             raise
         finally:
+            self._under_way.discard(under)
             self.load.ended(under)
 
     def _answer(self, under: Underway, result: Any) -> bytes | None:

@@ -36,6 +36,16 @@ class Load:
         """Calls that wait for their turn."""
         return self._waiting
 
+    @property
+    def places(self) -> int:
+        """Handlers that may be suspended for one client."""
+        return min(self._max_in_flight, self._max_per_connection)
+
+    def close(self) -> None:
+        """Nothing that waits begins any more."""
+        self._waiting = 0
+        self._line.clear()
+
     def is_full(self, caller: Caller) -> bool:
         """Whether a call of this caller's has to wait."""
         return self.in_flight >= self._max_in_flight or len(caller.calls) >= self._max_per_connection

@@ -216,6 +216,9 @@ class Supervisor:
                     each.outdated = False
                 return
             new.is_successor = False
+            if old not in self._workers:
+                new.drain()  # It has died while this one started, and another one took its place.
+                continue
             old.drain()
             logger.info("worker %d takes the place of worker %d", new.pid, old.pid)
 

@@ -303,8 +303,13 @@ impl Channel {
         Ok(Some(self.frame(py, header, answer)?.into_any()))
     }
 
-    /// The last frame that came from a blocking channel and was nobody's plain answer, or None.
+    /// The last frame that came from a blocking channel and was nobody's plain answer, or None; None too for
+    /// a thread that has not the lead.
     fn last(&self, py: Python<'_>) -> Option<Py<PyTuple>> {
+        // Relaxed: only its own number is of interest to a thread.
+        if self.leader.load(Ordering::Relaxed) != thread_number() {
+            return None;
+        }
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().map(|frame| frame.clone_ref(py))
     }

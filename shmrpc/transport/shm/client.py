@@ -153,6 +153,7 @@ class LoopConnection:
             waiter = self._loop.create_future()
             self._room.append(waiter)
             self.listen()
+            self._wake_senders()  # It may have found room in this moment.
             await waiter
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:

@@ -153,8 +153,9 @@ class Session:
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         pending = self.pending
         pending[call_id] = future
-        if call is not None and call.deadline is not None:
-            self.watch(call)
+        timed = call is not None and call.deadline is not None
+        if timed:
+            self.watch(call)  # type: ignore[arg-type]
         try:
             if frame is not None:
                 self._on_frame(*frame)
@@ -168,8 +169,8 @@ class Session:
             raise
         finally:
             del pending[call_id]
-            if call is not None and call.deadline is not None:
-                self.unwatch(call)
+            if timed:
+                self.unwatch(call)  # type: ignore[arg-type]
             if self.leaving:
                 self.close_if_idle()
         # A call that was cancelled does not come here, and we go on listening: its late answer is to be

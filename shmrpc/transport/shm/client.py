@@ -189,12 +189,13 @@ class LoopConnection:
 
     def _drain(self) -> None:
         """Takes what is there, up to a bound."""
-        receive, left = self._channel.receive, TURN
+        receive, on_frame, left = self._channel.receive, self._on_frame, TURN
+        stream = self._run[0]
         frame: Frame | None
         while self._open and left > 0 and (frame := receive()) is not None:
-            self._on_frame(*frame)
+            on_frame(*frame)
             left -= 1
-            if frame[0] == frames.ITEM and frame[1] == self._run[0]:
+            if stream and frame[0] == frames.ITEM and frame[1] == stream:
                 left -= self._take_run()
 
     def _on_control(self) -> None:
@@ -250,7 +251,11 @@ class LoopConnection:
         fork.check_process(self.service, self._made_by)
 
     def check_loop(self) -> None:
-        """Raises LocalProtocolError unless the running loop is the one of the connection."""
-        self.check_process()
-        if asyncio.get_running_loop() is not self._loop:
+        """Raises LocalProtocolError unless the running loop is the one of the connection, and in a forked child."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # There is none; in a forked child nobody's loop counts.
+            self.check_process()
+            raise
+        if running is not self._loop:
             raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")

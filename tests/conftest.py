@@ -11,7 +11,7 @@ import uvloop
 
 import shmrpc
 from tests.services import service
-from tests.support import ServerProcess, ours_in_shm
+from tests.support import ServerProcess, eventually, ours_in_shm
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -25,7 +25,8 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     before = ours_in_shm()
     yield tmp_path / "shmrpc"
-    assert set(ours_in_shm()) <= set(before)
+    # Names live for the moments of a handshake, also those of another run on the same machine. A leak stays.
+    assert eventually(lambda: set(ours_in_shm()) <= set(before))
 
 
 @pytest.fixture

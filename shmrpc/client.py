@@ -19,12 +19,12 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
-from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
+from shmrpc.call import Call, inheriting, nearest_deadline
+from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient
 from shmrpc.calling.batch import Batch, chunks
 from shmrpc.calling.feeding import Feeding
-from shmrpc.calling.groups import EndpointGroup
 from shmrpc.calling.link import Link
 from shmrpc.calling.requests import (
     Source,
@@ -32,12 +32,9 @@ from shmrpc.calling.requests import (
     decoder_of,
     encode_call,
     find_endpoint,
-    find_name,
-    is_group,
     names_and_kinds,
     not_begun,
     outcomes_decoder,
-    result_of,
     swallowed,
     take_sources,
     undecodable,
@@ -62,13 +59,8 @@ _B = TypeVar("_B")
 
 Decode = Callable[[bytes], Any]
 
-#: Clients with another timeout that are kept for the next time it is asked for.
-_MAX_VIEWS: Final = 64
-#: Frames of a map() that are under way at a time: one is run while the next is on its way.
-_CHUNKS_UNDER_WAY: Final = 3
 
-
-class Client:
+class Client(BaseClient):
     """A connection to a service, for the tasks of one event loop; made by :func:`connect`.
 
     ``await client.add(1, 2)`` calls the endpoint ``add``, ``async for tick in client.ticks()`` reads the
@@ -77,13 +69,10 @@ class Client:
     typed.
     """
 
+    _link: Link
+
     def __init__(self, link: Link, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
-        self._link = link
-        self._codec = codec
-        self._options = options
-        #: Types of the results, by endpoint; of the service that connect() was given.
-        self._kinds = kinds
-        self._views: dict[float, Self] = {}
+        super().__init__(link, codec, options, kinds)
         link.clients.add(self)
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -117,51 +106,10 @@ class Client:
         """
         await self._link.ready(timeout=timeout)
 
-    def with_options(
-        self,
-        *,
-        timeout: float | None = None,
-        metadata: Mapping[str, str | bytes] | None = None,
-        reply_metadata: Metadata | None = None,
-    ) -> Self:
-        """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
-
-        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any. ``metadata`` travels
-        with each call to the handler, added to what this client has. ``reply_metadata``: a dict of yours that
-        gets what handlers send back. What is not given stays as it is.
-        """
-        if metadata is None and reply_metadata is None and timeout is not None:
-            view = self._views.get(timeout)
-            if view is not None:
-                return view
-            if len(self._views) >= _MAX_VIEWS:
-                self._views.clear()
-        options = self._options.changed(timeout, metadata, reply_metadata)
-        view = type(self)(self._link, self._codec, options, self._kinds)
-        if metadata is None and reply_metadata is None and timeout is not None:
-            self._views[timeout] = view
-        return view
-
     def __repr__(self) -> str:
         link = self._link
         state = "closed" if link.ended else "connected" if link.current() else "not connected"
         return f"<shmrpc.Client of {link.service!r}, {state}>"
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(name.partition(".")[0] for name in self._link.numbers)]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        member = self._member(name)
-        self.__dict__[name] = member  # The next time it is found without us.
-        return member
-
-    def _member(self, name: str) -> Any:
-        """The endpoint or the group of this name."""
-        if is_group(name, self._link.numbers):
-            return EndpointGroup(self, name)
-        return self._bind(name, self._kinds.get(name, Any))
 
     def unbind(self) -> None:
         """What was bound to a session is of no use any more. For the link."""
@@ -212,13 +160,7 @@ class Client:
         EndpointNotFound, EncodeError, FrameTooLarge, DeadlineExceeded or Overloaded, of this call alone;
         ConnectionLost if the server is gone, and RemoteProtocolError if it broke the rules.
         """
-        calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
-        call = calls.get(endpoint)
-        if call is None:
-            name = self._name_of(endpoint)
-            kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
-            call = calls[endpoint] = self._bind(name, kind)
-        return call(*args, **kwargs)
+        return self._bound(endpoint)(*args, **kwargs)
 
     @overload
     async def notify(self, endpoint: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
@@ -308,13 +250,12 @@ class Client:
         return self._map(endpoint, iterables, chunk)
 
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[Any, None]:
-        name = self._name_of(endpoint)
-        kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
+        name, kind = self._name_and_kind(endpoint)
         under_way: list[asyncio.Task[tuple[list[Any], dict[int, frames.Failure]]]] = []
         source = chunks(iterables, chunk)
         try:
             while True:
-                while len(under_way) < _CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
+                while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
                     under_way.append(asyncio.ensure_future(self.send_batch(name, calls, kind)))
                 if not under_way:
                     return
@@ -387,9 +328,6 @@ class Client:
         async with AsyncExitStack() as stack:
             await enter_all(stack, self._options.interceptors, call)
             yield
-
-    def _name_of(self, endpoint: Any) -> str:
-        return find_name(endpoint, self._link.numbers)
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
@@ -485,16 +423,6 @@ class Client:
         call.__name__ = call.__qualname__ = name
         return call
 
-    def _new_call(self, name: str) -> Call:
-        """A call with what this client's options say."""
-        options = self._options
-        deadline = None if options.timeout is None else time.monotonic_ns() + int(options.timeout * 1e9)
-        session = self._link.session
-        if session is None:
-            raise self._link.not_connected()
-        metadata = dict(options.metadata) if options.metadata else None
-        return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)
-
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         """The long way of a call: with streams to the server, interceptors, metadata, a connection to wait for."""
         call = self._new_call(name)
@@ -507,10 +435,10 @@ class Client:
     async def _perform(self, call: Call, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         while True:
             session = await self._link.ready(call.deadline)
-            positional, keywords, sources = self._start(session, call, args, kwargs)
+            number, positional, keywords, sources = self._start(session, call, args, kwargs)
             feeding = Feeding(session, call, self._codec, sources)
             try:
-                answer = self._send(session, call, positional, keywords)
+                answer = self._send(session, number, call, positional, keywords)
                 if type(answer) is not bytes:
                     async with feeding:
                         try:
@@ -528,21 +456,20 @@ class Client:
 
     def _start(
         self, session: Session, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any], list[Source]]:
-        """Puts a call on a session; its arguments, and the streams among them."""
+    ) -> tuple[int, Sequence[Any], Mapping[str, Any], list[Source]]:
+        """Puts a call on a session: the number of its endpoint, its arguments, and the streams among them."""
         call._party, call.id = session, session.next_id()
-        shape = session.shapes.get(find_endpoint(session.service, call.endpoint, session.numbers))
-        return (
-            (args, kwargs, []) if shape is None else take_sources(call.endpoint, shape, args, kwargs, from_async=True)
-        )
-
-    def _send(self, session: Session, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         number = find_endpoint(session.service, call.endpoint, session.numbers)
+        shape = session.shapes.get(number)
+        if shape is None:
+            return number, args, kwargs, []
+        return number, *take_sources(call.endpoint, shape, args, kwargs, from_async=True)
+
+    def _send(self, session: Session, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
             with_header = self._options.wants_reply_metadata
             kind, body = encode_call(self._codec, number, call, args, kwargs, with_header=with_header)
-            shape = session.shapes.get(number)
-            if shape is not None:
+            if number in session.shapes:  # What comes first is no answer.
                 session.send(kind, call.id, body)
                 return None
             return session.exchange(kind, call.id, body)
@@ -558,14 +485,14 @@ class Client:
             while True:
                 session = await self._link.ready(call.deadline)
                 session.connection.check_loop()
-                positional, keywords, sources = self._start(session, call, args, kwargs)
+                number, positional, keywords, sources = self._start(session, call, args, kwargs)
                 feeding = Feeding(session, call, self._codec, sources)
                 receiving = Receiving(session, call)
                 incoming = receiving.incoming
                 pull = functools.partial(session.connection.pull, call.id, incoming.feed)
                 session.begin_stream(call, receiving)
                 try:
-                    self._send(session, call, positional, keywords)
+                    self._send(session, number, call, positional, keywords)
                     async with feeding:
                         session.connection.listen()
                         try:

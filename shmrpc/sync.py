@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
-import time
 from collections import deque
 from collections.abc import (
     AsyncIterable,
@@ -19,39 +17,34 @@ from collections.abc import (
 )
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar, overload
 
-from shmrpc.call import Call, Metadata, inheriting, nearest_deadline
+from shmrpc.call import Call, inheriting, nearest_deadline
+from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient
 from shmrpc.calling.batch import SyncBatch, chunks
-from shmrpc.calling.groups import EndpointGroup
 from shmrpc.calling.requests import (
     body_of,
     check_one_way,
     decoder_of,
     encode_call,
-    ended_call,
     find_endpoint,
-    find_name,
-    is_group,
     names_and_kinds,
-    not_begun,
     outcomes_decoder,
-    result_of,
     swallowed,
     take_sources,
     undecodable,
 )
 from shmrpc.calling.sync_streams import Feed, converse, feeds_of
+from shmrpc.calling.thread_link import ThreadLink, is_over
 from shmrpc.calling.threads import ThreadSession, stopped_call
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
+from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.interceptors import SyncInterceptor, enter_all_plain
 from shmrpc.introspection.describe import Description
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
+from shmrpc.protocol.codec import UNREADABLE, CodecName, get_codec
 from shmrpc.protocol.frames import Header, opcode
 from shmrpc.service import Service
-from shmrpc.transport.shm import blocking as shm
 from shmrpc.transport.shm.handshake import Settings
 
 __all__ = ["Client", "connect"]
@@ -63,103 +56,8 @@ _B = TypeVar("_B")
 
 Decode = Callable[[bytes], Any]
 
-_MAX_VIEWS: Final = 64
-_CHUNKS_UNDER_WAY: Final = 3
 
-
-class _Link:
-    """The present session of a client; with ``reconnect`` a new one after each that ends."""
-
-    def __init__(self, service: str, settings: Settings, timeout: float, *, reconnect: bool) -> None:
-        self.service = service
-        self.reconnect = reconnect
-        self.session: ThreadSession | None = None
-        self.ended: ConnectionLost | None = None
-        self.numbers: dict[str, int] = {}
-        self.stopped: list[bool] = []
-        self._settings = settings
-        self._timeout = timeout
-        #: Sessions whose server goes, and which may have calls under way yet.
-        self._leaving: list[ThreadSession] = []
-        #: Held while a thread connects.
-        self._connecting = threading.Lock()
-
-    def not_connected(self) -> LocalProtocolError:
-        """The error for a call before there was a connection."""
-        return LocalProtocolError(f"not connected: use `with shmrpc.sync.connect({self.service!r}) as client`")
-
-    def open(self) -> None:
-        """The first connection."""
-        if self.session is not None or self.ended is not None:
-            raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
-        self._connect(self._timeout)
-
-    def _connect(self, timeout: float) -> ThreadSession:
-        session = ThreadSession(shm.connect(self.service, timeout, self._settings))
-        session.stopped = self.stopped
-        self.numbers = session.numbers
-        self.session = session
-        return session
-
-    def ready(self, deadline: int | None = None, timeout: float | None = None) -> ThreadSession:
-        """The present session; with ``reconnect`` a new one if that has ended."""
-        session = self._usable()
-        if session is not None:
-            return session
-        end = time.monotonic() + (self._timeout if timeout is None else timeout)
-        if deadline is not None:
-            end = min(end, deadline / 1e9)
-        if not self._connecting.acquire(timeout=max(0.0, end - time.monotonic())):
-            raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
-        try:
-            session = self._usable()
-            if session is not None:
-                return session
-            if self.session is not None:
-                self._leaving.append(self.session)
-            self._leaving = [left for left in self._leaving if not _is_over(left)]
-            return self._connect(max(0.0, end - time.monotonic()))
-        finally:
-            self._connecting.release()
-
-    def _usable(self) -> ThreadSession | None:
-        """The present session, if calls can be sent on it; raises why there will be none."""
-        session = self.session
-        if self.ended is not None:
-            raise ended_call(self.ended)
-        if session is None:
-            raise self.not_connected()
-        if session.ended is not None and not self.reconnect:
-            raise ended_call(session.ended.error)
-        if session.ended is not None or (self.reconnect and session.connection.draining):
-            return None
-        return session
-
-    def may_retry(self, session: ThreadSession, error: BaseException) -> bool:
-        """Whether a call that failed so on this session is to be sent again, on the next one."""
-        if not (self.reconnect and not_begun(error)):
-            return False
-        if isinstance(error, ServiceUnavailable):  # It takes no more calls.
-            session.connection.draining = True
-        return True
-
-    def close(self) -> None:
-        """Closes all connections."""
-        if self.session is None:
-            return
-        self.ended = error = ConnectionLost(f"this client of {self.service!r} was closed")
-        for session in (self.session, *self._leaving):
-            session.close(error)
-
-
-def _is_over(session: ThreadSession) -> bool:
-    if session.connection.is_over():
-        session.close(ConnectionLost(f"the server of {session.service!r} is gone"))
-        return True
-    return False
-
-
-class Client:
+class Client(BaseClient):
     """A connection to a service, for any number of threads; made by :func:`connect`.
 
     ``client.add(1, 2)`` calls the endpoint ``add``, ``for tick in client.ticks()`` reads the stream of an
@@ -167,13 +65,7 @@ class Client:
     endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
     """
 
-    def __init__(self, link: _Link, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
-        self._link = link
-        self._codec = codec
-        self._options = options
-        #: Types of the results, by endpoint; of the service that connect() was given.
-        self._kinds = kinds
-        self._views: dict[float, Self] = {}
+    _link: ThreadLink
 
     def __enter__(self) -> Self:
         """Connects, waiting for a server as long as :func:`connect` was told.
@@ -213,49 +105,14 @@ class Client:
         ended the connection if there will be none.
         """
         session = self._link.session
-        if session is not None and session.ended is None and session.connection.is_over():
-            _is_over(session)
+        if session is not None and session.ended is None:
+            is_over(session)
         self._link.ready(timeout=timeout)
-
-    def with_options(
-        self,
-        *,
-        timeout: float | None = None,
-        metadata: Mapping[str, str | bytes] | None = None,
-        reply_metadata: Metadata | None = None,
-    ) -> Self:
-        """The same client with other options for the calls made through it; see :meth:`shmrpc.Client.with_options`."""
-        plain = metadata is None and reply_metadata is None and timeout is not None
-        if plain and (view := self._views.get(timeout)) is not None:  # type: ignore[arg-type]
-            return view
-        options = self._options.changed(timeout, metadata, reply_metadata)
-        view = type(self)(self._link, self._codec, options, self._kinds)
-        if plain:
-            if len(self._views) >= _MAX_VIEWS:
-                self._views.clear()
-            self._views[timeout] = view  # type: ignore[index]
-        return view
 
     def __repr__(self) -> str:
         link = self._link
         state = "closed" if link.ended else "connected" if link.session and not link.session.ended else "not connected"
         return f"<shmrpc.sync.Client of {link.service!r}, {state}>"
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(name.partition(".")[0] for name in self._link.numbers)]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        member = self._member(name)
-        self.__dict__[name] = member  # The next time it is found without us.
-        return member
-
-    def _member(self, name: str) -> Any:
-        """The endpoint or the group of this name."""
-        if is_group(name, self._link.numbers):
-            return EndpointGroup(self, name)
-        return self._bind(name, decoder_of(self._codec, self._kinds.get(name, Any)))
 
     @overload
     def call(self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
@@ -295,13 +152,7 @@ class Client:
         For an endpoint that streams it gives a generator. Raises what :meth:`shmrpc.Client.call` raises, and
         CallStopped.
         """
-        calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
-        call = calls.get(endpoint)
-        if call is None:
-            name = find_name(endpoint, self._link.numbers)
-            kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
-            call = calls[endpoint] = self._bind(name, decoder_of(self._codec, kind))
-        return call(*args, **kwargs)
+        return self._bound(endpoint)(*args, **kwargs)
 
     @overload
     def notify(self, endpoint: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
@@ -309,7 +160,7 @@ class Client:
     def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
     def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
         """Calls an endpoint one way; see :meth:`shmrpc.Client.notify`."""
-        call = self._new_call(find_name(endpoint, self._link.numbers))
+        call = self._new_call(self._name_of(endpoint))
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
             session = self._link.ready(call.deadline)
@@ -373,8 +224,7 @@ class Client:
     def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]: ...
     def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]:
         """Calls an endpoint with the items of each iterable, many calls in a frame; see :meth:`shmrpc.Client.map`."""
-        name = find_name(endpoint, self._link.numbers)
-        kind = self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
+        name, kind = self._name_and_kind(endpoint)
         return self._map(name, iterables, chunk, outcomes_decoder(self._codec, kind))
 
     def _map(self, name: str, iterables: Sequence[Any], chunk: int, decode: Decode) -> Generator[Any, None, None]:
@@ -389,7 +239,7 @@ class Client:
         under_way: deque[_Asked] = deque()
         try:
             while True:
-                while len(under_way) < _CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
+                while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
                     under_way.append(self._ask_for(call, _chunk_of(call.endpoint, header, calls)))
                 if not under_way:
                     return
@@ -438,7 +288,7 @@ class Client:
             session = self._link.ready(call.deadline)
             try:
                 kind, body = request(session)
-                answering = _ask(session, kind, self._codec.encode(body), call)
+                answering = _asking(session, kind, self._codec.encode(body), call)
                 next(answering)
             except Exception as error:
                 unsent = session.unsent(call.endpoint, error)
@@ -460,16 +310,13 @@ class Client:
                     raise unsent from None
             asked = self._ask_for(call, asked.request)
 
-    def _name_of(self, endpoint: Any) -> str:
-        return find_name(endpoint, self._link.numbers)
-
-    def _bind(self, name: str, decode: Decode) -> Callable[..., Any]:
+    def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
         link, options = self._link, self._options
         session = link.session
         if session is None:
             raise link.not_connected()
-        number = find_endpoint(session.service, name, session.numbers)
+        number, decode = find_endpoint(session.service, name, session.numbers), decoder_of(self._codec, kind)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
             return functools.partial(self._stream, name, decode)
@@ -486,13 +333,13 @@ class Client:
                 return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
             try:
-                kind, body = (keyword, encode((args, kwargs))) if kwargs else (plain, encode(args))
+                request, body = (keyword, encode((args, kwargs))) if kwargs else (plain, encode(args))
             except Exception as error:
                 raise bound.unsent(name, error) from None
             try:
-                answer: Any = exchange(kind, call_id, body)
+                answer: Any = exchange(request, call_id, body)
                 if type(answer) is not bytes:
-                    answer = complete(call_id, answer, kind, body)
+                    answer = complete(call_id, answer, request, body)
             except BaseException as error:
                 bound.give_up_lead()
                 unsent = bound.unsent(name, error)
@@ -510,15 +357,9 @@ class Client:
         return call
 
     def _new_call(self, name: str) -> Call:
-        """A call with what this client's options say."""
-        options, session = self._options, self._link.session
         if self._link.stopped:
             raise stopped_call(self._link.service)
-        if session is None:
-            raise self._link.not_connected()
-        deadline = None if options.timeout is None else time.monotonic_ns() + int(options.timeout * 1e9)
-        metadata = dict(options.metadata) if options.metadata else None
-        return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)
+        return super()._new_call(name)
 
     def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         """The long way of a call: under a deadline, with streams to the server, interceptors, metadata."""
@@ -635,7 +476,7 @@ def _last(items: Generator[Any, None, bytes]) -> bytes:
             return stop.value  # type: ignore[no-any-return]
 
 
-def _ask(session: ThreadSession, kind: int, body: bytes, call: Call) -> Generator[None, None, bytes]:
+def _asking(session: ThreadSession, kind: int, body: bytes, call: Call) -> Generator[None, None, bytes]:
     """Sends a request, and after one step waits for its answer: several may be under way."""
     call_id = session.next_id()
     with session.waiting(call_id) as waiter:
@@ -665,6 +506,6 @@ def connect(
     """
     check_options(max_frame=max_frame, spin=spin, timeout=timeout)
     name, kinds = names_and_kinds(service)
-    link = _Link(name, Settings(max_frame, spin, blocking=True), timeout, reconnect=reconnect)
+    link = ThreadLink(name, Settings(max_frame, spin, blocking=True), timeout, reconnect=reconnect)
     options = Options(check_timeout(call_timeout), interceptors=tuple(interceptors))
     return Client(link, get_codec(codec), options, kinds)

@@ -112,9 +112,8 @@ class Link:
             if not done:
                 raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
 
-    def _on_go_away(self) -> None:
-        session = self.session
-        if self.reconnect and session is not None and session.draining:
+    def _on_go_away(self, session: Session) -> None:
+        if self.reconnect and session is self.session:
             self._leaving.add(session)
             self._reconnect()
             session.leave()

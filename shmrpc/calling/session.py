@@ -121,7 +121,7 @@ class Session:
     """A connection and its calls. It is what :class:`shmrpc.call.Party` describes."""
 
     def __init__(
-        self, connection: Connection, on_end: Callable[[Session], None], on_go_away: Callable[[], None]
+        self, connection: Connection, on_end: Callable[[Session], None], on_go_away: Callable[[Session], None]
     ) -> None:
         self.connection = connection
         self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
@@ -133,15 +133,12 @@ class Session:
         #: Streams to the server, by call id and number.
         self.outgoing: dict[tuple[int, int], tuple[Outgoing, Callable[[], object]]] = {}
         self.ended: ShmrpcError | None = None
-        #: The server takes no new calls.
-        self.draining = False
         #: There is another session for new calls.
         self.leaving = False
         self._on_end = on_end
-        self._on_go_away = on_go_away
         self._deadlines: Deadlines[int] = Deadlines(self._expire)
         self._names: dict[int, str] = {}
-        connection.start(self.pending, self._on_frame, self._on_lost, self._go_away)
+        connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
 
     async def wait(self, call_id: int, frame: Frame | None, call: Call | None = None) -> bytes:
         """Lets the loop go on until the answer is there; the body of its result.
@@ -254,10 +251,6 @@ class Session:
                     outgoing.grant(size)
         else:
             raise RemoteProtocolError(f"it sent opcode {opcode:#x}, which no server sends")
-
-    def _go_away(self) -> None:
-        self.draining = True
-        self._on_go_away()
 
     def leave(self) -> None:
         """New calls go elsewhere: the connection stays for those under way alone."""

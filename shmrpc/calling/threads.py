@@ -178,39 +178,35 @@ class ThreadSession:
             try:
                 frame = connection.receive() or connection.wait(limit)
             except Ended as ended:
-                self.end(ended.end)
-                connection.abandon()
+                self._over(ended)
                 raise lost_call(ended.end, call_id) from None
             if frame is None and deadline is not None and time.monotonic_ns() >= deadline:
                 raise _late(call)
 
-    def look_after(self) -> None:
-        """Looks whether the server still lives; if not, everybody learns it."""
-        if self.connection.lead():
-            try:
-                if (frame := self.connection.wait(0)) is not None:
-                    self._deliver(frame)
-            except Ended as ended:
-                self.end(ended.end)
-                self.connection.abandon()
-            finally:
-                self.give_up_lead()
+    def look_after(self, limit: float = 0) -> bool:
+        """Receives for the others once, waiting up to ``limit`` seconds. False if another thread does."""
+        if not self.connection.lead():
+            return False
+        try:
+            if (frame := self.connection.receive() or self.connection.wait(limit)) is not None:
+                self._deliver(frame)
+        except Ended as ended:
+            self._over(ended)
+        finally:
+            self.give_up_lead()
+        return True
+
+    def _over(self, ended: Ended) -> None:
+        """The server has ended the connection."""
+        self.end(ended.end)
+        self.connection.abandon()
 
     def room(self) -> None:
         """Waits until all that was sent has found room."""
-        connection, stops = self.connection, self.stops
-        while connection.is_stalled() and self.ended is None:
+        stops = self.stops
+        while self.connection.is_stalled() and self.ended is None:
             self.check_stopped(stops)
-            if connection.lead():
-                try:
-                    if (frame := connection.receive() or connection.wait()) is not None:
-                        self._deliver(frame)
-                except Ended as ended:
-                    self.end(ended.end)
-                    connection.abandon()
-                finally:
-                    self.give_up_lead()
-            else:
+            if not self.look_after(LIFE_CHECK):
                 time.sleep(0.001)
         if self.ended is not None:
             raise ended_call(self.ended.error)

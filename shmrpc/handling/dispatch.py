@@ -84,8 +84,7 @@ class Dispatcher:
         positional = signature.positional_decoder(codec)
         keywords = signature.keyword_decoder(codec)
         deadline = signature.deadline_decoder(codec)
-        plain = endpoint.run_in == "loop" and not signature.streams and not signature.inputs
-        if plain and not self.engine.interceptors:
+        if self._is_plain(endpoint):
             make = self._coroutine if endpoint.is_coroutine else self._function
             table |= {
                 opcode(frames.CALL, number): make(endpoint, endpoint.function, positional),
@@ -101,6 +100,10 @@ class Dispatcher:
                 opcode(frames.CALL_DEADLINE, number): self._general(endpoint, _reader_deadline(deadline)),
             }
         return table
+
+    def _is_plain(self, endpoint: Endpoint) -> bool:
+        """Whether there is nothing to a call of this endpoint but arguments and a result."""
+        return endpoint.run_in == "loop" and not _has_streams(endpoint) and not self.engine.interceptors
 
     def _function(
         self, endpoint: Endpoint, call: Callable[..., Any], decode: Callable[[bytes], Sequence[Any]]
@@ -118,9 +121,17 @@ class Dispatcher:
         return run
 
     def _coroutine(
-        self, endpoint: Endpoint, call: Callable[..., Any], decode: Callable[[bytes], Sequence[Any]]
+        self,
+        endpoint: Endpoint,
+        call: Callable[..., Any],
+        decode: Callable[[bytes], Sequence[Any]],
+        *,
+        timed: bool = False,
     ) -> RunRequest:
-        """The short way of an ``async def``, which often ends without suspending."""
+        """The short way of an ``async def``, which often ends without suspending.
+
+        ``timed``: what is decoded has a deadline before the arguments.
+        """
         engine, name = self.engine, endpoint.name
         encode, kept, start, running, load = engine.codec.encode, engine.kept, engine.start, engine.running, engine.load
 
@@ -128,8 +139,12 @@ class Dispatcher:
             if load.is_full(caller):
                 load.wait(caller, call_id, run, body)
                 return None
-            running.frame = underway = Call(caller, name, call_id)
-            result = start(call(*decode(body)), underway)
+            args, deadline = decode(body), None
+            if timed:
+                deadline, *args = args
+                _begin_in_time(name, deadline)
+            running.frame = underway = Call(caller, name, call_id, deadline)
+            result = start(call(*args), underway)
             if type(result) is Suspended:
                 engine.suspend(Underway(caller, underway), result.task)
                 return None
@@ -144,13 +159,13 @@ class Dispatcher:
     def _with_deadline(self, endpoint: Endpoint, decode: Callable[[bytes], Sequence[Any]]) -> RunRequest:
         """The short way of a call with a deadline and positional arguments."""
         if endpoint.is_coroutine:
-            return self._coroutine_with_deadline(endpoint, decode)
+            return self._coroutine(endpoint, endpoint.function, decode, timed=True)
         name, function, clock = endpoint.name, endpoint.function, time.monotonic_ns
         encode, kept = self.engine.codec.encode, self.engine.kept
 
         def run(body: bytes, caller: Caller, call_id: int) -> bytes:
             arguments = decode(body)
-            if clock() >= arguments[0]:
+            if clock() >= arguments[0]:  # _begin_in_time() without the price of calling it.
                 raise expired(name)
             if not inheriting:
                 inheriting.append(True)
@@ -163,33 +178,6 @@ class Dispatcher:
                 result = function(arguments[1])
             else:
                 result = function(*arguments[1:])
-            kept[0] = result
-            try:
-                return encode(result)
-            except Exception as error:
-                raise unencodable(name, result, error) from None
-
-        return run
-
-    def _coroutine_with_deadline(self, endpoint: Endpoint, decode: Callable[[bytes], Sequence[Any]]) -> RunRequest:
-        """The same for an ``async def``."""
-        engine, name, function, clock = self.engine, endpoint.name, endpoint.function, time.monotonic_ns
-        encode, kept, start, running, load = engine.codec.encode, engine.kept, engine.start, engine.running, engine.load
-
-        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
-            if load.is_full(caller):
-                load.wait(caller, call_id, run, body)
-                return None
-            deadline, *args = decode(body)
-            if clock() >= deadline:
-                raise expired(name)
-            if not inheriting:
-                inheriting.append(True)
-            running.frame = underway = Call(caller, name, call_id, deadline)
-            result = start(function(*args), underway)
-            if type(result) is Suspended:
-                engine.suspend(Underway(caller, underway), result.task)
-                return None
             kept[0] = result
             try:
                 return encode(result)
@@ -221,10 +209,7 @@ class Dispatcher:
     def _underway(self, name: str, caller: Caller, call_id: int, header: Header) -> Underway:
         """The call that a header describes; the rejection if its time is over."""
         if header.deadline is not None:
-            if time.monotonic_ns() >= header.deadline:
-                raise expired(name)
-            if not inheriting:
-                inheriting.append(True)
+            _begin_in_time(name, header.deadline)
         if header.metadata:
             try:
                 check_metadata(header.metadata)
@@ -293,15 +278,10 @@ class Dispatcher:
     def _batch(self, endpoint: Endpoint) -> RunRequest:
         """Many calls of one endpoint in one frame."""
         read = batches.reader(endpoint.signature, self.engine.codec)
-        plain = (
-            endpoint.run_in == "loop"
-            and not endpoint.is_coroutine
-            and not _has_streams(endpoint)
-            and not self.engine.interceptors
-        )
+        inline = self._is_plain(endpoint) and not endpoint.is_coroutine
 
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
-            if plain:
+            if inline:
                 return batches.call_each(endpoint.function, calls)
             return self._gather(under, [_prepared(endpoint, call, {}) for call in calls])
 
@@ -393,6 +373,14 @@ def _prepared(endpoint: Endpoint, args: Any, kwargs: Mapping[str, Any]) -> _Prep
     if isinstance(args, Rejected):
         return args
     return endpoint, args, kwargs
+
+
+def _begin_in_time(name: str, deadline: int) -> None:
+    """Rejects a call whose time is over. From the first with a deadline on, calls made here look for one to inherit."""
+    if time.monotonic_ns() >= deadline:
+        raise expired(name)
+    if not inheriting:
+        inheriting.append(True)
 
 
 def _has_streams(endpoint: Endpoint) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.call import Call, running_here
 from shmrpc.deadlines import Deadlines
+from shmrpc.errors import RemoteProtocolError
 from shmrpc.handling.caller import Caller, RunRequest, Underway
 from shmrpc.handling.eager import Eager, Suspended
 from shmrpc.handling.executors import Executors
@@ -19,6 +20,7 @@ from shmrpc.interceptors import Interceptor
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec
 from shmrpc.protocol.frames import Rejected
+from shmrpc.streams import Incoming
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -229,24 +231,28 @@ class Engine:
     def _misplaced(self, body: bytes, caller: Caller, call_id: int) -> None:
         caller.peer.fault("it sent part of a stream to where none is")
 
-    def _item(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
+    def _input(self, number: int, caller: Caller, call_id: int) -> Incoming | None:
+        """A stream from the caller; None if its call has ended or never began, which the client cannot know yet."""
         under = caller.calls.get(call_id)
-        # A stream to a call that has ended, or never began, is not a fault: its end is on the way to the client.
-        if under is not None and number <= len(under.inputs):
+        return under.inputs[number - 1] if under is not None and number <= len(under.inputs) else None
+
+    def _item(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
+        incoming = self._input(number, caller, call_id)
+        if incoming is not None:
             try:
-                under.inputs[number - 1].feed((0, body))
-            except Exception as error:
+                incoming.feed((0, body))
+            except RemoteProtocolError as error:
                 caller.peer.fault(str(error))
 
     def _end(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
-        under = caller.calls.get(call_id)
-        if under is not None and number <= len(under.inputs):
-            under.inputs[number - 1].finish()
+        incoming = self._input(number, caller, call_id)
+        if incoming is not None:
+            incoming.finish()
 
     def _abort(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
-        under = caller.calls.get(call_id)
-        if under is not None and number <= len(under.inputs):
-            under.inputs[number - 1].finish(frames.decode_failure(body))
+        incoming = self._input(number, caller, call_id)
+        if incoming is not None:
+            incoming.finish(frames.decode_failure(body))
 
 
 def expired(endpoint: str) -> Rejected:

@@ -43,8 +43,10 @@ class Load:
 
     def close(self) -> None:
         """Nothing that waits begins any more."""
-        self._waiting = 0
+        for caller in self._line:
+            caller.waiting.clear()
         self._line.clear()
+        self._waiting = 0
 
     def is_full(self, caller: Caller) -> bool:
         """Whether a call of this caller's has to wait."""

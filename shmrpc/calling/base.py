@@ -1,0 +1,122 @@
+"""What the clients of loops and of threads have in common: options, members, and what a call begins with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, Self
+
+from shmrpc.call import Call, Metadata, Party, nearest_deadline
+from shmrpc.calling.groups import EndpointGroup
+from shmrpc.calling.requests import find_name, is_group, result_of
+from shmrpc.errors import LocalProtocolError
+from shmrpc.options import Options
+from shmrpc.protocol.codec import Codec
+
+#: Frames of a map() that are under way at a time: one is run while the next is on its way.
+CHUNKS_UNDER_WAY: Final = 3
+#: Clients with another timeout that are kept for the next time it is asked for.
+_MAX_VIEWS: Final = 64
+
+
+class _Link(Protocol):
+    """A client's way to its service, as far as it is the same for all."""
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The endpoints of the present session, or the last one."""
+        ...
+
+    @property
+    def session(self) -> Party | None:
+        """The present session, or the last one."""
+        ...
+
+    def not_connected(self) -> LocalProtocolError:
+        """The error for a call before there was a connection."""
+        ...
+
+
+class BaseClient:
+    """A client whose endpoints are its attributes."""
+
+    def __init__(self, link: Any, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
+        self._link: _Link = link
+        self._codec = codec
+        self._options = options
+        #: Types of the results, by endpoint; of the service that connect() was given.
+        self._kinds = kinds
+        self._views: dict[float, Self] = {}
+
+    def with_options(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: Mapping[str, str | bytes] | None = None,
+        reply_metadata: Metadata | None = None,
+    ) -> Self:
+        """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
+
+        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any. ``metadata`` travels
+        with each call to the handler, added to what this client has. ``reply_metadata``: a dict of yours that
+        gets what handlers send back. What is not given stays as it is.
+        """
+        if metadata is not None or reply_metadata is not None or timeout is None:
+            return self._view(timeout, metadata, reply_metadata)
+        view = self._views.get(timeout)
+        if view is None:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            view = self._views[timeout] = self._view(timeout, None, None)
+        return view
+
+    def _view(
+        self, timeout: float | None, metadata: Mapping[str, str | bytes] | None, reply_metadata: Metadata | None
+    ) -> Self:
+        options = self._options.changed(timeout, metadata, reply_metadata)
+        return type(self)(self._link, self._codec, options, self._kinds)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(name.partition(".")[0] for name in self._link.numbers)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        member = self._member(name)
+        self.__dict__[name] = member  # The next time it is found without us.
+        return member
+
+    def _member(self, name: str) -> Any:
+        """The endpoint or the group of this name."""
+        if is_group(name, self._link.numbers):
+            return EndpointGroup(self, name)
+        return self._bind(name, self._kinds.get(name, Any))
+
+    def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint, whose results have this type."""
+        raise NotImplementedError
+
+    def _bound(self, endpoint: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint given by name or by function."""
+        calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
+        call = calls.get(endpoint)
+        if call is None:
+            call = calls[endpoint] = self._bind(*self._name_and_kind(endpoint))
+        return call
+
+    def _name_of(self, endpoint: Any) -> str:
+        return find_name(endpoint, self._link.numbers)
+
+    def _name_and_kind(self, endpoint: Any) -> tuple[str, Any]:
+        """The name of an endpoint given by name or by function, and the type of its results."""
+        name = self._name_of(endpoint)
+        return name, self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
+
+    def _new_call(self, name: str) -> Call:
+        """A call with what this client's options say."""
+        options, session = self._options, self._link.session
+        if session is None:
+            raise self._link.not_connected()
+        deadline = None if options.timeout is None else time.monotonic_ns() + int(options.timeout * 1e9)
+        metadata = dict(options.metadata) if options.metadata else None
+        return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)

@@ -1,0 +1,105 @@
+"""The way to its service of a client without a loop: one connection after the other, where it wants that."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from shmrpc.calling.requests import ended_call, not_begun
+from shmrpc.calling.threads import ThreadSession
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
+from shmrpc.transport.shm import blocking as shm
+from shmrpc.transport.shm.handshake import Settings
+
+
+class ThreadLink:
+    """The present session of a client; with ``reconnect`` a new one after each that ends."""
+
+    def __init__(self, service: str, settings: Settings, timeout: float, *, reconnect: bool) -> None:
+        self.service = service
+        self.reconnect = reconnect
+        self.session: ThreadSession | None = None
+        self.ended: ConnectionLost | None = None
+        self.numbers: dict[str, int] = {}
+        self.stopped: list[bool] = []
+        self._settings = settings
+        self._timeout = timeout
+        #: Sessions whose server goes, and which may have calls under way yet.
+        self._leaving: list[ThreadSession] = []
+        #: Held while a thread connects.
+        self._connecting = threading.Lock()
+
+    def not_connected(self) -> LocalProtocolError:
+        """The error for a call before there was a connection."""
+        return LocalProtocolError(f"not connected: use `with shmrpc.sync.connect({self.service!r}) as client`")
+
+    def open(self) -> None:
+        """The first connection."""
+        if self.session is not None or self.ended is not None:
+            raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
+        self._connect(self._timeout)
+
+    def _connect(self, timeout: float) -> ThreadSession:
+        session = ThreadSession(shm.connect(self.service, timeout, self._settings))
+        session.stopped = self.stopped
+        self.numbers = session.numbers
+        self.session = session
+        return session
+
+    def ready(self, deadline: int | None = None, timeout: float | None = None) -> ThreadSession:
+        """The present session; with ``reconnect`` a new one if that has ended."""
+        session = self._usable()
+        if session is not None:
+            return session
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        if deadline is not None:
+            end = min(end, deadline / 1e9)
+        if not self._connecting.acquire(timeout=max(0.0, end - time.monotonic())):
+            raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
+        try:
+            session = self._usable()
+            if session is not None:
+                return session
+            if self.session is not None:
+                self._leaving.append(self.session)
+            self._leaving = [left for left in self._leaving if not is_over(left)]
+            return self._connect(max(0.0, end - time.monotonic()))
+        finally:
+            self._connecting.release()
+
+    def _usable(self) -> ThreadSession | None:
+        """The present session, if calls can be sent on it; raises why there will be none."""
+        session = self.session
+        if self.ended is not None:
+            raise ended_call(self.ended)
+        if session is None:
+            raise self.not_connected()
+        if session.ended is not None and not self.reconnect:
+            raise ended_call(session.ended.error)
+        if session.ended is not None or (self.reconnect and session.connection.draining):
+            return None
+        return session
+
+    def may_retry(self, session: ThreadSession, error: BaseException) -> bool:
+        """Whether a call that failed so on this session is to be sent again, on the next one."""
+        if not (self.reconnect and not_begun(error)):
+            return False
+        if isinstance(error, ServiceUnavailable):  # It takes no more calls.
+            session.connection.draining = True
+        return True
+
+    def close(self) -> None:
+        """Closes all connections."""
+        if self.session is None:
+            return
+        self.ended = error = ConnectionLost(f"this client of {self.service!r} was closed")
+        for session in (self.session, *self._leaving):
+            session.close(error)
+
+
+def is_over(session: ThreadSession) -> bool:
+    """Whether the server has closed the connection; then this side of it is closed too."""
+    if session.connection.is_over():
+        session.close(ConnectionLost(f"the server of {session.service!r} is gone"))
+        return True
+    return False

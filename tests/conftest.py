@@ -30,16 +30,16 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    """The tested service in another process."""
-    with ServerProcess() as process:
+def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    """The tested service in another process, or what the module names as its ``TARGET``."""
+    with ServerProcess(getattr(request.module, "TARGET", "tests.services:service")) as process:
         yield process
 
 
 @pytest.fixture
 async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
     """A client of the server in another process."""
-    async with shmrpc.connect("tested") as client:
+    async with shmrpc.connect(server.name) as client:
         yield client
 
 
@@ -53,5 +53,5 @@ async def near() -> AsyncIterator[shmrpc.Client]:
 @pytest.fixture
 def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
     """A client without a loop of the server in another process."""
-    with shmrpc.sync.connect("tested") as client:
+    with shmrpc.sync.connect(server.name) as client:
         yield client

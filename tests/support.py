@@ -13,17 +13,20 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+import shmrpc
+
 
 class ServerProcess:
     """``shmrpc serve`` of a service; killed at the end if it has not stopped before."""
 
     def __init__(self, target: str = "tests.services:service", *options: str) -> None:
-        self._service = target.partition(":")[2]
         command = [sys.executable, "-m", "shmrpc", "serve", target, *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.greeting = self.process.stderr.readline()
         assert self.greeting.startswith("Serving"), self.greeting + self.process.stderr.read()
+        #: Of the first service that it serves.
+        self.name = self.greeting.split("'")[1]
 
     @property
     def pid(self) -> int:
@@ -108,4 +111,13 @@ async def eventually_in_loop(true: Callable[[], bool], seconds: float = 5.0) -> 
     return True
 
 
-__all__ = ["Script", "ServerProcess", "eventually", "eventually_in_loop", "ours_in_shm"]
+async def eventually_seen(client: shmrpc.Client, what: str, times: int = 1) -> bool:
+    """Whether the service of tests/flows.py has counted this so often within a generous time."""
+    for _ in range(1000):
+        if (await client.seen()).get(what, 0) == times:
+            return True
+        await asyncio.sleep(0.005)
+    return False
+
+
+__all__ = ["Script", "ServerProcess", "eventually", "eventually_in_loop", "eventually_seen", "ours_in_shm"]

@@ -7,38 +7,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 import shmrpc
-from tests.support import ServerProcess, eventually
+from tests.support import ServerProcess, eventually, eventually_seen
 
-
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess("tests.flows:service") as process:
-        yield process
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
-    async with shmrpc.connect("tested.flows") as client:
-        yield client
-
-
-@pytest.fixture
-def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
-    with shmrpc.sync.connect("tested.flows") as client:
-        yield client
-
-
-async def _eventually(client: shmrpc.Client, what: str) -> bool:
-    for _ in range(1000):
-        if what in await client.seen():
-            return True
-        await asyncio.sleep(0.005)
-    return False
+TARGET = "tests.flows:service"
 
 
 async def _cancelled(task: asyncio.Task[object]) -> bool:
@@ -109,20 +85,20 @@ async def test_a_handler_that_never_waits_runs_to_its_end_and_its_answer_is_drop
 
 async def test_a_suspended_handler_sees_the_cancellation_at_its_await(client: shmrpc.Client) -> None:
     call = asyncio.create_task(client.sleep(60))
-    assert await _eventually(client, "sleep:began")
+    assert await eventually_seen(client, "sleep:began")
     assert await _cancelled(call)
-    assert await _eventually(client, "sleep:cancelled")
+    assert await eventually_seen(client, "sleep:cancelled")
 
 
 async def test_many_at_a_time_are_cancelled_each_for_itself(client: shmrpc.Client) -> None:
     calls = [asyncio.create_task(client.sleep(60 if i % 2 else 0.1, f"n{i}")) for i in range(100)]
-    assert await _eventually(client, "n99:began")
+    assert await eventually_seen(client, "n99:began")
     for call in calls[1::2]:
         call.cancel()
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert results[::2] == [f"n{i}" for i in range(0, 100, 2)]
     assert all(isinstance(result, asyncio.CancelledError) for result in results[1::2])
-    assert await _eventually(client, "n99:cancelled")
+    assert await eventually_seen(client, "n99:cancelled")
     seen = await client.seen()
     assert sum(seen.get(f"n{i}:cancelled", 0) for i in range(100)) == 50
     assert sum(seen.get(f"n{i}:finished", 0) for i in range(100)) == 50
@@ -184,9 +160,9 @@ async def test_an_answer_that_is_there_already_is_dropped_and_no_cancellation_se
 
 async def test_a_handler_that_will_not_be_cancelled_goes_on_for_nobody(client: shmrpc.Client) -> None:
     call = asyncio.create_task(client.stubborn(0.2))
-    assert await _eventually(client, "stubborn:began")
+    assert await eventually_seen(client, "stubborn:began")
     assert await _cancelled(call)
-    assert await _eventually(client, "stubborn:finished")
+    assert await eventually_seen(client, "stubborn:finished")
     assert await client.add(1, 2) == 3
 
 
@@ -213,8 +189,8 @@ async def test_cancelled_by_a_timeout_of_asyncios(client: shmrpc.Client) -> None
             await client.sleep(60)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.sleep(60, "waited"), 0.05)
-    assert await _eventually(client, "sleep:cancelled")
-    assert await _eventually(client, "waited:cancelled")
+    assert await eventually_seen(client, "sleep:cancelled")
+    assert await eventually_seen(client, "waited:cancelled")
     async with asyncio.timeout(5):
         assert await client.sleep(0.001, "in time") == "in time"
 
@@ -225,7 +201,7 @@ async def test_a_task_group_that_fails_cancels_its_calls(client: shmrpc.Client) 
             group.create_task(client.sleep(60))
             await client.sleep(0.01, "began")
             raise ValueError
-    assert await _eventually(client, "sleep:cancelled")
+    assert await eventually_seen(client, "sleep:cancelled")
 
 
 async def test_in_a_thread_the_caller_goes_and_the_thread_runs_to_its_end(client: shmrpc.Client) -> None:
@@ -250,11 +226,11 @@ async def test_a_client_that_is_lost_cancels_its_handlers_and_no_others(client: 
     async with shmrpc.connect("tested.flows") as other:
         lost = asyncio.create_task(other.sleep(60, "lost"))
         kept = asyncio.create_task(client.sleep(0.2, "kept"))
-        assert await _eventually(client, "lost:began")
+        assert await eventually_seen(client, "lost:began")
         await other.close()
         with pytest.raises(shmrpc.ConnectionLost):
             await lost
-    assert await _eventually(client, "lost:cancelled")
+    assert await eventually_seen(client, "lost:cancelled")
     assert await kept == "kept"
 
 

@@ -5,46 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 import shmrpc
 from shmrpc.deadlines import Deadlines
-from tests.support import ServerProcess, eventually
+from tests.support import ServerProcess, eventually, eventually_seen
 
-
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess("tests.flows:service") as process:
-        yield process
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
-    async with shmrpc.connect("tested.flows") as client:
-        yield client
-
-
-@pytest.fixture
-def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
-    with shmrpc.sync.connect("tested.flows") as client:
-        yield client
-
-
-async def _eventually(client: shmrpc.Client, what: str) -> bool:
-    for _ in range(1000):
-        if what in await client.seen():
-            return True
-        await asyncio.sleep(0.005)
-    return False
+TARGET = "tests.flows:service"
 
 
 async def test_a_call_that_takes_too_long_is_a_timeout_and_its_handler_is_cancelled(client: shmrpc.Client) -> None:
     with pytest.raises(TimeoutError, match="sleep") as caught:
         await client.with_options(timeout=0.05).sleep(60)
     assert isinstance(caught.value, shmrpc.DeadlineExceeded)
-    assert await _eventually(client, "sleep:cancelled")
+    assert await eventually_seen(client, "sleep:cancelled")
     assert await client.with_options(timeout=5).sleep(0.01, "in time") == "in time"
     assert await client.sleep(0.01, "without") == "without"
 
@@ -118,7 +93,7 @@ async def test_the_server_ends_it_even_if_the_client_cannot(client: shmrpc.Clien
         session._deadlines._expire = lambda call_id: None
         with pytest.raises(shmrpc.DeadlineExceeded, match="had not ended"):
             await other.with_options(timeout=0.05).sleep(60)
-        assert await _eventually(client, "sleep:cancelled")
+        assert await eventually_seen(client, "sleep:cancelled")
 
 
 async def test_a_deadline_on_many_calls_at_a_time(client: shmrpc.Client) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -135,18 +135,6 @@ async def test_streams_and_threads_count_too() -> None:
 def test_limits_are_checked(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option}: expected"):
         shmrpc.serve(flows.service, **{option: -1})  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess("tests.services:service") as process:
-        yield process
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
-    async with shmrpc.connect("tested") as client:
-        yield client
 
 
 @pytest.mark.parametrize("n", [0, 1, 256, 5000])

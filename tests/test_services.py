@@ -8,7 +8,7 @@ import contextvars
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,17 +16,7 @@ import shmrpc
 from tests import flows, grouped, services
 from tests.support import ServerProcess, eventually
 
-
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess("tests.flows:service") as process:
-        yield process
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
-    async with shmrpc.connect("tested.flows") as client:
-        yield client
+TARGET = "tests.flows:service"
 
 
 async def test_a_service_from_classes_and_groups() -> None:

@@ -13,36 +13,11 @@ import pytest
 
 import shmrpc
 from tests import flows
-from tests.support import Script, ServerProcess, eventually
+from tests.support import Script, ServerProcess, eventually, eventually_seen
+
+TARGET = "tests.flows:service"
 
 pytestmark = pytest.mark.usefixtures("server")
-
-
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess("tests.flows:service") as process:
-        yield process
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
-    async with shmrpc.connect("tested.flows") as client:
-        yield client
-
-
-@pytest.fixture
-def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
-    with shmrpc.sync.connect("tested.flows") as client:
-        yield client
-
-
-async def _eventually(client: shmrpc.Client, what: str, times: int = 1) -> bool:
-    """Whether the server has counted this so often within a generous time."""
-    for _ in range(1000):
-        if (await client.seen()).get(what, 0) == times:
-            return True
-        await asyncio.sleep(0.005)
-    return False
 
 
 class Source:
@@ -73,7 +48,7 @@ class Source:
 @pytest.mark.parametrize("endpoint", ["count", "count_plainly"])
 async def test_every_item_comes_once_and_in_order(client: shmrpc.Client, endpoint: str, n: int) -> None:
     assert [item async for item in client.call(endpoint, n)] == list(range(n))
-    assert await _eventually(client, f"{endpoint}:finished")
+    assert await eventually_seen(client, f"{endpoint}:finished")
 
 
 async def test_a_generator_in_a_thread(client: shmrpc.Client) -> None:
@@ -117,10 +92,10 @@ async def test_leaving_the_loop_early_closes_the_generator(client: shmrpc.Client
     async for item in client.flood():
         if item == 100:
             break
-    assert await _eventually(client, "flood:closed")
+    assert await eventually_seen(client, "flood:closed")
     async for _ in client.ticks(60):
         break
-    assert await _eventually(client, "ticks:cancelled") or await _eventually(client, "ticks:closed")
+    assert await eventually_seen(client, "ticks:cancelled") or await eventually_seen(client, "ticks:closed")
 
 
 async def test_an_exception_in_the_loop_closes_the_generator(client: shmrpc.Client) -> None:
@@ -128,14 +103,14 @@ async def test_an_exception_in_the_loop_closes_the_generator(client: shmrpc.Clie
         async for item in client.flood():
             _ = 1 // (50 - item)
     gc.collect()
-    assert await _eventually(client, "flood:closed")
+    assert await eventually_seen(client, "flood:closed")
 
 
 async def test_aclose_closes_the_generator(client: shmrpc.Client) -> None:
     stream = client.flood()
     assert await anext(stream) == 0
     await stream.aclose()
-    assert await _eventually(client, "flood:closed")
+    assert await eventually_seen(client, "flood:closed")
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
     await stream.aclose()
@@ -150,11 +125,11 @@ async def test_cancelling_the_reader_closes_the_generator(client: shmrpc.Client)
             pass
 
     task = asyncio.create_task(read())
-    assert await _eventually(client, "ticks:began")
+    assert await eventually_seen(client, "ticks:began")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await _eventually(client, "ticks:cancelled")
+    assert await eventually_seen(client, "ticks:cancelled")
 
 
 async def test_a_reader_that_dies_closes_the_generator(client: shmrpc.Client) -> None:
@@ -167,7 +142,7 @@ async def test_a_reader_that_dies_closes_the_generator(client: shmrpc.Client) ->
         assert reader.line()
         assert (await client.seen())["ticks:began"] == 1
         reader.kill()
-    assert await _eventually(client, "ticks:cancelled")
+    assert await eventually_seen(client, "ticks:cancelled")
 
 
 async def test_an_exception_in_the_generator_comes_after_its_items(client: shmrpc.Client) -> None:
@@ -286,14 +261,14 @@ async def test_cancelling_the_call_closes_source_and_handler(client: shmrpc.Clie
                 await asyncio.sleep(60)
 
     call = asyncio.create_task(client.total(slowly()))
-    assert await _eventually(client, "total:began")
+    assert await eventually_seen(client, "total:began")
     while not source.yielded:
         await asyncio.sleep(0.001)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert source.closed
-    assert await _eventually(client, "total:cancelled")
+    assert await eventually_seen(client, "total:cancelled")
 
 
 async def test_both_at_once(client: shmrpc.Client) -> None:
@@ -304,14 +279,14 @@ async def test_both_at_once(client: shmrpc.Client) -> None:
             break
     while not source.closed:
         await asyncio.sleep(0.001)
-    assert await _eventually(client, "doubled:closed") or await _eventually(client, "doubled:cancelled")
+    assert await eventually_seen(client, "doubled:closed") or await eventually_seen(client, "doubled:cancelled")
 
 
 async def test_a_deadline_ends_a_stream(client: shmrpc.Client) -> None:
     with pytest.raises(shmrpc.DeadlineExceeded, match="ticks"):
         async for _ in client.with_options(timeout=0.05).ticks(0.01):
             pass
-    assert await _eventually(client, "ticks:cancelled")
+    assert await eventually_seen(client, "ticks:cancelled")
 
 
 async def test_closing_the_client_ends_its_streams(client: shmrpc.Client) -> None:
@@ -321,7 +296,7 @@ async def test_closing_the_client_ends_its_streams(client: shmrpc.Client) -> Non
         await other.close()
         with pytest.raises(shmrpc.ConnectionLost, match="was closed"):
             await anext(stream)
-    assert await _eventually(client, "ticks:cancelled")
+    assert await eventually_seen(client, "ticks:cancelled")
 
 
 def test_sync_streams(sync_client: shmrpc.sync.Client) -> None:

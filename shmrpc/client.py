@@ -60,7 +60,7 @@ _B = TypeVar("_B")
 Decode = Callable[[bytes], Any]
 
 
-class Client(BaseClient):
+class Client(BaseClient[Link]):
     """A connection to a service, for the tasks of one event loop; made by :func:`connect`.
 
     ``await client.add(1, 2)`` calls the endpoint ``add``, ``async for tick in client.ticks()`` reads the
@@ -68,8 +68,6 @@ class Client(BaseClient):
     are the endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and
     typed.
     """
-
-    _link: Link
 
     def __init__(self, link: Link, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
         super().__init__(link, codec, options, kinds)

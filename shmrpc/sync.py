@@ -57,15 +57,13 @@ _B = TypeVar("_B")
 Decode = Callable[[bytes], Any]
 
 
-class Client(BaseClient):
+class Client(BaseClient[ThreadLink]):
     """A connection to a service, for any number of threads; made by :func:`connect`.
 
     ``client.add(1, 2)`` calls the endpoint ``add``, ``for tick in client.ticks()`` reads the stream of an
     endpoint that is a generator, ``client.math.add`` is the endpoint ``math.add``. All arguments are the
     endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
     """
-
-    _link: ThreadLink
 
     def __enter__(self) -> Self:
         """Connects, waiting for a server as long as :func:`connect` was told.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from shmrpc.call import Call, Metadata, Party, nearest_deadline
 from shmrpc.calling.groups import EndpointGroup
@@ -37,11 +37,14 @@ class _Link(Protocol):
         ...
 
 
-class BaseClient:
+_L = TypeVar("_L", bound=_Link)
+
+
+class BaseClient(Generic[_L]):
     """A client whose endpoints are its attributes."""
 
-    def __init__(self, link: Any, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
-        self._link: _Link = link
+    def __init__(self, link: _L, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
+        self._link = link
         self._codec = codec
         self._options = options
         #: Types of the results, by endpoint; of the service that connect() was given.

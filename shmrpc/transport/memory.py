@@ -26,11 +26,10 @@ from shmrpc.errors import (
     ServiceUnavailable,
     ShmrpcError,
 )
-from shmrpc.protocol.control import Health
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import Part, PlainSender
 from shmrpc.transport import End, OnEnd, OnFrame
-from shmrpc.transport.serving import Handler
+from shmrpc.transport.serving import BaseListener, Handler
 from shmrpc.transport.shm import fork
 from shmrpc.transport.shm.rendezvous import check_name
 
@@ -312,7 +311,7 @@ class MemoryConnection:
             raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")
 
 
-class MemoryListener:
+class MemoryListener(BaseListener[MemoryPeer]):
     """Serves one name of a rendezvous."""
 
     def __init__(
@@ -324,17 +323,12 @@ class MemoryListener:
         max_frame: int,
         inbox: Inbox,
     ) -> None:
-        self.service = service
-        self.health: Health = "starting"
+        super().__init__(service)
         self.endpoints, self.shapes = endpoints, shapes
         self.inbox = inbox
-        self.peers: set[MemoryPeer] = set()
-        #: Called when a client comes or goes.
-        self.on_change: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._rendezvous = rendezvous
         self._max_frame = max_frame
-        self._handler: Handler | None = None
         rendezvous.claim(self)
 
     def __str__(self) -> str:
@@ -342,8 +336,7 @@ class MemoryListener:
 
     def begin(self, handler: Handler) -> None:
         """Serves, from now on."""
-        self._handler = handler
-        self.health = "serving"
+        super().begin(handler)
         self._rendezvous.changed()
 
     def accept(self, max_frame: int) -> MemoryConnection:
@@ -356,29 +349,6 @@ class MemoryListener:
         self.peers.add(peer)
         self.on_change()
         return peer.connection
-
-    def forget(self, peer: MemoryPeer) -> None:
-        """A client's connection is closed."""
-        self.peers.discard(peer)
-        self.on_change()
-
-    def lost(self, peer: MemoryPeer, error: ShmrpcError) -> None:
-        """A client is gone."""
-        level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
-        logger.log(level, "%s", error)
-        if self._handler is not None:
-            self._handler.lost(peer.key, error)
-
-    def drain(self) -> None:
-        """Tells everybody to go elsewhere, and takes nobody new. The name is kept until the end."""
-        self.health = "draining"
-        for peer in self.peers:
-            peer.go_away()
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether frames wait for clients to read."""
-        return any(peer.is_stalled for peer in self.peers)
 
     @property
     def connections(self) -> int:

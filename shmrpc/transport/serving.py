@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Sized
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from shmrpc.errors import ShmrpcError
+from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.handling.caller import Peer
 from shmrpc.protocol.control import Health
 from shmrpc.protocol.frames import Shape
+
+logger = logging.getLogger("shmrpc.server")
 
 
 class PeerConnection(Peer, Protocol):
@@ -99,6 +102,65 @@ class Listener(Protocol):
     def close(self, reason: str, /) -> None:
         """Gives the name back and says goodbye to everybody."""
         ...
+
+
+class ListenerPeer(Protocol):
+    """A client as its listener sees it."""
+
+    #: What stands for it in the layer above.
+    key: Any
+
+    def go_away(self) -> None:
+        """Tells the client to go elsewhere with its next call."""
+        ...
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether frames wait for the client to read."""
+        ...
+
+
+_P = TypeVar("_P", bound=ListenerPeer)
+
+
+class BaseListener(Generic[_P]):
+    """What listeners have in common, whatever the way to their clients."""
+
+    def __init__(self, service: str) -> None:
+        self.service = service
+        self.health: Health = "starting"
+        self.peers: set[_P] = set()
+        #: Called when a client comes, is connected, or goes.
+        self.on_change: Callable[[], None] = lambda: None
+        self._handler: Handler | None = None
+
+    def begin(self, handler: Handler) -> None:
+        """Serves, from now on."""
+        self._handler = handler
+        self.health = "serving"
+
+    def drain(self) -> None:
+        """Tells everybody to go elsewhere, and takes nobody new. The name is kept until the end."""
+        self.health = "draining"
+        for peer in self.peers:
+            peer.go_away()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether frames wait for clients to read."""
+        return any(peer.is_stalled for peer in self.peers)
+
+    def lost(self, peer: _P, error: ShmrpcError) -> None:
+        """A client is gone."""
+        level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
+        logger.log(level, "%s", error)
+        if self._handler is not None:
+            self._handler.lost(peer.key, error)
+
+    def forget(self, peer: _P) -> None:
+        """A client's connection is closed."""
+        self.peers.discard(peer)
+        self.on_change()
 
 
 class Transport(Protocol):

@@ -16,7 +16,7 @@ from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import OVERHEAD
-from shmrpc.transport.serving import Handler
+from shmrpc.transport.serving import BaseListener
 from shmrpc.transport.shm import fork, handshake, rendezvous
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.farewell import explain
@@ -206,7 +206,7 @@ class Peer:
             os.close(self._eventfd)
 
 
-class Listener:
+class Listener(BaseListener[Peer]):
     """Serves one name: whoever comes gets a segment, and their frames come to the inbox."""
 
     def __init__(
@@ -219,34 +219,13 @@ class Listener:
         *,
         claim: bool,
     ) -> None:
-        self.service = service
-        self.health: control.Health = "starting"
+        super().__init__(service)
         self.inbox = inbox
-        self.peers: set[Peer] = set()
         self._offer = handshake.Offer(service, endpoints, shapes)
         self._settings = settings
-        self._handler: Handler | None = None
         _check_offer(self._offer)
-        #: Called when a client comes, is connected, or goes.
-        self.on_change: Callable[[], None] = _nothing
         self._started = time.monotonic()
         self._acceptor = Acceptor(service, self._welcome) if claim else None
-
-    def begin(self, handler: Handler) -> None:
-        """Serves, from now on."""
-        self._handler = handler
-        self.health = "serving"
-
-    def drain(self) -> None:
-        """Tells everybody to go elsewhere, and takes nobody new. The name is kept until the end."""
-        self.health = "draining"
-        for peer in self.peers:
-            peer.go_away()
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether frames wait for clients to read."""
-        return any(peer.is_stalled for peer in self.peers)
 
     @property
     def connections(self) -> int:
@@ -271,18 +250,6 @@ class Listener:
         self.on_change()
         return self._handler.connected(peer)
 
-    def lost(self, peer: Peer, error: ShmrpcError) -> None:
-        """A client is gone."""
-        level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
-        logger.log(level, "%s", error)
-        if self._handler is not None:
-            self._handler.lost(peer.key, error)
-
-    def forget(self, peer: Peer) -> None:
-        """A client's descriptors are closed."""
-        self.peers.discard(peer)
-        self.on_change()
-
     def adopt(self, accepted: socket.socket) -> None:
         """Serves whoever is at the other end of a control socket, if it may be served."""
         if may_come(accepted):
@@ -301,10 +268,6 @@ class Listener:
             self._acceptor.close()
         for peer in list(self.peers):
             peer.close(reason)
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
 
 
 class SharedMemory:

@@ -36,7 +36,8 @@ format: build
 	$(BIN)/ruff format .
 	$(CARGO) fmt $(CORE)
 
-bench: build  ## The benchmark: see benchmark/README.md.
+bench: build  ## The benchmark: see benchmark/README.md. A rival that cannot be installed is reported as such.
+	-$(BIN)/python -m pip install --quiet --group rivals --group plots
 	$(BIN)/python -m benchmark
 
 build: $(STAMP)  ## The environment with the package and the developers' tools in it.

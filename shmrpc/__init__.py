@@ -42,6 +42,8 @@ from shmrpc.errors import (
 from shmrpc.introspection.describe import Description
 from shmrpc.server import Server, serve
 from shmrpc.service import Group, Service, endpoint
+from shmrpc.sharing import Leased, leased
+from shmrpc.values import Writable, register
 
 __version__ = "0.1.0"
 
@@ -59,6 +61,7 @@ __all__ = [
     "FrameTooLarge",
     "Group",
     "InvalidArguments",
+    "Leased",
     "LocalProtocolError",
     "Overloaded",
     "ProtocolError",
@@ -70,9 +73,12 @@ __all__ = [
     "ServiceUnavailable",
     "SharedMemoryError",
     "ShmrpcError",
+    "Writable",
     "connect",
     "current_call",
     "endpoint",
+    "leased",
+    "register",
     "serve",
     "sync",
 ]

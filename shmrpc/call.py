@@ -6,12 +6,17 @@ import threading
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
 from shmrpc.errors import LocalProtocolError
 from shmrpc.protocol import frames
+from shmrpc.sharing import empty_array, empty_buffer
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
 
 #: What travels beside arguments and result.
 Metadata = dict[str, str | bytes]
@@ -27,6 +32,10 @@ class Party(Protocol):
     uid: int
     #: What the service's lifespan yielded, at the server; None elsewhere.
     state: Any
+
+    def allocate(self, size: int, /) -> Any:
+        """So many bytes of memory that the peer can be given; SharedMemoryError if there are none."""
+        ...
 
 
 class Call(msgspec.Struct, eq=False):
@@ -78,6 +87,14 @@ class Call(msgspec.Struct, eq=False):
         if self._reply_metadata is None:
             self._reply_metadata = {}
         return self._reply_metadata
+
+    def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
+        """A new NumPy array in shared memory, for a result that nobody copies; see :meth:`shmrpc.Client.empty`."""
+        return empty_array(self._party.allocate, shape, dtype)
+
+    def buffer(self, size: int) -> memoryview:
+        """Writable shared memory, for a result that nobody copies; see :meth:`shmrpc.Client.buffer`."""
+        return empty_buffer(self._party.allocate, size)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, 0 or more; None if there is none."""

@@ -13,7 +13,7 @@ import msgspec
 
 import shmrpc
 from shmrpc.introspection.stubs import stub_text
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN
+from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_MAX_MEMORY, DEFAULT_SPIN
 from shmrpc.protocol.frames import DEFAULT_MAX_FRAME
 from shmrpc.server import DEFAULT_GRACE, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
 from shmrpc.serving.config import Config, ServeError
@@ -34,10 +34,10 @@ def option(*names: str, **settings: Any) -> Callable[[Callable[..., Any]], Calla
 
 _codec = option(
     "--codec",
-    type=click.Choice(["msgspec", "msgpack"]),
+    type=click.Choice(["msgspec", "msgpack", "pickle"]),
     default="msgspec",
     show_default=True,
-    help="Which MessagePack.",
+    help="Which MessagePack; pickle: with pickles of other types, for peers that you trust.",
 )
 _max_frame = option(
     "--max-frame", type=int, default=DEFAULT_MAX_FRAME, show_default=True, help="Largest body in bytes."
@@ -97,6 +97,13 @@ def main() -> None:
     default=DEFAULT_MAX_WAITING,
     show_default=True,
     help="Calls that may wait for their turn, in each worker.",
+)
+@option(
+    "--max-memory",
+    type=int,
+    default=DEFAULT_MAX_MEMORY,
+    show_default=True,
+    help="Bytes of shared memory for large results, for each connection.",
 )
 @option("--spin", type=float, default=DEFAULT_SPIN, show_default=True, help="Longest spin in µs; 0: never.")
 @_max_frame

@@ -29,12 +29,13 @@ from shmrpc.calling.link import Link
 from shmrpc.calling.requests import (
     Source,
     check_one_way,
-    decoder_of,
     encode_call,
     find_endpoint,
     names_and_kinds,
     not_begun,
+    numbered_calls,
     outcomes_decoder,
+    read_result,
     swallowed,
     take_sources,
     undecodable,
@@ -43,10 +44,17 @@ from shmrpc.calling.session import Receiving, Session
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.interceptors import Interceptor, enter_all
 from shmrpc.introspection.describe import Description
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
+from shmrpc.options import (
+    DEFAULT_CONNECT_TIMEOUT,
+    DEFAULT_MAX_MEMORY,
+    DEFAULT_SPIN,
+    Options,
+    check_options,
+    check_timeout,
+)
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE, Codec, CodecName, get_codec
-from shmrpc.protocol.frames import Header, opcode
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec, CodecName, get_codec
+from shmrpc.protocol.frames import opcode
 from shmrpc.service import Service
 from shmrpc.streams import Reader
 from shmrpc.transport.shm import client as shm
@@ -57,7 +65,7 @@ _R = TypeVar("_R")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-Decode = Callable[[bytes], Any]
+Decode = Callable[[Body], Any]
 
 
 class Client(BaseClient[Link]):
@@ -182,9 +190,9 @@ class Client(BaseClient[Link]):
         number = find_endpoint(session.service, call.endpoint, session.numbers)
         check_one_way(call.endpoint, session.shapes.get(number))
         call._party, call.id = session, session.next_id()
-        header = Header(call.deadline, call._metadata, one_way=True)
+        header = frames.header(call.deadline, call._metadata, one_way=True)
         try:
-            body = self._codec.encode((header, args, kwargs))
+            body = self._codec.encode_all((header, list(args), kwargs))
             sent = session.send(opcode(frames.CALL_WITH, number), call.id, body)
         except Exception as error:
             raise session.unsent(call.endpoint, error) from None
@@ -273,7 +281,7 @@ class Client(BaseClient[Link]):
 
         Each call gives a future; at the end of the block the frame is sent, and all are answered.
         """
-        return Batch(self)
+        return Batch(self, self._codec.convert)
 
     async def send_batch(
         self, name: str | None, calls: Sequence[Any], kind: Any
@@ -281,13 +289,13 @@ class Client(BaseClient[Link]):
         """Sends many calls in one frame, of one endpoint or of any; results of this type, and failures by place."""
         call = self._new_call(name or "batch")
 
-        def request(session: Session) -> tuple[int, Any]:
+        def request(session: Session) -> tuple[int, tuple[Any, ...]]:
             if name is not None:
                 number, numbered = find_endpoint(session.service, name, session.numbers), calls
             else:
                 number = frames.ANY
-                numbered = [(find_endpoint(session.service, n, session.numbers), *rest) for n, *rest in calls]
-            return opcode(frames.BATCH, number), (Header(call.deadline, call._metadata), numbered)
+                numbered = numbered_calls(session.service, calls, session.numbers)
+            return opcode(frames.BATCH, number), (frames.header(call.deadline, call._metadata), numbered)
 
         decode = outcomes_decoder(self._codec, kind)
         async with self._intercepted(call):
@@ -298,24 +306,22 @@ class Client(BaseClient[Link]):
         """What the live service offers: its endpoints with their parameters, types and docstrings."""
         call = self._new_call("describe")
         decode = self._codec.decoder(Description)
-        return await self._ask(call, lambda session: (frames.DESCRIBE, None), decode)  # type: ignore[no-any-return]
+        return await self._ask(call, lambda session: (frames.DESCRIBE, ()), decode)  # type: ignore[no-any-return]
 
-    async def _ask(self, call: Call, request: Callable[[Session], tuple[int, Any]], decode: Decode) -> Any:
+    async def _ask(self, call: Call, request: Callable[[Session], tuple[int, Sequence[Any]]], decode: Decode) -> Any:
         """Makes a request that is no plain call; the decoded answer."""
         while True:
             session = await self._link.ready(call.deadline)
             call._party, call.id = session, session.next_id()
             try:
                 kind, body = request(session)
-                answer = session.exchange(kind, call.id, self._codec.encode(body))
+                answer = session.exchange(kind, call.id, self._codec.encode_all(body))
             except Exception as error:
                 raise session.unsent(call.endpoint, error) from None
             try:
                 if type(answer) is not bytes:
                     answer = await session.wait(call.id, answer, call)
-                return decode(answer)
-            except UNREADABLE as error:
-                raise undecodable(call.endpoint, error) from None
+                return read_result(call.endpoint, decode, answer)
             except (ServiceUnavailable, ConnectionLost) as error:
                 if not (self._link.reconnect and not_begun(error)):
                     raise
@@ -337,16 +343,20 @@ class Client(BaseClient[Link]):
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
             return functools.partial(self._stream, name, Reader(self._codec, kind))
-        decode = decoder_of(self._codec, kind)
+        decode = self._codec.decoder(kind)
         if shape is not None or options.is_general:
             return self._named(name, functools.partial(self._call, name, decode))
-        plain = self._bind_plain(session, name, number, decode)
-        return plain if options.timeout is None else self._bind_timed(session, name, number, decode, options.timeout)
+        quick = self._codec.quick(kind)
+        if options.timeout is None:
+            return self._bind_plain(session, name, number, quick, decode)
+        return self._bind_timed(session, name, number, quick, decode, options.timeout)
 
-    def _bind_plain(self, session: Session, name: str, number: int, decode: Decode) -> Callable[..., Any]:
+    def _bind_plain(
+        self, session: Session, name: str, number: int, quick: Decode, decode: Decode
+    ) -> Callable[..., Any]:
         """Arguments to bytes, exchanged, and the answer from bytes."""
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
-        encode, exchange, next_id, wait = self._codec.encode, session.exchange, session.next_id, session.wait
+        encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
         general, reconnect = self._call, self._link.reconnect
 
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -355,7 +365,7 @@ class Client(BaseClient[Link]):
             call_id = next_id()
             try:
                 if kwargs:
-                    answer = exchange(keyword, call_id, encode((args, kwargs)))
+                    answer = exchange(keyword, call_id, encode(([*args], kwargs)))
                 else:
                     answer = exchange(plain, call_id, encode(args))
             except Exception as error:
@@ -370,19 +380,21 @@ class Client(BaseClient[Link]):
                     if reconnect and not_begun(error):
                         return await general(name, decode, *args, **kwargs)
                     raise
+                if type(answer) is not bytes:  # There are buffers beside it.
+                    return read_result(name, decode, answer)
             try:
-                return decode(answer)
-            except UNREADABLE as error:
-                raise undecodable(name, error) from None
+                return quick(answer)
+            except UNREADABLE:
+                return read_result(name, decode, answer)
 
         return self._named(name, call)
 
     def _bind_timed(
-        self, session: Session, name: str, number: int, decode: Decode, timeout: float
+        self, session: Session, name: str, number: int, quick: Decode, decode: Decode, timeout: float
     ) -> Callable[..., Any]:
         """The same under a deadline, for positional arguments."""
         timed = opcode(frames.CALL_DEADLINE, number)
-        encode, exchange, next_id, wait = self._codec.encode, session.exchange, session.next_id, session.wait
+        encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
         general, reconnect = self._call, self._link.reconnect
         clock, nanoseconds = time.monotonic_ns, int(timeout * 1e9)
 
@@ -409,10 +421,12 @@ class Client(BaseClient[Link]):
                     if reconnect and not_begun(error):
                         return await general(name, decode, *args)
                     raise
+                if type(answer) is not bytes:  # There are buffers beside it.
+                    return read_result(name, decode, answer)
             try:
-                return decode(answer)
-            except UNREADABLE as error:
-                raise undecodable(name, error) from None
+                return quick(answer)
+            except UNREADABLE:
+                return read_result(name, decode, answer)
 
         return self._named(name, call)
 
@@ -447,10 +461,7 @@ class Client(BaseClient[Link]):
             except (ServiceUnavailable, ConnectionLost) as error:
                 if feeding.touched or not (self._link.reconnect and not_begun(error)):
                     raise
-        try:
-            return decode(answer)
-        except UNREADABLE as error:
-            raise undecodable(call.endpoint, error) from None
+        return read_result(call.endpoint, decode, answer)
 
     def _start(
         self, session: Session, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -520,6 +531,7 @@ def connect(
     interceptors: Sequence[Interceptor] = (),
     codec: CodecName = "msgspec",
     max_frame: int = frames.DEFAULT_MAX_FRAME,
+    max_memory: int = DEFAULT_MAX_MEMORY,
     spin: float = DEFAULT_SPIN,
 ) -> Client:
     """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
@@ -529,13 +541,13 @@ def connect(
     :meth:`Client.with_options` for one call. With ``reconnect`` the client connects again when the server
     stops or dies; calls wait for that as long as for the first connection, and those that were under way fail
     with ConnectionLost unless they certainly were not begun. ``interceptors`` stand around each call.
-    ``codec``, ``max_frame`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the two sides'
-    ``max_frame`` the smaller one holds.
+    ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the
+    two sides' ``max_frame`` the smaller one holds.
 
     Raises ValueError for an option out of range. What connecting raises: :meth:`Client.__aenter__`.
     """
-    check_options(max_frame=max_frame, spin=spin, timeout=timeout)
+    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout)
     name, kinds = names_and_kinds(service)
-    settings = Settings(max_frame, spin)
+    settings = Settings(max_frame, spin, max_memory, codec == "pickle")
     link = Link(name, functools.partial(shm.connect, name, settings=settings), timeout, reconnect=reconnect)
     return Client(link, get_codec(codec), Options(check_timeout(call_timeout), interceptors=tuple(interceptors)), kinds)

@@ -12,6 +12,10 @@ from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME
 
 #: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
 DEFAULT_SPIN: Final = 200.0
+#: Bytes of shared memory that each side may set aside for a connection. They are taken as they are needed.
+DEFAULT_MAX_MEMORY: Final = 1 << 30
+MIN_MAX_MEMORY: Final = 1 << 20
+MAX_MAX_MEMORY: Final = 1 << 42
 #: A wait that spins for longer than this is a mistake.
 MAX_SPIN: Final = 1_000_000.0
 #: Seconds that connect() waits for a server.
@@ -20,8 +24,12 @@ DEFAULT_CONNECT_TIMEOUT: Final = 5.0
 MAX_CALL_TIMEOUT: Final = 1e8
 
 
-def check_options(*, max_frame: int, spin: float, timeout: float = 0) -> None:
+def check_options(*, max_frame: int, spin: float, max_memory: int = DEFAULT_MAX_MEMORY, timeout: float = 0) -> None:
     """ValueError or TypeError for an option that cannot be."""
+    if not isinstance(max_memory, int):
+        raise TypeError(f"max_memory: expected a number of bytes, got {max_memory!r}")
+    if not MIN_MAX_MEMORY <= max_memory <= MAX_MAX_MEMORY:
+        raise ValueError(f"max_memory: expected {MIN_MAX_MEMORY} to {MAX_MAX_MEMORY} bytes, got {max_memory}")
     if not isinstance(max_frame, int):
         raise TypeError(f"max_frame: expected a number of bytes, got {max_frame!r}")
     if not MIN_MAX_FRAME <= max_frame <= MAX_MAX_FRAME:

@@ -20,7 +20,7 @@ from shmrpc.handling.eager import HOLD
 from shmrpc.handling.engine import Engine
 from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
-from shmrpc.options import DEFAULT_SPIN, check_options
+from shmrpc.options import DEFAULT_MAX_MEMORY, DEFAULT_SPIN, check_options
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec
 from shmrpc.protocol.control import Health
@@ -277,6 +277,7 @@ def serve(
     *services: Service,
     codec: CodecName = "msgspec",
     max_frame: int = frames.DEFAULT_MAX_FRAME,
+    max_memory: int = DEFAULT_MAX_MEMORY,
     spin: float = DEFAULT_SPIN,
     interceptors: Sequence[Interceptor] = (),
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
@@ -286,8 +287,11 @@ def serve(
 ) -> Server:
     """Serves one or more services in the running loop: ``async with shmrpc.serve(calculator): ...``.
 
-    ``codec`` is this side's MessagePack: ``"msgspec"``, or ``"msgpack"`` for the reference package.
-    ``max_frame`` is the largest body accepted or sent, in bytes. ``spin`` is the longest that one wait for the
+    ``codec`` is this side's MessagePack: ``"msgspec"``, or ``"msgpack"`` for the reference package; ``"pickle"``,
+    which both sides must say, also pickles what MessagePack does not carry, and trusts the peer with that.
+    ``max_frame`` is the largest body accepted or sent, in bytes; arrays and large ``bytes`` are not part of it.
+    They lie in shared memory, of which this side sets aside up to ``max_memory`` bytes for each connection, as
+    they are needed, and gives them back when they are not. ``spin`` is the longest that one wait for the
     next request may spin, in microseconds; it does so only while requests come quickly one after another, and
     0 means never. ``interceptors`` stand around each call, the first one outermost.
 
@@ -297,6 +301,7 @@ def serve(
 
     Raises ValueError for an option out of range. What entering it raises: :meth:`Server.__aenter__`.
     """
-    check_options(max_frame=max_frame, spin=spin)
+    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
     load = Load(max_in_flight, max_per_connection, max_waiting)
-    return Server(services, SharedMemory(Settings(max_frame, spin)), codec, interceptors, load, adopting=adopting)
+    settings = Settings(max_frame, spin, max_memory, codec == "pickle")
+    return Server(services, SharedMemory(settings), codec, interceptors, load, adopting=adopting)

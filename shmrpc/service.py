@@ -55,6 +55,8 @@ class Endpoint:
             return
         if self.is_coroutine or inspect.isasyncgenfunction(self.function) or self.signature.inputs:
             raise TypeError(f"{what}: run_in={self.run_in!r} is for a plain def; what awaits runs in the loop")
+        if self.run_in == "process" and self.signature.writable:
+            raise TypeError(f"{what}: a Writable parameter is written here; use run_in='loop' or 'thread'")
         if self.run_in == "process" and self.signature.streams:
             raise TypeError(f"{what}: a generator cannot run in another process; use run_in='thread'")
 

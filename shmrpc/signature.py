@@ -18,14 +18,17 @@ from typing import Any, Final, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from shmrpc.protocol.codec import UNREADABLE, Codec
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec, check_type
 from shmrpc.protocol.frames import Rejected
+from shmrpc.values import is_writable
 
 Parameter = inspect.Parameter
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+Decode = Callable[[Body], Any]
 
 #: The first byte of a MessagePack array of up to 15 elements is this one plus their number.
 _FIXARRAY = 0x90
+_BY_PLACE: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 #: Annotations that make a parameter a stream from the caller, and a plain function's result one to it.
 _INPUTS: Final = (AsyncIterator, AsyncIterable)
 _OUTPUTS: Final = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Generator)
@@ -52,6 +55,9 @@ class Signature:
         #: In their place among the arguments stands a nil.
         self._types |= dict.fromkeys(self.inputs)
         self._check_inputs(function)
+        #: The parameters whose memory the function writes in place.
+        self.writable = frozenset(p for p, kind in self._types.items() if is_writable(kind))
+        self._check_writable()
         for parameter, kind in (self._types | self.inputs).items():
             _check_type(name, f"parameter {parameter!r}", kind)
         if self.result is not Any:
@@ -67,10 +73,14 @@ class Signature:
         }
 
     @property
+    def positional_names(self) -> list[str]:
+        """The parameters that can come in order."""
+        return [p.name for p in self.signature.parameters.values() if p.kind in _BY_PLACE]
+
+    @property
     def positional_types(self) -> tuple[Any, ...]:
         """The types of the parameters that can come in order."""
-        by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        return tuple(self._types[p.name] for p in self.signature.parameters.values() if p.kind in by_place)
+        return tuple(self._types[name] for name in self.positional_names)
 
     def _check_inputs(self, function: Callable[..., Any]) -> None:
         for name in self.inputs:
@@ -81,29 +91,40 @@ class Signature:
                 f"endpoint {self.name!r}: it takes a stream ({', '.join(self.inputs)}), so it must be an async def"
             )
 
-    def positional_decoder(self, codec: Codec) -> Callable[[bytes], Sequence[Any]]:
+    def _check_writable(self) -> None:
+        for name in self.writable:
+            if self.signature.parameters[name].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+                raise TypeError(f"endpoint {self.name!r}: parameter {name!r} cannot be Writable: name each one")
+        if is_writable(self.result) or any(map(is_writable, self.inputs.values())):
+            raise TypeError(f"endpoint {self.name!r}: Writable is for parameters, not for results or items of a stream")
+
+    def positional_decoder(self, codec: Codec) -> Callable[[Body], Sequence[Any]]:
         """Decodes and validates an array of positional arguments.
 
         A rejection says which parameter, what was expected and what came.
         """
-        by_count = self._decoders_by_count(codec)
+        quick, complete = self._decoders_by_count(codec.quick), self._decoders_by_count(codec.decoder)
 
-        def decode(body: bytes) -> Sequence[Any]:
+        def decode(body: Body) -> Sequence[Any]:
             try:
-                return by_count[body[0] ^ _FIXARRAY](body)  # type: ignore[no-any-return]
+                return quick[body[0] ^ _FIXARRAY](body)  # type: ignore[index, no-any-return]
+            except (*UNREADABLE, IndexError, TypeError):  # TypeError: it is a parcel.
+                pass
+            try:
+                return complete[_first(body) ^ _FIXARRAY](body)  # type: ignore[no-any-return]
             except (*UNREADABLE, IndexError):  # The slow way finds the words for what is wrong.
-                positional, keywords = self._bind(_array(self.name, codec, body), {})
+                positional, keywords = self._bind(codec, _array(self.name, codec, body), {})
                 assert not keywords
                 return positional
 
         return decode
 
-    def keyword_decoder(self, codec: Codec) -> Callable[[bytes], Arguments]:
+    def keyword_decoder(self, codec: Codec) -> Callable[[Body], Arguments]:
         """Decodes and validates an array of positional arguments and a map of keyword arguments."""
         shape = codec.decoder(tuple[list[Any], dict[str, Any]])
-        validate = self.validator()
+        validate = self.validator(codec)
 
-        def decode(body: bytes) -> Arguments:
+        def decode(body: Body) -> Arguments:
             try:
                 positional, keywords = shape(body)
             except UNREADABLE as error:
@@ -112,13 +133,17 @@ class Signature:
 
         return decode
 
-    def deadline_decoder(self, codec: Codec) -> Callable[[bytes], Sequence[Any]]:
+    def deadline_decoder(self, codec: Codec) -> Callable[[Body], Sequence[Any]]:
         """Decodes and validates an array of a deadline and positional arguments; the deadline stands first."""
-        by_count = self._decoders_by_count(codec, int)
+        quick, complete = self._decoders_by_count(codec.quick, int), self._decoders_by_count(codec.decoder, int)
 
-        def decode(body: bytes) -> Sequence[Any]:
+        def decode(body: Body) -> Sequence[Any]:
             try:
-                return by_count[body[0] ^ _FIXARRAY](body)  # type: ignore[no-any-return]
+                return quick[body[0] ^ _FIXARRAY](body)  # type: ignore[index, no-any-return]
+            except (*UNREADABLE, IndexError, TypeError):  # TypeError: it is a parcel.
+                pass
+            try:
+                return complete[_first(body) ^ _FIXARRAY](body)  # type: ignore[no-any-return]
             except (*UNREADABLE, IndexError):  # The slow way finds the words for what is wrong.
                 try:
                     deadline, *positional = codec.decode(body)
@@ -126,14 +151,14 @@ class Signature:
                         raise TypeError
                 except (*UNREADABLE, TypeError, ValueError):
                     raise self.unreadable("expected an array that begins with a deadline") from None
-                return deadline, *self._bind(positional, {})[0]
+                return deadline, *self._bind(codec, positional, {})[0]
 
         return decode
 
-    def validator(self) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
+    def validator(self, codec: Codec) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
         """Validates positional and keyword arguments that have been decoded."""
         by_count = self._keywords_by_count()
-        names, types, convert = list(self._types), self._types, msgspec.convert
+        names, types, convert = list(self._types), self._types, codec.convert
 
         def validate(positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
             try:
@@ -143,7 +168,7 @@ class Signature:
                     return converted, {name: convert(value, types[name]) for name, value in keywords.items()}
             except (*UNREADABLE, IndexError):
                 pass
-            return self._bind(positional, keywords)  # The slow way finds the words for what is wrong.
+            return self._bind(codec, positional, keywords)  # The slow way finds the words for what is wrong.
 
         return validate
 
@@ -168,10 +193,10 @@ class Signature:
             for count in range(positional + 1)
         ]
 
-    def _decoders_by_count(self, codec: Codec, *before: Any) -> list[Callable[[bytes], Any]]:
+    def _decoders_by_count(self, decoder: Callable[[Any], Decode], *before: Any) -> list[Decode]:
         """A decoder for each length that a short array can have; those that do not fit refuse.
 
-        ``before``: the types of what stands before the arguments.
+        ``decoder`` makes one; ``before``: the types of what stands before the arguments.
         """
         parameters = list(self.signature.parameters.values())
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -179,7 +204,7 @@ class Signature:
         if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
             return []
         rest = next((self._types[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-        decoders: list[Callable[[bytes], Any]] = []
+        decoders: list[Decode] = []
         decoders.extend(_refuse for _ in before)
         for count in range(16 - len(before)):
             kinds = [self._types[p.name] for p in positional[:count]]
@@ -188,10 +213,10 @@ class Signature:
             if count < required or len(kinds) < count:
                 decoders.append(_refuse)
             else:
-                decoders.append(codec.decoder(tuple.__class_getitem__((*before, *kinds))))
+                decoders.append(decoder(tuple.__class_getitem__((*before, *kinds))))
         return decoders
 
-    def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
+    def _bind(self, codec: Codec, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
         """Arguments to parameters as Python does it, each validated."""
         try:
             bound = self.signature.bind(*positional, **keywords)
@@ -201,26 +226,33 @@ class Signature:
             kind = self._types[name]
             match self.signature.parameters[name].kind:
                 case Parameter.VAR_POSITIONAL:
-                    value = tuple(self._convert(f"{name}[{i}]", v, kind) for i, v in enumerate(value))
+                    value = tuple(self._convert(codec, f"{name}[{i}]", v, kind) for i, v in enumerate(value))
                 case Parameter.VAR_KEYWORD:
-                    value = {key: self._convert(key, v, kind) for key, v in value.items()}
+                    value = {key: self._convert(codec, key, v, kind) for key, v in value.items()}
                 case _:
-                    value = self._convert(name, value, kind)
+                    value = self._convert(codec, name, value, kind)
             bound.arguments[name] = value
         return bound.args, bound.kwargs
 
-    def _convert(self, parameter: str, value: Any, kind: Any) -> Any:
+    def _convert(self, codec: Codec, parameter: str, value: Any, kind: Any) -> Any:
         if kind is Any:
             return value
         try:
-            return msgspec.convert(value, kind)
+            return codec.convert(value, kind)
         except (msgspec.ValidationError, RecursionError) as error:
             what = str(error)
             raise Rejected(
                 "arguments",
-                f"{self.name}(): parameter {parameter!r}: {what[0].lower()}{what[1:]} ({_repr.repr(value)}); "
+                f"{self.name}(): parameter {parameter!r}: {what[0].lower()}{what[1:]} ({_shown(value)}); "
                 f"it is declared as {_type_name(kind)}",
             ) from None
+
+
+def _shown(value: Any) -> str:
+    try:
+        return _repr.repr(value)
+    except Exception as error:  # As for an int of many thousand digits, or a __repr__ that fails.
+        return f"<{type(value).__qualname__}, whose repr raised {type(error).__name__}>"
 
 
 def result_type(function: Callable[..., Any]) -> Any:
@@ -229,11 +261,15 @@ def result_type(function: Callable[..., Any]) -> Any:
     return _item_type(result, _OUTPUTS) if _streams(function, result) else result
 
 
-def _refuse(body: bytes) -> NoReturn:
+def _first(body: Body) -> int:
+    return body[0] if isinstance(body, bytes) else body.body[0]
+
+
+def _refuse(body: Body) -> NoReturn:
     raise IndexError
 
 
-def _array(name: str, codec: Codec, body: bytes) -> list[Any]:
+def _array(name: str, codec: Codec, body: Body) -> list[Any]:
     try:
         arguments = codec.decode(body)
     except UNREADABLE as error:
@@ -255,7 +291,7 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
 
 def _check_type(name: str, what: str, kind: Any) -> None:
     try:
-        msgspec.msgpack.Decoder(kind)
+        check_type(kind)
     except TypeError as error:
         raise TypeError(f"endpoint {name!r}: {what} is declared as {_type_name(kind)}: {error}") from None
 

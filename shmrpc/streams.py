@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from shmrpc.errors import RemoteProtocolError
-from shmrpc.protocol.codec import UNREADABLE, Codec
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Rejected
 
 #: Bytes that may be under way in one stream.
@@ -25,7 +25,7 @@ OVERHEAD: Final = 48
 #: Seconds after which a producer that never waits lets the loop turn.
 SLICE: Final = 300e-6
 #: How many items, and these as a MessagePack array with a long header; 0, and one item as it is.
-Part = tuple[int, bytes]
+Part = tuple[int, Body]
 _ARRAY_HEADER: Final = 5
 
 
@@ -136,7 +136,7 @@ class Incoming:
 class Sender(Protocol):
     """What puts items on their way: the core's, or :class:`PlainSender`."""
 
-    def send(self, payload: bytes, /) -> bool:
+    def send(self, payload: Body, /) -> bool:
         """Sends an item. False if there has to be a pause before the next one."""
         ...
 
@@ -152,12 +152,12 @@ class Sender(Protocol):
 class PlainSender:
     """A sender for a transport that has none of its own."""
 
-    def __init__(self, send: Callable[[bytes], object], credit: int) -> None:
+    def __init__(self, send: Callable[[Body], object], credit: int) -> None:
         self._send = send
         self._credit = credit
         self._slice_end = time.monotonic() + SLICE
 
-    def send(self, payload: bytes) -> bool:
+    def send(self, payload: Body) -> bool:
         """Sends an item. False if there has to be a pause before the next one."""
         self._send(payload)
         self._credit -= len(payload) + OVERHEAD
@@ -205,7 +205,7 @@ class Outgoing:
             finally:
                 self._waiter = None
 
-    async def pump(self, items: AsyncIterable[Any] | Iterable[Any], encode: Callable[[Any], bytes]) -> None:
+    async def pump(self, items: AsyncIterable[Any] | Iterable[Any], encode: Callable[[Any], Body]) -> None:
         """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun."""
         if not self._sender.resume():
             await self._pause()
@@ -255,7 +255,7 @@ class Reader:
             return self._one_by_one(data)
         return items  # type: ignore[no-any-return]
 
-    def _one_by_one(self, data: bytes) -> Iterator[Any]:
+    def _one_by_one(self, data: Body) -> Iterator[Any]:
         for body in _split.decode(data):
             yield self._one(bytes(body))
 

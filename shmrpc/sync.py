@@ -25,11 +25,12 @@ from shmrpc.calling.batch import SyncBatch, chunks
 from shmrpc.calling.requests import (
     body_of,
     check_one_way,
-    decoder_of,
     encode_call,
     find_endpoint,
     names_and_kinds,
+    numbered_calls,
     outcomes_decoder,
+    read_result,
     swallowed,
     take_sources,
     undecodable,
@@ -40,10 +41,17 @@ from shmrpc.calling.threads import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.interceptors import SyncInterceptor, enter_all_plain
 from shmrpc.introspection.describe import Description
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, Options, check_options, check_timeout
+from shmrpc.options import (
+    DEFAULT_CONNECT_TIMEOUT,
+    DEFAULT_MAX_MEMORY,
+    DEFAULT_SPIN,
+    Options,
+    check_options,
+    check_timeout,
+)
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE, CodecName, get_codec
-from shmrpc.protocol.frames import Header, opcode
+from shmrpc.protocol.codec import UNREADABLE, Body, CodecName, get_codec
+from shmrpc.protocol.frames import opcode
 from shmrpc.service import Service
 from shmrpc.transport.shm.handshake import Settings
 
@@ -54,7 +62,7 @@ _R = TypeVar("_R")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-Decode = Callable[[bytes], Any]
+Decode = Callable[[Body], Any]
 
 
 class Client(BaseClient[ThreadLink]):
@@ -165,9 +173,9 @@ class Client(BaseClient[ThreadLink]):
             number = find_endpoint(session.service, call.endpoint, session.numbers)
             check_one_way(call.endpoint, session.shapes.get(number))
             call._party, call.id = session, session.next_id()
-            header = Header(call.deadline, call._metadata, one_way=True)
+            header = frames.header(call.deadline, call._metadata, one_way=True)
             try:
-                body = self._codec.encode((header, args, kwargs))
+                body = self._codec.encode_all((header, list(args), kwargs))
                 sent = session.connection.send(opcode(frames.CALL_WITH, number), call.id, body)
                 if not sent:
                     session.room()
@@ -233,7 +241,7 @@ class Client(BaseClient[ThreadLink]):
 
     def _send_map(self, call: Call, iterables: Sequence[Any], chunk: int, decode: Decode) -> Generator[Any, None, None]:
         source = chunks(iterables, chunk)
-        header = Header(call.deadline, call._metadata)
+        header = frames.header(call.deadline, call._metadata)
         under_way: deque[_Asked] = deque()
         try:
             while True:
@@ -255,15 +263,15 @@ class Client(BaseClient[ThreadLink]):
 
         Each call gives a future; at the end of the block the frame is sent, and all are answered.
         """
-        return SyncBatch(self)
+        return SyncBatch(self, self._codec.convert)
 
     def send_batch(self, calls: Sequence[Any]) -> tuple[list[Any], dict[int, frames.Failure]]:
         """Sends calls of any endpoints in one frame; results, and failures by place."""
         call = self._new_call("batch")
 
-        def request(session: ThreadSession) -> tuple[int, Any]:
-            numbered = [(find_endpoint(session.service, n, session.numbers), *rest) for n, *rest in calls]
-            return opcode(frames.BATCH, frames.ANY), (Header(call.deadline, call._metadata), numbered)
+        def request(session: ThreadSession) -> tuple[int, Sequence[Any]]:
+            numbered = numbered_calls(session.service, calls, session.numbers)
+            return opcode(frames.BATCH, frames.ANY), (frames.header(call.deadline, call._metadata), numbered)
 
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
@@ -274,7 +282,7 @@ class Client(BaseClient[ThreadLink]):
         """What the live service offers; see :meth:`shmrpc.Client.describe`."""
         call = self._new_call("describe")
         decode = self._codec.decoder(Description)
-        return self._ask(call, lambda session: (frames.DESCRIBE, None), decode)  # type: ignore[no-any-return]
+        return self._ask(call, lambda session: (frames.DESCRIBE, ()), decode)  # type: ignore[no-any-return]
 
     def _ask(self, call: Call, request: _Request, decode: Decode) -> Any:
         """Makes a request that is no plain call; the decoded answer."""
@@ -286,7 +294,7 @@ class Client(BaseClient[ThreadLink]):
             session = self._link.ready(call.deadline)
             try:
                 kind, body = request(session)
-                answering = _asking(session, kind, self._codec.encode(body), call)
+                answering = _asking(session, kind, self._codec.encode_all(body), call)
                 next(answering)
             except Exception as error:
                 unsent = session.unsent(call.endpoint, error)
@@ -299,9 +307,7 @@ class Client(BaseClient[ThreadLink]):
         """Waits for the answer to a request; what was certainly not begun is asked for again."""
         while True:
             try:
-                return decode(_last(asked.answering))
-            except UNREADABLE as error:
-                raise undecodable(call.endpoint, error) from None
+                return read_result(call.endpoint, decode, _last(asked.answering))
             except Exception as error:
                 unsent = asked.session.unsent(call.endpoint, error)
                 if not self._link.may_retry(asked.session, unsent):
@@ -314,14 +320,15 @@ class Client(BaseClient[ThreadLink]):
         session = link.session
         if session is None:
             raise link.not_connected()
-        number, decode = find_endpoint(session.service, name, session.numbers), decoder_of(self._codec, kind)
+        number, decode = find_endpoint(session.service, name, session.numbers), self._codec.decoder(kind)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
             return functools.partial(self._stream, name, decode)
         if shape is not None or options.is_general or options.timeout is not None:
             return functools.partial(self._call, name, decode)
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
-        encode, exchange, next_id = self._codec.encode, session.connection.exchange, session.next_id
+        quick, encode = self._codec.quick(kind), self._codec.encode_all
+        exchange, next_id = session.connection.exchange, session.next_id
         waiters, stopped, complete, bound = session.waiters, link.stopped, session.complete, session
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -331,7 +338,7 @@ class Client(BaseClient[ThreadLink]):
                 return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
             try:
-                request, body = (keyword, encode((args, kwargs))) if kwargs else (plain, encode(args))
+                request, body = (keyword, encode(([*args], kwargs))) if kwargs else (plain, encode(args))
             except Exception as error:
                 raise bound.unsent(name, error) from None
             try:
@@ -347,9 +354,9 @@ class Client(BaseClient[ThreadLink]):
             if waiters:
                 bound.wake_next()
             try:
-                return decode(answer)
-            except UNREADABLE as error:
-                raise undecodable(name, error) from None
+                return quick(answer)
+            except UNREADABLE:
+                return read_result(name, decode, answer)
 
         call.__name__ = call.__qualname__ = name
         return call
@@ -365,12 +372,9 @@ class Client(BaseClient[ThreadLink]):
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
             answer = self._perform(call, args, kwargs)
-            try:
-                return decode(answer)
-            except UNREADABLE as error:
-                raise undecodable(name, error) from None
+            return read_result(name, decode, answer)
 
-    def _perform(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    def _perform(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Body:
         """The body of a call's result."""
         while True:
             session = self._link.ready(call.deadline)
@@ -384,12 +388,12 @@ class Client(BaseClient[ThreadLink]):
                 kind, body = encode_call(
                     self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata
                 )
-                answer = session.connection.exchange(kind, call.id, body)
+                answer: Any = session.connection.exchange(kind, call.id, body)
                 if type(answer) is not bytes:
                     answer = session.complete(call.id, answer, kind, body, call)
                 if session.waiters:
                     session.wake_next()
-                return answer
+                return answer  # type: ignore[no-any-return]
             except BaseException as error:
                 session.give_up_lead()
                 unsent = session.unsent(call.endpoint, error)
@@ -427,7 +431,7 @@ class Client(BaseClient[ThreadLink]):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         feeds: dict[int, Feed],
-    ) -> Generator[bytes, None, bytes]:
+    ) -> Generator[Body, None, Body]:
         """The items of a call with streams; its result is what the generator returns. ``feeds`` gets its sources."""
         positional, keywords, sources = take_sources(call.endpoint, shape, args, kwargs, from_async=False)
         kind, body = encode_call(
@@ -438,7 +442,7 @@ class Client(BaseClient[ThreadLink]):
 
 
 #: What makes a request for a session: its opcode, and what its body is made of.
-_Request = Callable[[ThreadSession], tuple[int, Any]]
+_Request = Callable[[ThreadSession], tuple[int, Sequence[Any]]]
 
 
 class _Asked(NamedTuple):
@@ -447,13 +451,13 @@ class _Asked(NamedTuple):
     request: _Request
     session: ThreadSession
     #: After one step more, its answer.
-    answering: Generator[None, None, bytes]
+    answering: Generator[None, None, Body]
 
 
-def _chunk_of(endpoint: str, header: Header, calls: Sequence[Any]) -> _Request:
+def _chunk_of(endpoint: str, header: Mapping[str, Any], calls: Sequence[Any]) -> _Request:
     """The request that makes these calls of an endpoint."""
 
-    def request(session: ThreadSession) -> tuple[int, Any]:
+    def request(session: ThreadSession) -> tuple[int, Sequence[Any]]:
         number = find_endpoint(session.service, endpoint, session.numbers)
         return opcode(frames.BATCH, number), (header, calls)
 
@@ -465,7 +469,7 @@ def _touched(feeds: Mapping[int, Feed]) -> bool:
     return any(feed.touched for feed in feeds.values())
 
 
-def _last(items: Generator[Any, None, bytes]) -> bytes:
+def _last(items: Generator[Any, None, Body]) -> Body:
     """What a generator returns."""
     while True:
         try:
@@ -474,7 +478,7 @@ def _last(items: Generator[Any, None, bytes]) -> bytes:
             return stop.value  # type: ignore[no-any-return]
 
 
-def _asking(session: ThreadSession, kind: int, body: bytes, call: Call) -> Generator[None, None, bytes]:
+def _asking(session: ThreadSession, kind: int, body: Body, call: Call) -> Generator[None, None, Body]:
     """Sends a request, and after one step waits for its answer: several may be under way."""
     call_id = session.next_id()
     with session.waiting(call_id) as waiter:
@@ -496,14 +500,16 @@ def connect(
     interceptors: Sequence[SyncInterceptor] = (),
     codec: CodecName = "msgspec",
     max_frame: int = frames.DEFAULT_MAX_FRAME,
+    max_memory: int = DEFAULT_MAX_MEMORY,
     spin: float = DEFAULT_SPIN,
 ) -> Client:
     """A client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
 
     The options are those of :func:`shmrpc.connect`; interceptors give plain context managers.
     """
-    check_options(max_frame=max_frame, spin=spin, timeout=timeout)
+    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout)
     name, kinds = names_and_kinds(service)
-    link = ThreadLink(name, Settings(max_frame, spin, blocking=True), timeout, reconnect=reconnect)
+    settings = Settings(max_frame, spin, max_memory, codec == "pickle", blocking=True)
+    link = ThreadLink(name, settings, timeout, reconnect=reconnect)
     options = Options(check_timeout(call_timeout), interceptors=tuple(interceptors))
     return Client(link, get_codec(codec), options, kinds)

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import array
 import ast
 import builtins
 import collections.abc
 import datetime
 import decimal
+import fractions
+import pathlib
+import types
+import typing
 import uuid
+import zoneinfo
 from typing import Any
+
+import numpy
+import numpy.typing
+import pyarrow  # type: ignore[import-untyped, unused-ignore]
 
 from shmrpc.introspection.describe import TypeDescription
 
 _NAMES = {
     **vars(builtins),
+    "Any": Any,
+    "Literal": typing.Literal,
+    "array": array,
     "datetime": datetime,
     "decimal": decimal,
+    "fractions": fractions,
+    "numpy": numpy,
+    "pathlib": pathlib,
+    "pyarrow": pyarrow,
     "uuid": uuid,
+    "zoneinfo": zoneinfo,
+    "Collection": collections.abc.Collection,
+    "MutableSequence": collections.abc.MutableSequence,
     "Sequence": collections.abc.Sequence,
     "AbstractSet": collections.abc.Set,
     "Mapping": collections.abc.Mapping,
 }
+#: A value is of exactly the class that a text names, except where there is a class for each system or each zone.
+_FAMILIES = (pathlib.PurePath, datetime.tzinfo)
 
 
 class Types:
@@ -59,8 +81,12 @@ class Types:
                 return self._fits_items(value, name, item)
             case ast.Name("float"):
                 return type(value) in (int, float)
-        kind = eval(compile(ast.Expression(node), "", "eval"), {}, dict(_NAMES))  # A class: int, datetime.date.
-        return type(value) is kind
+            case ast.Subscript(ast.Attribute(ast.Name("array")) as name, ast.Name("Any")):
+                return type(value) is _named(name)
+            case ast.Subscript():
+                return _fits_array(value, _named(node))
+        kind = _named(node)  # A class: int, datetime.date.
+        return isinstance(value, kind) if issubclass(kind, _FAMILIES) else type(value) is kind
 
     def _fits_items(self, value: Any, name: str, item: ast.expr) -> bool:
         return isinstance(value, _NAMES[name]) and all(self._fits(each, item) for each in value)
@@ -76,3 +102,22 @@ class Types:
             and needed <= value.keys() <= fields.keys()
             and all(self.fits(each, fields[name]) for name, each in value.items())
         )
+
+
+def _named(node: ast.expr) -> Any:
+    return eval(compile(ast.Expression(node), "", "eval"), {}, dict(_NAMES))
+
+
+def _fits_array(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type such as ``numpy.ndarray[tuple[int], numpy.dtype[numpy.uint8]]``."""
+    assert typing.get_origin(kind) is numpy.ndarray, kind
+    shape, dtype = typing.get_args(kind)
+    lengths = typing.get_args(shape)
+    scalar = typing.get_args(dtype)[0] if typing.get_args(dtype) else Any
+    scalars = typing.get_args(scalar) if isinstance(scalar, types.UnionType) else (scalar,)
+    dtypes = [typing.get_origin(each) or each for each in scalars]
+    return (
+        isinstance(value, numpy.ndarray)
+        and (... in lengths or not lengths or len(lengths) == value.ndim)
+        and any(each is Any or issubclass(value.dtype.type, each) for each in dtypes)
+    )

@@ -1,7 +1,8 @@
 """Both codecs write the bytes that the MessagePack specification says, and read them back.
 
 The bytes stand in vectors.json, written by hand: ``hex``, then ``fill[0]`` repeated ``fill[1]`` times. ``value``
-is JSON, or what ``kind`` makes of it; ``plain`` is what a reader sees who does not know the type.
+is JSON, or what ``kind`` makes of it; ``plain`` is what a reader sees who does not know the type; bytes that are
+``only_read`` are those that other languages send, where we send an extension.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import fractions
 import json
 import math
 import random
+import re
 import struct
 import uuid
 from collections.abc import Callable
@@ -76,6 +79,15 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "decimal": (decimal.Decimal, decimal.Decimal),
     "enum": (Colour, Colour),
     "intenum": (Level, Level),
+    "complex": (complex, lambda value: complex(*value)),
+    "frozenset": (frozenset[int], frozenset),
+    "range": (range, lambda value: range(*value)),
+    "slice": (slice, lambda value: slice(*value)),
+    "timezone": (datetime.timezone, lambda value: datetime.timezone(datetime.timedelta(seconds=value))),
+    "fraction": (fractions.Fraction, fractions.Fraction),
+    "file": (Path, Path),
+    "bytearray": (bytearray, bytearray.fromhex),
+    "map of sets": (dict[Any, Any], lambda value: {frozenset({value}): 1, 1: {value}}),
     "set": (set[int], set),
     "tuple": (tuple[int, str], tuple),
     "namedtuple": (Pair, lambda value: Pair(*value)),
@@ -105,8 +117,9 @@ def test_vector(codec: Codec, vector: dict[str, Any]) -> None:
     body = bytes.fromhex(vector["hex"] + fill * times)
     kind, build = KINDS.get(vector.get("kind", ""), (Any, lambda value: value))
     value = build(vector["value"])
-    encoded = codec.encode(value)
-    assert encoded.hex() == body.hex() if len(body) < 100 else encoded == body
+    if not vector.get("only_read"):
+        encoded = bytes(codec.encode(value))
+        assert encoded.hex() == body.hex() if len(body) < 100 else encoded == body
     assert same(codec.decode(body), vector.get("plain", value))
     assert same(codec.decoder(kind)(body), value)
 
@@ -141,7 +154,7 @@ def test_longer_forms_than_needed_are_read(codec: Codec, body: str, value: Any) 
 
 
 def test_an_unknown_extension_arrives_as_one(codec: Codec) -> None:
-    for body, code in (("d40500", 5), ("d4fe00", -2), ("c70105ab", 5)):
+    for body, code in (("d46400", 100), ("d4fe00", -2), ("c70164ab", 100)):
         value = codec.decode(bytes.fromhex(body))
         assert isinstance(value, msgspec.msgpack.Ext)
         assert value.code == code
@@ -151,15 +164,13 @@ def test_an_unknown_extension_arrives_as_one(codec: Codec) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        2**64,
-        -(2**63) - 1,
         "\ud800",
         object(),
-        1j,
         [object()],
         {"a": object()},
-        datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))),
-        datetime.datetime(9999, 12, 31, 23, tzinfo=datetime.timezone(datetime.timedelta(hours=-2))),
+        (object(),),
+        {1: {2: [{"\ud800"}]}},
+        {("a", object()): 1},
     ],
     ids=repr,
 )
@@ -235,15 +246,23 @@ def test_nesting_in_doubtful_depths_is_read_or_a_decode_error(codec: Codec, patt
 
 
 def test_every_cut_of_a_message_is_a_decode_error(codec: Codec) -> None:
-    body = codec.encode([1, -70_000, 1.5, "text", b"bytes", {"a": [None, True]}, datetime.datetime.now(datetime.UTC)])
+    now = datetime.datetime.now(datetime.UTC)
+    body = bytes(codec.encode([1, -70_000, 1.5, "text", b"bytes", {"a": [None, True]}, now, (1, {2})]))
     for length in range(len(body)):
         with pytest.raises(UNREADABLE):
             codec.decode(body[:length])
 
 
+def shown(value: Any) -> str:
+    """Its repr, without the addresses of extensions that nobody knows."""
+    return re.sub(r" at 0x\w+", "", repr(value))
+
+
 def test_random_bytes_are_read_alike_or_refused_by_both() -> None:
     chosen = random.Random(2026)
-    telling = b"\x80\x81\x82\x90\x91\x92\xa0\xa1\xa2\xc0\xc1\xc3\xc4\xca\xcb\xcc\xd0\xd9\xdc\xde\xff"
+    telling = (
+        b"\x80\x81\x82\x90\x91\x92\xa0\xa1\xa2\xc0\xc1\xc3\xc4\xca\xcb\xcc\xd0\xd9\xdc\xde\xff\xd4\xd5\xd6\x12\x14\x1a"
+    )
     fast, reference = get_codec("msgspec"), get_codec("msgpack")
     read = 0
     for _ in range(20_000):
@@ -254,7 +273,7 @@ def test_random_bytes_are_read_alike_or_refused_by_both() -> None:
                 values.append(codec.decode(body))
             except UNREADABLE:
                 values.append(msgspec.DecodeError)
-        assert repr(values[0]) == repr(values[1]), body.hex()
+        assert shown(values[0]) == shown(values[1]), body.hex()
         read += values[0] is not msgspec.DecodeError
     assert read > 500
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
+from shmrpc.transport import Frame
 from shmrpc.transport.shm import cleanup
 from tests.services import service
 from tests.support import Script, ServerProcess, eventually, ours_in_shm
@@ -331,7 +332,7 @@ def test_an_interrupted_receiver_loses_nobodys_answer(sync_client: shmrpc.sync.C
     assert session is not None
     deliver, interrupted = session._deliver, threading.Event()
 
-    def interrupt(frame: tuple[int, int, bytes]) -> None:
+    def interrupt(frame: Frame) -> None:
         if not interrupted.is_set():
             interrupted.set()
             raise KeyboardInterrupt  # As a signal does between taking a frame and delivering it.

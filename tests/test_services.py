@@ -77,7 +77,7 @@ async def test_one_server_offers_several_services() -> None:
             async with shmrpc.connect("tested.flows") as three:
                 sums = await asyncio.gather(one.math.add(1, 2), two.add(3, 4), three.add(5, 6))
                 assert list(sums) == [3, 7, 11]
-                assert await three.who() == [os.getpid(), os.getuid(), "who", "tested.flows"]
+                assert await three.who() == (os.getpid(), os.getuid(), "who", "tested.flows")
                 with pytest.raises(shmrpc.EndpointNotFound):
                     two.increment()
                 assert server.connections == 3
@@ -159,7 +159,7 @@ async def test_a_lifespan_that_fails_frees_the_name() -> None:
 
 @pytest.mark.parametrize("endpoint", ["who", "who_plainly"])
 async def test_a_handler_knows_its_caller(client: shmrpc.Client, endpoint: str) -> None:
-    expected = [os.getpid(), os.getuid(), endpoint, "tested.flows"]
+    expected = (os.getpid(), os.getuid(), endpoint, "tested.flows")
     assert await client.call(endpoint) == expected
     assert await client.with_options(timeout=5).call(endpoint) == expected
     assert await client.with_options(metadata={"a": "b"}).call(endpoint) == expected
@@ -242,7 +242,7 @@ async def test_handlers_processes_end_with_their_server(end: str) -> None:
         async with shmrpc.connect("tested.flows") as client:
             pid, _ = await client.in_process(1, 2)
             os.kill(pid, signal.SIGINT)  # As a terminal's Ctrl-C, which is for the server.
-            assert await client.in_process(1, 2) == [pid, 3]
+            assert await client.in_process(1, 2) == (pid, 3)
             busy = asyncio.create_task(client.hold_in_process(60))
             await asyncio.sleep(0.1)
             server.kill() if end == "kill" else await asyncio.to_thread(server.stop)

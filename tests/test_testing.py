@@ -80,7 +80,7 @@ async def test_interceptors_metadata_and_lifespan_of_both_sides() -> None:
         metadata = await client.with_options(metadata={"a": b"1"}, reply_metadata=reply).metadata()
         assert metadata == {"a": "b'1'", "client": "'was here'", "server": "'was here'"}
         assert reply["pid"] == str(os.getpid())
-        assert await client.who() == [os.getpid(), os.geteuid(), "who", "tested.flows"]
+        assert await client.who() == (os.getpid(), os.geteuid(), "who", "tested.flows")
     assert seen == ["client metadata", "server metadata", "client who", "server who"]
 
 

@@ -1,4 +1,8 @@
-"""A client in plain Python, written from docs/wire.md alone. It uses nothing of shmrpc."""
+"""A client in plain Python, written from docs/wire.md alone. It uses nothing of shmrpc.
+
+It has no memory of its own to lend, unless a test makes an extent for it; what is lent to it it copies out and gives
+back at once, unless it is told to keep it.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,16 @@ from typing import Any, Final
 import msgpack
 import posix_ipc
 
+from tests.wire_memory import HERE, PARCEL, RECEIVER, RELEASE, SENDER, Entry, Extent, Theirs, parsed, release, released
+
 MAX_MESSAGE: Final = 131_072
 RESULT, FAILURE, CALL, CALL_KEYWORDS, CALL_DEADLINE, CALL_WITH, BATCH, DESCRIBE = range(8)
 CANCEL, ITEM, END, ABORT, STOP, CREDIT, RESULT_WITH = range(8, 15)
 #: The number in a BATCH whose calls name their endpoints themselves.
 ANY: Final = 0xFF_FFFF
-#: The first credit of a stream, and what an item costs besides the bytes of its body.
-WINDOW, OVERHEAD = 131_072, 48
+#: The first credit of a stream, and what an item costs besides the bytes of its body: a fixed sum, and one for so
+#: many bytes of its buffers.
+WINDOW, OVERHEAD, BUFFER_BYTES_PER_BYTE = 131_072, 48, 16
 AWAKE, ON_EVENTFD, ON_SEMAPHORE = range(3)
 TAIL, HEAD, READER_WAITS, WRITER_WAITS = 0, 128, 256, 384
 #: Offsets: control of ring 0, bytes of one control, the four words in it, data; bytes of a word and of a header.
@@ -60,8 +67,40 @@ def padded(length: int) -> int:
     return (length + 7) // 8 * 8
 
 
-def unpacked(data: bytes) -> Any:
-    return msgpack.unpackb(data, strict_map_key=False)
+def frame(opcode: int, call_id: int, body: bytes) -> bytes:
+    """A frame as it lies in a ring."""
+    return struct.pack("=QQ", len(body) | opcode << 32, call_id) + body.ljust(padded(len(body)), b"\0")
+
+
+#: Codes of the extensions that it reads: three whose payload is bytes or the place of a buffer, and the tuple.
+BYTES, BYTEARRAY, MEMORYVIEW, TUPLE = 1, 2, 3, 20
+
+
+class Parcel(bytes):
+    """A body with the buffers that came beside it, and the lines of the table; the body's own comes first if any."""
+
+    buffers: list[bytes]
+    entries: list[Entry]
+
+
+def unpacked(body: bytes) -> Any:
+    """The value of a body; an extension that it does not know as such."""
+
+    def extension(code: int, payload: bytes) -> Any:
+        if code not in (BYTES, BYTEARRAY, MEMORYVIEW, TUPLE):
+            return msgpack.ExtType(code, payload)
+        value = msgpack.unpackb(payload, strict_map_key=False, ext_hook=extension)
+        if code == TUPLE:
+            return tuple(value)
+        data = value[0] if isinstance(value, list) else value
+        return body.buffers[data] if isinstance(body, Parcel) and isinstance(data, int) else data
+
+    return msgpack.unpackb(body, strict_map_key=False, ext_hook=extension)
+
+
+def extension(code: int, content: Any) -> msgpack.ExtType:
+    """A value that MessagePack has not."""
+    return msgpack.ExtType(code, msgpack.packb(content))
 
 
 def fence() -> None:
@@ -178,7 +217,7 @@ class Ring:
 class WireClient:
     """One connection. ``how`` is what it sleeps on."""
 
-    def __init__(self, service: str, *, how: int = ON_EVENTFD, max_frame: int = 64 << 20) -> None:
+    def __init__(self, service: str, *, how: int = ON_EVENTFD, max_frame: int = 64 << 20, pickle: bool = False) -> None:
         self.how = how
         self.sleeps = 0
         self._ids = 0
@@ -187,10 +226,17 @@ class WireClient:
         self._body = bytearray()
         self._ended: Gone | None = None
         self.told_to_go = False
+        #: Whether what is lent to us is given back as soon as it is copied.
+        self.gives_back = True
+        #: Leases of ours that the server has ended: extent and block.
+        self.given_back: list[tuple[int, int]] = []
+        self._own: dict[int, Extent] = {}
         self.control = Control(service)
-        self.control.send("hello", version=1, max_frame=max_frame)
+        self.control.send("hello", version=1, max_frame=max_frame, pickle=pickle)
         self.welcome, descriptors = self.control.expect("welcome")
-        self._server_bell, self._bell = descriptors
+        self._server_bell, self._bell, told = descriptors
+        self.told = socket.socket(fileno=told)
+        self.theirs = Theirs(self.told)
         self._map()
         self._server_semaphore, self._semaphore = (
             posix_ipc.Semaphore(f"/{name}") for name in self.welcome["semaphores"]
@@ -265,21 +311,25 @@ class WireClient:
             self._ids += 1
             call_id = self._ids
         assert len(body) <= self.welcome["max_frame"]
-        frame = struct.pack("=QQ", len(body) | opcode << 32, call_id) + body.ljust(padded(len(body)), b"\0")
+        whole = frame(opcode, call_id, body)
         # Up to half the ring goes whole; of more, the first piece has the header.
-        least = len(frame) if len(frame) <= self.out.capacity // 2 else 16
-        self._unsent.append((memoryview(frame), least))
+        least = len(whole) if len(whole) <= self.out.capacity // 2 else 16
+        self._unsent.append((memoryview(whole), least))
         self._push()
         return call_id
 
     def receive(self, timeout: float = 10) -> Frame:
-        """The next frame: opcode, id and body. Writes what is unsent meanwhile."""
+        """The next frame: opcode, id and body, which may have come as a parcel. Writes what is unsent meanwhile."""
         deadline = time.monotonic() + timeout
         while True:
             self._push()
             frame = self._pull()
+            if frame is not None and frame[0] == RELEASE:
+                assert frame[1] == 0
+                self.given_back.append(released(frame[2]))
+                continue
             if frame is not None:
-                return frame
+                return self._open(*frame)
             if self._ended is not None:
                 raise self._ended
             self._park(deadline - time.monotonic())
@@ -313,6 +363,39 @@ class WireClient:
         self._header, self._body = None, bytearray()
         self._wake_writer()
         return opcode, call_id, body
+
+    def _open(self, opcode: int, call_id: int, payload: bytes) -> Frame:
+        """A frame as it was meant: with its body, wherever that lies."""
+        if not opcode & PARCEL:
+            return opcode, call_id, payload
+        entries, body, data = parsed(payload)
+        buffers = []
+        for entry in entries:
+            if entry.whose == HERE:
+                buffers.append(data[: entry.length])
+                data = data[entry.length :]
+            elif entry.whose == SENDER:
+                buffers.append(self.theirs.read(entry))
+                if self.gives_back:
+                    self.give_back(entry)
+            else:
+                assert entry.whose == RECEIVER
+                buffers.append(self._own[entry.extent].read(entry))
+        came = Parcel(buffers.pop(0) if body is None else body)
+        assert len(came) <= self.welcome["max_frame"]
+        came.buffers, came.entries = buffers, entries
+        return opcode ^ PARCEL, call_id, came
+
+    def give_back(self, lent: Entry) -> None:
+        """Ends a lease."""
+        assert lent.whose == SENDER
+        self.send(RELEASE, release(lent.extent, lent.block), 0)
+
+    def extent(self, number: int = 0, size: int = 1 << 20) -> Extent:
+        """Memory of our own to lend, of which the server is told."""
+        extent = self._own[number] = Extent(number, size)
+        extent.tell(self.told)
+        return extent
 
     def _park(self, seconds: float) -> None:
         """Announces, looks again, sleeps."""
@@ -373,6 +456,9 @@ class WireClient:
         self.control.socket.close()
         for descriptor in (self._bell, self._server_bell):
             os.close(descriptor)
+        for extent in self._own.values():
+            extent.close()
+        self.theirs.close()
         for semaphore in (self._semaphore, self._server_semaphore):
             semaphore.close()
         for ring in (self.out, self.into):

@@ -6,9 +6,11 @@
 use crate::bell::Bells;
 use crate::clock;
 use crate::frame::{FrameReader, FrameWriter, Header, Kept};
+use crate::lending::{Lending, RELEASE, RELEASE_SIZE};
 use crate::region::{Direction, MappedRing, Region};
 use crate::ring::{Consumer, Producer, RingMemory, Violation};
 use crate::spin::{Crowding, Spin};
+use crate::table::{self, Entry, Lies, PARCEL};
 use crate::wait;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,18 +73,41 @@ pub enum Sent {
 
 /// The receiving end and what it knows of its rhythm.
 pub struct Receiver {
+    lending: Arc<Lending>,
     reader: FrameReader<MappedRing>,
     spin: Spin,
     crowding: Crowding,
     /// When we last sent, or last got a frame, in nanoseconds.
     since: u64,
+    /// A false RELEASE: its frame is taken, so no later look would find it again.
+    broken: Option<Violation>,
 }
 
 impl Receiver {
-    /// See [`FrameReader::peek`].
+    /// See [`FrameReader::peek`]. Ends of leases are taken on the way.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Header>, Violation> {
-        self.reader.peek()
+        if let Some(violation) = self.broken {
+            return Err(violation);
+        }
+        loop {
+            match self.reader.peek()? {
+                Some(header) if header.opcode == RELEASE => {
+                    self.take_release(header)
+                        .inspect_err(|&violation| self.broken = Some(violation))?;
+                }
+                found => return Ok(found),
+            }
+        }
+    }
+
+    fn take_release(&mut self, header: Header) -> Result<(), Violation> {
+        let mut payload = [0; RELEASE_SIZE];
+        if header.len != RELEASE_SIZE {
+            return Err(Violation::Table);
+        }
+        self.reader.take(&mut payload);
+        self.lending.give_back(&payload)
     }
 
     /// See [`FrameReader::came`].
@@ -116,6 +141,33 @@ pub struct Channel {
     ours: Bells,
     theirs: Bells,
     sleep: Sleep,
+    lending: Arc<Lending>,
+}
+
+/// A body from here on, in bytes, goes by reference: the ring is for what is small.
+pub const LARGE_BODY: usize = 128 << 10;
+
+/// A payload that may have to be kept.
+struct Shared(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What was lent for a frame: taken back, should it not be sent.
+struct Lent<'a> {
+    lending: &'a Lending,
+    entries: Vec<Entry>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        for entry in &self.entries {
+            self.lending.unlend(entry);
+        }
+    }
 }
 
 /// Nothing of ours panics while it holds one of the locks, but a poisoned one is no reason to stop.
@@ -128,6 +180,7 @@ impl Channel {
     ///
     /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload
     /// accepted, in bytes.
+    #[allow(clippy::too_many_arguments)] // In one place.
     pub fn new(
         region: Arc<Region>,
         direction: Direction,
@@ -136,6 +189,7 @@ impl Channel {
         sleep: Sleep,
         max_frame: usize,
         spin: u64,
+        lending: Arc<Lending>,
     ) -> Self {
         let back = match direction {
             Direction::ClientToServer => Direction::ServerToClient,
@@ -146,10 +200,12 @@ impl Channel {
         Channel {
             writer: Mutex::new(writer),
             receiver: Mutex::new(Receiver {
+                lending: lending.clone(),
                 reader,
                 spin: Spin::new(spin),
                 crowding: Crowding::default(),
                 since: clock::now(),
+                broken: None,
             }),
             stalled: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -158,6 +214,25 @@ impl Channel {
             ours,
             theirs,
             sleep,
+            lending,
+        }
+    }
+
+    /// The memory that both sides lend each other.
+    pub fn lending(&self) -> &Arc<Lending> {
+        &self.lending
+    }
+
+    /// The largest payload, in bytes.
+    pub fn max_frame(&self) -> usize {
+        self.max_frame
+    }
+
+    /// Tells the peer that a lease has ended. A peer that cannot be told any more does not care.
+    pub fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
+        let keep = || Box::new(payload.to_vec()) as Kept;
+        if let Ok(Sent::Kept) = self.send(RELEASE, 0, payload, keep) {
+            let _ = self.await_room();
         }
     }
 
@@ -180,10 +255,7 @@ impl Channel {
             return Err(SendError::Closed);
         }
         if payload.len() > self.max_frame {
-            return Err(SendError::Oversize {
-                len: payload.len(),
-                max: self.max_frame,
-            });
+            return Err(self.oversize(payload.len()));
         }
         let mut writer = lock(&self.writer);
         let sent = writer.send(opcode, id, payload).inspect_err(|&violation| {
@@ -201,6 +273,93 @@ impl Channel {
                 Ok(Sent::Rang)
             }
         }
+    }
+
+    /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for
+    /// them, and so does a large body. `keep` makes a body last that goes alone in the frame.
+    ///
+    /// # Safety
+    /// Each of `buffers` is readable for its length.
+    pub unsafe fn send_parcel(
+        &self,
+        opcode: u32,
+        id: u64,
+        body: &[u8],
+        buffers: &[(*const u8, usize)],
+        keep: impl FnOnce() -> Kept,
+    ) -> Result<Sent, SendError> {
+        if body.len() > self.max_frame {
+            return Err(self.oversize(body.len()));
+        }
+        self.collect()?;
+        let mut lent = Lent {
+            lending: &self.lending,
+            entries: Vec::with_capacity(1 + buffers.len()),
+        };
+        let mut apart = false;
+        if body.len() > LARGE_BODY {
+            // SAFETY: a slice is readable.
+            if let Some(entry) = unsafe { self.lending.place(body.as_ptr(), body.len()) } {
+                lent.entries.push(entry);
+                apart = true;
+            } else if buffers.is_empty() {
+                return self.send(opcode, id, body, keep);
+            }
+        }
+        let mut here = Vec::new();
+        let mut room = if apart { 0 } else { body.len() };
+        for &(from, len) in buffers {
+            // SAFETY: the caller's promise.
+            let entry = unsafe { self.lending.place(from, len) }.unwrap_or_else(|| {
+                here.push((from, len));
+                room += len;
+                let len = len as u64;
+                let lies = Lies::Here;
+                Entry {
+                    lies,
+                    start: 0,
+                    len,
+                }
+            });
+            lent.entries.push(entry);
+        }
+        if room > self.max_frame {
+            return Err(self.oversize(room));
+        }
+        let mut payload = table::begin(&lent.entries, apart, room);
+        if !apart {
+            payload.extend_from_slice(body);
+        }
+        for (from, len) in here {
+            // SAFETY: the caller's promise; room for it was reserved, and it is ours.
+            unsafe {
+                let to = payload.as_mut_ptr().add(payload.len());
+                std::ptr::copy_nonoverlapping(from, to, len);
+                payload.set_len(payload.len() + len);
+            }
+        }
+        let payload = Arc::new(payload);
+        let kept = payload.clone();
+        let sent = self.send(opcode | PARCEL, id, &payload, || Box::new(Shared(kept)))?;
+        lent.entries.clear(); // They are the peer's now.
+        Ok(sent)
+    }
+
+    /// Takes the ends of leases that have come and that nobody has looked at yet: there may be memory again.
+    pub fn collect(&self) -> Result<(), Violation> {
+        match self.receiver.try_lock() {
+            Ok(mut receiver) => {
+                receiver.peek()?;
+                self.release(&receiver);
+                Ok(())
+            }
+            Err(_) => Ok(()), // Somebody looks at this moment.
+        }
+    }
+
+    fn oversize(&self, len: usize) -> SendError {
+        let max = self.max_frame;
+        SendError::Oversize { len, max }
     }
 
     /// What the peer did wrong as we sent to it.
@@ -431,6 +590,18 @@ mod tests {
         unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) }
     }
 
+    fn socket_pair() -> [OwnedFd; 2] {
+        let mut fds = [0; 2];
+        // SAFETY: room for two descriptors, which are ours alone.
+        unsafe {
+            assert_eq!(
+                libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, fds.as_mut_ptr()),
+                0
+            );
+            fds.map(|fd| OwnedFd::from_raw_fd(fd))
+        }
+    }
+
     /// Both sides of a connection whose sides sleep in threads.
     fn pair(spin: u64) -> (Arc<Channel>, Arc<Channel>) {
         // SAFETY: a valid C string; the descriptor that comes back is ours alone.
@@ -438,6 +609,7 @@ mod tests {
         file.set_len(size_for(CAPACITY) as u64).unwrap();
         let names = Names::new();
         let fds = [eventfd(), eventfd()];
+        let sockets = socket_pair();
         let bells = |side: usize| Bells {
             eventfd: EventFd::new(fds[side].try_clone().unwrap()),
             semaphore: Semaphore::open(&names.0[side]).unwrap(),
@@ -458,6 +630,7 @@ mod tests {
             };
             let (ours, theirs) = (bells(ours), bells(1 - ours));
             let sleep = Sleep::Thread;
+            let socket = sockets[usize::from(server)].try_clone().unwrap();
             Arc::new(Channel::new(
                 region.unwrap(),
                 direction,
@@ -466,6 +639,7 @@ mod tests {
                 sleep,
                 1 << 20,
                 spin,
+                Lending::new(socket, 1 << 26),
             ))
         };
         (side(true), side(false))

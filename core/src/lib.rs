@@ -41,17 +41,25 @@
 mod clock;
 mod sync;
 
+pub mod arena;
 #[cfg(not(loom))]
 pub mod bell;
 #[cfg(not(loom))]
 pub mod channel;
+#[cfg(not(loom))]
+pub mod extent;
 pub mod frame;
+#[cfg(not(loom))]
+pub mod lending;
 #[cfg(not(loom))]
 pub mod poll;
 #[cfg(not(loom))]
 pub mod region;
 pub mod ring;
 pub mod spin;
+#[cfg(not(loom))]
+mod sweeper;
+pub mod table;
 pub mod wait;
 
 #[cfg(all(feature = "python", not(loom)))]

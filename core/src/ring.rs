@@ -54,6 +54,22 @@ pub enum Violation {
         /// The limit, in bytes.
         max: u64,
     },
+    /// The table of a parcel is not one.
+    Table,
+    /// The peer named an extent of which it has not told us, or one that cannot be mapped.
+    Extent {
+        /// Its number.
+        number: u32,
+    },
+    /// The peer named a block that it has no right to, or that is not in its extent.
+    Block {
+        /// The number of the extent.
+        extent: u32,
+        /// Where the block begins in it.
+        offset: u64,
+    },
+    /// What the peer told of its extents cannot be read.
+    News,
 }
 
 impl fmt::Display for Violation {
@@ -68,6 +84,17 @@ impl fmt::Display for Violation {
             Violation::Oversize { len, max } => {
                 write!(out, "frame of {len} bytes is over the limit of {max} bytes")
             }
+            Violation::Table => write!(out, "the table of a parcel is malformed"),
+            Violation::Extent { number } => {
+                write!(out, "extent {number} is unknown, or cannot be mapped")
+            }
+            Violation::Block { extent, offset } => {
+                write!(
+                    out,
+                    "there is no lease of block {offset} of extent {extent}"
+                )
+            }
+            Violation::News => write!(out, "a message about extents is malformed"),
         }
     }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from shmrpc.call import Call, Metadata, Party, nearest_deadline
 from shmrpc.calling.groups import EndpointGroup
@@ -12,6 +12,11 @@ from shmrpc.calling.requests import find_name, is_group, result_of
 from shmrpc.errors import LocalProtocolError
 from shmrpc.options import Options
 from shmrpc.protocol.codec import Codec
+from shmrpc.sharing import empty_array, empty_buffer
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
 
 #: Frames of a map() that are under way at a time: one is run while the next is on its way.
 CHUNKS_UNDER_WAY: Final = 3
@@ -78,6 +83,28 @@ class BaseClient(Generic[_L]):
     ) -> Self:
         options = self._options.changed(timeout, metadata, reply_metadata)
         return type(self)(self._link, self._codec, options, self._kinds)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
+        """A new NumPy array in shared memory: fill it and pass it to a call, and nobody copies it.
+
+        Its contents are whatever was there. It may be passed again; but as long as a receiver has a view of it,
+        what you write is seen there: take a new one instead. Sent by another client, or after a reconnect, it is
+        an ordinary array.
+
+        Raises SharedMemoryError if ``max_memory`` is used up, ImportError without NumPy, LocalProtocolError if
+        there is no connection, TypeError and ValueError for a dtype or a shape that cannot be.
+        """
+        return empty_array(self._allocate, shape, dtype)
+
+    def buffer(self, size: int) -> memoryview:
+        """``size`` writable bytes of shared memory, otherwise as :meth:`empty`."""
+        return empty_buffer(self._allocate, size)
+
+    def _allocate(self, size: int) -> Any:
+        session = self._link.session
+        if session is None:
+            raise self._link.not_connected()
+        return session.allocate(size)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name.partition(".")[0] for name in self._link.numbers)]

@@ -9,8 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
-import msgspec
-
 from shmrpc.calling.requests import result_of, undecodable
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE
@@ -21,6 +19,9 @@ _R = TypeVar("_R")
 
 #: Name of the endpoint, positional and keyword arguments.
 _Entry = tuple[str, Sequence[Any], Mapping[str, Any]]
+
+#: Validates a value that has been decoded, for a type.
+Convert = Callable[[Any, Any], Any]
 
 
 class _Future(Protocol):
@@ -38,8 +39,9 @@ _F = TypeVar("_F", bound=_Future)
 class Collected(Generic[_F]):
     """The calls of a batch, and the futures of their results."""
 
-    def __init__(self, make_future: Callable[[], _F]) -> None:
+    def __init__(self, make_future: Callable[[], _F], convert: Convert) -> None:
         self._make_future = make_future
+        self._convert = convert
         self.entries: list[_Entry] = []
         self._futures: list[tuple[_F, Any]] = []
 
@@ -59,7 +61,7 @@ class Collected(Generic[_F]):
                 future.set_exception(frames.failure_error(failures[index]))
                 continue
             try:
-                future.set_result(results[index] if kind is Any else msgspec.convert(results[index], kind))
+                future.set_result(results[index] if kind is Any else self._convert(results[index], kind))
             except (*UNREADABLE, IndexError) as error:
                 future.set_exception(undecodable(self.entries[index][0], error))
 
@@ -78,9 +80,10 @@ class _Sender(Protocol):
 class Batch:
     """Calls to be sent in one frame; made by :meth:`Client.batch`."""
 
-    def __init__(self, client: _Sender) -> None:
+    def __init__(self, client: _Sender, convert: Convert) -> None:
         self._client = client
-        self._collected: Collected[asyncio.Future[Any]] = Collected(asyncio.get_running_loop().create_future)
+        make_future = asyncio.get_running_loop().create_future
+        self._collected: Collected[asyncio.Future[Any]] = Collected(make_future, convert)
 
     def __getattr__(self, name: str) -> Callable[..., asyncio.Future[Any]]:
         if name.startswith("_"):
@@ -123,9 +126,9 @@ class _SyncSender(Protocol):
 class SyncBatch:
     """Calls to be sent in one frame; made by :meth:`shmrpc.sync.Client.batch`."""
 
-    def __init__(self, client: _SyncSender) -> None:
+    def __init__(self, client: _SyncSender, convert: Convert) -> None:
         self._client = client
-        self._collected: Collected[concurrent.futures.Future[Any]] = Collected(concurrent.futures.Future)
+        self._collected: Collected[concurrent.futures.Future[Any]] = Collected(concurrent.futures.Future, convert)
 
     def __getattr__(self, name: str) -> Callable[..., concurrent.futures.Future[Any]]:
         if name.startswith("_"):
@@ -161,10 +164,10 @@ class SyncBatch:
             collected.close()
 
 
-def chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[tuple[Any, ...]]]:
+def chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
     """The items of the iterables side by side, so many at a time."""
     if size < 1:
         raise ValueError(f"chunk: expected 1 or more calls in a frame, got {size}")
-    source = zip(*iterables, strict=False)
+    source = map(list, zip(*iterables, strict=False))
     while calls := list(itertools.islice(source, size)):
         yield calls

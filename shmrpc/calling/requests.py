@@ -23,8 +23,8 @@ from shmrpc.errors import (
     ShmrpcError,
 )
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE, Codec
-from shmrpc.protocol.frames import Failure, Header, Shape, opcode
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec
+from shmrpc.protocol.frames import Failure, Shape, opcode
 from shmrpc.service import Service
 from shmrpc.signature import result_type
 from shmrpc.transport import End, Frame
@@ -83,9 +83,12 @@ def result_of(endpoint: Any) -> Any:
     return Any if isinstance(endpoint, str) else result_type(endpoint)
 
 
-def decoder_of(codec: Codec, kind: Any) -> Callable[[bytes], Any]:
-    """What decodes a result of this type."""
-    return codec.decode if kind is Any else codec.decoder(kind)
+def read_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
+    """The result in a body; DecodeError if there is none."""
+    try:
+        return decode(body)
+    except UNREADABLE as error:
+        raise undecodable(name, error) from None
 
 
 def take_sources(
@@ -113,22 +116,22 @@ def take_sources(
 
 def encode_call(
     codec: Codec, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], *, with_header: bool
-) -> tuple[int, bytes]:
+) -> tuple[int, Body]:
     """Opcode and body of a request, in the shortest form that says all of it.
 
     ``with_header``: if the answer may bring metadata.
     """
     if call._metadata or with_header or (kwargs and call.deadline is not None):
-        header = Header(call.deadline, call._metadata or None)
-        return opcode(frames.CALL_WITH, number), codec.encode((header, args, kwargs))
+        header = frames.header(call.deadline, call._metadata)
+        return opcode(frames.CALL_WITH, number), codec.encode_all((header, list(args), kwargs))
     if call.deadline is not None:
-        return opcode(frames.CALL_DEADLINE, number), codec.encode((call.deadline, *args))
+        return opcode(frames.CALL_DEADLINE, number), codec.encode_all((call.deadline, *args))
     if kwargs:
-        return opcode(frames.CALL_KEYWORDS, number), codec.encode((args, kwargs))
-    return opcode(frames.CALL, number), codec.encode(args)
+        return opcode(frames.CALL_KEYWORDS, number), codec.encode_all((list(args), kwargs))
+    return opcode(frames.CALL, number), codec.encode_all(args)
 
 
-def body_of(frame: Frame, call: Call | None) -> bytes:
+def body_of(frame: Frame, call: Call | None) -> Body:
     """The body of the result in an answer; raises the failure."""
     opcode, _, body = frame
     if opcode == frames.RESULT:
@@ -140,7 +143,7 @@ def body_of(frame: Frame, call: Call | None) -> bytes:
             raise DecodeError(f"the metadata of a result cannot be read: {error}") from None
         if call is not None:
             _receive_metadata(call, metadata)
-        return bytes(result)
+        return body.with_body(bytes(result)) if isinstance(body, _core.Parcel) else bytes(result)
     failure = frames.read_failure(body)
     if isinstance(failure, ShmrpcError):
         raise failure
@@ -156,7 +159,12 @@ def _receive_metadata(call: Call, metadata: dict[str, Any]) -> None:
         raise DecodeError(f"the metadata of an answer cannot be read: {error}") from None
 
 
-def outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[Any], dict[int, Failure]]]:
+def numbered_calls(service: str, calls: Sequence[Any], numbers: Mapping[str, int]) -> list[list[Any]]:
+    """The calls of a batch, each with the number of its endpoint."""
+    return [[find_endpoint(service, name, numbers), list(args), kwargs] for name, args, kwargs in calls]
+
+
+def outcomes_decoder(codec: Codec, kind: Any) -> Callable[[Body], tuple[list[Any], dict[int, Failure]]]:
     """What decodes the answer to a batch whose results have this type."""
     try:
         return _kept_outcomes_decoder(codec, kind)  # type: ignore[no-any-return]
@@ -164,12 +172,12 @@ def outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[An
         return _outcomes_decoder(codec, kind)
 
 
-def _outcomes_decoder(codec: Codec, kind: Any) -> Callable[[bytes], tuple[list[Any], dict[int, Failure]]]:
+def _outcomes_decoder(codec: Codec, kind: Any) -> Callable[[Body], tuple[list[Any], dict[int, Failure]]]:
     """What decodes the answer to a batch whose results have this type."""
     typed = codec.decoder(_outcomes_of(kind))
     loose = codec.decoder(_outcomes_of(kind | None if kind is not Any else Any))
 
-    def decode(body: bytes) -> tuple[list[Any], dict[int, Failure]]:
+    def decode(body: Body) -> tuple[list[Any], dict[int, Failure]]:
         try:
             return typed(body)  # type: ignore[no-any-return]
         except UNREADABLE:  # There is a nil in the place of each failure.

@@ -15,6 +15,7 @@ from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.deadlines import Deadlines
 from shmrpc.errors import ConnectionLost, DeadlineExceeded, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import frames
+from shmrpc.protocol.codec import Body
 from shmrpc.streams import Incoming, Outgoing, Part, Sender
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 
@@ -30,12 +31,12 @@ class Connection(Protocol):
     shapes: dict[int, frames.Shape]
 
     @property
-    def exchange(self) -> Callable[[int, int, bytes], Any]:
+    def exchange(self) -> Callable[[int, int, Body], Any]:
         """Sends a frame, and looks for its answer as long as that pays: body, frame, or None."""
         ...
 
     @property
-    def send(self) -> Callable[[int, int, bytes], bool]:
+    def send(self) -> Callable[[int, int, Body], bool]:
         """Sends a frame; False if it waits for room."""
         ...
 
@@ -64,6 +65,10 @@ class Connection(Protocol):
 
     async def room(self) -> None:
         """Waits until all that was sent has found room."""
+        ...
+
+    def allocate(self, size: int, /) -> Any:
+        """So many bytes of memory that the server can be given; SharedMemoryError if there are none."""
         ...
 
     def check_process(self) -> None:
@@ -140,7 +145,7 @@ class Session:
         self._names: dict[int, str] = {}
         connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
 
-    async def wait(self, call_id: int, frame: Frame | None, call: Call | None = None) -> bytes:
+    async def wait(self, call_id: int, frame: Frame | None, call: Call | None = None) -> Body:
         """Lets the loop go on until the answer is there; the body of its result.
 
         ``frame``: one that came in its stead. ``call``: if there is more to it than its arguments.
@@ -177,6 +182,13 @@ class Session:
         if answer[0] == frames.RESULT:
             return answer[2]
         return body_of(answer, call)
+
+    def allocate(self, size: int) -> Any:
+        """So many bytes of memory that the server can be given; SharedMemoryError if there are none."""
+        self.connection.check_process()
+        if self.ended is not None:
+            raise ended_call(self.ended)
+        return self.connection.allocate(size)
 
     def begin_stream(self, call: Call, receiving: Receiving) -> None:
         """From now on the items of a call come to ``receiving``."""
@@ -217,7 +229,7 @@ class Session:
         with contextlib.suppress(_core.ChannelError):
             self.send(frames.CANCEL, call_id, frames.NIL)
 
-    def _on_frame(self, opcode: int, call_id: int, body: bytes) -> None:
+    def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
         """A frame has come. An answer that nobody waits for any more is dropped."""
         if opcode <= frames.FAILURE or opcode == frames.RESULT_WITH:
             future = self.pending.get(call_id)
@@ -229,7 +241,7 @@ class Session:
         except RemoteProtocolError as error:
             self.connection.fault(error)
 
-    def _on_stream_frame(self, opcode: int, call_id: int, body: bytes) -> None:
+    def _on_stream_frame(self, opcode: int, call_id: int, body: Body) -> None:
         kind, number = opcode & 0xFF, opcode >> 8
         if kind == frames.ITEM and number == 0:
             receiving = self.pending.get(call_id)

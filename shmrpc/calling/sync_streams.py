@@ -11,7 +11,7 @@ from shmrpc.call import Call
 from shmrpc.calling.requests import Source, body_of, lost_call, unsendable
 from shmrpc.calling.threads import ThreadSession, Waiter, check_credit
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import Codec
+from shmrpc.protocol.codec import Body, Codec
 from shmrpc.protocol.frames import Rejected, opcode
 from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import Frame
@@ -68,7 +68,7 @@ class Feed:
         self._open = False
         self._send(frames.ABORT, frames.encode_failure(error, self._session.connection.max_frame))
 
-    def _send(self, kind: int, body: bytes) -> None:
+    def _send(self, kind: int, body: Body) -> None:
         self._session.connection.send(opcode(kind, self._number), self._call.id, body)
 
     def close(self) -> None:
@@ -87,8 +87,8 @@ def feeds_of(session: ThreadSession, call: Call, codec: Codec, sources: Sequence
 
 
 def converse(
-    session: ThreadSession, call: Call, kind: int, body: bytes, feeds: dict[int, Feed]
-) -> Generator[bytes, None, bytes]:
+    session: ThreadSession, call: Call, kind: int, body: Body, feeds: dict[int, Feed]
+) -> Generator[Body, None, Body]:
     """Makes a call with streams: yields the items that come, and returns the body of the result."""
     over = False
     consumed = 0

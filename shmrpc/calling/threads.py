@@ -12,12 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.errors import CallStopped, ConnectionLost, DeadlineExceeded, LocalProtocolError, ShmrpcError
 from shmrpc.protocol import frames
+from shmrpc.protocol.codec import Body
 from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import End, Frame
 from shmrpc.transport.shm.blocking import LIFE_CHECK, Ended, ThreadConnection
@@ -81,7 +83,14 @@ class ThreadSession:
         #: may close a stream at any point, and a signal handler may call stop().
         self._state = threading.RLock()
 
-    def complete(self, call_id: int, answer: object, opcode: int, body: bytes, call: Call | None = None) -> bytes:
+    def allocate(self, size: int) -> Any:
+        """So many bytes of memory that the server can be given; SharedMemoryError if there are none."""
+        self.connection.check_process()
+        if self.ended is not None:
+            raise ended_call(self.ended.error)
+        return self.connection.allocate(size)
+
+    def complete(self, call_id: int, answer: object, opcode: int, body: Body, call: Call | None = None) -> Body:
         """Waits for the answer to a call whose exchange brought something else; the body of its result.
 
         ``call``: if there is more to it than its arguments.
@@ -306,7 +315,7 @@ def _is_answer(frame: Frame) -> bool:
     return False
 
 
-def check_credit(opcode: int, body: bytes) -> int:
+def check_credit(opcode: int, body: Body) -> int:
     """The credit in a frame, 0 in one of another kind; ChannelError if there should be some and is none."""
     if opcode & 0xFF != frames.CREDIT:
         return 0

@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from shmrpc.handling.engine import Encoded, Engine
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE, Codec
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Failure, Header, Rejected
 from shmrpc.signature import Signature
 from shmrpc.streams import SLICE
@@ -21,15 +19,13 @@ Outcomes = tuple[list[Any], dict[int, Failure]]
 #: Calls between two looks at the clock.
 _CALLS_PER_LOOK: Final = 16
 
-_mixed = msgspec.msgpack.Decoder(tuple[Header, list[Any]])
-_loose = msgspec.msgpack.Decoder(tuple[Header, list[list[Any]]])
 
-
-def reader(signature: Signature, codec: Codec) -> Callable[[bytes], tuple[Header, Sequence[Any]]]:
+def reader(signature: Signature, codec: Codec) -> Callable[[Body], tuple[Header, Sequence[Any]]]:
     """Reads the header and each call's arguments; in the place of those that do not fit stands the rejection."""
-    validate = signature.validator()
+    validate = signature.validator(codec)
     kinds = signature.positional_types
     decode = codec.decoder(tuple[Header, list[tuple.__class_getitem__(kinds)]])  # type: ignore[misc]
+    loose = codec.decoder(tuple[Header, list[list[Any]]])
 
     def checked(args: list[Any]) -> Sequence[Any] | Rejected:
         try:
@@ -39,13 +35,13 @@ def reader(signature: Signature, codec: Codec) -> Callable[[bytes], tuple[Header
             return error
         return positional
 
-    def read(body: bytes) -> tuple[Header, Sequence[Any]]:
+    def read(body: Body) -> tuple[Header, Sequence[Any]]:
         try:
             return decode(body)  # type: ignore[no-any-return]
         except UNREADABLE:  # Not all have the most arguments, or some do not fit.
             pass
         try:
-            header, calls = _loose.decode(body)
+            header, calls = loose(body)
         except UNREADABLE as error:
             raise signature.unreadable(error) from None
         return header, [checked(args) for args in calls]
@@ -53,12 +49,13 @@ def reader(signature: Signature, codec: Codec) -> Callable[[bytes], tuple[Header
     return read
 
 
-def mixed_reader(service: str, codec: Codec) -> Callable[[bytes], tuple[Header, Sequence[Any]]]:
+def mixed_reader(service: str, codec: Codec) -> Callable[[Body], tuple[Header, Sequence[Any]]]:
     """Reads the header and the calls of several endpoints, which are still to be checked."""
+    decode = codec.decoder(tuple[Header, list[Any]])
 
-    def read(body: bytes) -> tuple[Header, Sequence[Any]]:
+    def read(body: Body) -> tuple[Header, Sequence[Any]]:
         try:
-            return _mixed.decode(body)
+            return decode(body)  # type: ignore[no-any-return]
         except UNREADABLE as error:
             raise Rejected("arguments", f"{service}: the batch cannot be read: {error}") from None
 
@@ -100,7 +97,7 @@ def sorted_out(results: list[Any]) -> Outcomes:
 def encode_outcomes(engine: Engine, results: list[Any], failures: dict[int, Failure]) -> Encoded:
     """The body of the answer. A result that cannot be carried is a failure of its own."""
     try:
-        return Encoded(engine.codec.encode((results, failures)))
+        return Encoded(engine.codec.encode_all((results, failures)))
     except Exception:
         for index, result in enumerate(results):
             try:
@@ -108,4 +105,4 @@ def encode_outcomes(engine: Engine, results: list[Any], failures: dict[int, Fail
             except Rejected as error:
                 results[index] = None
                 failures[index] = frames.describe_failure(error)
-    return Encoded(engine.codec.encode((results, failures)))
+    return Encoded(engine.codec.encode_all((results, failures)))

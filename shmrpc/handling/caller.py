@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from shmrpc.call import Call
+from shmrpc.protocol.codec import Body
 from shmrpc.streams import Incoming, Outgoing, Sender
 
 #: Runs one request; the body of the result, or None if the answer comes later.
-RunRequest = Callable[[bytes, "Caller", int], bytes | None]
+RunRequest = Callable[[Body, "Caller", int], Body | None]
 
 
 class Peer(Protocol):
@@ -20,12 +21,16 @@ class Peer(Protocol):
     uid: int
     max_frame: int
 
-    def send(self, opcode: int, call_id: int, body: bytes, /) -> None:
+    def send(self, opcode: int, call_id: int, body: Body, /) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
         ...
 
     def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
         """What sends the items of a stream."""
+        ...
+
+    def allocate(self, size: int, /) -> Any:
+        """So many bytes of memory that the client can be given; SharedMemoryError if there are none."""
         ...
 
     def fault(self, reason: str, /) -> None:
@@ -61,7 +66,7 @@ class Waiting(NamedTuple):
     """A call that waits for its turn."""
 
     run: RunRequest
-    body: bytes
+    body: Body
     one_way: bool
 
 
@@ -69,6 +74,7 @@ class Caller:
     """A client, as its calls see it. It is what :class:`shmrpc.call.Party` describes."""
 
     __slots__ = (
+        "allocate",
         "calls",
         "channel",
         "max_frame",
@@ -91,6 +97,7 @@ class Caller:
         self.channel: Any = None
         self.pid, self.uid, self.max_frame = peer.pid, peer.uid, peer.max_frame
         self.send = peer.send
+        self.allocate = peer.allocate
         self.service = service
         self.state = state
         #: The endpoints' names, by number.

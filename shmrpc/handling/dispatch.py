@@ -16,10 +16,11 @@ from shmrpc.handling import batches
 from shmrpc.handling.caller import Caller, Peer, RunRequest, Underway
 from shmrpc.handling.eager import Suspended
 from shmrpc.handling.engine import Encoded, Engine, expired, unencodable
+from shmrpc.handling.given import given_away
 from shmrpc.interceptors import enter_all
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Header, Rejected, opcode
 from shmrpc.service import Endpoint, Service
 from shmrpc.signature import Arguments, Signature
@@ -29,7 +30,7 @@ from shmrpc.streams import WINDOW, Incoming, Outgoing, Reader, received
 _BROKEN: Final = frames.RESULT
 _NO_HEADER: Final = Header()
 #: Reads a request's body: header, positional arguments, keyword arguments.
-_Read = Callable[[bytes], tuple[Header, Sequence[Any], Mapping[str, Any]]]
+_Read = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]
 
 
 class Table(dict[int, RunRequest]):
@@ -76,7 +77,7 @@ class Dispatcher:
     def _requests(self, number: int, endpoint: Endpoint) -> dict[int, RunRequest]:
         """Opcode and runner of each request to an endpoint."""
         signature, codec = endpoint.signature, self.engine.codec
-        read_with = _reader_with(signature)
+        read_with = _reader_with(signature, codec)
         table = {
             opcode(frames.CALL_WITH, number): self._general(endpoint, read_with, with_header=True),
             opcode(frames.BATCH, number): self._batch(endpoint),
@@ -103,15 +104,16 @@ class Dispatcher:
 
     def _is_plain(self, endpoint: Endpoint) -> bool:
         """Whether there is nothing to a call of this endpoint but arguments and a result."""
-        return endpoint.run_in == "loop" and not _has_streams(endpoint) and not self.engine.interceptors
+        special = _has_streams(endpoint) or endpoint.signature.writable or self.engine.interceptors
+        return endpoint.run_in == "loop" and not special
 
     def _function(
-        self, endpoint: Endpoint, call: Callable[..., Any], decode: Callable[[bytes], Sequence[Any]]
+        self, endpoint: Endpoint, call: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
     ) -> RunRequest:
         """The short way of a plain function: decode, call, encode."""
         encode, kept, name = self.engine.codec.encode, self.engine.kept, endpoint.name
 
-        def run(body: bytes, caller: Caller, call_id: int) -> bytes:
+        def run(body: Body, caller: Caller, call_id: int) -> Body:
             kept[0] = result = call(*decode(body))
             try:
                 return encode(result)
@@ -124,7 +126,7 @@ class Dispatcher:
         self,
         endpoint: Endpoint,
         call: Callable[..., Any],
-        decode: Callable[[bytes], Sequence[Any]],
+        decode: Callable[[Body], Sequence[Any]],
         *,
         timed: bool = False,
     ) -> RunRequest:
@@ -135,7 +137,7 @@ class Dispatcher:
         engine, name = self.engine, endpoint.name
         encode, kept, start, running, load = engine.codec.encode, engine.kept, engine.start, engine.running, engine.load
 
-        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
+        def run(body: Body, caller: Caller, call_id: int) -> Body | None:
             if load.is_full(caller):
                 load.wait(caller, call_id, run, body)
                 return None
@@ -156,14 +158,14 @@ class Dispatcher:
 
         return run
 
-    def _with_deadline(self, endpoint: Endpoint, decode: Callable[[bytes], Sequence[Any]]) -> RunRequest:
+    def _with_deadline(self, endpoint: Endpoint, decode: Callable[[Body], Sequence[Any]]) -> RunRequest:
         """The short way of a call with a deadline and positional arguments."""
         if endpoint.is_coroutine:
             return self._coroutine(endpoint, endpoint.function, decode, timed=True)
         name, function, clock = endpoint.name, endpoint.function, time.monotonic_ns
         encode, kept = self.engine.codec.encode, self.engine.kept
 
-        def run(body: bytes, caller: Caller, call_id: int) -> bytes:
+        def run(body: Body, caller: Caller, call_id: int) -> Body:
             arguments = decode(body)
             if clock() >= arguments[0]:  # _begin_in_time() without the price of calling it.
                 raise expired(name)
@@ -189,14 +191,19 @@ class Dispatcher:
     def _general(self, endpoint: Endpoint, read: _Read, *, with_header: bool = False) -> RunRequest:
         """The way of every other call: with metadata, streams, interceptors, or a place of its own."""
         load = self.engine.load
+        is_simple = self._is_plain(endpoint) and not endpoint.is_coroutine
 
-        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
+        def run(body: Body, caller: Caller, call_id: int) -> Body | None:
             if load.is_full(caller):
                 load.wait(caller, call_id, run, body, one_way=with_header and _is_one_way(body))
                 return None
             header, args, kwargs = read(body)
-            if header.one_way and _has_streams(endpoint):
-                raise _streams_one_way(endpoint)
+            if header.one_way:
+                if _has_streams(endpoint):
+                    raise _streams_one_way(endpoint)
+                if is_simple and header.deadline is None and not header.metadata:
+                    self._tell(endpoint, caller, args, kwargs)
+                    return None
             under = self._underway(endpoint.name, caller, call_id, header)
             if endpoint.signature.inputs:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
@@ -205,6 +212,13 @@ class Dispatcher:
             return self.engine.run(under, self._invoke(under, endpoint, args, kwargs))
 
         return run
+
+    def _tell(self, endpoint: Endpoint, caller: Caller, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """The short way of a plain function that is called one way."""
+        try:
+            endpoint.function(*args, **kwargs)
+        except (Exception, asyncio.CancelledError) as error:
+            self.engine.log_one_way(caller.service, endpoint.name, error)
 
     def _underway(self, name: str, caller: Caller, call_id: int, header: Header) -> Underway:
         """The call that a header describes; the rejection if its time is over."""
@@ -260,7 +274,13 @@ class Dispatcher:
     async def _execute(
         self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Runs a call where its endpoint wants it."""
+        """Runs a call where its endpoint wants it, with what it may write given to it for that time."""
+        if not endpoint.signature.writable:
+            return await self._run(under, endpoint, args, kwargs)
+        with given_away(endpoint.signature, args, kwargs) as arguments:
+            return await self._run(under, endpoint, *arguments)
+
+    async def _run(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         function, executors = endpoint.function, self.engine.executors
         if under.outgoing is not None:
             items = function(*args, **kwargs)
@@ -289,7 +309,7 @@ class Dispatcher:
 
     def _mixed(self) -> RunRequest:
         """Calls of several endpoints in one frame."""
-        validators = [endpoint.signature.validator() for endpoint in self.endpoints]
+        validators = [endpoint.signature.validator(self.engine.codec) for endpoint in self.endpoints]
 
         def prepare(call: Any) -> _Prepared:
             try:
@@ -310,7 +330,7 @@ class Dispatcher:
     def _batch_with(
         self,
         name: str,
-        read: Callable[[bytes], tuple[Header, Sequence[Any]]],
+        read: Callable[[Body], tuple[Header, Sequence[Any]]],
         work: Callable[[Underway, Sequence[Any]], Coroutine[Any, Any, Any]],
     ) -> RunRequest:
         engine = self.engine
@@ -319,7 +339,7 @@ class Dispatcher:
         async def answer(outcomes: Coroutine[Any, Any, Any]) -> Encoded:
             return encode(*await outcomes)
 
-        def run(body: bytes, caller: Caller, call_id: int) -> bytes | None:
+        def run(body: Body, caller: Caller, call_id: int) -> Body | None:
             if engine.load.is_full(caller):
                 engine.load.wait(caller, call_id, run, body)
                 return None
@@ -348,7 +368,7 @@ class Dispatcher:
 
         return batches.sorted_out(await asyncio.gather(*map(one, calls), return_exceptions=True))
 
-    def _describe(self, body: bytes, caller: Caller, call_id: int) -> bytes:
+    def _describe(self, body: Body, caller: Caller, call_id: int) -> Body:
         if self._description is None:  # Once: it takes a while, and the loop waits.
             self._description = describe_service(self.service)
         return self.engine.encode_result("describe", self._description)
@@ -356,10 +376,10 @@ class Dispatcher:
     def _no_endpoint(self) -> Rejected:
         return Rejected("endpoint", f"service {self.service.name!r} has no endpoint of this number")
 
-    def _unknown(self, body: bytes, caller: Caller, call_id: int) -> bytes | None:
+    def _unknown(self, body: Body, caller: Caller, call_id: int) -> Body | None:
         raise self._no_endpoint()
 
-    def _refuse(self, body: bytes, caller: Caller, call_id: int) -> bytes | None:
+    def _refuse(self, body: Body, caller: Caller, call_id: int) -> Body | None:
         raise Rejected("draining", f"the server of {self.service.name!r} is shutting down: the call was not begun")
 
 
@@ -401,13 +421,13 @@ def _misfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
 
 
 def _broken(body: Any, caller: Caller, call_id: int) -> None:
-    caller.peer.fault("it sent a result" if isinstance(body, bytes) else str(body))
+    caller.peer.fault(str(body) if isinstance(body, Exception) else "it sent a result")
 
 
 _peek = msgspec.msgpack.Decoder(tuple[Header, msgspec.Raw, msgspec.Raw])
 
 
-def _is_one_way(body: bytes) -> bool:
+def _is_one_way(body: Body) -> bool:
     """Whether a CALL_WITH wants no answer."""
     try:
         return _peek.decode(body)[0].one_way
@@ -415,12 +435,12 @@ def _is_one_way(body: bytes) -> bool:
         return False
 
 
-def _reader_with(signature: Signature) -> _Read:
+def _reader_with(signature: Signature, codec: Codec) -> _Read:
     """Reads the body of a CALL_WITH."""
-    decode = msgspec.msgpack.Decoder(tuple[Header, list[Any], dict[str, Any]]).decode
-    validate = signature.validator()
+    decode = codec.decoder(tuple[Header, list[Any], dict[str, Any]])
+    validate = signature.validator(codec)
 
-    def read(body: bytes) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
+    def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
         try:
             header, args, kwargs = decode(body)
         except UNREADABLE as error:
@@ -434,17 +454,17 @@ def _reader_with(signature: Signature) -> _Read:
     return read
 
 
-def _reader_deadline(decode: Callable[[bytes], Sequence[Any]]) -> _Read:
+def _reader_deadline(decode: Callable[[Body], Sequence[Any]]) -> _Read:
     """Reads the body of a CALL_DEADLINE."""
 
-    def read(body: bytes) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
+    def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
         deadline, *args = decode(body)
         return Header(deadline), args, {}
 
     return read
 
 
-def _one(decode: Callable[[bytes], Arguments]) -> Callable[[bytes], Sequence[Any]]:
+def _one(decode: Callable[[Body], Arguments]) -> Callable[[Body], Sequence[Any]]:
     """Positional and keyword arguments as one argument."""
     return lambda body: (decode(body),)
 

@@ -71,6 +71,7 @@ class Eager:
             _leave_task(self._loop, task)
         self._spare = None
         spare.take_over(coroutine, yielded, call)
+        del spare.task  # The two would keep each other, and what the call was given, until a collection.
         return Suspended(task)
 
     def close(self) -> None:
@@ -128,7 +129,10 @@ class _Spare(Coroutine[Any, Any, Any]):
             awaited = self._yielded.pop()
             if isinstance(error, asyncio.CancelledError) and asyncio.isfuture(awaited):
                 awaited.cancel()
-        return self._coroutine.throw(error)
+        try:
+            return self._coroutine.throw(error)
+        finally:
+            del error  # It has this frame in its traceback.
 
     def close(self) -> None:
         """The task is dropped."""

@@ -18,7 +18,7 @@ from shmrpc.handling.executors import Executors
 from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import Codec
+from shmrpc.protocol.codec import Body, Codec
 from shmrpc.protocol.frames import Rejected
 from shmrpc.streams import Incoming
 
@@ -33,7 +33,7 @@ class Encoded:
 
     __slots__ = ("body",)
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Body) -> None:
         self.body = body
 
 
@@ -71,7 +71,7 @@ class Engine:
         self.deadlines.close()
         self.executors.close()
 
-    def run(self, under: Underway, coroutine: Coroutine[Any, Any, Any]) -> bytes | None:
+    def run(self, under: Underway, coroutine: Coroutine[Any, Any, Any]) -> Body | None:
         """Runs a call's coroutine: its answer's body, or None if the answer comes later, or is none."""
         try:
             result = self.start(coroutine, under.call)
@@ -111,7 +111,7 @@ class Engine:
             self._under_way.discard(under)
             self.load.ended(under)
 
-    def _answer(self, under: Underway, result: Any) -> bytes | None:
+    def _answer(self, under: Underway, result: Any) -> Body | None:
         """The body of the plain answer; None if there is none, or it is sent already with its metadata."""
         if under.one_way:
             return None
@@ -120,11 +120,11 @@ class Engine:
         if not call._reply_metadata:
             return answer
         if not under.silent:
-            metadata = self.codec.encode(call._reply_metadata)
-            under.caller.send(frames.RESULT_WITH, call.id, b"\x92" + metadata + answer)
+            metadata = frames.encode_metadata(call._reply_metadata)
+            under.caller.send(frames.RESULT_WITH, call.id, frames.behind(b"\x92" + metadata, answer))
         return None
 
-    def encode_result(self, endpoint: str, result: Any) -> bytes:
+    def encode_result(self, endpoint: str, result: Any) -> Body:
         """A result's bytes; the rejection if it cannot be carried."""
         try:
             return self.codec.encode(result)
@@ -136,9 +136,14 @@ class Engine:
         if under.expired and isinstance(error, asyncio.CancelledError):
             error = expired(call.endpoint)
         if under.one_way:
-            logger.error("%s.%s(), called one way, failed", call.service, call.endpoint, exc_info=error)
+            self.log_one_way(call.service, call.endpoint, error)
         elif not under.silent:
             self.fail(under.caller, call.id, error, call._reply_metadata)
+
+    @staticmethod
+    def log_one_way(service: str, endpoint: str, error: BaseException) -> None:
+        """A call has failed of which nobody waits to hear."""
+        logger.error("%s.%s(), called one way, failed", service, endpoint, exc_info=error)
 
     def fail(
         self, caller: Caller, call_id: int, error: BaseException, metadata: dict[str, str | bytes] | None = None
@@ -153,7 +158,7 @@ class Engine:
             error = asyncio.CancelledError("the endpoint was cancelled at the server")
         caller.send(frames.FAILURE, call_id, frames.encode_failure(error, caller.max_frame, metadata))
 
-    def _begin_waiting(self, caller: Caller, call_id: int, run: RunRequest, body: bytes) -> None:
+    def _begin_waiting(self, caller: Caller, call_id: int, run: RunRequest, body: Body) -> None:
         """Begins a call that has waited for its turn."""
         try:
             answer = run(body, caller, call_id)
@@ -213,13 +218,13 @@ class Engine:
             frames.opcode(frames.ABORT, number): functools.partial(self._abort, number),
         }
 
-    def _cancel(self, body: bytes, caller: Caller, call_id: int) -> None:
+    def _cancel(self, body: Body, caller: Caller, call_id: int) -> None:
         if not self.load.give_up(caller, call_id):
             under = caller.calls.get(call_id)
             if under is not None:
                 self._abandon(under)
 
-    def _credit(self, body: bytes, caller: Caller, call_id: int) -> None:
+    def _credit(self, body: Body, caller: Caller, call_id: int) -> None:
         size = frames.decode_credit(body)
         if size is None:
             caller.peer.fault("it sent credit that is no number of bytes")
@@ -228,7 +233,7 @@ class Engine:
         if under is not None and under.outgoing is not None:
             under.outgoing.grant(size)
 
-    def _misplaced(self, body: bytes, caller: Caller, call_id: int) -> None:
+    def _misplaced(self, body: Body, caller: Caller, call_id: int) -> None:
         caller.peer.fault("it sent part of a stream to where none is")
 
     def _input(self, number: int, caller: Caller, call_id: int) -> Incoming | None:
@@ -236,7 +241,7 @@ class Engine:
         under = caller.calls.get(call_id)
         return under.inputs[number - 1] if under is not None and number <= len(under.inputs) else None
 
-    def _item(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
+    def _item(self, number: int, body: Body, caller: Caller, call_id: int) -> None:
         incoming = self._input(number, caller, call_id)
         if incoming is not None:
             try:
@@ -244,12 +249,12 @@ class Engine:
             except RemoteProtocolError as error:
                 caller.peer.fault(str(error))
 
-    def _end(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
+    def _end(self, number: int, body: Body, caller: Caller, call_id: int) -> None:
         incoming = self._input(number, caller, call_id)
         if incoming is not None:
             incoming.finish()
 
-    def _abort(self, number: int, body: bytes, caller: Caller, call_id: int) -> None:
+    def _abort(self, number: int, body: Body, caller: Caller, call_id: int) -> None:
         incoming = self._input(number, caller, call_id)
         if incoming is not None:
             incoming.finish(frames.decode_failure(body))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmrpc.handling.caller import Caller, RunRequest, Underway, Waiting
+from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Rejected
 
 
@@ -29,7 +30,7 @@ class Load:
         #: Called when ``busy`` becomes 0, or was 0.
         self.on_change: Callable[[], None] = lambda: None
         #: What begins a call that has waited.
-        self.begin: Callable[[Caller, int, RunRequest, bytes], None]
+        self.begin: Callable[[Caller, int, RunRequest, Body], None]
 
     @property
     def waiting(self) -> int:
@@ -52,7 +53,7 @@ class Load:
         """Whether a call of this caller's has to wait."""
         return self.in_flight >= self._max_in_flight or len(caller.calls) >= self._max_per_connection
 
-    def wait(self, caller: Caller, call_id: int, run: RunRequest, body: bytes, *, one_way: bool = False) -> None:
+    def wait(self, caller: Caller, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
         """Lets a call wait for its turn; raises the rejection if too many do."""
         if self._waiting >= self._max_waiting:
             rejected = Rejected(

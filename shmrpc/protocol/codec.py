@@ -1,63 +1,179 @@
-"""MessagePack, by two implementations that produce and accept the same bytes.
+"""Values to bodies and back: MessagePack, by two implementations that produce and accept the same bytes.
 
-``"msgspec"`` is the fast one. ``"msgpack"`` is the format's reference package; it is there to check the
-other by, and to read what travels. Each side chooses for itself. Types that MessagePack does not have are
-carried as msgspec's documentation says: a datetime as a timestamp or as ISO text, a UUID or a Decimal as
-text, an Enum as its value, a set as an array, a dataclass as a map.
+``"msgspec"`` is the fast one. ``"msgpack"`` is the format's reference package; it is there to check the other by,
+and to read what travels. Each side chooses for itself. ``"pickle"`` is the fast one too, and pickles what MessagePack
+does not carry; both sides must choose it.
+
+What MessagePack has not travels as an extension: see :mod:`shmrpc.values.extensions`. A dataclass, a Struct and an
+Enum that are not registered travel as msgspec's documentation says: as a map, and as the member's value.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol, cast
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgpack
 import msgspec
+from msgspec.msgpack import Ext
 
-CodecName = Literal["msgspec", "msgpack"]
+from shmrpc import _core
+from shmrpc.values import registry
+from shmrpc.values.buffers import LARGE
+from shmrpc.values.kinds import Kinds, dec_hook, readable
+from shmrpc.values.lifting import UNREADABLE, Lifting
+from shmrpc.values.lowering import ExtKey, Lowering, Unlowered, enc_hook
 
-#: What decoding raises for bytes that are no MessagePack, or hold a value that does not fit.
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+__all__ = ["LARGE", "UNREADABLE", "Body", "Codec", "CodecName", "check_type", "get_codec"]
+
+CodecName = Literal["msgspec", "msgpack", "pickle"]
+
+#: What a frame holds: MessagePack, and the large buffers that it refers to, if there are any.
+Body: TypeAlias = bytes | _core.Parcel
+
+#: What makes a decoder that has this hook for extensions.
+_Make = Callable[[Callable[[int, Any], Any]], Callable[[Any], Any]]
 
 
 class Codec(Protocol):
-    """Values to bytes and back."""
+    """Values to bodies and back."""
 
     @property
-    def encode(self) -> Callable[[Any], bytes]:
-        """Bytes for a value; TypeError, ValueError or OverflowError for one that cannot be carried."""
+    def encode(self) -> Callable[[Any], Body]:
+        """The body for a value; TypeError, ValueError, OverflowError or RecursionError if it cannot be carried."""
         ...
 
     @property
-    def decode(self) -> Callable[[bytes], Any]:
-        """The plain value; one of UNREADABLE for bytes that are no MessagePack."""
+    def encode_all(self) -> Callable[[Sequence[Any]], Body]:
+        """The body for an array of values, such as a call's arguments. The tuple or list itself is no value."""
         ...
 
-    def decoder(self, kind: Any) -> Callable[[bytes], Any]:
+    @property
+    def decode(self) -> Callable[[Body], Any]:
+        """The value; one of UNREADABLE for a body that is no MessagePack."""
+        ...
+
+    def quick(self, kind: Any) -> Callable[[Body], Any]:
+        """Decodes and validates for a type what is in the body itself. It may refuse what `decoder` reads."""
+        ...
+
+    def decoder(self, kind: Any) -> Callable[[Body], Any]:
         """Decodes and validates for a type; one of UNREADABLE if the value does not fit."""
         ...
 
+    @property
+    def convert(self) -> Callable[[Any, Any], Any]:
+        """Validates for a type what has been decoded before; msgspec.ValidationError if it does not fit."""
+        ...
 
-class _Msgspec:
+
+class _Values:
+    """What the codecs have in common: only how bytes are made and read is each one's own."""
+
+    def __init__(self, pack: Callable[[Any], bytes], make: _Make, *, pickled: bool) -> None:
+        lowering = Lowering(pack, pickled=pickled)
+        encoder = _core.Encoder(
+            encode=pack,
+            lower=lowering.lower,
+            lower_all=lowering.lower_all,
+            is_plain=lowering.is_plain,
+            large=LARGE,
+        )
+        self._kinds = Kinds(pickled=pickled)
+        self._lifting = Lifting(make, pickled=pickled)
+        self._decode: Callable[[Any], Any] = make(self._lifting.hook)
+        self.encode: Callable[[Any], Body] = encoder.encode
+        self.encode_all: Callable[[Sequence[Any]], Body] = encoder.encode_all
+        self.convert: Callable[[Any, Any], Any] = self._kinds.convert
+        for forget in (lowering.forget, encoder.forget, self._kinds.forget):
+            registry.on_change(forget)
+
+    def decode(self, body: Body) -> Any:
+        if type(body) is _core.Parcel:
+            return self._lifting.within(body, self._decode)
+        return self._decode(body)
+
+
+class _Msgspec(_Values):
+    def __init__(self, *, pickled: bool = False) -> None:
+        def make(hook: Callable[[int, Any], Any]) -> Callable[[Any], Any]:
+            return msgspec.msgpack.Decoder(ext_hook=hook).decode
+
+        super().__init__(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, make, pickled=pickled)
+
+    def quick(self, kind: Any) -> Callable[[Body], Any]:
+        if kind is Any:
+            return self._decode
+        wanted = self._kinds.for_decoding(kind)
+        return msgspec.msgpack.Decoder(wanted, ext_hook=self._lifting.hook, dec_hook=dec_hook).decode
+
+    def decoder(self, kind: Any) -> Callable[[Body], Any]:
+        if kind is Any:
+            return self.decode
+        quick, loose, convert, lifting = self.quick(kind), self._decode, self.convert, self._lifting
+
+        def decode_whole(body: Any) -> Any:
+            try:
+                return quick(body)
+            except msgspec.ValidationError as error:
+                met = lifting.met()
+                value = loose(body)
+                if met == lifting.met():  # Without extensions there is nothing that can be read another way.
+                    raise readable(error) from None
+            return convert(value, kind)
+
+        def decode(body: Body) -> Any:
+            if type(body) is _core.Parcel:
+                return lifting.within(body, decode_whole)
+            return decode_whole(body)
+
+        return decode
+
+
+class _Msgpack(_Values):
     def __init__(self) -> None:
-        self.encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-        self.decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
+        super().__init__(_pack, _reference_decoder, pickled=False)
 
-    def decoder(self, kind: Any) -> Callable[[bytes], Any]:
-        return msgspec.msgpack.Decoder(kind).decode
+    def quick(self, kind: Any) -> Callable[[Body], Any]:
+        return self.decoder(kind)
+
+    def decoder(self, kind: Any) -> Callable[[Body], Any]:
+        if kind is Any:
+            return self.decode
+        self._kinds.for_decoding(kind)
+
+        def decode(body: Body) -> Any:
+            return self.convert(self.decode(body), kind)
+
+        return decode
 
 
 #: What the reference package carries itself and need not be turned into something plainer first.
-_NATIVE: Final = (bytes, bytearray, memoryview)
+_NATIVE: Final = (bytes, bytearray, memoryview, datetime.datetime, Ext, ExtKey)
 
 
-class _Msgpack:
-    def encode(self, value: Any) -> bytes:
-        plain = msgspec.to_builtins(value, builtin_types=(*_NATIVE, datetime.datetime))
-        return cast(bytes, msgpack.packb(plain, default=_plain))
+def _pack(value: Any) -> bytes:
+    plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=enc_hook)
+    return msgpack.packb(plain, default=_plain)  # type: ignore[no-any-return]
 
-    def decode(self, body: bytes) -> Any:
+
+def _plain(value: Any) -> Any:
+    """A datetime as msgspec writes it: a timestamp if it has a zone, ISO text if not."""
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is None:
+            return value.isoformat()
+        return msgpack.Timestamp.from_datetime(value.astimezone(datetime.UTC))
+    if isinstance(value, ExtKey):
+        value = value.ext
+    if isinstance(value, Ext):
+        return msgpack.ExtType(value.code, bytes(value.data))
+    raise Unlowered(f"Encoding objects of type {type(value).__qualname__} is unsupported")
+
+
+def _reference_decoder(hook: Callable[[int, Any], Any]) -> Callable[[Any], Any]:
+    def decode(body: Any) -> Any:
         # The limits of the package are for streams; here the frame's length is the limit.
         limit = max(len(body), 1)
         try:
@@ -71,16 +187,14 @@ class _Msgpack:
                 max_map_len=limit,
                 max_ext_len=limit,
                 object_pairs_hook=_map,
-                ext_hook=msgspec.msgpack.Ext,
+                ext_hook=hook,
             )
+        except UNREADABLE:
+            raise
         except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
             raise msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}") from None
 
-    def decoder(self, kind: Any) -> Callable[[bytes], Any]:
-        def decode(body: bytes) -> Any:
-            return msgspec.convert(self.decode(body), kind, builtin_types=_NATIVE)
-
-        return decode
+    return decode
 
 
 def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -92,19 +206,18 @@ def _key(key: Any) -> Any:
     return tuple(map(_key, key)) if isinstance(key, list) else key
 
 
-def _plain(value: Any) -> Any:
-    """A datetime as msgspec writes it: a timestamp if it has a zone, ISO text if not."""
-    if isinstance(value, datetime.datetime):
-        if value.tzinfo is None:
-            return value.isoformat()
-        return msgpack.Timestamp.from_datetime(value.astimezone(datetime.UTC))
-    raise TypeError(f"Encoding objects of type {type(value).__qualname__} is unsupported")
+@functools.cache
+def _codec(name: str) -> Codec:
+    return _Msgpack() if name == "msgpack" else _Msgspec(pickled=name == "pickle")
 
 
 def get_codec(name: CodecName) -> Codec:
-    """The codec of this name."""
-    if name == "msgspec":
-        return _Msgspec()
-    if name == "msgpack":
-        return _Msgpack()
-    raise ValueError(f"codec must be 'msgspec' or 'msgpack', not {name!r}")
+    """The codec of this name: one for the whole process, which any thread may use."""
+    if name not in ("msgspec", "msgpack", "pickle"):
+        raise ValueError(f"codec must be 'msgspec', 'msgpack' or 'pickle', not {name!r}")
+    return _codec(name)
+
+
+def check_type(kind: Any) -> None:
+    """TypeError for a type that nothing can be decoded for."""
+    _codec("msgspec").quick(kind)

@@ -7,7 +7,7 @@ table says so.
 message    from    meaning
 =========  ======  ==============================================================================
 hello      client  who I am and what I can take
-welcome    server  here is your segment; with it four descriptors' worth of names and two eventfds
+welcome    server  here is your segment; with it two eventfds and a socket for extents
 confirm    client  I have mapped it
 ready      server  its names are gone; call
 refuse     server  no, and why; the socket is closed next
@@ -46,10 +46,12 @@ class Hello(msgspec.Struct, tag="hello"):
     version: int
     #: Bytes of the largest body it accepts.
     max_frame: int
+    #: Whether it sends and reads pickles. Both sides do, or none.
+    pickle: bool = False
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
-    """The server's segment. Descriptors: the server's eventfd, the client's eventfd."""
+    """The server's segment. Descriptors: the server's eventfd, the client's, and a socket for extents."""
 
     service: str
     pid: int

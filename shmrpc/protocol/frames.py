@@ -36,7 +36,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from shmrpc import errors
-from shmrpc.protocol.codec import UNREADABLE
+from shmrpc.protocol.codec import UNREADABLE, Body
 
 RESULT: Final = 0
 FAILURE: Final = 1
@@ -96,6 +96,18 @@ class Header(msgspec.Struct, omit_defaults=True):
     one_way: bool = False
 
 
+def header(deadline: int | None, metadata: dict[str, Any] | None, *, one_way: bool = False) -> dict[str, Any]:
+    """A :class:`Header` to be encoded: what it says beyond the defaults, as a plain map."""
+    fields: dict[str, Any] = {}
+    if deadline is not None:
+        fields["deadline"] = deadline
+    if metadata:
+        fields["metadata"] = metadata
+    if one_way:
+        fields["one_way"] = True
+    return fields
+
+
 FailureKind = Literal["raised", "endpoint", "arguments", "encode", "size", "deadline", "overloaded", "draining"]
 
 _KINDS: Final[dict[FailureKind, type[errors.CallError]]] = {
@@ -138,6 +150,16 @@ class Rejected(Exception):
         self.kind: FailureKind = kind
         #: Whether nobody waits to hear of it.
         self.one_way = False
+
+
+def encode_metadata(metadata: dict[str, Any]) -> bytes:
+    """What stands before the result in a RESULT_WITH."""
+    return _encoder.encode(metadata)
+
+
+def behind(first: bytes, body: Body) -> Body:
+    """A body that begins with something else."""
+    return first + body if isinstance(body, bytes) else body.with_body(first + body.body)
 
 
 def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str | bytes] | None = None) -> bytes:
@@ -203,13 +225,13 @@ def _cut(text: str, limit: int = _MAX_TEXT) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def decode_failure(body: bytes) -> errors.ShmrpcError:
+def decode_failure(body: Body) -> errors.ShmrpcError:
     """The exception to raise at the caller; a DecodeError for a body that cannot be read."""
     failure = read_failure(body)
     return failure if isinstance(failure, errors.ShmrpcError) else failure_error(failure)
 
 
-def read_failure(body: bytes) -> Failure | errors.DecodeError:
+def read_failure(body: Body) -> Failure | errors.DecodeError:
     """The failure in a body, or the error that says why there is none."""
     try:
         return _decoder.decode(body)
@@ -235,7 +257,7 @@ def failure_error(failure: Failure) -> errors.ShmrpcError:
 _first = msgspec.msgpack.Decoder(list[Any])
 
 
-def deadline_of(body: bytes) -> int:
+def deadline_of(body: Body) -> int:
     """The deadline in the body of a CALL_DEADLINE, which has been read before."""
     return int(_first.decode(body)[0])
 
@@ -248,7 +270,7 @@ def encode_credit(size: int) -> bytes:
     return _encoder.encode(size)
 
 
-def decode_credit(body: bytes) -> int | None:
+def decode_credit(body: Body) -> int | None:
     """Bytes; None for a body that is no CREDIT's."""
     try:
         size = _credit.decode(body)

@@ -42,6 +42,8 @@ class Config(msgspec.Struct, frozen=True):
     codec: CodecName
     #: Bytes.
     max_frame: int
+    #: Bytes.
+    max_memory: int
     #: Microseconds.
     spin: float
     max_in_flight: int
@@ -55,6 +57,7 @@ class Config(msgspec.Struct, frozen=True):
                 *services,
                 codec=self.codec,
                 max_frame=self.max_frame,
+                max_memory=self.max_memory,
                 spin=self.spin,
                 max_in_flight=self.max_in_flight,
                 max_per_connection=self.max_per_connection,

@@ -16,6 +16,7 @@ from shmrpc.calling.requests import find_endpoint
 from shmrpc.calling.session import Connection
 from shmrpc.errors import ConnectionLost, ShmrpcError
 from shmrpc.protocol import frames
+from shmrpc.protocol.codec import Body
 from shmrpc.streams import Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 
@@ -148,7 +149,7 @@ class _Faulty:
         self.service, self.pid, self.uid = connection.service, connection.pid, connection.uid
         self.max_frame = connection.max_frame
         self.endpoints, self.shapes = connection.endpoints, connection.shapes
-        self.sender = connection.sender
+        self.sender, self.allocate = connection.sender, connection.allocate
         self.unpark, self.listen = connection.unpark, connection.listen
         self.room, self.fault = connection.room, connection.fault
         self.check_process, self.check_loop = connection.check_process, connection.check_loop
@@ -170,7 +171,7 @@ class _Faulty:
         self._on_end = on_end
         self._connection.start(pending, self._receive, self._end, on_go_away)
 
-    def exchange(self, opcode: int, call_id: int, body: bytes) -> None:
+    def exchange(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame; its answer comes later."""
         self.send(opcode, call_id, body)
 
@@ -178,7 +179,7 @@ class _Faulty:
         """Takes what is there, all of it as frames: they may be held back."""
         self._connection.pull(_NO_CALL, feed)
 
-    def send(self, opcode: int, call_id: int, body: bytes) -> bool:
+    def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame, or holds it back."""
         if not self._open:
             raise _core.ChannelError("the connection is closed")
@@ -232,7 +233,7 @@ class _Faulty:
         elif waiting is not None and not waiting.done():
             waiting.set_exception(copy.copy(error))  # Each call has its own, with its own traceback.
 
-    def _receive(self, opcode: int, call_id: int, body: bytes) -> None:
+    def _receive(self, opcode: int, call_id: int, body: Body) -> None:
         if call_id not in self._dropped:
             self._on_frame(opcode, call_id, body)
         elif opcode in _ANSWERS:

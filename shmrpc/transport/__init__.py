@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from shmrpc.errors import ShmrpcError
+from shmrpc.protocol.codec import Body
 
 #: Opcode, call id, body.
-Frame = tuple[int, int, bytes]
+Frame = tuple[int, int, Body]
 #: A frame has come.
-OnFrame = Callable[[int, int, bytes], None]
+OnFrame = Callable[[int, int, Body], None]
 
 
 class End(NamedTuple):

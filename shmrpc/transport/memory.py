@@ -26,6 +26,7 @@ from shmrpc.errors import (
     ServiceUnavailable,
     ShmrpcError,
 )
+from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import Part, PlainSender
 from shmrpc.transport import End, OnEnd, OnFrame
@@ -41,9 +42,11 @@ CAPACITY: Final = 64 << 10
 _OVERHEAD: Final = 16
 
 
-def _check_size(body: bytes, max_frame: int) -> None:
+def _on_the_way(body: Body, max_frame: int) -> Body:
+    """What arrives: the buffers of a parcel as copies. _core.Oversize if it is too large."""
     if len(body) > max_frame:
         raise _core.Oversize(f"{len(body)} bytes, the limit is {max_frame}")
+    return body if isinstance(body, bytes) else _core.Parcel(body.body, map(bytes, body.buffers))
 
 
 class _Mail:
@@ -79,7 +82,7 @@ class Inbox:
         self.poller = self
         self._take = take
         self._mail = _Mail(self._pump)
-        self._frames: deque[tuple[MemoryPeer, int, int, bytes]] = deque()
+        self._frames: deque[tuple[MemoryPeer, int, int, Body]] = deque()
         #: Frames that are taken before the loop goes on.
         self._turn = 0
         self._open = True
@@ -87,7 +90,7 @@ class Inbox:
     def set_spinning(self, spinning: bool) -> None:
         """Nothing here ever spins."""
 
-    def put(self, peer: MemoryPeer, opcode: int, call_id: int, body: bytes) -> None:
+    def put(self, peer: MemoryPeer, opcode: int, call_id: int, body: Body) -> None:
         """A client has sent a frame."""
         if self._open:
             self._frames.append((peer, opcode, call_id, body))
@@ -101,7 +104,7 @@ class Inbox:
             if self._frames and self._open:
                 self._mail.has_come()
 
-    def next(self) -> tuple[Any, int, int, bytes] | None:
+    def next(self) -> tuple[Any, int, int, Body] | None:
         """The next frame of those that were there when this turn began."""
         while self._turn and self._frames:
             self._turn -= 1
@@ -110,7 +113,7 @@ class Inbox:
                 return peer.key, opcode, call_id, body
         return None
 
-    def send_next(self, channel: MemoryPeer, opcode: int, id: int, payload: bytes) -> Any:
+    def send_next(self, channel: MemoryPeer, opcode: int, id: int, payload: Body) -> Any:
         """Sends an answer, then does as :meth:`next`."""
         channel.send(opcode, id, payload)
         return self.next()
@@ -143,7 +146,7 @@ class MemoryPeer:
         #: The highest id of a call that the server took.
         self._reached = 0
 
-    def put(self, opcode: int, call_id: int, body: bytes) -> bool:
+    def put(self, opcode: int, call_id: int, body: Body) -> bool:
         """The client has sent a frame; whether there is room for another."""
         self._waiting += len(body) + _OVERHEAD
         self._listener.inbox.put(self, opcode, call_id, body)
@@ -154,22 +157,26 @@ class MemoryPeer:
         """Whether the client should let the server take some frames first."""
         return self._open and self._waiting > CAPACITY
 
-    def took(self, opcode: int, call_id: int, body: bytes) -> bool:
+    def took(self, opcode: int, call_id: int, body: Body) -> bool:
         """A frame has come out of the inbox; whether it is to be run."""
         self._waiting -= len(body) + _OVERHEAD
         if opcode == _GOODBYE:
-            self._lose(ConnectionLost(f"the client (process {self.pid}) closed the connection: {body.decode()}"))
+            self._lose(ConnectionLost(f"the client (process {self.pid}) closed the connection: {bytes(body).decode()}"))
         elif self._open:
             self._reached = max(self._reached, call_id)
         return self._open
+
+    def allocate(self, size: int) -> bytearray:
+        """Memory of its own: nothing is shared here."""
+        return bytearray(size)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
         """What sends the items of a stream."""
         return PlainSender(functools.partial(self.send, opcode, call_id), credit)
 
-    def send(self, opcode: int, call_id: int, body: bytes) -> None:
+    def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
-        _check_size(body, self.max_frame)
+        body = _on_the_way(body, self.max_frame)
         if self._open:
             self.connection.deliver(opcode, call_id, body)
 
@@ -227,21 +234,24 @@ class MemoryConnection:
         self._on_end = on_end
         self._on_go_away = on_go_away
 
-    def exchange(self, opcode: int, call_id: int, body: bytes) -> None:
+    def exchange(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame. Its answer takes a turn of the loop at the least."""
         self.send(opcode, call_id, body)
 
-    def send(self, opcode: int, call_id: int, body: bytes) -> bool:
+    def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame; False if many are on the way already."""
         if not self._open:
             raise _core.ChannelError("the connection is closed")
-        _check_size(body, self.max_frame)
-        return self._peer.put(opcode, call_id, body)
+        return self._peer.put(opcode, call_id, _on_the_way(body, self.max_frame))
 
     async def room(self) -> None:
         """Waits until few frames are on the way."""
         while self._open and self._peer.is_full:
             await asyncio.sleep(0)
+
+    def allocate(self, size: int) -> bytearray:
+        """Memory of its own: nothing is shared here."""
+        return bytearray(size)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
         """What sends the items of a stream."""
@@ -266,7 +276,7 @@ class MemoryConnection:
         """Whether there is something to take."""
         return bool(self._news)
 
-    def deliver(self, opcode: int, call_id: int, body: bytes) -> None:
+    def deliver(self, opcode: int, call_id: int, body: Body) -> None:
         """The server has sent a frame."""
         self._tell(lambda: self._on_frame(opcode, call_id, body))
 

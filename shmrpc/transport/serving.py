@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.handling.caller import Peer
+from shmrpc.protocol.codec import Body
 from shmrpc.protocol.control import Health
 from shmrpc.protocol.frames import Shape
 
@@ -41,7 +42,7 @@ class Poller(Protocol):
         """The next frame as (what stands for the client, opcode, call id, body); None: it is time to rest."""
         ...
 
-    def send_next(self, channel: Any, opcode: int, id: int, payload: bytes, /) -> Any:
+    def send_next(self, channel: Any, opcode: int, id: int, payload: Body, /) -> Any:
         """Sends a frame, then does as :meth:`next`; True: something can be freed first."""
         ...
 

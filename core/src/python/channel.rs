@@ -1,11 +1,15 @@
 //! `Channel`: one side of a connection.
 
+use super::block::{Block, LONG, copy_out};
+use super::parcel::{Flat, Parcel};
 use crate::bell::{Bells, EventFd, Semaphore};
 use crate::channel::{self, Receiver, SendError, Sent, Sleep};
 use crate::frame::{Header, Kept};
+use crate::lending::{Lending, Memory};
 use crate::poll::SLICE;
 use crate::region::{Direction, Region};
 use crate::ring::Violation;
+use crate::table::{self, PARCEL};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -30,6 +34,13 @@ pyo3::create_exception!(
     "The payload is over the channel's limit. Nothing was sent."
 );
 
+pyo3::create_exception!(
+    _core,
+    NoMemory,
+    pyo3::exceptions::PyException,
+    "There is no shared memory for this."
+);
+
 pub(super) fn unsent(error: SendError) -> PyErr {
     match error {
         SendError::Closed => ChannelError::new_err("the channel is closed"),
@@ -44,55 +55,174 @@ pub(super) fn broken(violation: Violation) -> PyErr {
     ChannelError::new_err(violation.to_string())
 }
 
-/// Takes the frame that was found and gives it to Python: its opcode, id and payload.
+/// A frame that was taken out of the ring.
+pub(super) enum Taken<'py> {
+    /// Its payload is its body.
+    Plain(Bound<'py, PyBytes>),
+    /// Its payload is a parcel's, still to be opened.
+    Parcel(Vec<u8>),
+}
+
+/// Takes the frame that was found.
+#[inline]
 pub(super) fn take<'py>(
     py: Python<'py>,
     channel: &channel::Channel,
     receiver: &mut Receiver,
     header: Header,
-) -> PyResult<Bound<'py, PyBytes>> {
+) -> PyResult<Taken<'py>> {
+    if header.opcode & PARCEL != 0 {
+        let mut payload = vec![0; header.len];
+        receiver.take(&mut payload);
+        channel.release(receiver);
+        return Ok(Taken::Parcel(payload));
+    }
     let payload = PyBytes::new_with(py, header.len, |bytes| {
         receiver.take(bytes);
         Ok(())
     })?;
     channel.release(receiver);
-    Ok(payload)
+    Ok(Taken::Plain(payload))
+}
+
+impl<'py> Taken<'py> {
+    /// The opcode and the body, or the parcel. The receiver must not be locked: a copy may let the GIL go.
+    #[inline]
+    pub(super) fn open(
+        self,
+        py: Python<'py>,
+        channel: &Arc<channel::Channel>,
+        opcode: u32,
+    ) -> PyResult<(u32, Bound<'py, PyAny>)> {
+        match self {
+            Taken::Plain(payload) => Ok((opcode, payload.into_any())),
+            Taken::Parcel(payload) => Ok((opcode & !PARCEL, open_parcel(py, channel, &payload)?)),
+        }
+    }
+}
+
+fn open_parcel<'py>(
+    py: Python<'py>,
+    channel: &Arc<channel::Channel>,
+    payload: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
+    let parsed = table::parse(payload).map_err(broken)?;
+    // All of them first: what was lent is given back, whatever happens next.
+    let open_all = || {
+        let opened = parsed.entries.iter();
+        opened
+            .map(|entry| channel.lending().open(entry, channel))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    // A large extent that is new takes a while to map.
+    let large = parsed.entries.iter().any(|entry| entry.len >= LONG as u64);
+    let memories = if large {
+        py.detach(open_all)
+    } else {
+        open_all()
+    };
+    let memories = memories.map_err(broken)?;
+    let mut here = parsed.here;
+    let mut bytes = 0;
+    let mut body = parsed.body.map(|body| PyBytes::new(py, body));
+    let mut buffers = Vec::with_capacity(memories.len());
+    for (entry, memory) in parsed.entries.iter().zip(memories) {
+        if body.is_none() {
+            let max = channel.max_frame();
+            if entry.len > max as u64 {
+                let (len, max) = (entry.len, max as u64);
+                return Err(broken(Violation::Oversize { len, max }));
+            }
+            body = Some(match &memory {
+                Some(memory) => copy_out(py, memory)?,
+                None => PyBytes::new(py, split_off(&mut here, entry.len as usize)),
+            });
+            continue;
+        }
+        bytes = entry.len.saturating_add(bytes as u64) as usize;
+        buffers.push(match memory {
+            Some(memory) => Bound::new(py, Block::new(memory, false))?.into_any(),
+            None => PyBytes::new(py, split_off(&mut here, entry.len as usize)).into_any(),
+        });
+    }
+    let body = body.ok_or_else(|| broken(Violation::Table))?;
+    if buffers.is_empty() {
+        return Ok(body.into_any());
+    }
+    let buffers = PyTuple::new(py, buffers)?;
+    Ok(Bound::new(py, Parcel::make(body, buffers, bytes))?.into_any())
+}
+
+fn split_off<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (first, rest) = bytes.split_at(len);
+    *bytes = rest;
+    first
 }
 
 /// Payloads from here on are no items of a run: joining them would copy them twice more.
 const SMALL_ITEM: usize = 2 << 10;
 
-/// A payload on its way out, and what keeps it alive should there be no room for it now.
+/// A frame's body on its way out, with what keeps it alive should there be no room for it now.
 pub(super) struct Outgoing<'a> {
-    bytes: &'a [u8],
+    body: &'a [u8],
     /// Only of a large one: a small one is cheaper copied than kept.
     owner: Option<PyBackedBytes>,
+    /// What travels beside it.
+    buffers: Vec<Flat>,
 }
 
 impl<'a> Outgoing<'a> {
     /// Bytes from here on are kept rather than copied.
     const LARGE: usize = 16 << 10;
 
-    pub(super) fn new(payload: &'a Bound<'_, PyBytes>) -> Self {
-        let bytes = payload.as_bytes();
-        let owner = (bytes.len() >= Self::LARGE).then(|| PyBackedBytes::from(payload.clone()));
-        Outgoing { bytes, owner }
+    #[inline]
+    pub(super) fn new(payload: &'a Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(body) = payload.cast::<PyBytes>() {
+            return Ok(Outgoing::of(body, Vec::new()));
+        }
+        let parcel = payload.cast::<Parcel>()?;
+        let py = payload.py();
+        let buffers = parcel.get().buffers(py).iter();
+        let buffers = buffers
+            .map(|buffer| Flat::new(&buffer))
+            .collect::<PyResult<_>>()?;
+        Ok(Outgoing::of(parcel.get().body(py), buffers))
     }
 
+    fn of(body: &'a Bound<'_, PyBytes>, buffers: Vec<Flat>) -> Self {
+        let bytes = body.as_bytes();
+        let owner = (bytes.len() >= Self::LARGE).then(|| PyBackedBytes::from(body.clone()));
+        Outgoing {
+            body: bytes,
+            owner,
+            buffers,
+        }
+    }
+
+    /// Whether sending it takes long enough for others to work meanwhile.
     pub(super) fn is_large(&self) -> bool {
-        self.owner.is_some()
+        self.owner.is_some() || !self.buffers.is_empty()
     }
 
+    /// Sends it. What is left of it is to be dropped with the GIL.
+    #[inline]
     pub(super) fn send(
-        self,
+        &mut self,
         channel: &channel::Channel,
         opcode: u32,
         id: u64,
     ) -> Result<Sent, SendError> {
-        channel.send(opcode, id, self.bytes, || match self.owner {
+        let (body, owner) = (self.body, self.owner.take());
+        let keep = || match owner {
             Some(owner) => Box::new(owner) as Kept,
-            None => Box::new(self.bytes.to_vec()),
-        })
+            None => Box::new(body.to_vec()),
+        };
+        if body.len() <= channel::LARGE_BODY && self.buffers.is_empty() {
+            return channel.send(opcode, id, body, keep);
+        }
+        let buffers: Vec<_> = self.buffers.iter().map(|b| (b.as_ptr(), b.len())).collect();
+        // SAFETY: each is readable for as long as its `Flat` lives.
+        unsafe { channel.send_parcel(opcode, id, body, &buffers, keep) }
     }
 }
 
@@ -157,7 +287,7 @@ impl Channel {
         &self,
         py: Python<'py>,
         header: Header,
-        payload: Bound<'py, PyBytes>,
+        payload: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let frame = (header.opcode, header.id, payload).into_pyobject(py)?;
         if self.sleep == Sleep::Thread {
@@ -182,25 +312,24 @@ impl Channel {
 
 fn receive_one<'py>(
     py: Python<'py>,
-    channel: &channel::Channel,
-) -> PyResult<Option<(Header, Bound<'py, PyBytes>)>> {
+    channel: &Arc<channel::Channel>,
+) -> PyResult<Option<(Header, Bound<'py, PyAny>)>> {
     let mut receiver = channel.receiver();
-    match receiver.peek().map_err(broken)? {
-        Some(header) => {
-            let payload = take(py, channel, &mut receiver, header)?;
-            Ok(Some((header, payload)))
-        }
-        None => {
-            channel.release(&receiver);
-            Ok(None)
-        }
-    }
+    let Some(mut header) = receiver.peek().map_err(broken)? else {
+        channel.release(&receiver);
+        return Ok(None);
+    };
+    let taken = take(py, channel, &mut receiver, header)?;
+    drop(receiver);
+    let (opcode, payload) = taken.open(py, channel, header.opcode)?;
+    header.opcode = opcode;
+    Ok(Some((header, payload)))
 }
 
 #[pymethods]
 impl Channel {
     #[new]
-    #[pyo3(signature = (*, segment, capacity, server, own_eventfd, peer_eventfd, own_semaphore, peer_semaphore, blocking, max_frame, spin))]
+    #[pyo3(signature = (*, segment, capacity, server, own_eventfd, peer_eventfd, own_semaphore, peer_semaphore, lending, blocking, max_frame, max_memory, spin))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         segment: i32,
@@ -210,8 +339,10 @@ impl Channel {
         peer_eventfd: i32,
         own_semaphore: &str,
         peer_semaphore: &str,
+        lending: i32,
         blocking: bool,
         max_frame: usize,
+        max_memory: u64,
         spin: f64,
     ) -> PyResult<Self> {
         // SAFETY: the caller keeps `segment` open during the call.
@@ -231,6 +362,7 @@ impl Channel {
             sleep,
             max_frame,
             (spin * 1e3) as u64,
+            Lending::new(duplicate(lending)?, max_memory),
         );
         Ok(Channel {
             inner: Mutex::new(Some(Arc::new(inner))),
@@ -247,10 +379,10 @@ impl Channel {
         py: Python<'_>,
         opcode: u32,
         id: u64,
-        payload: &Bound<'_, PyBytes>,
+        payload: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         let channel = self.open()?;
-        let payload = Outgoing::new(payload);
+        let mut payload = Outgoing::new(payload)?;
         let sent = py.detach(|| {
             let sent = payload.send(&channel, opcode, id)?;
             if sent == Sent::Kept {
@@ -275,13 +407,13 @@ impl Channel {
         py: Python<'py>,
         opcode: u32,
         id: u64,
-        payload: &Bound<'_, PyBytes>,
+        payload: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let channel = self.open()?;
+        let mut payload = Outgoing::new(payload)?;
         if self.sleep == Sleep::Thread && !self.lead() {
             return Ok(Some(PyBool::new(py, false).to_owned().into_any()));
         }
-        let payload = Outgoing::new(payload);
         let found = py.detach(|| {
             let sent = payload.send(&channel, opcode, id)?;
             Ok(channel.spin(sent)?)
@@ -293,12 +425,13 @@ impl Channel {
         let Some((header, answer)) = receive_one(py, &channel)? else {
             return Ok(None);
         };
-        let plain = header.opcode == 0 && header.id == id;
+        let plain =
+            header.opcode == 0 && header.id == id && answer.is_exact_instance_of::<PyBytes>();
         if plain && !self.slice_is_over(now) {
             if self.sleep == Sleep::Thread {
                 self.unlead();
             }
-            return Ok(Some(answer.into_any()));
+            return Ok(Some(answer));
         }
         Ok(Some(self.frame(py, header, answer)?.into_any()))
     }
@@ -430,6 +563,24 @@ impl Channel {
     fn reached(&self) -> u64 {
         self.open()
             .map_or(0, |channel| channel.receiver().reached())
+    }
+
+    /// A block of shared memory, to be written and then sent.
+    ///
+    /// NoMemory if there is none: the text says what was asked for, and what there is.
+    fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Block>> {
+        let channel = self.open()?;
+        // What the peer has given back and nobody has looked at yet.
+        channel.collect().map_err(broken)?;
+        let block = py.detach(|| channel.lending().allocate(len));
+        let block = block.map_err(|error| NoMemory::new_err(error.to_string()))?;
+        Bound::new(py, Block::new(Memory::Owned(block), true))
+    }
+
+    /// Bytes of shared memory that we have set aside on this channel, and of those in use.
+    fn memory(&self) -> (u64, u64) {
+        self.open()
+            .map_or((0, 0), |channel| channel.lending().usage())
     }
 
     /// Nothing is sent any more, and a thread that waits here wakes.

@@ -3,7 +3,10 @@
 //! The GIL is let go around anything that can wait, and before anything is
 //! published: in one process the peer needs it to answer.
 
+mod block;
 mod channel;
+mod encoder;
+mod parcel;
 mod poller;
 mod sender;
 
@@ -13,7 +16,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::channel::{Channel, ChannelError, Oversize};
+    use super::block::{Block, View};
+    #[pymodule_export]
+    use super::channel::{Channel, ChannelError, NoMemory, Oversize};
+    #[pymodule_export]
+    use super::encoder::Encoder;
+    #[pymodule_export]
+    use super::parcel::Parcel;
     #[pymodule_export]
     use super::poller::Poller;
     #[pymodule_export]

@@ -2,10 +2,9 @@
 
 use super::channel::{Channel, ChannelError, Outgoing, take, unsent};
 use crate::channel::SendError;
-use crate::frame::Header;
 use crate::poll::{self, Found};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyTuple};
+use pyo3::types::{PyBool, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The receiving side of a server: the next frame on any of its channels.
@@ -37,17 +36,23 @@ impl Poller {
         let header = match violation.map_or_else(|| receiver.peek(), Err) {
             Ok(Some(header)) => header,
             Ok(None) => return Ok(None),
-            Err(violation) => {
-                let error = ChannelError::new_err(violation.to_string());
-                return Ok(Some(
-                    (key, 0u32, 0u64, error.into_value(py)).into_pyobject(py)?,
-                ));
-            }
+            Err(violation) => return broken(key, ChannelError::new_err(violation.to_string())),
         };
-        let payload = take(py, &channel, &mut receiver, header)?;
-        let Header { opcode, id, .. } = header;
-        Ok(Some((key, opcode, id, payload).into_pyobject(py)?))
+        let taken = take(py, &channel, &mut receiver, header)?;
+        drop(receiver);
+        match taken.open(py, &channel, header.opcode) {
+            Ok((opcode, payload)) => Ok(Some((key, opcode, header.id, payload).into_pyobject(py)?)),
+            Err(error) if error.is_instance_of::<ChannelError>(py) => broken(key, error),
+            Err(error) => Err(error),
+        }
     }
+}
+
+/// The frame that says that this channel's peer broke the rules.
+fn broken<'py>(key: Bound<'py, PyAny>, error: PyErr) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let py = key.py();
+    let frame = (key, 0u32, 0u64, error.into_value(py));
+    Ok(Some(frame.into_pyobject(py)?))
 }
 
 #[pymethods]
@@ -98,13 +103,13 @@ impl Poller {
         channel: &Channel,
         opcode: u32,
         id: u64,
-        payload: &Bound<'_, PyBytes>,
+        payload: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         // A closed channel is one whose client has just gone: there are others.
         let Ok(channel) = channel.open() else {
             return Ok(self.next(py)?.map(Bound::into_any));
         };
-        let payload = Outgoing::new(payload);
+        let mut payload = Outgoing::new(payload)?;
         let large = payload.is_large();
         let found = py.detach(|| match payload.send(&channel, opcode, id) {
             Err(error @ SendError::Oversize { .. }) => Err(error),

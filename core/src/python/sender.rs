@@ -5,7 +5,6 @@ use crate::channel::{self, Sent};
 use crate::clock;
 use crate::poll::SLICE;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -46,8 +45,8 @@ impl Sender {
     /// Sends an item. False if the sender has to pause before the next one: for credit, or for the loop.
     ///
     /// The GIL is kept for a small one: who sends waits for nobody's answer.
-    fn send(&self, py: Python<'_>, payload: &Bound<'_, PyBytes>) -> PyResult<bool> {
-        let outgoing = Outgoing::new(payload);
+    fn send(&self, py: Python<'_>, payload: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let mut outgoing = Outgoing::new(payload)?;
         let sent = if outgoing.is_large() {
             py.detach(|| outgoing.send(&self.channel, self.opcode, self.id))
         } else {
@@ -56,7 +55,7 @@ impl Sender {
         if sent.map_err(unsent)? == Sent::Kept {
             self.channel.await_room().map_err(broken)?;
         }
-        let size = payload.as_bytes().len() as i64 + self.overhead;
+        let size = payload.len()? as i64 + self.overhead;
         // Relaxed, here and below: the GIL orders them; they are atomic to be shared at all.
         let left = self.credit.fetch_sub(size, Ordering::Relaxed) - size;
         let looks = self.sent.fetch_add(1, Ordering::Relaxed) % ITEMS_PER_LOOK == 0;

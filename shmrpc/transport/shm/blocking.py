@@ -9,10 +9,11 @@ import socket
 import time
 from typing import Final
 
+from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.transport import End, Frame
-from shmrpc.transport.shm import fork, handshake, rendezvous
+from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
@@ -126,6 +127,10 @@ class ThreadConnection:
         if end is not None:
             raise Ended(end)
         self.draining = True
+
+    def allocate(self, size: int) -> _core.Block:
+        """A block of shared memory; SharedMemoryError if there is none."""
+        return blocks.allocate(self._channel, size)
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""

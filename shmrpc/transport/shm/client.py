@@ -14,7 +14,7 @@ from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolErro
 from shmrpc.protocol import control, frames
 from shmrpc.streams import OVERHEAD, Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
-from shmrpc.transport.shm import fork, handshake, rendezvous
+from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
 
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
@@ -159,6 +159,10 @@ class LoopConnection:
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
         """What sends the items of a stream."""
         return _core.Sender(self._channel, opcode, call_id, credit, OVERHEAD)
+
+    def allocate(self, size: int) -> _core.Block:
+        """A block of shared memory; SharedMemoryError if there is none."""
+        return blocks.allocate(self._channel, size)
 
     def _wake_senders(self) -> None:
         if self._room and not (self._open and self._channel.is_stalled()):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 from collections.abc import Generator, Sequence
 from typing import TypeVar
 
@@ -30,6 +31,10 @@ class Settings:
     max_frame: int
     #: microseconds that a wait may spin
     spin: float
+    #: bytes of shared memory that this side may set aside on a connection
+    max_memory: int
+    #: whether this side sends and reads pickles
+    pickle: bool = False
     #: whether this side waits in a thread rather than a loop
     blocking: bool = False
 
@@ -68,11 +73,11 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
 
     Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules.
     """
-    packet, descriptors = yield control.encode(control.Hello(control.VERSION, settings.max_frame))
+    packet, descriptors = yield control.encode(control.Hello(control.VERSION, settings.max_frame, settings.pickle))
     try:
         welcome = _expect(packet, control.Welcome)
-        if len(descriptors) != 2:
-            raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
+        if len(descriptors) != 3:
+            raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 3")
         channel = _open_channel(welcome, descriptors, settings)
         eventfd = os.dup(descriptors[1])
     finally:
@@ -106,8 +111,10 @@ def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings
             peer_eventfd=descriptors[0],
             own_semaphore=f"/{to_client}",
             peer_semaphore=f"/{to_server}",
+            lending=descriptors[2],
             blocking=settings.blocking,
             max_frame=welcome.max_frame,
+            max_memory=settings.max_memory,
             spin=settings.spin,
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
@@ -122,22 +129,30 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings) -> Gener
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
     if hello.max_frame < MIN_MAX_FRAME:
         raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, less than {MIN_MAX_FRAME}")
+    if hello.pickle != settings.pickle:
+        sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
+        raise LocalProtocolError(f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not")
     max_frame = min(hello.max_frame, settings.max_frame)
     segment = NewSegment(offer.service)
-    eventfds: list[int] = []
+    descriptors: list[int] = []
     try:
-        eventfds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2)]
+        descriptors += (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
+        bell, their_bell = descriptors
+        lending, their_lending = (each.detach() for each in socket.socketpair(type=socket.SOCK_SEQPACKET))
+        descriptors += (lending, their_lending)
         to_server, to_client = segment.semaphores
         channel = _core.Channel(
             segment=segment.descriptor,
             capacity=segment.capacity,
             server=True,
-            own_eventfd=eventfds[0],
-            peer_eventfd=eventfds[1],
+            own_eventfd=bell,
+            peer_eventfd=their_bell,
             own_semaphore=f"/{to_server}",
             peer_semaphore=f"/{to_client}",
+            lending=lending,
             blocking=False,
             max_frame=max_frame,
+            max_memory=settings.max_memory,
             spin=settings.spin,
         )
         welcome = control.Welcome(
@@ -150,16 +165,16 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings) -> Gener
             offer.endpoints,
             offer.shapes,
         )
-        packet, descriptors = yield control.encode(welcome), eventfds
-        _close_all(descriptors)
+        packet, unwanted = yield control.encode(welcome), (bell, their_bell, their_lending)
+        _close_all(unwanted)
         _expect(packet, control.Confirm)
     except BaseException:
-        _close_all(eventfds)
+        _close_all(descriptors)
         raise
     finally:
         segment.unlink()
-    os.close(eventfds[1])
-    return Established(channel, eventfds[0], offer.service, 0, max_frame, offer.endpoints, offer.shapes)
+    _close_all(descriptors[1:])  # The channel has its own of these.
+    return Established(channel, bell, offer.service, 0, max_frame, offer.endpoints, offer.shapes)
 
 
 def _close_all(descriptors: Sequence[int]) -> None:

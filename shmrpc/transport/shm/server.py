@@ -14,10 +14,11 @@ from typing import Any
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
+from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import OVERHEAD
 from shmrpc.transport.serving import BaseListener
-from shmrpc.transport.shm import fork, handshake, rendezvous
+from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.farewell import explain
 from shmrpc.transport.shm.inbox import Inbox
@@ -47,7 +48,7 @@ class Peer:
         self._timer = self._loop.call_later(control.STEP_TIMEOUT * 2, self._on_timeout)
         fork.close_in_child(self)
 
-    def send(self, opcode: int, call_id: int, body: bytes) -> None:
+    def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
         if self.channel is not None and self._open:
             try:
@@ -59,6 +60,11 @@ class Peer:
         """What sends the items of a stream."""
         assert self.channel is not None
         return _core.Sender(self.channel, opcode, call_id, credit, OVERHEAD)
+
+    def allocate(self, size: int) -> _core.Block:
+        """A block of shared memory; SharedMemoryError if there is none."""
+        assert self.channel is not None
+        return blocks.allocate(self.channel, size)
 
     def fault(self, reason: str) -> None:
         """The client broke the rules: tells it, and closes this connection and no other."""

@@ -1,0 +1,496 @@
+//! What the two sides of a connection lend each other: blocks of memory, by reference.
+//!
+//! Each side has an arena of its own. A buffer that is sent is copied into a block of it, or lies in
+//! one already; the peer gets a lease and reads the block where it is. A lease that ends is told by
+//! a frame of its own, [`RELEASE`]. A buffer that is sent back goes by reference too: its owner
+//! holds the block then as if it had never been away.
+
+use crate::arena::{Arena, Place};
+use crate::channel::Channel;
+use crate::extent::{self, Extent, ExtentError, News};
+use crate::ring::Violation;
+use crate::sweeper;
+use crate::table::{Entry, Lies};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Opcode of the frame that ends a lease. Payload: u32 extent, u32 0, u64 block.
+pub const RELEASE: u32 = 0xFF;
+/// Bytes of its payload.
+pub const RELEASE_SIZE: usize = 16;
+
+/// Extents that a side has at most: each costs both a descriptor.
+const MAX_EXTENTS: usize = 256;
+
+/// Why there is no block.
+#[derive(Debug)]
+pub enum NoMemory {
+    /// The arena may not grow any more.
+    Limit {
+        /// Bytes that were asked for.
+        asked: u64,
+        /// Bytes in live blocks.
+        used: u64,
+        /// Bytes that the arena may have.
+        limit: u64,
+    },
+    /// The system refused.
+    System {
+        /// Bytes that were asked for.
+        asked: u64,
+        /// Its error.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoMemory::Limit { asked, used, limit } => write!(
+                out,
+                "{asked} bytes were asked for, {used} of this connection's max_memory of {limit} are in use"
+            ),
+            NoMemory::System { asked, error } => {
+                write!(
+                    out,
+                    "{asked} bytes were asked for, and the system refused: {error}"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for NoMemory {}
+
+struct Own {
+    arena: Arena,
+    extents: BTreeMap<u32, Arc<Extent>>,
+    /// The number of the next extent. None is used twice.
+    next: u32,
+}
+
+struct Theirs {
+    extents: BTreeMap<u32, Arc<Extent>>,
+    /// The least that the number of a new one may be: they rise. None after the last.
+    next: Option<u32>,
+    /// By extent and block: our leases, and how far into the extent they reach.
+    leases: BTreeMap<Place, (u32, u64)>,
+}
+
+/// Both sides' memory, as one of them sees it.
+pub struct Lending {
+    /// News of extents go through it, both ways.
+    socket: OwnedFd,
+    own: Mutex<Own>,
+    /// Whether we have extents, for who must not wait for the lock.
+    has_extents: AtomicBool,
+    /// Whether the peer does not hear of extents any more.
+    is_unheard: AtomicBool,
+    theirs: Mutex<Theirs>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lending {
+    /// `limit`: bytes of our own arena.
+    pub fn new(socket: OwnedFd, limit: u64) -> Arc<Self> {
+        Arc::new(Lending {
+            socket,
+            own: Mutex::new(Own {
+                arena: Arena::new(limit),
+                extents: BTreeMap::new(),
+                next: 0,
+            }),
+            has_extents: AtomicBool::new(false),
+            is_unheard: AtomicBool::new(false),
+            theirs: Mutex::new(Theirs {
+                extents: BTreeMap::new(),
+                next: Some(0),
+                leases: BTreeMap::new(),
+            }),
+        })
+    }
+
+    /// Bytes of our extents, and those of them in live blocks.
+    pub fn usage(&self) -> (u64, u64) {
+        let own = lock(&self.own);
+        (own.arena.size(), own.arena.used())
+    }
+
+    /// A block of ours, to be written.
+    pub fn allocate(self: &Arc<Self>, len: u64) -> Result<Owned, NoMemory> {
+        let mut own = lock(&self.own);
+        let place = match own.arena.allocate(len) {
+            Some(place) => place,
+            None => {
+                self.grow(&mut own, len)?;
+                let limit = own.arena.limit();
+                let used = own.arena.used();
+                let full = NoMemory::Limit {
+                    asked: len,
+                    used,
+                    limit,
+                };
+                own.arena.allocate(len).ok_or(full)?
+            }
+        };
+        Ok(Owned {
+            extent: own.extents[&place.extent].clone(),
+            lending: self.clone(),
+            place,
+            start: 0,
+            len,
+        })
+    }
+
+    fn grow(self: &Arc<Self>, own: &mut Own, len: u64) -> Result<(), NoMemory> {
+        let full = own.extents.len() >= MAX_EXTENTS || self.is_unheard.load(Ordering::Relaxed);
+        let Some(size) = own.arena.growth(len).filter(|_| !full) else {
+            return Err(NoMemory::Limit {
+                asked: len,
+                used: own.arena.used(),
+                limit: own.arena.limit(),
+            });
+        };
+        let number = own.next;
+        let extent = Extent::create(number, size as usize)
+            .and_then(|extent| {
+                extent::send_extent(self.socket.as_fd(), &extent).inspect_err(|error| {
+                    // A peer that is slow to listen may hear of the next one; one that has closed its end never.
+                    let unheard = error.kind() != io::ErrorKind::WouldBlock;
+                    self.is_unheard.fetch_or(unheard, Ordering::Relaxed);
+                })?;
+                Ok(extent)
+            })
+            .map_err(|error| NoMemory::System { asked: len, error })?;
+        own.next += 1;
+        own.arena.add(number, extent.size() as u64);
+        own.extents.insert(number, Arc::new(extent));
+        // Relaxed, here and below: a hint. It changes under the lock alone.
+        if !self.has_extents.swap(true, Ordering::Relaxed) {
+            sweeper::watch(self);
+        }
+        Ok(())
+    }
+
+    /// Whether the arena has any memory.
+    pub fn has_extents(&self) -> bool {
+        self.has_extents.load(Ordering::Relaxed)
+    }
+
+    /// Gives back the extents that nobody has used for a while.
+    pub fn sweep(&self, now: u64, patience: u64) {
+        let mut own = lock(&self.own);
+        for number in own.arena.sweep(now, patience) {
+            if let Some(extent) = own.extents.remove(&number) {
+                extent.punch();
+                // A peer that is not told keeps an address range and no memory.
+                let _ = extent::send_gone(self.socket.as_fd(), number);
+            }
+        }
+        if own.extents.is_empty() {
+            self.has_extents.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes these bytes travel: lends the block that they lie in, or copies them into one. None if
+    /// there is no memory for that: they have to go in the frame.
+    ///
+    /// The lease is the peer's once the frame is sent; one that is not sent is to be taken back by
+    /// [`Lending::unlend`].
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    pub unsafe fn place(self: &Arc<Self>, from: *const u8, len: usize) -> Option<Entry> {
+        if let Some(entry) = self
+            .lend(from.addr(), len)
+            .or_else(|| self.refer(from.addr(), len))
+        {
+            return Some(entry);
+        }
+        let block = self.allocate(len as u64).ok()?;
+        // SAFETY: the caller's promise, and the block is of this length and nobody else's yet.
+        unsafe { block.extent.write(block.place.offset, from, len) };
+        let place = block.place;
+        lock(&self.own).arena.lend(place);
+        Some(Entry {
+            lies: Lies::AtSender(place),
+            start: 0,
+            len: len as u64,
+        })
+    }
+
+    /// Lends the block of ours that these bytes lie in.
+    fn lend(&self, address: usize, len: usize) -> Option<Entry> {
+        let mut own = lock(&self.own);
+        let (extent, offset) = range_in(&own.extents, address, len)?;
+        let (place, _) = own.arena.find(extent, offset, len as u64)?;
+        own.arena.lend(place);
+        Some(Entry {
+            lies: Lies::AtSender(place),
+            start: offset - place.offset,
+            len: len as u64,
+        })
+    }
+
+    /// Refers to the block of the peer's that these bytes lie in.
+    fn refer(&self, address: usize, len: usize) -> Option<Entry> {
+        let theirs = lock(&self.theirs);
+        let (extent, offset) = range_in(&theirs.extents, address, len)?;
+        let (&place, &(_, end)) = theirs
+            .leases
+            .range(Place { extent, offset: 0 }..=Place { extent, offset })
+            .next_back()?;
+        (offset + len as u64 <= end).then_some(Entry {
+            lies: Lies::AtReceiver(place),
+            start: offset - place.offset,
+            len: len as u64,
+        })
+    }
+
+    /// Takes back what was lent for a frame that was not sent.
+    pub fn unlend(&self, entry: &Entry) {
+        if let Lies::AtSender(place) = entry.lies {
+            lock(&self.own).arena.give_back(place);
+        }
+    }
+
+    /// The peer ends a lease.
+    pub fn give_back(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
+        let (extent, block) = payload.split_at(8);
+        let place = Place {
+            extent: u32::from_ne_bytes(extent[..4].try_into().expect("four bytes")),
+            offset: u64::from_ne_bytes(block.try_into().expect("eight bytes")),
+        };
+        if lock(&self.own).arena.give_back(place) {
+            Ok(())
+        } else {
+            Err(no_block(place))
+        }
+    }
+
+    /// The memory that an entry of a frame names; None if its bytes lie in the frame.
+    pub fn open(
+        self: &Arc<Self>,
+        entry: &Entry,
+        channel: &Arc<Channel>,
+    ) -> Result<Option<Memory>, Violation> {
+        match entry.lies {
+            Lies::Here => Ok(None),
+            Lies::AtSender(place) => Ok(Some(Memory::Leased(self.lease(place, entry, channel)?))),
+            Lies::AtReceiver(place) => Ok(Some(Memory::Owned(self.regain(place, entry)?))),
+        }
+    }
+
+    fn lease(
+        self: &Arc<Self>,
+        place: Place,
+        entry: &Entry,
+        channel: &Arc<Channel>,
+    ) -> Result<Lease, Violation> {
+        let mut theirs = lock(&self.theirs);
+        if !theirs.extents.contains_key(&place.extent) {
+            // Its owner told us before it named it.
+            self.hear(&mut theirs)?;
+        }
+        let extent = theirs.extents.get(&place.extent).ok_or(Violation::Extent {
+            number: place.extent,
+        })?;
+        let extent = extent.clone();
+        let end = place
+            .offset
+            .checked_add(entry.start)
+            .and_then(|start| start.checked_add(entry.len))
+            .filter(|&end| end <= extent.size() as u64)
+            .ok_or(no_block(place))?;
+        let known = theirs.leases.entry(place).or_insert((0, 0));
+        *known = (known.0 + 1, known.1.max(end));
+        Ok(Lease {
+            extent,
+            lending: self.clone(),
+            channel: Arc::downgrade(channel),
+            place,
+            start: entry.start,
+            len: entry.len,
+        })
+    }
+
+    fn regain(self: &Arc<Self>, place: Place, entry: &Entry) -> Result<Owned, Violation> {
+        let mut own = lock(&self.own);
+        let found = place
+            .offset
+            .checked_add(entry.start)
+            .and_then(|offset| own.arena.find(place.extent, offset, entry.len));
+        if found.is_none_or(|(block, _)| block != place) || !own.arena.is_lent(place) {
+            return Err(no_block(place));
+        }
+        own.arena.hold(place);
+        Ok(Owned {
+            extent: own.extents[&place.extent].clone(),
+            lending: self.clone(),
+            place,
+            start: entry.start,
+            len: entry.len,
+        })
+    }
+
+    /// Takes all the news that there are.
+    fn hear(&self, theirs: &mut Theirs) -> Result<(), Violation> {
+        loop {
+            match extent::receive(self.socket.as_fd()) {
+                Ok(None) => return Ok(()),
+                Ok(Some(News::Gone { number })) => {
+                    theirs.extents.remove(&number);
+                }
+                Ok(Some(News::Extent { number, size, file })) => {
+                    let refused = Violation::Extent { number };
+                    if theirs.extents.len() >= MAX_EXTENTS || theirs.next.is_none_or(|n| number < n)
+                    {
+                        return Err(refused);
+                    }
+                    theirs.next = number.checked_add(1);
+                    // One that cannot be used is unknown to whoever names it. It may be that nobody
+                    // will: the news that it is gone may be next.
+                    if let Ok(opened) = Extent::open(number, size as usize, file) {
+                        theirs.extents.insert(number, Arc::new(opened));
+                    }
+                }
+                Err(ExtentError::Os(_)) => return Ok(()), // As for want of a descriptor.
+                Err(_) => return Err(Violation::News),
+            }
+        }
+    }
+
+    fn end_lease(&self, place: Place) {
+        let mut theirs = lock(&self.theirs);
+        if let Some((count, _)) = theirs.leases.get_mut(&place) {
+            *count -= 1;
+            if *count == 0 {
+                theirs.leases.remove(&place);
+            }
+        }
+    }
+}
+
+fn no_block(place: Place) -> Violation {
+    Violation::Block {
+        extent: place.extent,
+        offset: place.offset,
+    }
+}
+
+/// The extent that these addresses lie in, and where.
+fn range_in(
+    extents: &BTreeMap<u32, Arc<Extent>>,
+    address: usize,
+    len: usize,
+) -> Option<(u32, u64)> {
+    extents
+        .values()
+        .find_map(|extent| Some((extent.number(), extent.offset_of(address, len)?)))
+}
+
+/// A buffer in a block that is ours. The block is free once nobody holds it and the peer has no lease.
+pub struct Owned {
+    extent: Arc<Extent>,
+    lending: Arc<Lending>,
+    place: Place,
+    start: u64,
+    len: u64,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        lock(&self.lending.own).arena.drop_hold(self.place);
+    }
+}
+
+/// A buffer in a block that is the peer's. When it is dropped, the peer is told.
+pub struct Lease {
+    extent: Arc<Extent>,
+    lending: Arc<Lending>,
+    channel: Weak<Channel>,
+    place: Place,
+    start: u64,
+    len: u64,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.lending.end_lease(self.place);
+        if let Some(channel) = self.channel.upgrade() {
+            let mut payload = [0; RELEASE_SIZE];
+            payload[..4].copy_from_slice(&self.place.extent.to_ne_bytes());
+            payload[8..].copy_from_slice(&self.place.offset.to_ne_bytes());
+            channel.send_release(&payload);
+        }
+    }
+}
+
+/// A buffer in shared memory. It stays mapped and unused by others for as long as this lives.
+pub enum Memory {
+    /// In a block of ours.
+    Owned(Owned),
+    /// In a block of the peer's.
+    Leased(Lease),
+}
+
+impl Memory {
+    /// The mapping that it lies in.
+    pub fn extent(&self) -> &Arc<Extent> {
+        match self {
+            Memory::Owned(owned) => &owned.extent,
+            Memory::Leased(lease) => &lease.extent,
+        }
+    }
+
+    /// Where it begins in its extent, in bytes.
+    fn offset(&self) -> u64 {
+        match self {
+            Memory::Owned(owned) => owned.place.offset + owned.start,
+            Memory::Leased(lease) => lease.place.offset + lease.start,
+        }
+    }
+
+    /// Its length, in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Memory::Owned(owned) => owned.len as usize,
+            Memory::Leased(lease) => lease.len as usize,
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it is mapped. Writable only if it is ours.
+    pub fn address(&self) -> *mut u8 {
+        // Within the mapping: checked when it was opened.
+        self.extent().base().wrapping_add(self.offset() as usize)
+    }
+
+    /// Copies all of it.
+    ///
+    /// # Safety
+    /// `to` is writable for `len()` bytes.
+    pub unsafe fn read(&self, to: *mut u8) {
+        // SAFETY: the caller's promise; the range was checked when it was opened.
+        unsafe { self.extent().read(self.offset(), to, self.len()) };
+    }
+
+    /// Another mapping of it, writable; and where in that it begins.
+    pub fn map(&self, mode: extent::Mode) -> io::Result<(extent::Mapping, usize)> {
+        let into = self.offset() % crate::arena::GRANULE;
+        let len = (into as usize + self.len()).next_multiple_of(crate::arena::GRANULE as usize);
+        let mapping = self.extent().map(self.offset() - into, len, mode)?;
+        Ok((mapping, into as usize))
+    }
+}

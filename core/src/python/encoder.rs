@@ -1,0 +1,224 @@
+//! `Encoder`: values to bytes, the short way for what MessagePack carries as it is.
+
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple, PyType};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// By the address of a type, which is kept alive: whether it is plain.
+type Types = HashMap<usize, (Py<PyType>, bool)>;
+
+/// Deeper than this nobody looks: the codec itself says what is too deep.
+const MAX_DEPTH: u32 = 200;
+/// Types that are remembered: more than a program has, unless it makes them as it runs.
+const MAX_TYPES: usize = 4096;
+
+/// What a look at a value has found.
+enum Look {
+    Plain,
+    /// It goes on below the depth to which anybody looks.
+    TooDeep,
+    /// Something that needs more than the codec.
+    Other,
+    /// A type that nobody has classified yet.
+    Unknown(*mut ffi::PyTypeObject),
+}
+
+/// Turns values into bytes. A value of nothing but MessagePack's own types goes straight to
+/// `encode`; another one to `lower`, or `lower_all` for an array of values.
+///
+/// `is_plain` is asked once for each further type whether `encode` carries it as it is. Bytes from
+/// `large` on are not plain.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Encoder {
+    encode: Py<PyAny>,
+    lower: Py<PyAny>,
+    lower_all: Py<PyAny>,
+    is_plain: Py<PyAny>,
+    large: isize,
+    types: Mutex<Types>,
+}
+
+impl Encoder {
+    /// Whether `value` is plain. No Python code runs in here, so nothing changes meanwhile.
+    #[inline]
+    fn look(&self, types: &Types, value: *mut ffi::PyObject, depth: u32) -> Look {
+        // SAFETY: `value` is alive: the caller holds it, or what holds it, and the GIL is ours. The
+        // types are static, and the macros are used on what is exactly of their type.
+        unsafe {
+            let kind = ffi::Py_TYPE(value);
+            // An int may be too large: that is rare, and `encode` says so.
+            if kind == &raw mut ffi::PyUnicode_Type
+                || kind == &raw mut ffi::PyLong_Type
+                || kind == &raw mut ffi::PyFloat_Type
+            {
+                return Look::Plain;
+            }
+            self.look_further(types, kind, value, depth)
+        }
+    }
+
+    /// Whether `value`, which is of this type, is plain: all but the commonest.
+    ///
+    /// # Safety
+    /// As in `look`.
+    unsafe fn look_further(
+        &self,
+        types: &Types,
+        kind: *mut ffi::PyTypeObject,
+        value: *mut ffi::PyObject,
+        depth: u32,
+    ) -> Look {
+        let is = |other: *mut ffi::PyTypeObject| kind == other;
+        // SAFETY: as in `look`.
+        unsafe {
+            if is(&raw mut ffi::PyBool_Type) || value == ffi::Py_None() {
+                return Look::Plain;
+            }
+            if is(&raw mut ffi::PyBytes_Type) {
+                let small = ffi::PyBytes_Size(value) < self.large;
+                return if small { Look::Plain } else { Look::Other };
+            }
+            if depth == MAX_DEPTH {
+                return Look::TooDeep;
+            }
+            if is(&raw mut ffi::PyList_Type) {
+                for index in 0..ffi::PyList_GET_SIZE(value) {
+                    match self.look(types, ffi::PyList_GET_ITEM(value, index), depth + 1) {
+                        Look::Plain => {}
+                        found => return found,
+                    }
+                }
+                return Look::Plain;
+            }
+            if is(&raw mut ffi::PyDict_Type) {
+                let mut place: ffi::Py_ssize_t = 0;
+                let mut key = std::ptr::null_mut();
+                let mut item = std::ptr::null_mut();
+                while ffi::PyDict_Next(value, &mut place, &mut key, &mut item) != 0 {
+                    for each in [key, item] {
+                        match self.look(types, each, depth + 1) {
+                            Look::Plain => {}
+                            found => return found,
+                        }
+                    }
+                }
+                return Look::Plain;
+            }
+        }
+        match types.get(&kind.addr()) {
+            Some((_, true)) => Look::Plain,
+            Some((_, false)) => Look::Other,
+            None => Look::Unknown(kind),
+        }
+    }
+
+    /// Whether `look` finds nothing but plain values; classifies the types that are met for the first time.
+    fn all_plain(&self, py: Python<'_>, look: impl Fn(&Types) -> Look) -> PyResult<bool> {
+        loop {
+            let looked = look(&self.types.lock().unwrap_or_else(PoisonError::into_inner));
+            match looked {
+                Look::Plain | Look::TooDeep => return Ok(true),
+                Look::Other => return Ok(false),
+                Look::Unknown(kind) => self.classify(py, kind)?,
+            }
+        }
+    }
+
+    /// The bytes of `value` by `encode` if it is plain, else by `lower`.
+    fn by<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        plain: bool,
+        lower: &Py<PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = value.py();
+        if plain {
+            match self.encode.bind(py).call1((value,)) {
+                Err(error) if error.is_instance_of::<PyOverflowError>(py) => {}
+                done => return done,
+            }
+        }
+        lower.bind(py).call1((value,))
+    }
+
+    fn classify(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) -> PyResult<()> {
+        // SAFETY: the type of a living object lives; this takes a reference of its own.
+        let kind = unsafe { Bound::from_borrowed_ptr(py, kind.cast()) }.cast_into::<PyType>()?;
+        let plain = self.is_plain.bind(py).call1((&kind,))?.is_truthy()?;
+        let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let dropped = if types.len() >= MAX_TYPES {
+            std::mem::take(&mut *types)
+        } else {
+            HashMap::new()
+        };
+        types.insert(kind.as_ptr().addr(), (kind.unbind(), plain));
+        drop(types);
+        drop(dropped); // After the lock: it may run code.
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl Encoder {
+    #[new]
+    #[pyo3(signature = (*, encode, lower, lower_all, is_plain, large))]
+    fn new(
+        encode: Py<PyAny>,
+        lower: Py<PyAny>,
+        lower_all: Py<PyAny>,
+        is_plain: Py<PyAny>,
+        large: isize,
+    ) -> Self {
+        Encoder {
+            encode,
+            lower,
+            lower_all,
+            is_plain,
+            large,
+            types: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// The bytes of one value, or its parcel.
+    fn encode<'py>(
+        &self,
+        py: Python<'py>,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let plain = self.all_plain(py, |types| self.look(types, value.as_ptr(), 0))?;
+        self.by(value, plain, &self.lower)
+    }
+
+    /// The bytes of an array of values, or its parcel. The array itself is no value.
+    fn encode_all<'py>(
+        &self,
+        py: Python<'py>,
+        values: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let plain = if let Ok(values) = values.cast::<PyTuple>() {
+            self.all_plain(py, |types| {
+                for item in values.as_slice() {
+                    match self.look(types, item.as_ptr(), 0) {
+                        Look::Plain => {}
+                        found => return found,
+                    }
+                }
+                Look::Plain
+            })?
+        } else if values.is_exact_instance_of::<PyList>() {
+            self.all_plain(py, |types| self.look(types, values.as_ptr(), 0))?
+        } else {
+            return Err(PyTypeError::new_err("expected a tuple or a list of values"));
+        };
+        self.by(values, plain, &self.lower_all)
+    }
+
+    /// Types are asked for anew: something has been registered.
+    fn forget(&self) {
+        let types = std::mem::take(&mut *self.types.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(types);
+    }
+}

@@ -1,0 +1,127 @@
+//! `Parcel`: a frame's body and the large buffers that travel beside it.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use std::os::raw::c_int;
+
+/// A byte of a buffer counts for a stream's credit as so many of a body: it takes no room in the ring.
+const BUFFER_BYTES_PER_BYTE: usize = 16;
+
+/// A body and the buffers that it refers to by their places in a list. Whoever reads a parcel as
+/// bytes reads its body.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Parcel {
+    #[pyo3(get)]
+    body: Py<PyBytes>,
+    #[pyo3(get)]
+    buffers: Py<PyTuple>,
+    /// What it counts for.
+    weight: usize,
+}
+
+impl Parcel {
+    pub(super) fn make(
+        body: Bound<'_, PyBytes>,
+        buffers: Bound<'_, PyTuple>,
+        bytes: usize,
+    ) -> Self {
+        let weight = body.as_bytes().len() + bytes / BUFFER_BYTES_PER_BYTE;
+        Parcel {
+            body: body.unbind(),
+            buffers: buffers.unbind(),
+            weight,
+        }
+    }
+
+    pub(super) fn body<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyBytes> {
+        self.body.bind(py)
+    }
+
+    pub(super) fn buffers<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyTuple> {
+        self.buffers.bind(py)
+    }
+}
+
+#[pymethods]
+impl Parcel {
+    /// `buffers`: objects with the buffer protocol, contiguous.
+    #[new]
+    fn new(py: Python<'_>, body: Bound<'_, PyBytes>, buffers: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffers = PyTuple::new(py, buffers.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
+        let mut bytes = 0;
+        for buffer in &buffers {
+            bytes += Flat::new(&buffer)?.len();
+        }
+        Ok(Parcel::make(body, buffers, bytes))
+    }
+
+    /// Another body that refers to the same buffers.
+    fn with_body(&self, py: Python<'_>, body: Bound<'_, PyBytes>) -> Self {
+        let weight = self.weight - self.body(py).as_bytes().len() + body.as_bytes().len();
+        Parcel {
+            body: body.unbind(),
+            buffers: self.buffers.clone_ref(py),
+            weight,
+        }
+    }
+
+    /// What it counts for in a stream's credit, in bytes: its body, and a small part of its buffers.
+    fn __len__(&self) -> usize {
+        self.weight
+    }
+
+    unsafe fn __getbuffer__(
+        slf: PyRef<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        // SAFETY: `view` is the caller's to be filled; the bytes object becomes its owner.
+        let failed = unsafe { ffi::PyObject_GetBuffer(slf.body.as_ptr(), view, flags) } != 0;
+        if failed {
+            Err(PyErr::fetch(slf.py()))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The bytes of an object, for as long as this lives. Whoever drops it holds the GIL.
+pub(super) struct Flat(ffi::Py_buffer);
+
+// SAFETY: only its address and length are used without the GIL; it is dropped with it.
+unsafe impl Send for Flat {}
+// SAFETY: as above.
+unsafe impl Sync for Flat {}
+
+impl Flat {
+    pub(super) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut view = ffi::Py_buffer::new();
+        // SAFETY: `view` is ours to be filled, and is released once.
+        let failed =
+            unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view, ffi::PyBUF_SIMPLE) != 0 };
+        if failed {
+            let error = PyErr::fetch(object.py());
+            let kind = object.get_type();
+            let text = format!("expected a contiguous buffer of bytes, got {kind}: {error}");
+            return Err(PyTypeError::new_err(text));
+        }
+        Ok(Flat(view))
+    }
+
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.0.buf.cast_const().cast()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len as usize
+    }
+}
+
+impl Drop for Flat {
+    fn drop(&mut self) {
+        // SAFETY: filled by `new`, and not released before.
+        unsafe { ffi::PyBuffer_Release(&mut self.0) };
+    }
+}

@@ -1,0 +1,89 @@
+//! Gives idle memory back: one thread for all arenas of the process, which lives while there are any extents.
+
+use crate::clock;
+use crate::lending::Lending;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// Nanoseconds that an extent has to be free before it is given back.
+const PATIENCE: u64 = 5_000_000_000;
+/// Between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+
+struct Watched {
+    /// The process that it belongs to: a forked child has no thread, and perhaps a lock held for ever.
+    process: u32,
+    arenas: Mutex<Vec<Weak<Lending>>>,
+}
+
+static WATCHED: AtomicPtr<Watched> = AtomicPtr::new(std::ptr::null_mut());
+
+fn watched() -> &'static Watched {
+    let process = std::process::id();
+    loop {
+        // Acquire: pairs with the exchange below; what it points to is complete.
+        let current = WATCHED.load(Ordering::Acquire);
+        // SAFETY: null, or leaked below and so valid for ever.
+        if let Some(watched) = unsafe { current.as_ref() }
+            && watched.process == process
+        {
+            return watched;
+        }
+        let fresh = Box::into_raw(Box::new(Watched {
+            process,
+            arenas: Mutex::new(Vec::new()),
+        }));
+        // AcqRel: publishes what was made here, and sees what another thread has made.
+        if WATCHED
+            .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            // SAFETY: made above, and nobody has seen it.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+}
+
+/// From now on, until it has none, the idle extents of this arena are given back.
+pub fn watch(lending: &Arc<Lending>) {
+    let mut arenas = watched()
+        .arenas
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    arenas.push(Arc::downgrade(lending));
+    if arenas.len() == 1 {
+        let thread = thread::Builder::new().name("shmrpc-sweeper".to_owned());
+        // Without a thread nothing is given back before the connection ends.
+        if thread.spawn(sweep_all).is_err() {
+            arenas.clear();
+        }
+    }
+}
+
+fn sweep_all() {
+    let watched = watched();
+    loop {
+        thread::sleep(PAUSE);
+        let now = clock::now();
+        let all = watched
+            .arenas
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for lending in &all {
+            if let Some(lending) = lending.upgrade() {
+                lending.sweep(now, PATIENCE);
+            }
+        }
+        let mut arenas = watched
+            .arenas
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        arenas.retain(|each| each.upgrade().is_some_and(|lending| lending.has_extents()));
+        if arenas.is_empty() {
+            return;
+        }
+    }
+}

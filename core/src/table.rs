@@ -1,0 +1,216 @@
+//! The frame of a parcel: a table of buffers, a body, and the buffers that found no room elsewhere.
+//!
+//! ```text
+//!   u32      number of buffers
+//!   u32      1: the first buffer is the body; 0: the body follows the table
+//!   32 each  a buffer: u32 where it lies, u32 extent, u64 block, u64 start, u64 length
+//!   …        the body
+//!   …        the bytes of the buffers that lie here, one after the other
+//! ```
+//!
+//! `block` is where the block begins in its extent, and names it; `start` where the buffer begins
+//! in the block. All numbers in the byte order of the machine, offsets and lengths in bytes.
+
+use crate::arena::Place;
+use crate::ring::Violation;
+
+/// In an opcode: the payload is a parcel's.
+pub const PARCEL: u32 = 0x80;
+
+const HEADER: usize = 8;
+const ENTRY: usize = 32;
+const BODY_IS_A_BUFFER: u32 = 1;
+
+/// Where the bytes of a buffer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lies {
+    /// In the frame.
+    Here,
+    /// In a block of the sender's arena: the receiver has a lease of it.
+    AtSender(Place),
+    /// In a block of the receiver's arena, of which the sender has a lease.
+    AtReceiver(Place),
+}
+
+/// A buffer that travels with a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where its bytes are.
+    pub lies: Lies,
+    /// Where in the block it begins, in bytes; 0 if it lies here.
+    pub start: u64,
+    /// Its length, in bytes.
+    pub len: u64,
+}
+
+/// Begins a payload: the table. The body follows, unless the first buffer is the body.
+pub fn begin(entries: &[Entry], body_is_a_buffer: bool, room: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER + entries.len() * ENTRY + room);
+    out.extend_from_slice(&(entries.len() as u32).to_ne_bytes());
+    out.extend_from_slice(&u32::from(body_is_a_buffer).to_ne_bytes());
+    for entry in entries {
+        let (whose, place) = match entry.lies {
+            Lies::Here => (
+                0u32,
+                Place {
+                    extent: 0,
+                    offset: 0,
+                },
+            ),
+            Lies::AtSender(place) => (1, place),
+            Lies::AtReceiver(place) => (2, place),
+        };
+        out.extend_from_slice(&whose.to_ne_bytes());
+        out.extend_from_slice(&place.extent.to_ne_bytes());
+        for number in [place.offset, entry.start, entry.len] {
+            out.extend_from_slice(&number.to_ne_bytes());
+        }
+    }
+    out
+}
+
+/// What a payload holds.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Parsed<'a> {
+    /// The buffers, in order; the body among them if it is one.
+    pub entries: Vec<Entry>,
+    /// None: the first buffer is it.
+    pub body: Option<&'a [u8]>,
+    /// The bytes of the buffers that lie here, one after the other.
+    pub here: &'a [u8],
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Reads a payload, which is private memory. What it says of blocks is still to be checked.
+pub fn parse(payload: &[u8]) -> Result<Parsed<'_>, Violation> {
+    if payload.len() < HEADER {
+        return Err(Violation::Table);
+    }
+    let count = u32_at(payload, 0) as usize;
+    let first_is_body = match u32_at(payload, 4) {
+        0 => false,
+        BODY_IS_A_BUFFER if count > 0 => true,
+        _ => return Err(Violation::Table),
+    };
+    let rest = &payload[HEADER..];
+    if count > rest.len() / ENTRY {
+        return Err(Violation::Table);
+    }
+    let (table, rest) = rest.split_at(count * ENTRY);
+    let mut here = 0u64;
+    let mut entries = Vec::with_capacity(count);
+    for raw in table.chunks_exact(ENTRY) {
+        let place = Place {
+            extent: u32_at(raw, 4),
+            offset: u64_at(raw, 8),
+        };
+        let (start, len) = (u64_at(raw, 16), u64_at(raw, 24));
+        let lies = match u32_at(raw, 0) {
+            0 => {
+                here = here.checked_add(len).ok_or(Violation::Table)?;
+                Lies::Here
+            }
+            1 => Lies::AtSender(place),
+            2 => Lies::AtReceiver(place),
+            _ => return Err(Violation::Table),
+        };
+        entries.push(Entry { lies, start, len });
+    }
+    let body_len = (rest.len() as u64)
+        .checked_sub(here)
+        .ok_or(Violation::Table)?;
+    let (body, here) = rest.split_at(body_len as usize);
+    if first_is_body && !body.is_empty() {
+        return Err(Violation::Table);
+    }
+    Ok(Parsed {
+        entries,
+        body: (!first_is_body).then_some(body),
+        here,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(lies: Lies, start: u64, len: u64) -> Entry {
+        Entry { lies, start, len }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let place = Place {
+            extent: 3,
+            offset: 8192,
+        };
+        let entries = [
+            entry(Lies::AtSender(place), 16, 100),
+            entry(Lies::Here, 0, 3),
+            entry(Lies::AtReceiver(place), 0, 4096),
+            entry(Lies::Here, 0, 2),
+        ];
+        let mut payload = begin(&entries, false, 0);
+        payload.extend_from_slice(b"bodyabcde");
+        let parsed = parse(&payload).unwrap();
+        assert_eq!(parsed.entries, entries);
+        assert_eq!(parsed.body, Some(&b"body"[..]));
+        assert_eq!(parsed.here, b"abcde");
+    }
+
+    #[test]
+    fn a_body_may_be_the_first_buffer() {
+        let place = Place {
+            extent: 0,
+            offset: 0,
+        };
+        let payload = begin(&[entry(Lies::AtSender(place), 0, 9)], true, 0);
+        assert_eq!(parse(&payload).unwrap().body, None);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_is_refused() {
+        let place = Place {
+            extent: 0,
+            offset: 0,
+        };
+        let good = begin(&[entry(Lies::AtSender(place), 0, 9)], true, 0);
+        let with = |at: usize, value: u32| {
+            let mut bytes = good.clone();
+            bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+            bytes
+        };
+        let mut trailing = good.clone();
+        trailing.push(0);
+        let mut missing = begin(&[entry(Lies::Here, 0, 5)], false, 0);
+        missing.extend_from_slice(b"abcd");
+        let endless = begin(
+            &[entry(Lies::Here, 0, u64::MAX), entry(Lies::Here, 0, 2)],
+            false,
+            0,
+        );
+        let bad = [
+            vec![],
+            good[..7].to_vec(),
+            good[..good.len() - 1].to_vec(),
+            with(0, 2),
+            with(0, u32::MAX),
+            with(4, 2),
+            with(8, 3),
+            begin(&[], true, 0),
+            trailing,
+            missing,
+            endless,
+        ];
+        for payload in bad {
+            assert_eq!(parse(&payload), Err(Violation::Table), "{payload:?}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+"""NumPy's arrays and scalars. NumPy is never imported to send, only to receive."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.msgpack import Ext
+
+from shmrpc.values import dtypes, extensions
+from shmrpc.values.buffers import LARGE_ARRAY, is_block, size_of
+
+if TYPE_CHECKING:
+    from shmrpc.values.lifting import Lifting
+    from shmrpc.values.lowering import Packing
+
+#: Of elements of no bytes there may be this many: nothing that has come bounds them.
+_MAX_EMPTY: Final = 65536
+#: What lies around a strided array of ours is lent with it, up to so many times its size.
+_MAX_WASTE: Final = 4
+
+
+def write_array(value: Any, packing: Packing) -> Ext:
+    """The memory itself, by reference, if it lies in a row or is ours; else a copy without gaps."""
+    np = sys.modules["numpy"]
+    dtype = dtypes.describe(np, value.dtype)
+    array = np.asarray(value)
+    if array.nbytes < LARGE_ARRAY:
+        memory, strides, offset = _compact(np, array)
+        data = memory.tobytes()
+    else:
+        memory, strides, offset = _lent(np, array) or _compact(np, array)
+        data = packing.place(value, memory)
+    payload = [dtype, list(array.shape), data]
+    if strides is not None:
+        payload += [list(strides), offset]
+    return Ext(extensions.NDARRAY, packing.pack(payload))
+
+
+def write_masked(value: Any, packing: Packing) -> Any:
+    """Refused: it is two arrays."""
+    raise TypeError("a masked array cannot be sent: send .filled(), or its .data and .mask")
+
+
+def write_foreign(value: Any, packing: Packing) -> Ext:
+    """An array of another library that speaks DLPack: it arrives as NumPy's."""
+    try:
+        import numpy as np
+    except ImportError:
+        kind = type(value).__qualname__
+        raise TypeError(f"sending an array of type {kind} needs NumPy, which is not installed here") from None
+    try:
+        array = np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = type(value).__qualname__
+        raise TypeError(f"an array of type {kind} cannot be sent: it must be in the CPU's memory: {error}") from None
+    return write_array(array, packing)
+
+
+def write_scalar(value: Any, packing: Packing) -> Ext:
+    """One element. An empty text has a dtype of no bytes, and gives some all the same."""
+    dtype = dtypes.describe(sys.modules["numpy"], value.dtype)
+    return Ext(extensions.SCALAR, packing.pack([dtype, value.tobytes()[: value.dtype.itemsize]]))
+
+
+def read_array(payload: Any, lifting: Lifting) -> Any:
+    """A view of the received memory, which can only be read."""
+    np: Any = lifting.needs("numpy", "a NumPy array")
+    described, shape, place, *layout = payload
+    dtype, data = dtypes.build(np, described), lifting.data(place)
+    count = math.prod(map(_length, shape))
+    if dtype.itemsize == 0 and count > _MAX_EMPTY:
+        raise ValueError(f"{count} elements of no bytes")
+    if not layout:
+        if count * dtype.itemsize != size_of(data):
+            raise ValueError(f"{size_of(data)} bytes are not {count} elements of {dtype}")
+        return np.ndarray(shape, dtype, buffer=data)
+    strides, offset = layout
+    if count * dtype.itemsize > size_of(data):  # Else a stride of 0 would make much of little.
+        raise ValueError(f"{count} elements of {dtype} do not lie in {size_of(data)} bytes")
+    return np.ndarray(shape, dtype, buffer=data, offset=offset, strides=strides)
+
+
+def read_scalar(payload: Any, lifting: Lifting) -> Any:
+    """One element."""
+    np: Any = lifting.needs("numpy", "a NumPy scalar")
+    described, data = payload
+    dtype = dtypes.build(np, described)
+    if not isinstance(data, bytes) or len(data) != dtype.itemsize:
+        raise ValueError(f"expected {dtype.itemsize} bytes for {dtype}")
+    return np.ndarray((), dtype, buffer=data)[()]
+
+
+def covering(array: Any) -> tuple[Any, int]:
+    """The bytes from an array's first to its last in memory, and where in them its first element is."""
+    np = sys.modules["numpy"]
+    before = -sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True) if step < 0)
+    after = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True) if step > 0)
+    lowest = array[(..., *(slice(None, None, -1 if step < 0 else 1) for step in array.strides))]
+    first = lowest[(..., *(slice(0, 1),) * array.ndim)].reshape(1).view(np.uint8)
+    size = before + after + array.itemsize
+    return np.lib.stride_tricks.as_strided(first, (size,), (1,), writeable=False), before
+
+
+def base_of(value: Any) -> Any:
+    """The object whose memory an array or a memoryview looks at."""
+    while not is_block(value):
+        below = value.obj if isinstance(value, memoryview) else getattr(value, "base", None)
+        if below is None:
+            break
+        value = below
+    return value
+
+
+def _lent(np: Any, array: Any) -> tuple[Any, tuple[int, ...], int] | None:
+    """The range of our own memory that an array with gaps looks at; None if a copy of the array is better."""
+    if _in_a_row(array) is not None or type(base_of(array)).__module__ != "shmrpc._core":
+        return None
+    memory, offset = covering(array)
+    if not array.nbytes <= memory.nbytes <= _MAX_WASTE * array.nbytes:
+        return None
+    return memory, array.strides, offset
+
+
+def _compact(np: Any, array: Any) -> tuple[Any, tuple[int, ...] | None, int]:
+    """Its bytes without gaps, in the order that they have, copied if need be; strides if that is not C order."""
+    if array.flags.c_contiguous:
+        return _flat(np, array), None, 0
+    row = _in_a_row(array)
+    if row is None:
+        array = array.copy(order="K")
+        if array.flags.c_contiguous:
+            return _flat(np, array), None, 0
+        row = _in_a_row(array)
+        if row is None:
+            return _flat(np, np.ascontiguousarray(array)), None, 0
+    return _flat(np, row), array.strides, 0
+
+
+def _in_a_row(array: Any) -> Any:
+    """The same elements with the axes in such an order that they lie in C order; None if there is none."""
+    row = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+    return row if row.flags.c_contiguous else None
+
+
+def _flat(np: Any, array: Any) -> Any:
+    return array.reshape(-1).view(np.uint8) if array.itemsize else np.empty(0, np.uint8)
+
+
+def _length(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no length of an axis")
+    return value
+
+
+def without_scalars(value: Any) -> Any:
+    """The same value with Python's numbers in the place of NumPy's; the very same object if there were none."""
+    np = sys.modules.get("numpy")
+    return value if np is None else _without_scalars(value, np.generic)
+
+
+def _without_scalars(value: Any, scalar: type) -> Any:
+    if isinstance(value, scalar):
+        return value.item()  # type: ignore[attr-defined]
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        items = [_without_scalars(item, scalar) for item in value]
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else kind(items)
+    if kind is dict:
+        pairs = [(_without_scalars(k, scalar), _without_scalars(v, scalar)) for k, v in value.items()]
+        same = all(a is k and b is v for (a, b), (k, v) in zip(pairs, value.items(), strict=True))
+        return value if same else dict(pairs)
+    return value

@@ -1,0 +1,159 @@
+"""Instances that travel as maps: which of their fields can hold what MessagePack has not, and copies without it."""
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+import dataclasses
+import datetime
+import decimal
+import enum
+import types
+import typing
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+
+import msgspec
+
+from shmrpc.values import registry
+
+if TYPE_CHECKING:
+    from shmrpc.values.lowering import Packing
+
+#: A value that is declared as one of these is one that the codec carries in a map's field.
+_CLOSED: Final = frozenset(
+    {
+        bool,
+        int,
+        float,
+        str,
+        type(None),
+        datetime.date,
+        datetime.time,
+        datetime.datetime,
+        datetime.timedelta,
+        decimal.Decimal,
+        uuid.UUID,
+        msgspec.Raw,
+        msgspec.UnsetType,
+        msgspec.msgpack.Ext,
+    }
+)
+#: What is closed if its arguments are.
+_CONTAINERS: Final = frozenset(
+    {
+        list,
+        dict,
+        set,
+        frozenset,
+        tuple,
+        collections.abc.Collection,
+        collections.abc.Sequence,
+        collections.abc.MutableSequence,
+        collections.abc.Set,
+        collections.abc.MutableSet,
+        collections.abc.Mapping,
+        collections.abc.MutableMapping,
+    }
+)
+_UNIONS: Final = (typing.Union, types.UnionType)
+_ABSENT: Final = object()
+
+
+def names_of(cls: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass, a Struct or an attrs class; None for any other."""
+    if issubclass(cls, msgspec.Struct):
+        return cls.__struct_fields__
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    attributes = getattr(cls, "__attrs_attrs__", None)
+    return None if attributes is None else tuple(each.name for each in attributes)
+
+
+def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields of a class that can hold something else than what the codec carries as it is."""
+    hints = _hints(cls)
+    return tuple(name for name in names if hints is None or not _is_closed(hints.get(name, Any), set()))
+
+
+def is_closed(cls: type) -> bool:
+    """Whether what is declared as this class is something that the codec carries as it is."""
+    return _is_closed(cls, set())
+
+
+def _hints(cls: type) -> dict[str, Any] | None:
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except Exception:  # Such as a name that exists for type checkers only.
+        return None
+
+
+def _is_closed(kind: Any, seen: set[Any]) -> bool:
+    if kind is None:
+        return True
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is typing.Annotated:
+        return _is_closed(args[0], seen)
+    if origin is typing.Literal:
+        return True
+    if origin in _UNIONS or (origin in _CONTAINERS and args):
+        return all(each is Ellipsis or _is_closed(each, seen) for each in args)
+    if origin in (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar):
+        return all(_is_closed(each, seen) for each in args)
+    if isinstance(kind, typing.NewType):
+        return _is_closed(kind.__supertype__, seen)
+    return isinstance(kind, type) and origin is None and _is_closed_class(kind, seen)
+
+
+def _is_closed_class(cls: type, seen: set[Any]) -> bool:
+    if cls in _CLOSED or cls in seen:  # What is being looked at holds nothing new; one loose field ends the look.
+        return True
+    if registry.is_covered(cls):
+        return False
+    if issubclass(cls, enum.Enum):
+        return all(type(member.value) in (int, str) for member in cls)
+    seen.add(cls)
+    names = names_of(cls)
+    if names is None and (typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))):
+        names = tuple(getattr(cls, "_fields", cls.__annotations__))
+    hints = _hints(cls)
+    return names is not None and hints is not None and all(_is_closed(hints.get(name, Any), seen) for name in names)
+
+
+def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Packing], Any]:
+    """What gives an instance back for the codec to write: as it is, or a copy whose loose fields are lowered."""
+    loose = loose_names(cls, names)
+    is_struct = issubclass(cls, msgspec.Struct)
+
+    def write(value: Any, packing: Packing) -> Any:
+        lowered: dict[str, Any] = {}
+        for name in names if packing.thorough else loose:
+            item = getattr(value, name, _ABSENT)
+            if item is not _ABSENT and item is not msgspec.UNSET:
+                plain = packing.lower(item)
+                if plain is not item:
+                    lowered[name] = plain
+        if not lowered:
+            return value
+        if is_struct:
+            made = copy.copy(value)
+            for name, item in lowered.items():
+                msgspec.structs.force_setattr(made, name, item)
+            return made
+        return _copy_with(value, names, lowered)
+
+    return write
+
+
+def _copy_with(value: Any, names: tuple[str, ...], lowered: dict[str, Any]) -> Any:
+    """A copy that neither `__init__` nor `__copy__` has made."""
+    try:
+        made = object.__new__(type(value))
+    except TypeError:  # An exception that is a dataclass, for example.
+        made = copy.copy(value)
+    for name in names:
+        item = lowered.get(name, getattr(value, name, _ABSENT))
+        if item is not _ABSENT:
+            object.__setattr__(made, name, item)
+    return made

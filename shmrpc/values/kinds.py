@@ -1,0 +1,295 @@
+"""Declared types: those that msgspec does not know, and those that a value already is."""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import functools
+import operator
+import pathlib
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+
+from shmrpc.values import arrays, fields, registry
+
+_UNIONS: Final = (typing.Union, types.UnionType)
+_CONTAINERS: Final = (
+    list,
+    dict,
+    set,
+    frozenset,
+    tuple,
+    collections.abc.Collection,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Set,
+    collections.abc.MutableSet,
+    collections.abc.Mapping,
+    collections.abc.MutableMapping,
+)
+#: These are what they are: anything else is made into bytes by msgspec from text in base64.
+_BUILTIN: Final = (bytes, bytearray, memoryview)
+#: In an error's text: here goes the rest of the path, which only the outer conversion knows the beginning of.
+_INNER: Final = "\0"
+_MAX_KEPT: Final = 4096
+
+
+class _Choice(type):
+    """A class that stands for a type which msgspec cannot have; `take` has checked what is an instance of it."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+
+def _choice(name: str, take: Callable[[Any], Any]) -> _Choice:
+    return _Choice(name, (), {"take": staticmethod(take)})
+
+
+def dec_hook(kind: Any, value: Any) -> Any:
+    """For msgspec: a value that is declared as a type which it does not know. msgspec checks the class after it."""
+    if isinstance(kind, _Choice):
+        return kind.take(value)  # type: ignore[attr-defined]
+    origin = get_origin(kind) or kind
+    if origin is complex and type(value) in (int, float):
+        return complex(value)
+    if isinstance(origin, type):
+        if type(value) is str and issubclass(origin, pathlib.PurePath):
+            return origin(value)
+        if issubclass(origin, getattr(sys.modules.get("numpy"), "ndarray", ())):
+            _check_array(kind, value)
+    return value
+
+
+def _check_array(kind: Any, value: Any) -> None:
+    """ValueError for an array that is not of the declared shape or dtype."""
+    np: Any = sys.modules["numpy"]
+    if not isinstance(value, np.ndarray):
+        return
+    axes, scalars = _declared_array(kind)
+    if axes is not None:
+        if len(axes) != value.ndim:
+            raise ValueError(f"Expected an array of {len(axes)} dimensions, got one of {value.ndim}")
+        for number, (lengths, length) in enumerate(zip(axes, value.shape, strict=True)):
+            if lengths and length not in lengths:
+                wanted = " or ".join(map(str, lengths))
+                raise ValueError(f"Expected an array of length {wanted} along axis {number}, got one of {length}")
+    if scalars and not any(_is_dtype(np, value.dtype, each) for each in scalars):
+        names = " | ".join(each.__name__ for each in scalars)
+        raise ValueError(f"Expected an array of `{names}`, got one of `{value.dtype}`")
+
+
+@functools.lru_cache(_MAX_KEPT)
+def _declared_array(kind: Any) -> tuple[list[tuple[Any, ...]] | None, tuple[type, ...]]:
+    """The lengths that each axis may have, none for any, or None for any number of axes; and the types of elements."""
+    args = get_args(kind)
+    axes = get_args(args[0]) if args and get_origin(args[0]) is tuple else (Ellipsis,)
+    lengths = [get_args(axis) if get_origin(axis) is typing.Literal else () for axis in axes]
+    scalars = _members(get_args(args[1])[0]) if len(args) > 1 and get_args(args[1]) else ()
+    some = all(isinstance(each, type) and each is not Any for each in scalars)
+    return None if Ellipsis in axes else lengths, scalars if some else ()
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in _UNIONS else (kind,)
+
+
+def _is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
+    if issubclass(dtype.type, scalar):
+        return True
+    # Two of C's integers may be the same one to NumPy; the abstract classes are none.
+    return scalar.__module__ == "numpy" and scalar.__name__ in np.sctypeDict and np.dtype(scalar) == dtype
+
+
+class Kinds:
+    """Declared types for one codec: translated for msgspec, and kept."""
+
+    def __init__(self, *, pickled: bool) -> None:
+        """``pickled``: whether an instance of any class can come, and not only of those that are registered."""
+        self._pickled = pickled
+        self._for_decoding: dict[Any, Any] = {}
+        self._for_converting: dict[Any, Any] = {}
+
+    def forget(self) -> None:
+        """Something has been registered."""
+        self._for_converting.clear()
+
+    def for_decoding(self, kind: Any) -> Any:
+        """What msgspec is to decode for: the type itself as a rule. TypeError if there is nothing for it."""
+        return self._kept(self._for_decoding, kind, instances=False)
+
+    def convert(self, value: Any, kind: Any) -> Any:
+        """A value that has been decoded, as the declared type has it; msgspec.ValidationError if it does not fit."""
+        if kind is Any:
+            return value
+        wanted = self._kept(self._for_converting, kind, instances=True)
+        try:
+            return _convert(value, wanted)
+        except msgspec.ValidationError as error:
+            plain = arrays.without_scalars(value)
+            if plain is value:
+                raise readable(error) from None
+        try:
+            return _convert(plain, wanted)
+        except msgspec.ValidationError as error:
+            raise readable(error) from None
+
+    def _kept(self, kept: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
+        try:
+            return kept[kind]
+        except KeyError:
+            pass
+        except TypeError:  # Something in it cannot be hashed.
+            return self._translate(kind, instances)
+        if len(kept) >= _MAX_KEPT:
+            kept.clear()
+        translated = kept[kind] = self._translate(kind, instances)
+        return translated
+
+    def _translate(self, kind: Any, instances: bool) -> Any:
+        origin, args = get_origin(kind), get_args(kind)
+        if origin is typing.Annotated:
+            inner = self._translate(args[0], instances)
+            return kind if inner is args[0] else typing.Annotated[inner, *args[1:]]
+        if origin in _UNIONS:
+            return self._translate_union(kind, args, instances)
+        if origin in _CONTAINERS and args:
+            inside = tuple(each if each is Ellipsis else self._translate(each, instances) for each in args)
+            same = all(a is b for a, b in zip(inside, args, strict=True))
+            return kind if same else types.GenericAlias(origin, inside)
+        if origin is not None or not isinstance(kind, type):
+            return kind
+        if issubclass(kind, enum.Enum) and ((instances and self._can_come(kind)) or not _is_known(kind)):
+            return _choice(kind.__name__, lambda value: _member(kind, value))
+        if instances and self._can_come(kind) and fields.names_of(kind) is not None:
+            return _choice(kind.__name__, lambda value: self._instance(kind, value))
+        return kind
+
+    def _translate_union(self, kind: Any, args: tuple[Any, ...], instances: bool) -> Any:
+        members = [each for each in args if each is not type(None)]
+        translated = [self._translate(each, instances) for each in members]
+        if all(a is b for a, b in zip(members, translated, strict=True)) and _is_known(kind):
+            return kind
+        optional = len(members) < len(args)
+        if len(members) == 1:
+            return _union([translated[0], None])
+        ours = [each for each in translated if isinstance(each, _Choice) or _is_custom(each)]
+        if not ours:
+            return kind
+        others = [each for each in translated if each not in ours]
+        rest = _union(others) if others else None
+        if rest is not None:
+            msgspec.msgpack.Decoder(rest)  # TypeError if msgspec cannot have these together.
+        name = str(kind).replace("typing.", "")
+        made = _choice(name, lambda value: _one_of(name, ours, rest, value))
+        return _union([made, None]) if optional else made
+
+    def _can_come(self, kind: type) -> bool:
+        """Whether an instance can come as itself, and not as a map."""
+        return self._pickled or registry.is_covered(kind)
+
+    def _instance(self, kind: type, value: Any) -> Any:
+        """An instance that has come as one, with fields that are checked if the class is registered; else of a map."""
+        if not isinstance(value, kind):
+            return _inner_convert(value, kind)
+        entry = registry.entry_of(type(value))
+        if entry is not None and entry.fields:
+            self._check_fields(value, entry)
+        return value
+
+    def _check_fields(self, value: Any, entry: registry.Entry) -> None:
+        try:
+            hints = typing.get_type_hints(entry.cls, include_extras=True)
+        except Exception:  # Such as a name that exists for type checkers only.
+            return
+        for name in entry.fields:
+            if name in hints and hasattr(value, name):
+                try:
+                    self.convert(getattr(value, name), hints[name])
+                except msgspec.ValidationError as error:
+                    what, path = _split(str(error))
+                    raise ValueError(f"{what}{_INNER}.{name}{path}") from None
+                except TypeError:  # A field of a type that msgspec cannot have; it came as it was.
+                    continue
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind, builtin_types=_BUILTIN, dec_hook=dec_hook)
+    except ArithmeticError as error:  # Such as a Decimal that is no float.
+        raise msgspec.ValidationError(f"a number does not fit: {error}") from None
+
+
+def _inner_convert(value: Any, kind: Any) -> Any:
+    """Within a hook: what is wrong is told to the conversion around it."""
+    try:
+        return _convert(value, kind)
+    except msgspec.ValidationError as error:
+        what, path = _split(str(error))
+        raise ValueError(f"{what}{_INNER}{path}") from None
+
+
+def _union(kinds: list[Any]) -> Any:
+    return functools.reduce(operator.or_, kinds)
+
+
+def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
+    """For a union: what is of one of the types that msgspec does not know, or fits the others."""
+    for each in ours:
+        try:
+            return _convert(value, each)
+        except msgspec.ValidationError:
+            continue
+    if rest is not None:
+        try:
+            return _convert(value, rest)
+        except msgspec.ValidationError as error:
+            what, path = _split(str(error))
+            if path:
+                raise ValueError(f"{what}{_INNER}{path}") from None
+    raise ValueError(f"Expected `{name}`, got `{type(value).__name__}`")
+
+
+def _member(kind: type[enum.Enum], value: Any) -> enum.Enum:
+    if isinstance(value, kind):
+        return value
+    try:
+        return kind(value)
+    except (ValueError, TypeError):
+        raise ValueError(f"Invalid enum value {value!r:.100}") from None
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether msgspec can have this type."""
+    try:
+        msgspec.msgpack.Decoder(kind)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_custom(kind: Any) -> bool:
+    try:
+        return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)
+    except TypeError:
+        return True
+
+
+def readable(error: msgspec.ValidationError) -> msgspec.ValidationError:
+    """With one path, from the outermost value to what is wrong in it."""
+    text = str(error)
+    if _INNER not in text:
+        return error
+    what, rest = text.split(_INNER, 1)
+    inner, outer = _split(rest.replace(_INNER, ""))
+    return msgspec.ValidationError(f"{what} - at `${outer}{inner}`" if outer or inner else what)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """What is wrong, and the path to it without the ``$``."""
+    what, _, path = text.partition(" - at `")
+    return what, path.removesuffix("`").removeprefix("$")

@@ -1,0 +1,56 @@
+"""What MessagePack does not carry, as pickles: only for a codec that was asked to."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.msgpack import Ext
+
+from shmrpc.values import extensions
+from shmrpc.values.buffers import LARGE, LARGE_ARRAY, bytes_of
+
+if TYPE_CHECKING:
+    from shmrpc.values.lifting import Lifting
+    from shmrpc.values.lowering import Packing
+
+_PROTOCOL: Final = 5
+
+
+def write_pickle(value: Any, packing: Packing) -> Ext:
+    """A pickle; its large buffers travel beside the body."""
+    beside: list[Any] = []
+
+    def take(buffer: pickle.PickleBuffer) -> bool:
+        """False: it is ours. A small one, or one with gaps, stays in the pickle."""
+        try:
+            memory = buffer.raw()
+        except BufferError:
+            return True
+        if memory.nbytes < LARGE_ARRAY:
+            return True
+        beside.append(memory)
+        return False
+
+    try:
+        data = pickle.dumps(value, protocol=_PROTOCOL, buffer_callback=take)
+    except RecursionError:
+        raise
+    except Exception as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise TypeError(f"a value of type {kind} cannot be pickled: {type(error).__name__}: {error}") from error
+    places = [packing.place(memory, memory) for memory in beside]
+    where = data if len(data) < LARGE else packing.place(data, data)
+    return Ext(extensions.PICKLE, packing.pack([where, places]))
+
+
+def read_pickle(payload: Any, lifting: Lifting) -> Any:
+    """What the pickle makes, which can be anything that its sender likes."""
+    if not lifting.pickled:
+        raise ValueError(
+            "it was pickled; set codec='pickle' on both sides, if you trust the other one: "
+            "who sends a pickle can run any code at its receiver"
+        )
+    place, places = payload
+    buffers = [lifting.data(each) for each in places]
+    return lifting.apart(lambda data: pickle.loads(data, buffers=buffers), bytes_of(lifting.data(place)))

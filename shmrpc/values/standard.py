@@ -1,0 +1,303 @@
+"""The types of Python's own library that MessagePack has not."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import os
+import pathlib
+import re
+import uuid
+import zoneinfo
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.msgpack import Ext
+
+from shmrpc.values import extensions
+
+if TYPE_CHECKING:
+    from shmrpc.values.lifting import Lifting
+    from shmrpc.values.lowering import Packing
+
+#: To reduce a fraction takes the square of its size: this many bits of each part are done in a few milliseconds.
+MAX_FRACTION_BITS: Final = 65536
+
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**64 - 1
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_IANA_NAME: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,5}")
+
+
+def write_integer(value: int, packing: Packing) -> Any:
+    """One that fits into 64 bits is MessagePack's own."""
+    if _LEAST <= value <= _MOST:
+        return value
+    data = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+    return Ext(extensions.INTEGER, packing.pack(data))
+
+
+def read_integer(payload: Any, lifting: Lifting) -> int:
+    """From its bytes."""
+    return int.from_bytes(_bytes(payload), "big", signed=True)
+
+
+def write_complex(value: complex, packing: Packing) -> Ext:
+    """Its parts."""
+    return Ext(extensions.COMPLEX, packing.pack([value.real, value.imag]))
+
+
+def read_complex(payload: Any, lifting: Lifting) -> complex:
+    """From its parts, which keep their signs."""
+    real, imaginary = payload
+    if not isinstance(real, float) or not isinstance(imaginary, float):
+        raise TypeError("expected two floats")
+    return complex(real, imaginary)
+
+
+def write_set(value: set[Any], packing: Packing) -> Ext:
+    """Its elements, in no order."""
+    return packing.extension(extensions.SET, value)
+
+
+def write_frozenset(value: frozenset[Any], packing: Packing) -> Ext:
+    """Its elements, in no order."""
+    return packing.extension(extensions.FROZENSET, value)
+
+
+def read_set(payload: Any, lifting: Lifting) -> Any:
+    """A list if an element cannot be in a set here: an instance of a class that is not registered came as a map."""
+    try:
+        return set(_list(payload))
+    except TypeError:
+        return _list(payload)
+
+
+def read_frozenset(payload: Any, lifting: Lifting) -> Any:
+    """As for a set."""
+    try:
+        return frozenset(_list(payload))
+    except TypeError:
+        return _list(payload)
+
+
+def write_tuple(value: tuple[Any, ...], packing: Packing) -> Ext:
+    """Its elements."""
+    return packing.extension(extensions.TUPLE, value)
+
+
+def read_tuple(payload: Any, lifting: Lifting) -> tuple[Any, ...]:
+    """From its elements."""
+    return tuple(_list(payload))
+
+
+def write_range(value: range, packing: Packing) -> Ext:
+    """Not its elements."""
+    return packing.extension(extensions.RANGE, [value.start, value.stop, value.step])
+
+
+def read_range(payload: Any, lifting: Lifting) -> range:
+    """From its ends."""
+    start, stop, step = payload
+    return range(start, stop, step)
+
+
+def write_slice(value: slice, packing: Packing) -> Ext:
+    """Its ends may be any values."""
+    return packing.extension(extensions.SLICE, [value.start, value.stop, value.step])
+
+
+def read_slice(payload: Any, lifting: Lifting) -> slice:
+    """From its ends."""
+    start, stop, step = payload
+    return slice(start, stop, step)
+
+
+def write_date(value: datetime.date, packing: Packing) -> Ext:
+    """ISO text."""
+    return Ext(extensions.DATE, packing.pack(datetime.date.isoformat(value)))
+
+
+def read_date(payload: Any, lifting: Lifting) -> datetime.date:
+    """From ISO text."""
+    return datetime.date.fromisoformat(payload)
+
+
+def write_time(value: datetime.time, packing: Packing) -> Ext:
+    """Local time, and its zone."""
+    text = datetime.time.isoformat(value.replace(tzinfo=None))
+    return Ext(extensions.TIME, packing.pack(_with_zone(text, value)))
+
+
+def read_time(payload: Any, lifting: Lifting) -> datetime.time:
+    """With its zone."""
+    if isinstance(payload, str):
+        return datetime.time.fromisoformat(payload)
+    text, zone, fold = payload
+    return datetime.time.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
+
+
+def write_datetime(value: datetime.datetime, packing: Packing) -> Any:
+    """One in UTC is MessagePack's own timestamp; for others local time, and the zone."""
+    if value.tzinfo is datetime.UTC and not value.fold and type(value) is datetime.datetime:
+        return value
+    text = datetime.datetime.isoformat(value.replace(tzinfo=None))
+    return Ext(extensions.DATETIME, packing.pack(_with_zone(text, value)))
+
+
+def read_datetime(payload: Any, lifting: Lifting) -> datetime.datetime:
+    """With its zone."""
+    if isinstance(payload, str):
+        return datetime.datetime.fromisoformat(payload)
+    text, zone, fold = payload
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
+
+
+def write_timedelta(value: datetime.timedelta, packing: Packing) -> Ext:
+    """As Python keeps it."""
+    return Ext(extensions.TIMEDELTA, packing.pack([value.days, value.seconds, value.microseconds]))
+
+
+def read_timedelta(payload: Any, lifting: Lifting) -> datetime.timedelta:
+    """As Python keeps it."""
+    days, seconds, microseconds = map(_integer, payload)
+    return datetime.timedelta(days, seconds, microseconds)
+
+
+def write_zone(value: datetime.tzinfo, packing: Packing) -> Ext:
+    """A fixed offset, or a name that the receiver's own tables know."""
+    zone = _zone(value)
+    if zone is None:
+        kind = type(value).__qualname__
+        raise TypeError(f"a time zone of type {kind} cannot be sent: use datetime.timezone or zoneinfo.ZoneInfo(key)")
+    return Ext(extensions.ZONE, packing.pack(zone))
+
+
+def read_zone(payload: Any, lifting: Lifting) -> datetime.tzinfo:
+    """A `datetime.timezone`, or a `zoneinfo.ZoneInfo`."""
+    zone = _read_zone(payload)
+    if zone is None:
+        raise ValueError("there is no zone in it")
+    return zone
+
+
+def _with_zone(text: str, value: datetime.time | datetime.datetime) -> Any:
+    if value.tzinfo is None:
+        return [text, None, value.fold] if value.fold else text
+    zone = _zone(value.tzinfo)
+    if zone is None:  # Of a class that we do not know: its offset at this time is kept.
+        offset = value.utcoffset()
+        if offset is None:
+            kind = type(value.tzinfo).__qualname__
+            raise TypeError(f"a time in a zone of type {kind} that has no offset cannot be sent")
+        zone = [offset // _MICROSECOND]
+    return [text, zone, value.fold]
+
+
+def _zone(value: datetime.tzinfo) -> Any:
+    """As it travels; None for a class that has no fixed offset, and no name that others know."""
+    if isinstance(value, zoneinfo.ZoneInfo):
+        return value.key
+    if not isinstance(value, datetime.timezone):
+        return None
+    offset = value.utcoffset(None)
+    name = value.tzname(None)
+    return [offset // _MICROSECOND, *([] if name == datetime.timezone(offset).tzname(None) else [name])]
+
+
+def _read_zone(zone: Any) -> datetime.tzinfo | None:
+    if zone is None:
+        return None
+    if isinstance(zone, str):
+        if not _IANA_NAME.fullmatch(zone):
+            raise ValueError(f"{zone[:100]!r} is no name of a time zone")
+        try:
+            return zoneinfo.ZoneInfo(zone)
+        except zoneinfo.ZoneInfoNotFoundError:
+            raise ValueError(f"the time zone {zone!r} is not known here; the package tzdata knows all") from None
+    offset, *name = zone
+    return datetime.timezone(datetime.timedelta(microseconds=_integer(offset)), *name)
+
+
+def write_decimal(value: decimal.Decimal, packing: Packing) -> Ext:
+    """Text, with all its digits."""
+    return Ext(extensions.DECIMAL, packing.pack(decimal.Decimal.__str__(value)))
+
+
+def read_decimal(payload: Any, lifting: Lifting) -> decimal.Decimal:
+    """From text."""
+    if not isinstance(payload, str):
+        raise TypeError("expected text")
+    return decimal.Decimal(payload)
+
+
+def write_fraction(value: fractions.Fraction, packing: Packing) -> Ext:
+    """Two integers."""
+    parts = [value.numerator, value.denominator]
+    if max(part.bit_length() for part in parts) > MAX_FRACTION_BITS:
+        raise ValueError(f"a Fraction with a part over {MAX_FRACTION_BITS} bits cannot be sent; send its parts")
+    return packing.extension(extensions.FRACTION, parts)
+
+
+def read_fraction(payload: Any, lifting: Lifting) -> fractions.Fraction:
+    """From two integers."""
+    numerator, denominator = map(_integer, payload)
+    if max(numerator.bit_length(), denominator.bit_length()) > MAX_FRACTION_BITS:
+        raise ValueError(f"a part is over {MAX_FRACTION_BITS} bits")
+    return fractions.Fraction(numerator, denominator)
+
+
+def write_uuid(value: uuid.UUID, packing: Packing) -> Ext:
+    """16 bytes."""
+    return Ext(extensions.UUID, packing.pack(value.bytes))
+
+
+def read_uuid(payload: Any, lifting: Lifting) -> uuid.UUID:
+    """From 16 bytes."""
+    return uuid.UUID(bytes=_bytes(payload))
+
+
+def write_path(value: pathlib.PurePath, packing: Packing) -> Ext:
+    """Its name, and of which kind it is."""
+    if isinstance(value, pathlib.Path):
+        kind = "path"
+    else:
+        kind = "windows" if isinstance(value, pathlib.PureWindowsPath) else "posix"
+    name: str | bytes = str(value)
+    try:
+        str(name).encode()
+    except UnicodeEncodeError:  # A file's name may be no text.
+        name = os.fsencode(name)
+    return Ext(extensions.PATH, packing.pack([kind, name]))
+
+
+def read_path(payload: Any, lifting: Lifting) -> pathlib.PurePath:
+    """Of the same kind; one that names a file is of the receiver's system."""
+    kind, name = payload
+    return _PATHS[kind](os.fsdecode(name))
+
+
+_PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
+    "path": pathlib.Path,
+    "posix": pathlib.PurePosixPath,
+    "windows": pathlib.PureWindowsPath,
+}
+
+
+def _list(payload: Any) -> list[Any]:
+    if not isinstance(payload, list):
+        raise msgspec.DecodeError(f"expected an array, got {type(payload).__name__}")
+    return payload
+
+
+def _bytes(payload: Any) -> bytes:
+    if not isinstance(payload, bytes):
+        raise TypeError(f"expected bin, got {type(payload).__name__}")
+    return payload
+
+
+def _integer(payload: Any) -> int:
+    if not isinstance(payload, int):
+        raise TypeError(f"expected int, got {type(payload).__name__}")
+    return payload

@@ -1,0 +1,126 @@
+"""Arrow's buffers, record batches and tables. pyarrow is never imported to send, only to receive.
+
+A table is received without a copy, and so only its outline is checked: the lengths of columns and buffers. Whoever
+does not trust the sender calls ``.validate(full=True)``, which reads all of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.msgpack import Ext
+
+from shmrpc.values import extensions
+from shmrpc.values.buffers import LARGE_ARRAY, Block, Data, is_block
+
+if TYPE_CHECKING:
+    from shmrpc.values.lifting import Lifting
+    from shmrpc.values.lowering import Packing
+
+#: By the address of a living Arrow buffer: the block that it looks at, which Arrow does not tell.
+_blocks: Final[dict[int, Block]] = {}
+
+
+def write_buffer(value: Any, packing: Packing) -> Ext:
+    """Its bytes."""
+    if not value.is_cpu:
+        raise TypeError("an Arrow buffer that is not in the CPU's memory cannot be sent: copy it there first")
+    return Ext(extensions.ARROW_BUFFER, packing.pack(_data(value, value, packing)))
+
+
+def write_batch(value: Any, packing: Packing) -> Ext:
+    """A stream of one batch."""
+    return Ext(extensions.RECORD_BATCH, packing.pack(_data(value, _stream_of(value), packing)))
+
+
+def write_table(value: Any, packing: Packing) -> Ext:
+    """A stream of its batches."""
+    return Ext(extensions.TABLE, packing.pack(_data(value, _stream_of(value), packing)))
+
+
+def _data(owner: Any, buffer: Any, packing: Packing) -> bytes | int:
+    return buffer.to_pybytes() if buffer.size < LARGE_ARRAY else packing.place(owner, buffer)
+
+
+def _stream_of(value: Any) -> Any:
+    """Written twice: the first time only to know its size."""
+    pa: Any = sys.modules["pyarrow"]
+    importlib.import_module("pyarrow.ipc")
+    measure = pa.MockOutputStream()
+    _write(pa, measure, value)
+    buffer = pa.allocate_buffer(measure.size())
+    _write(pa, pa.FixedSizeBufferWriter(buffer), value)
+    return buffer
+
+
+def _write(pa: Any, sink: Any, value: Any) -> None:
+    with pa.ipc.new_stream(sink, value.schema) as writer:
+        writer.write(value)
+
+
+def read_buffer(payload: Any, lifting: Lifting) -> Any:
+    """The received memory itself."""
+    pa = _pyarrow(lifting, "an Arrow buffer")
+    return lifting.once(extensions.ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
+
+
+def read_batch(payload: Any, lifting: Lifting) -> Any:
+    """Its columns are in the received memory."""
+    pa = _pyarrow(lifting, "an Arrow record batch")
+
+    def read(data: Data) -> Any:
+        with pa.ipc.open_stream(_buffer_of(pa, data)) as reader:
+            batch = next(reader, None)
+        if batch is None:
+            raise ValueError("there is no batch in the stream")
+        batch.validate()
+        return batch
+
+    return lifting.once(extensions.RECORD_BATCH, payload, read)
+
+
+def read_table(payload: Any, lifting: Lifting) -> Any:
+    """Its columns are in the received memory."""
+    pa = _pyarrow(lifting, "an Arrow table")
+
+    def read(data: Data) -> Any:
+        with pa.ipc.open_stream(_buffer_of(pa, data)) as reader:
+            table = reader.read_all()
+        table.validate()
+        return table
+
+    return lifting.once(extensions.TABLE, payload, read)
+
+
+def _pyarrow(lifting: Lifting, what: str) -> Any:
+    pyarrow = lifting.needs("pyarrow", what)
+    lifting.needs("pyarrow.ipc", what)
+    return pyarrow
+
+
+def _buffer_of(pa: Any, data: Data) -> Any:
+    buffer = pa.py_buffer(data)
+    if is_block(data):
+        _blocks[buffer.address] = data
+        weakref.finalize(buffer, _forget, buffer.address, data).atexit = False
+    return buffer
+
+
+def _forget(address: int, block: Block) -> None:
+    if _blocks.get(address) is block:
+        del _blocks[address]
+
+
+def block_of_buffer(value: Any) -> Block | None:
+    """The block under a received Arrow buffer, or a slice of one that is still there; None for any other value."""
+    pa = sys.modules.get("pyarrow")
+    if pa is None or not isinstance(value, pa.Buffer):
+        return None
+    while value is not None:
+        if value.address in _blocks:
+            return _blocks[value.address]
+        value = value.parent
+    return None

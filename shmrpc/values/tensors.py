@@ -1,0 +1,86 @@
+"""PyTorch's tensors in the CPU's memory. PyTorch is never imported to send, only to receive."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from msgspec.msgpack import Ext
+
+from shmrpc.values import extensions
+from shmrpc.values.buffers import LARGE_ARRAY, Block, Data, is_block, size_of
+
+if TYPE_CHECKING:
+    from shmrpc.values.lifting import Lifting
+    from shmrpc.values.lowering import Packing
+
+
+def write_tensor(value: Any, packing: Packing) -> Ext:
+    """Its numbers; not its gradient, nor that it wants one."""
+    torch = sys.modules["torch"]
+    if value.device.type != "cpu":
+        raise TypeError(f"a tensor on {value.device} cannot be sent: call .cpu() first")
+    if value.layout != torch.strided or value.is_quantized:
+        raise TypeError("a tensor that is sparse or quantized cannot be sent: call .to_dense() or .dequantize() first")
+    tensor = value.detach().resolve_conj().resolve_neg()
+    order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    row = tensor if tensor.is_contiguous() else tensor.permute(order)
+    if not row.is_contiguous():
+        row = tensor = tensor.contiguous()
+    # As bytes: NumPy lacks some of the types.
+    try:
+        memory = row.reshape(-1).view(torch.uint8).numpy() if row.numel() else b""
+    except RuntimeError as error:
+        raise TypeError(f"a tensor cannot be sent: {error}") from None
+    size = row.numel() * row.element_size()
+    data = bytes(memory) if size < LARGE_ARRAY else packing.place(value, memory)
+    payload = [str(value.dtype).removeprefix("torch."), list(value.shape), data]
+    if row is not tensor:
+        payload.append(list(tensor.stride()))
+    return Ext(extensions.TENSOR, packing.pack(payload))
+
+
+def read_tensor(payload: Any, lifting: Lifting) -> Any:
+    """A tensor of its own: PyTorch has none that can only be read. Pages of a block are copied where it is written."""
+    torch: Any = lifting.needs("torch", "a PyTorch tensor")
+    name, shape, place, *layout = payload
+    dtype: Any = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype of PyTorch's")
+    count, size = math.prod(map(_length, shape)), size_of(lifting.data(place))
+    if count * torch.empty(0, dtype=dtype).element_size() != size:
+        raise ValueError(f"{size} bytes are not {count} elements of {dtype}")
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    row = torch.frombuffer(lifting.once(extensions.TENSOR, place, _writable), dtype=dtype)
+    if layout:
+        (strides,) = layout
+        if sum((n - 1) * _length(step) for n, step in zip(shape, strides, strict=True)) >= count:
+            raise ValueError(f"the strides {strides} lead out of {count} elements")
+        tensor = row.as_strided(shape, strides)
+    else:
+        tensor = row.reshape(shape)
+    data = lifting.data(place)
+    if is_block(data):
+        row._shmrpc_block = tensor._shmrpc_block = data
+    return tensor
+
+
+def block_of_tensor(value: Any) -> Block | None:
+    """The block that a received tensor was mapped from, or the one that it is a view of; None if there is none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    found = (getattr(each, "_shmrpc_block", None) for each in (value, getattr(value, "_base", None)))
+    return next((block for block in found if block is not None), None)
+
+
+def _writable(data: Data) -> Any:
+    return data.private() if is_block(data) else bytearray(data)  # type: ignore[arg-type]
+
+
+def _length(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no length of an axis")
+    return value

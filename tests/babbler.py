@@ -1,0 +1,138 @@
+"""A server that does what no server should, and either client of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+import shmrpc
+from shmrpc import _core
+from shmrpc.protocol import control
+from shmrpc.protocol.frames import CALL, RESULT, Shape
+from shmrpc.transport.shm import handshake
+
+#: What the server does at the first call, of this id, before it answers.
+Misdeed = Callable[["Babbler", int], object]
+
+OFFER = handshake.Offer("tested", ["add", "count", "total"], {1: Shape(streams=True), 2: Shape(inputs={"numbers": 0})})
+SUM = msgpack.packb(3)
+
+
+class Babbler:
+    """A server of one client. It answers each call with 3, and the first not before its misdeed.
+
+    One that ``forges`` tells the client itself of extents, by ``told``, and so cannot open what the client lends.
+    """
+
+    def __init__(self, runtime: Path, misdeed: Misdeed, *, forges: bool = False) -> None:
+        self._misdeed = misdeed
+        self._forges = forges
+        #: Its end of the socket for news of extents.
+        self.told, self._told_client = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        #: What the client sent with its last call: bytes, or a parcel.
+        self.body: bytes | _core.Parcel = b""
+        #: The client's last words.
+        self.heard: control.Message | None = None
+        runtime.mkdir(mode=0o700)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listening.settimeout(10)
+        self._listening.bind(str(runtime / "tested.sock"))
+        self._listening.listen(1)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with self._listening, self._listening.accept()[0] as client:
+            hello = control.decode(client.recv(1000))
+            assert isinstance(hello, control.Hello)
+            steps = handshake.server_side(hello, OFFER, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
+            packet, descriptors = next(steps)
+            told = self._told_client.fileno() if self._forges else descriptors[2]
+            socket.send_fds(client, [packet], [*descriptors[:2], told])
+            try:
+                steps.send((client.recv(1000), []))
+            except StopIteration as stop:
+                established: handshake.Established = stop.value
+            client.send(control.encode(control.Ready()))
+            client.settimeout(0)
+            self.channel = established.channel
+            try:
+                self._answer(client)
+            finally:
+                self.channel.close()
+                os.close(established.eventfd)
+                self.told.close()
+                self._told_client.close()
+
+    def send(self, opcode: int, call_id: int, body: bytes) -> None:
+        """Sends a frame."""
+        self.channel.send(opcode, call_id, body)
+
+    def _answer(self, client: socket.socket) -> None:
+        channel, first = self.channel, True
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                packet = client.recv(1000)
+                self.heard = control.decode(packet) if packet else None
+                return
+            try:
+                channel.wake()  # What has found no room yet is sent.
+                frame = channel.receive()
+            except _core.ChannelError:  # The end of a lease that only the misdeed knew of.
+                continue
+            if frame is None:
+                time.sleep(0.001)
+                continue
+            opcode, call_id, self.body = frame
+            frame = None  # What the client lent is held by the body alone.
+            if opcode & 0xFF == CALL:
+                if first:
+                    first = False
+                    self._misdeed(self, call_id)
+                channel.send(RESULT, call_id, SUM)
+
+    def join(self) -> None:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+
+@contextlib.contextmanager
+def babbling(runtime: Path, misdeed: Misdeed, *, forges: bool = False) -> Iterator[Babbler]:
+    babbler = Babbler(runtime, misdeed, forges=forges)
+    yield babbler
+    babbler.join()
+
+
+class Caller:
+    """Either client, awaited alike."""
+
+    def __init__(self, client: Any, *, blocking: bool) -> None:
+        self._client = client
+        self._blocking = blocking
+
+    async def call(self, name: str, *args: Any) -> Any:
+        result = getattr(self._client, name)(*args)
+        return result if self._blocking else await result
+
+    async def stream(self, *args: Any) -> list[Any]:
+        if self._blocking:
+            return list(self._client.count(*args))
+        return [item async for item in self._client.count(*args)]
+
+
+@contextlib.asynccontextmanager
+async def connected(blocking: bool) -> AsyncIterator[Caller]:
+    if blocking:
+        with shmrpc.sync.connect("tested", timeout=5) as client:
+            yield Caller(client, blocking=True)
+    else:
+        async with shmrpc.connect("tested", timeout=5) as client:
+            yield Caller(client, blocking=False)

@@ -1,0 +1,225 @@
+"""Shared memory grows with what is in use, up to max_memory, and goes back to the host when it is not."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+from shmrpc import _core
+from shmrpc.values import block_of
+from tests.large import extents_open, extents_taken, memory_of, numbered, sum_of
+from tests.support import ServerProcess, eventually
+
+MIB = 1 << 20
+LIMIT = 4 * MIB
+MAX_FRAME = MIB
+
+#: A server with little memory and small frames; so are its clients here.
+OPTIONS = ("--max-memory", str(LIMIT), "--max-frame", str(MAX_FRAME))
+
+
+def fill_up(client: shmrpc.Client | shmrpc.sync.Client, size: int = 256 << 10) -> list[Any]:
+    """Arrays that take all of a client's memory."""
+    held = []
+    with pytest.raises(shmrpc.SharedMemoryError):
+        while True:
+            held.append(client.empty(size, "uint8"))
+    return held
+
+
+def test_memory_is_taken_as_it_is_needed_and_up_to_the_limit() -> None:
+    with ServerProcess("tests.large:service", *OPTIONS), shmrpc.sync.connect("tested.large", max_memory=LIMIT) as client:
+        assert memory_of(client) == client.memory() == (0, 0)
+        client.checksum(numbered(1, 3000))
+        client.echo("no array " * 1000)
+        assert memory_of(client) == client.memory() == (0, 0), "what is small needs none"
+        client.checksum(numbered(1, 5000))
+        assert memory_of(client)[0] == MIB
+        sizes, held = [], []
+        for _ in range(16):
+            held.append(client.empty(256 << 10, "uint8"))
+            sizes.append(memory_of(client))
+        assert [size for size, _ in sizes] == [MIB] * 4 + [2 * MIB] * 4 + [4 * MIB] * 8
+        assert [used for _, used in sizes] == [256 * 1024 * n for n in range(1, 17)]
+        with pytest.raises(shmrpc.SharedMemoryError):
+            client.empty(1, "uint8")
+        held.clear()
+        assert memory_of(client) == (LIMIT, 0)
+        whole = client.empty(2 * MIB, "uint8")
+        with pytest.raises(shmrpc.SharedMemoryError):
+            client.buffer(2 * MIB + 1)
+        del whole
+        assert client.memory() == (0, 0), "the server has sent nothing large"
+
+
+def test_an_error_says_what_was_asked_for_what_is_in_use_and_what_to_do() -> None:
+    with ServerProcess("tests.large:service", *OPTIONS), shmrpc.sync.connect("tested.large", max_memory=LIMIT) as client:
+        held = client.empty(MIB, "uint8")
+        with pytest.raises(shmrpc.SharedMemoryError) as caught:
+            client.empty((1000, 1000, 4), "float64")
+        text = str(caught.value)
+        assert "32000000 bytes were asked for" in text
+        assert f"{held.nbytes} of this connection's max_memory of {LIMIT} are in use" in text
+        assert re.search(r"[\d,]+ bytes of this host's memory are free", text)
+        assert "Let go of arrays that were sent or received, or raise max_memory= of connect() or serve()" in text
+        assert "the size of /dev/shm does not limit them" in text
+        assert caught.value.errno == errno.ENOMEM
+        assert isinstance(caught.value, OSError)
+        for make in (lambda: client.built(1, LIMIT + 1), lambda: client.built_in_thread(1, LIMIT + 1)):
+            with pytest.raises(OSError, match=f"{LIMIT + 1} bytes were asked for, 0 of .* {LIMIT} are in use"):
+                make()
+        with pytest.raises(shmrpc.SharedMemoryError):
+            client.empty(1 << 61, "uint8")
+        assert client.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("wrong", [0, -1, MIB - 1, (1 << 42) + 1])
+def test_limits_that_cannot_be(wrong: int) -> None:
+    with pytest.raises(ValueError, match=rf"max_memory: expected 1048576 to \d+ bytes, got {wrong}"):
+        shmrpc.connect("tested.large", max_memory=wrong)
+    with pytest.raises(ValueError, match="max_memory"):
+        shmrpc.sync.connect("tested.large", max_memory=wrong)
+    with pytest.raises(ValueError, match="max_memory"):
+        shmrpc.serve(shmrpc.Service("tested.large"), max_memory=wrong)
+    with pytest.raises(TypeError, match="max_memory: expected a number of bytes, got '1G'"):
+        shmrpc.connect("tested.large", max_memory="1G")  # type: ignore[arg-type]
+
+
+def test_each_connection_has_a_limit_of_its_own() -> None:
+    with ServerProcess("tests.large:service", *OPTIONS):
+        with (
+            shmrpc.sync.connect("tested.large", max_memory=LIMIT) as one,
+            shmrpc.sync.connect("tested.large", max_memory=2 * LIMIT) as other,
+        ):
+            full = fill_up(one), fill_up(other)
+            assert (memory_of(one), memory_of(other)) == ((LIMIT, LIMIT), (2 * LIMIT, 2 * LIMIT))
+            held = [client.built(seed, MIB) for client in (one, other) for seed in range(4)]
+            assert one.memory() == other.memory() == (LIMIT, LIMIT)
+            assert [sum_of(array) for array in held] == [sum_of(numbered(seed, MIB)) for seed in range(4)] * 2
+            del full
+
+
+async def test_what_finds_no_memory_travels_in_the_frame() -> None:
+    with ServerProcess("tests.large:service", *OPTIONS):
+        async with shmrpc.connect("tested.large", max_memory=LIMIT) as client:
+            held = fill_up(client)
+            for size in (5000, 100_000, 1_000_000):
+                array = numbered(size, size)
+                assert await client.checksum(array) == sum_of(array)
+                assert await client.echo(array.tobytes()) == array.tobytes()
+                assert await client.echo([array[::2].tobytes(), size]) == [array[::2].tobytes(), size]
+                back = await client.echo(array)
+                assert (back == array).all() and not back.flags.writeable
+                del back
+            assert memory_of(client) == (LIMIT, LIMIT)
+            lent = [await client.built(seed, MIB) for seed in range(4)]
+            assert (await client.memory())[1] == LIMIT
+            copied = [await client.numbers(seed, 1_000_000) for seed in range(4)]
+            assert not any(isinstance(block_of(array), _core.Block) for array in copied)
+            assert await client.echo("text " * 150_000) == "text " * 150_000, "a large body, in pieces"
+            for seed in range(4):
+                assert (copied[seed] == numbered(seed, 1_000_000)).all()
+                assert (lent[seed] == numbered(seed, MIB)).all()
+            del held[0]
+            held.append(client.empty(256 << 10, "uint8"))
+            lent.pop()
+            gc.collect()
+            anew = await client.numbers(9, 1_000_000)
+            assert isinstance(block_of(anew), _core.Block), "there is memory again"
+            assert (anew == numbered(9, 1_000_000)).all()
+
+
+async def test_what_finds_no_memory_and_fits_into_no_frame_is_refused() -> None:
+    with ServerProcess("tests.large:service", *OPTIONS):
+        async with shmrpc.connect("tested.large", max_memory=LIMIT) as client:
+            held = fill_up(client)
+            large = numbered(1, MAX_FRAME)
+            for value in (large, large.tobytes(), [large[: MAX_FRAME // 2], large[MAX_FRAME // 2 :]]):
+                with pytest.raises(shmrpc.FrameTooLarge, match=rf"echo\(\): .* {MAX_FRAME}; .*max_frame="):
+                    await client.echo(value)
+                with pytest.raises(shmrpc.FrameTooLarge, match="max_frame="):
+                    await client.notify("keep", "name", value)
+                with pytest.raises(shmrpc.FrameTooLarge, match="max_frame="):
+                    await client.sums([b"small", value])
+                assert await client.add(1, 2) == 3
+            with pytest.raises(shmrpc.FrameTooLarge, match=f"the result is too large: .* {MAX_FRAME}; .*max_frame="):
+                await client.numbers(1, LIMIT + 1)
+            with pytest.raises(shmrpc.FrameTooLarge, match="max_frame="):
+                _ = [item async for item in client.arrays(2, LIMIT + 1)]
+            del held
+            gc.collect()
+            back = await client.echo(large)
+            assert (back == large).all()
+            assert (await client.numbers(1, LIMIT) == numbered(1, LIMIT)).all()
+            for body in ("text" * MAX_FRAME, [1.5] * MAX_FRAME):
+                with pytest.raises(shmrpc.FrameTooLarge, match="max_frame="):
+                    await client.echo(body)
+            assert memory_of(client)[0] <= LIMIT and (await client.memory())[0] <= LIMIT
+
+
+def test_memory_goes_back_to_the_host_when_it_is_idle_and_can_be_had_again() -> None:
+    gc.collect()
+    before = extents_open()
+    with (
+        ServerProcess("tests.large:service"),
+        shmrpc.sync.connect("tested.large") as client,
+        shmrpc.sync.connect("tested.large") as other,
+    ):
+        huge = client.empty(100 * MIB, "uint8")
+        assert memory_of(client) == (100 * MIB, 100 * MIB), "it has an extent of its own"
+        huge[:] = 7
+        assert client.checksum(huge) == sum_of(huge)
+        early = client.empty(50_000, "uint8")
+        early[:] = numbered(1, 50_000)
+        late = [client.empty(MIB, "uint8") for _ in range(5)]
+        lent = client.built(1, 50_000, "kept")
+        for each in (client, other):
+            assert (each.numbers(2, 5 * MIB) == numbered(2, 5 * MIB)).all()
+            assert (each.echo(numbered(2, 5 * MIB)) == numbered(2, 5 * MIB)).all()
+        large, theirs = memory_of(client)[0], client.memory()[0]
+        assert large >= 105 * MIB and theirs >= 6 * MIB
+        assert extents_taken() >= large + theirs
+        del huge, late
+        for each in (client, other):
+            each.echo_later(None, 0.01)
+        assert memory_of(client) == (large, 53_248), "what is free is kept for the next a while"
+        assert min(memory_of(other)[0], other.memory()[0]) >= 5 * MIB
+
+        def is_given_back() -> bool:
+            return memory_of(client)[0] < 70 * MIB and client.memory()[0] == MIB and memory_of(other)[0] == 0
+
+        assert eventually(is_given_back, 9)
+        assert eventually(lambda: memory_of(other) == other.memory() == (0, 0), 2)
+        assert extents_taken() <= memory_of(client)[0] + MIB, "what either side set aside is the host's again"
+        assert client.kept_by_extents() <= extents_taken(), "whoever has it mapped yet"
+        assert (early == numbered(1, 50_000)).all() and (lent == numbered(1, 50_000)).all()
+        assert client.sum_of_kept("kept") == sum_of(lent)
+        for seed in range(3):
+            for each in (client, other):
+                again = each.empty(5 * MIB, "uint8")
+                again[:] = numbered(seed, 5 * MIB)
+                assert (each.echo(again) == again).all()
+                assert (each.numbers(seed, 5 * MIB) == again).all()
+    del again, early, lent
+    gc.collect()
+    assert extents_open() == before
+
+
+def test_memory_that_is_used_again_and_again_stays() -> None:
+    with ServerProcess("tests.large:service"), shmrpc.sync.connect("tested.large") as client:
+        for seed in range(50):
+            array = client.empty(MIB, "uint8")
+            array[:] = seed
+            assert client.checksum(array) == sum_of(array)
+        assert memory_of(client)[0] <= 2 * MIB
+        for seed in range(50):
+            assert client.checksum(np.full(MIB, seed, "uint8")) == sum_of(np.full(MIB, seed, "uint8"))
+            assert len(client.numbers(seed, 500_000)) == 500_000
+        assert memory_of(client)[0] <= 4 * MIB
+        assert client.memory()[0] <= 2 * MIB

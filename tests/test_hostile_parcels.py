@@ -1,0 +1,517 @@
+"""Liars about parcels, extents and leases, at either side: their own connection ends, with a word why, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgpack
+import pytest
+
+import shmrpc
+from shmrpc import _core
+from shmrpc.protocol import control
+from tests.babbler import SUM, Babbler, Misdeed, babbling, connected
+from tests.flows import service as flows
+from tests.services import service
+from tests.support import eventually_in_loop
+from tests.wire_client import (
+    BYTES,
+    CALL,
+    CANCEL,
+    CREDIT,
+    FAILURE,
+    ITEM,
+    RESULT,
+    RESULT_WITH,
+    Parcel,
+    WireClient,
+    extension,
+    frame,
+    unpacked,
+)
+from tests.wire_memory import (
+    GONE,
+    HERE,
+    NEW,
+    PAGE,
+    PARCEL,
+    RECEIVER,
+    RELEASE,
+    SENDER,
+    Entry,
+    Extent,
+    here,
+    news,
+    parcel,
+    release,
+)
+
+MAX_FRAME: Final = 1 << 20
+HUGE: Final = (1 << 64) - 1
+TABLE: Final = "the table of a parcel is malformed"
+NEWS: Final = "a message about extents is malformed"
+EXTENT: Final = "extent 0 is unknown, or cannot be mapped"
+BLOCK: Final = "there is no lease of block"
+#: The body of a good request.
+ARGUMENTS: Final = b"\x92\x01\x02"
+
+
+class Liar(Protocol):
+    """A side that lies."""
+
+    #: Its end of the socket for news of extents.
+    told: socket.socket
+
+    def say(self, opcode: int, payload: bytes) -> None:
+        """Sends what the other side waits for if the opcode is PARCEL; else a frame of no call."""
+        ...
+
+
+class LyingClient:
+    def __init__(self, wire: WireClient) -> None:
+        self.wire = wire
+        self.told = wire.told
+
+    def say(self, opcode: int, payload: bytes) -> None:
+        if opcode == PARCEL:
+            self.wire.send(CALL | PARCEL | self.wire.number("add") << 8, payload)
+        else:
+            self.wire.send(opcode, payload, 0)
+
+
+class LyingServer:
+    def __init__(self, babbler: Babbler, call_id: int) -> None:
+        self.babbler = babbler
+        self.told = babbler.told
+        self._call_id = call_id
+
+    def say(self, opcode: int, payload: bytes) -> None:
+        self.babbler.send(opcode, self._call_id if opcode == PARCEL else 0, payload)
+
+
+Lie = Callable[[Liar], object]
+
+
+def says(payload: bytes, opcode: int = PARCEL) -> Lie:
+    def lie(liar: Liar) -> None:
+        liar.say(opcode, payload)
+
+    return lie
+
+
+def tell(liar: Liar, number: int = 0, size: int = 1 << 20) -> None:
+    """An extent as it should be."""
+    extent = Extent(number, size)
+    extent.tell(liar.told)
+    extent.close()
+
+
+def names(*entries: Entry, body: bytes | None = ARGUMENTS, size: int = 1 << 20) -> Lie:
+    """A parcel with these buffers, after news of extent 0."""
+
+    def lie(liar: Liar) -> None:
+        tell(liar, size=size)
+        liar.say(PARCEL, parcel(entries, body))
+
+    return lie
+
+
+def memfd(size: int = PAGE, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    file = os.memfd_create("liar", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.truncate(file, size)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+    return file
+
+
+def write_only() -> int:
+    file = memfd()
+    try:
+        return os.open(f"/proc/self/fd/{file}", os.O_WRONLY)
+    finally:
+        os.close(file)
+
+
+def plain_file() -> int:
+    file, path = tempfile.mkstemp()
+    os.unlink(path)
+    os.truncate(file, PAGE)
+    return file
+
+
+def tells(packet: bytes, *make: Callable[[], int]) -> Lie:
+    """A packet with these descriptors, and then a parcel that names extent 0."""
+
+    def lie(liar: Liar) -> None:
+        files = [each() for each in make]
+        socket.send_fds(liar.told, [packet], files) if files else liar.told.send(packet)
+        for file in files:
+            os.close(file)
+        liar.say(PARCEL, parcel([Entry(SENDER, 0, 0, 0, 1)]))
+
+    return lie
+
+
+def tells_twice(liar: Liar) -> None:
+    tell(liar)
+    tells(news(NEW, 0, PAGE), memfd)(liar)
+
+
+def hangs_up(liar: Liar) -> None:
+    liar.told.shutdown(socket.SHUT_RDWR)
+    liar.say(PARCEL, parcel([Entry(SENDER, 0, 0, 0, 1)]))
+
+
+def table(count: int, first_is_body: int, rest: bytes = b"") -> bytes:
+    return count.to_bytes(4, "little") + first_is_body.to_bytes(4, "little") + rest
+
+
+ENTRY: Final = parcel([here(b"")])[8:40]
+
+TABLES: dict[str, bytes] = {
+    "nothing": b"",
+    "half a head": table(0, 0)[:7],
+    "an entry that is missing": table(1, 0),
+    "an entry that is cut": table(1, 0, ENTRY[:31]),
+    "one entry too few": table(3, 0, ENTRY * 2),
+    "a count that is huge": table((1 << 32) - 1, 0, ENTRY),
+    "no buffer to be the body": table(0, 1),
+    "an unknown place of the body": table(1, 2, ENTRY),
+    "a body in two places": parcel([here(b"")], None) + b"\xc0",
+    "a buffer that lies nowhere": parcel([Entry(3, 0, 0, 0, 0)]),
+    "a buffer that lies far out": parcel([Entry((1 << 32) - 1, 0, 0, 0, 0)]),
+    "a buffer that has not come": parcel([here(b"12345")], b"", b"1234"),
+    "a body that has not come": parcel([here(b"12345")], None, b"1234"),
+    "lengths that have no sum": parcel([Entry(HERE, 0, 0, 0, HUGE), Entry(HERE, 0, 0, 0, 2)], b"\xc0", b"x"),
+    "a length that is huge": parcel([Entry(HERE, 0, 0, 0, HUGE)]),
+}
+SIZE: Final = 1 << 20
+NAMES: dict[str, tuple[Entry, ...]] = {
+    "a block beyond the end": (Entry(SENDER, 0, SIZE, 0, 1),),
+    "a start beyond the end": (Entry(SENDER, 0, 0, SIZE, 1),),
+    "a length beyond the end": (Entry(SENDER, 0, 0, 0, SIZE + 1),),
+    "one byte beyond the end": (Entry(SENDER, 0, SIZE - PAGE, 1, PAGE),),
+    "a block that is huge": (Entry(SENDER, 0, HUGE, 1, 0),),
+    "a start that is huge": (Entry(SENDER, 0, PAGE, HUGE, 1),),
+    "a length that is huge": (Entry(SENDER, 0, PAGE, 0, HUGE),),
+    "a sum that is small again": (Entry(SENDER, 0, PAGE, HUGE - PAGE + 1, 1),),
+    "a bad one after good ones": (*[Entry(SENDER, 0, 0, 0, 9)] * 3, Entry(SENDER, 0, 0, 0, SIZE + 1)),
+    "a block of the liar's as the other's": (Entry(RECEIVER, 0, 0, 0, 1),),
+    "nothing of the other's": (Entry(RECEIVER, 0, 0, 0, 0),),
+    "far out of the other's": (Entry(RECEIVER, (1 << 32) - 1, HUGE, HUGE, HUGE),),
+}
+TOLD: dict[str, tuple[Lie, str]] = {
+    "no descriptor": (tells(news(NEW, 0, PAGE)), NEWS),
+    "two descriptors": (tells(news(NEW, 0, PAGE), memfd, memfd), NEWS),
+    "twenty descriptors": (tells(news(NEW, 0, PAGE), *[memfd] * 20), NEWS),
+    "a descriptor of what is gone": (tells(news(GONE, 0, 0), memfd), NEWS),
+    "a size of what is gone": (tells(news(GONE, 0, PAGE)), NEWS),
+    "no bytes": (tells(news(NEW, 0, 0), lambda: memfd(0)), NEWS),
+    "an unknown kind": (tells(news(3, 0, PAGE), memfd), NEWS),
+    "no kind": (tells(news(0, 0, 0)), NEWS),
+    "a short packet": (tells(news(NEW, 0, PAGE)[:15], memfd), NEWS),
+    "a long packet": (tells(news(NEW, 0, PAGE) + b"\0", memfd), NEWS),
+    "a very long packet": (tells(b"\1" * 60_000), NEWS),
+    "an empty packet": (tells(b""), NEWS),
+    "a packet of text": (tells(b"sixteen letters!"), NEWS),
+    "no seal": (tells(news(NEW, 0, PAGE), lambda: memfd(seals=0)), EXTENT),
+    "another seal": (tells(news(NEW, 0, PAGE), lambda: memfd(seals=fcntl.F_SEAL_GROW)), EXTENT),
+    "fewer bytes than it has": (tells(news(NEW, 0, PAGE), lambda: memfd(2 * PAGE)), EXTENT),
+    "more bytes than it has": (tells(news(NEW, 0, PAGE), lambda: memfd(PAGE - 1)), EXTENT),
+    "more bytes than can be": (tells(news(NEW, 0, HUGE), memfd), EXTENT),
+    "more bytes than are mapped": (tells(news(NEW, 0, (1 << 44) + 1), lambda: memfd((1 << 44) + 1)), EXTENT),
+    "no memory": (tells(news(NEW, 0, PAGE), lambda: os.eventfd(0)), EXTENT),
+    "a file": (tells(news(NEW, 0, PAGE), plain_file), EXTENT),
+    "a directory": (tells(news(NEW, 0, PAGE), lambda: os.open("/", os.O_RDONLY)), EXTENT),
+    "what cannot be read": (tells(news(NEW, 0, PAGE), write_only), EXTENT),
+    "a number twice": (tells_twice, EXTENT),
+    "another number": (tells(news(NEW, 1, PAGE), memfd), EXTENT),
+    "nothing at all": (says(parcel([Entry(SENDER, 0, 0, 0, 1)])), EXTENT),
+    "the end": (hangs_up, EXTENT),
+}
+RELEASES: dict[str, tuple[bytes, str]] = {
+    "what was never lent": (release(0, 0), BLOCK),
+    "what cannot be": (release((1 << 32) - 1, HUGE), BLOCK),
+    "nothing": (b"", TABLE),
+    "15 bytes": (release(0, 0)[:15], TABLE),
+    "17 bytes": (release(0, 0) + b"\0", TABLE),
+    "20,000 bytes": (bytes(20_000), TABLE),
+}
+LIES = [
+    *(pytest.param(says(payload), TABLE, id=f"table: {name}") for name, payload in TABLES.items()),
+    *(pytest.param(names(*entries), BLOCK, id=f"names {name}") for name, entries in NAMES.items()),
+    *(pytest.param(lie, words, id=f"tells of {name}") for name, (lie, words) in TOLD.items()),
+    *(pytest.param(says(sent, RELEASE), words, id=f"releases {name}") for name, (sent, words) in RELEASES.items()),
+    pytest.param(
+        names(Entry(SENDER, 0, 0, 0, MAX_FRAME + 1), body=None, size=2 * MAX_FRAME),
+        "over the limit",
+        id="a body that is too large",
+    ),
+]
+
+
+def fault_of(wire: WireClient) -> str:
+    """What the server says as it ends the connection for a fault of ours."""
+    goodbye, _ = wire.control.receive()
+    assert (goodbye["type"], goodbye["fault"]) == ("goodbye", True)
+    return str(goodbye["reason"])
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def harms_nobody_else(lie: Callable[[WireClient], object], words: str) -> None:
+    """A client lies to a server, which says so, answers another, and keeps nothing."""
+
+    def client() -> str:
+        with WireClient("tested", max_frame=MAX_FRAME) as wire:
+            lie(wire)
+            return fault_of(wire)
+
+    async with shmrpc.serve(service), shmrpc.connect("tested") as other:
+        before = open_files()
+        assert words in await asyncio.to_thread(client)
+        assert await other.add(1, 2) == 3
+        assert await eventually_in_loop(lambda: open_files() == before)
+
+
+@pytest.mark.parametrize(("lie", "words"), LIES)
+async def test_a_client_that_lies(lie: Lie, words: str) -> None:
+    await harms_nobody_else(lambda wire: lie(LyingClient(wire)), words)
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize(("lie", "words"), LIES)
+async def test_a_server_that_lies(runtime: Path, lie: Lie, words: str, blocking: bool) -> None:
+    words = re.escape(words)
+    before = open_files()
+    with babbling(runtime, lambda babbler, call_id: lie(LyingServer(babbler, call_id)), forges=True) as babbler:
+        async with connected(blocking) as client:
+            for _ in range(2):
+                with pytest.raises(shmrpc.RemoteProtocolError, match=words):
+                    await client.call("add", 1, 2)
+    assert isinstance(babbler.heard, control.Goodbye)
+    assert babbler.heard.fault
+    assert re.search(words, babbler.heard.reason)
+    assert open_files() == before
+
+
+# With something lent.
+
+
+def borrowed(wire: WireClient) -> Entry:
+    """A lease that the server has given us, of one block of ten pages, less 100 bytes."""
+    wire.gives_back = False
+    wire.send(CALL | wire.number("zeros") << 8, msgpack.packb([PAGE * 10 - 100]))
+    body = wire.receive()[2]
+    assert isinstance(body, Parcel)
+    (line,) = body.entries
+    assert (line.whose, line.start) == (SENDER, 0)
+    return line
+
+
+def sends_back(**changes: int) -> Callable[[WireClient], object]:
+    """A buffer in the server's memory, changed a little."""
+
+    def lie(wire: WireClient) -> None:
+        line = borrowed(wire)._replace(whose=RECEIVER)
+        changed = line._replace(**{name: getattr(line, name) + by for name, by in changes.items()})
+        LyingClient(wire).say(PARCEL, parcel([changed]))
+
+    return lie
+
+
+def releases(**changes: int) -> Callable[[WireClient], object]:
+    """The end of a lease that is not this one."""
+
+    def lie(wire: WireClient) -> None:
+        line = borrowed(wire)
+        changed = line._replace(**{name: getattr(line, name) + by for name, by in changes.items()})
+        LyingClient(wire).say(RELEASE, release(changed.extent, changed.block))
+
+    return lie
+
+
+def releases_twice(wire: WireClient) -> None:
+    line = borrowed(wire)
+    for _ in range(2):
+        wire.give_back(line)
+
+
+def releases_what_is_lent_to_another(wire: WireClient) -> None:
+    with WireClient("tested") as other:
+        line = borrowed(other)
+        wire.give_back(line)
+
+
+def sends_back_what_it_has_released(wire: WireClient) -> None:
+    line = borrowed(wire)
+    wire.give_back(line)
+    LyingClient(wire).say(PARCEL, parcel([line._replace(whose=RECEIVER)]))
+
+
+def releases_as_the_server_looks_for_memory(wire: WireClient) -> None:
+    """The lie stands right behind a call, and is met when its answer needs memory."""
+    requests = [(CALL | wire.number("zeros") << 8, 1, msgpack.packb([500_000])), (RELEASE, 0, release(0, 0))]
+    frames = b"".join(frame(*request) for request in requests)
+    wire.out.put(memoryview(frames))
+    wire.wake_server()
+
+
+WITH_LEASES: dict[str, tuple[Callable[[WireClient], object], str]] = {
+    "another extent": (sends_back(extent=1), BLOCK),
+    "another block": (sends_back(block=PAGE), BLOCK),
+    "what begins behind it": (sends_back(start=PAGE * 10, length=-PAGE * 9), BLOCK),
+    "what ends behind it": (sends_back(length=PAGE), BLOCK),
+    "one byte too many": (sends_back(length=101), BLOCK),
+    "one byte too far": (sends_back(start=1, length=100), BLOCK),
+    "a length that is huge": (sends_back(length=HUGE - PAGE * 10), BLOCK),
+    "a start that is huge": (sends_back(start=HUGE), BLOCK),
+    "what was given back": (sends_back_what_it_has_released, BLOCK),
+    "the end of another extent's": (releases(extent=1), BLOCK),
+    "the end of another block's": (releases(block=PAGE * 10), BLOCK),
+    "the end of a part": (releases(block=PAGE), BLOCK),
+    "the end twice": (releases_twice, BLOCK),
+    "the end of another client's": (releases_what_is_lent_to_another, BLOCK),
+    "the end when memory is wanted": (releases_as_the_server_looks_for_memory, BLOCK),
+}
+
+
+@pytest.mark.parametrize("name", WITH_LEASES)
+async def test_a_client_that_lies_of_what_was_lent(name: str) -> None:
+    await harms_nobody_else(*WITH_LEASES[name])
+
+
+async def test_what_lies_within_the_block_may_be_sent_back() -> None:
+    """A block is whole pages, and its owner knows no other bound of it."""
+
+    def client() -> Any:
+        with WireClient("tested") as wire:
+            line = borrowed(wire)._replace(whose=RECEIVER)
+            for each in (line._replace(length=line.length + 100), line._replace(start=PAGE * 10 - 1, length=1)):
+                LyingClient(wire).say(PARCEL, parcel([each], ARGUMENTS))
+                assert wire.receive()[2] == b"\x03"
+
+    async with shmrpc.serve(service):
+        await asyncio.to_thread(client)
+
+
+@pytest.mark.parametrize("kind", [ITEM | 1 << 8, CREDIT, CANCEL, CALL | 99 << 8])
+async def test_a_bad_table_is_a_fault_in_every_kind_of_frame(kind: int) -> None:
+    await harms_nobody_else(lambda wire: wire.send(kind | PARCEL, b"\0", 99), TABLE)
+
+
+def lends_again(**changes: int) -> Misdeed:
+    """After the client has lent block 0 of extent 0: it is sent back, changed a little."""
+
+    def lie(babbler: Babbler, call_id: int) -> None:
+        assert isinstance(babbler.body, _core.Parcel)
+        line = Entry(RECEIVER, 0, 0, 0, len(memoryview(babbler.body.buffers[0])))
+        changed = line._replace(**{name: getattr(line, name) + by for name, by in changes.items()})
+        babbler.send(PARCEL, call_id, parcel([changed], SUM))
+
+    return lie
+
+
+def ends_twice(babbler: Babbler, call_id: int) -> None:
+    babbler.body = b""  # Which ends the lease, once.
+    babbler.send(RELEASE, 0, release(0, 0))
+
+
+def sends_back_what_has_ended(babbler: Babbler, call_id: int) -> None:
+    babbler.body = b""
+    babbler.send(PARCEL, call_id, parcel([Entry(RECEIVER, 0, 0, 0, 1)], SUM))
+
+
+def ends_another(babbler: Babbler, call_id: int) -> None:
+    babbler.send(RELEASE, 0, release(0, PAGE))
+
+
+OF_WHAT_WE_LENT: dict[str, Misdeed] = {
+    "another extent": lends_again(extent=1),
+    "another block": lends_again(block=PAGE),
+    "what ends behind it": lends_again(length=PAGE),
+    "what begins behind it": lends_again(start=1 << 40),
+    "what has ended": sends_back_what_has_ended,
+    "the end twice": ends_twice,
+    "the end of a part": ends_another,
+}
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("name", OF_WHAT_WE_LENT)
+async def test_a_server_that_lies_of_what_was_lent(runtime: Path, name: str, blocking: bool) -> None:
+    with babbling(runtime, OF_WHAT_WE_LENT[name]) as babbler:
+        async with connected(blocking) as client:
+            for _ in range(2):
+                with pytest.raises(shmrpc.RemoteProtocolError, match=BLOCK):
+                    await client.call("add", bytes(PAGE * 10), 2)
+    assert isinstance(babbler.heard, control.Goodbye)
+    assert babbler.heard.fault
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_what_we_lent_may_be_sent_back(runtime: Path, blocking: bool) -> None:
+    with babbling(runtime, lends_again()):
+        async with connected(blocking) as client:
+            for _ in range(3):
+                assert await client.call("add", bytes(PAGE * 10), 2) == 3
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("kind", [ITEM, RESULT, FAILURE, RESULT_WITH])
+async def test_a_bad_table_is_a_fault_in_a_stream_too(runtime: Path, kind: int, blocking: bool) -> None:
+    with babbling(runtime, lambda babbler, call_id: babbler.send(kind | PARCEL, call_id, b"\0")) as babbler:
+        async with connected(blocking) as client:
+            with pytest.raises(shmrpc.RemoteProtocolError, match=TABLE):
+                await client.stream(1)
+    assert isinstance(babbler.heard, control.Goodbye)
+    assert babbler.heard.fault
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_bad_table_for_nobody_is_a_fault_too(runtime: Path, blocking: bool) -> None:
+    with babbling(runtime, lambda babbler, call_id: babbler.send(PARCEL, call_id + 1000, b"\0")):
+        async with connected(blocking) as client:
+            with pytest.raises(shmrpc.RemoteProtocolError, match=TABLE):
+                await client.call("add", 1, 2)
+
+
+async def test_another_server_of_the_same_client_is_not_harmed(runtime: Path) -> None:
+    with babbling(runtime, lambda babbler, call_id: babbler.send(RELEASE, 0, b"")):
+        async with shmrpc.serve(flows), shmrpc.connect("tested.flows") as good, connected(blocking=False) as client:
+            with pytest.raises(shmrpc.RemoteProtocolError, match=TABLE):
+                await client.call("add", 1, 2)
+            assert await good.add(1, 2) == 3
+
+
+async def test_buffers_that_nobody_asked_for_and_places_that_are_none() -> None:
+    """What is wrong with the value alone fails the call alone."""
+
+    def client() -> list[Any]:
+        with WireClient("tested", max_frame=MAX_FRAME) as wire:
+            line = wire.extent().lend(b"\xc1" * 100)
+            kinds = []
+            for place in (1, -1, HUGE, "0", None, 1.0, [0]):
+                arguments = msgpack.packb([extension(BYTES, place)])
+                wire.send(CALL | PARCEL | wire.number("echo") << 8, parcel([line], arguments))
+                kinds.append(unpacked(wire.receive()[2])["kind"])
+            plain = msgpack.packb([extension(BYTES, 0)])
+            wire.send(CALL | wire.number("echo") << 8, plain)
+            kinds.append(unpacked(wire.receive()[2])["kind"])
+            wire.send(CALL | PARCEL | wire.number("add") << 8, parcel([line] * 100, ARGUMENTS))
+            assert wire.receive()[2] == b"\x03"
+            assert wire.call("add", 1, 2) == 3
+            assert wire.given_back == [(0, 0)] * 107
+            return kinds
+
+    async with shmrpc.serve(service):
+        assert await asyncio.to_thread(client) == ["arguments"] * 8

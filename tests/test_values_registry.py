@@ -1,0 +1,340 @@
+"""Classes that both sides know arrive as instances of them; those that one side does not know, as what is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+
+from shmrpc.protocol.codec import LARGE, Codec, get_codec
+from shmrpc.values import register, registry
+from tests.values import carried, travelled
+
+
+@dataclasses.dataclass
+class Order:
+    item: str
+    count: int = 1
+    tags: set[str] = dataclasses.field(default_factory=set)
+    price: float = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.price = 10.0 * self.count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    x: int
+    y: Any = None
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
+    name: str
+    size: int = 0
+
+
+class Doubled(msgspec.Struct):
+    x: int
+
+    def __post_init__(self) -> None:
+        self.x *= 2
+
+
+class Pair(NamedTuple):
+    left: int
+    right: Any = None
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    MIXED = ("m", 1)
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Money:
+    def __init__(self, amount: int, currency: str) -> None:
+        self.amount, self.currency = amount, currency
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((self.amount, self.currency))
+
+
+class Gold(Money):
+    pass
+
+
+@dataclasses.dataclass
+class SpecialOrder(Order):
+    note: str = ""
+
+
+@pytest.fixture(params=["msgspec", "msgpack", "pickle"])
+def codec(request: pytest.FixtureRequest) -> Codec:
+    return get_codec(request.param)
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[Any]:
+    """What a test registers is forgotten after it."""
+    by_type, by_name = dict(registry._by_type), dict(registry._by_name)
+    yield
+    unregister(by_type, by_name)
+
+
+def unregister(by_type: Any = (), by_name: Any = ()) -> None:
+    registry._by_type.clear()
+    registry._by_name.clear()
+    registry._by_type.update(by_type)
+    registry._by_name.update(by_name)
+    for listener in registry._listeners:
+        listener()
+
+
+def money() -> None:
+    register(Money, lambda value: (value.amount, value.currency), lambda pair: Money(*pair))
+
+
+VALUES = [
+    Order("book", 2, {"a"}),
+    Point(1, (2, {3})),
+    Point(1, np.float64(2)),
+    Item(name="a", size=2),
+    Doubled(3),
+    Pair(1, {2}),
+    Colour.RED,
+    Colour.MIXED,
+    Access.READ | Access.WRITE,
+    Access(0),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_an_instance_arrives_as_one(codec: Codec, value: Any) -> None:
+    cls = type(value)
+    assert register(cls) is cls
+    for whole in (value, [value], {"a": (value, value)}):
+        got = travelled(codec, whole)
+        assert got == whole
+    assert type(travelled(codec, value)) is cls
+    assert type(codec.decoder(cls)(codec.encode(value))) is cls
+    assert codec.decoder(list[cls | None])(codec.encode([value, None])) == [value, None]  # type: ignore[valid-type]
+    assert codec.decoder(dict[str, tuple[cls, int]])(codec.encode({"a": (value, 1)})) == {"a": (value, 1)}  # type: ignore[valid-type]
+
+
+def test_post_init_does_not_change_what_was_sent(codec: Codec) -> None:
+    register(Order)
+    register(Doubled)
+    order, doubled = Order("book"), Doubled(3)
+    order.price, order.count = 1.5, 7
+    doubled.x = 5
+    got = travelled(codec, [order, doubled])
+    assert got == [order, doubled]
+    assert got[0].price == 1.5
+    assert got[1].x == 5
+
+
+def test_what_was_not_set_is_not_set(codec: Codec) -> None:
+    register(Order)
+    order = object.__new__(Order)
+    order.item, order.count, order.tags = "book", 1, set()
+    got = travelled(codec, order)
+    assert not hasattr(got, "price")
+    assert vars(got) == vars(order)
+
+
+def test_without_the_class_the_fields_arrive() -> None:
+    for value, plain in (
+        (Point(1, (2,)), {"x": 1, "y": (2,)}),
+        (Item(name="a"), {"name": "a", "size": 0}),
+        (Colour.MIXED, ("m", 1)),
+        (Pair(1), {"left": 1, "right": None}),
+    ):
+        register(type(value))
+        bodies = [get_codec(name).encode([value]) for name in ("msgspec", "msgpack")]
+        assert bodies[0] == bodies[1]
+        unregister()
+        for name in ("msgspec", "msgpack"):
+            assert get_codec(name).decode(bodies[0]) == [plain]
+
+
+def test_without_the_class_typed_fields_are_read_as_a_map() -> None:
+    register(Point, name="point")
+    body = get_codec("msgspec").encode([Point(1, (2,))])
+    unregister()
+    assert get_codec("msgspec").decoder(list[Point])(body) == [Point(1, (2,))]
+
+
+def test_a_class_with_functions_of_its_own(codec: Codec) -> None:
+    money()
+    value = {"a": [Money(5, "EUR")], Money(1, "USD"): {Money(2, "USD")}}
+    assert travelled(codec, value) == value
+    assert codec.decoder(dict[str, Money])(codec.encode({"a": Money(5, "EUR")})) == {"a": Money(5, "EUR")}
+    with pytest.raises(msgspec.ValidationError, match="Expected `.*Money`, got `str`"):
+        codec.decoder(Money)(codec.encode("x"))
+
+
+def test_what_encode_gives_may_be_anything_that_travels(codec: Codec) -> None:
+    register(Money, lambda value: {"a": np.full(LARGE, value.amount)}, lambda plain: Money(int(plain["a"][-1]), "EUR"))
+    body = codec.encode([Money(7, "EUR")])
+    assert codec.decode(carried(body, in_blocks=True)) == [Money(7, "EUR")]
+
+
+def test_a_receiver_that_does_not_know_the_class_says_what_to_do() -> None:
+    money()
+    body = get_codec("msgspec").encode(Money(5, "EUR"))
+    unregister()
+    with pytest.raises(msgspec.DecodeError, match=r"'tests\.test_values_registry\.Money' is not registered here: call"):
+        get_codec("msgspec").decode(body)
+    with pytest.raises(TypeError, match=r"shmrpc\.register\(Money, encode, decode\)"):
+        get_codec("msgspec").encode(Money(5, "EUR"))
+
+
+def test_functions_that_fail() -> None:
+    def fail(value: Any) -> Any:
+        raise KeyError("oops")
+
+    codec = get_codec("msgspec")
+    register(Money, fail, fail)
+    with pytest.raises(TypeError, match="Money failed: KeyError: 'oops'"):
+        codec.encode(Money(1, "EUR"))
+    unregister()
+    register(Money, lambda value: 1, fail)
+    with pytest.raises(msgspec.DecodeError, match="oops"):
+        codec.decode(codec.encode(Money(1, "EUR")))
+    unregister()
+    register(Money, lambda value: [value], lambda plain: plain)
+    with pytest.raises(RecursionError):
+        codec.encode(Money(1, "EUR"))
+
+
+def test_derived_classes_are_not_registered_with_their_base() -> None:
+    money()
+    with pytest.raises(TypeError, match="type Gold is unsupported"):
+        get_codec("msgspec").encode(Gold(1, "EUR"))
+    register(Order)
+    got = travelled(get_codec("msgspec"), SpecialOrder("book", note="n"))
+    assert type(got) is dict
+
+
+def test_an_instance_of_a_derived_class_is_one_of_the_base(codec: Codec) -> None:
+    register(SpecialOrder)
+    value = SpecialOrder("book", 2, note="n")
+    for kind, whole in ((Order, value), (list[Order], [value]), (dict[str, Order | None], {"a": value, "b": None})):
+        assert codec.decoder(kind)(codec.encode(whole)) == whole
+
+
+def test_registering_changes_what_has_been_looked_at() -> None:
+    @dataclasses.dataclass
+    class Holder:
+        point: Point
+
+    codec = get_codec("msgspec")
+    assert travelled(codec, [Point(1), Holder(Point(2))]) == [{"x": 1, "y": None}, {"point": {"x": 2, "y": None}}]
+    register(Point)
+    assert travelled(codec, [Point(1), Holder(Point(2))]) == [Point(1), {"point": Point(2)}]
+    assert codec.decoder(Holder)(codec.encode(Holder(Point(2)))) == Holder(Point(2))
+
+
+def test_fields_of_another_version() -> None:
+    @dataclasses.dataclass
+    class Newer:
+        item: str
+        count: int
+        added: str
+
+    @dataclasses.dataclass
+    class Lacking:
+        count: int
+        other: str
+        item: str = "?"
+
+    codec = get_codec("msgspec")
+    register(Newer, name="order")
+    body = codec.encode(Newer("book", 2, "x"))
+    unregister()
+    register(Order, name="order")
+    got = codec.decode(body)
+    assert (got.item, got.count, got.tags) == ("book", 2, set())
+    unregister()
+    register(Lacking, name="order")
+    with pytest.raises(msgspec.DecodeError, match="order: field 'other' is missing"):
+        codec.decode(body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (Order, Order(5), "Expected `str`, got `int` - at `$.item`"),  # type: ignore[arg-type]
+        (list[Order], [Order("a", tags={1})], "Expected `str`, got `int` - at `$[0].tags[0]`"),  # type: ignore[arg-type]
+        (dict[str, Item], {"a": Order("b")}, "Expected `object`, got `Order` - at `$[...]`"),
+        (Order | None, Item(name="a"), "Expected `object`, got `Item`"),
+        (Order, 5, "Expected `object`, got `int`"),
+    ],
+)
+def test_a_declared_class_is_checked(kind: Any, value: Any, message: str) -> None:
+    register(Order)
+    register(Item)
+    for name in ("msgspec", "msgpack"):
+        codec: Codec = get_codec(name)
+        with pytest.raises(msgspec.ValidationError) as caught:
+            codec.decoder(kind)(codec.encode(value))
+        assert str(caught.value).removesuffix("$`") == message
+
+
+def test_what_cannot_be_registered() -> None:
+    class Other:
+        pass
+
+    for cls in (int, str, dict, list, bytes):
+        with pytest.raises(TypeError, match="travels as it is"):
+            register(cls, repr, eval)
+    with pytest.raises(TypeError, match=r"register\(Other, encode, decode\)"):
+        register(Other)
+    with pytest.raises(TypeError, match="both encode and decode, or neither"):
+        register(Other, repr)
+    with pytest.raises(TypeError, match="expected a class"):
+        register(Other())  # type: ignore[type-var]
+    register(Other, repr, eval, name="the name")
+    register(Other, repr, eval, name="the name")
+    with pytest.raises(ValueError, match="the name 'the name' is registered for another class"):
+        register(Money, repr, eval, name="the name")
+    with pytest.raises(ValueError, match="registered already"):
+        register(Other, repr, eval, name="another name")
+    with pytest.raises(ValueError, match="registered already"):
+        register(Other, str, eval, name="the name")
+
+
+def test_threads_may_register_and_encode_at_once() -> None:
+    codec = get_codec("msgspec")
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def encode() -> None:
+        try:
+            while not done.is_set():
+                assert travelled(codec, [(1, {2}), bytearray(b"x"), 1j, Pair(1)])[0] == (1, {2})
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=encode) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(50):
+        register(dataclasses.make_dataclass(f"Made{number}", ["x"]), name=f"made {number}")
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not failures

@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -16,28 +16,43 @@ from rich.status import Status
 from rich.table import Table
 
 import shmrpc
-from benchmark.questions import QUESTIONS, Run
+from benchmark import plot, sweep
+from benchmark.questions import QUESTIONS
 from benchmark.rows import Row
-from benchmark.targets import Verdict, verdicts
+from benchmark.subjects import Run
+from benchmark.targets import verdicts
+from benchmark.verdict import Verdict
+
+#: What became of a target; None: not measured.
+_WORDS: Final = {True: "met", False: "MISSED", None: "not measured"}
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="One short round: rough figures in about 15 seconds.")
+@click.option("--quick", is_flag=True, help="One short round: rough figures in about half a minute.")
 @click.option("--only", multiple=True, type=click.Choice(list(QUESTIONS)), help="Ask only this question.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result there.")
-def main(quick: bool, only: tuple[str, ...], json_path: Path | None) -> None:
+@click.option(
+    "--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw the sweep there, as PNG."
+)
+def main(quick: bool, only: tuple[str, ...], json_path: Path | None, plot_path: Path | None) -> None:
     """Measure what a call costs: direct, thread to thread, process to process, and over a UNIX socket."""
+    if plot_path is not None:
+        if only and "sweep" not in only:
+            raise click.UsageError("--plot draws the sweep: add --only sweep")
+        plot.check(plot_path)
     console = Console()
     rows: list[Row] = []
-    started = time.monotonic()
+    started, load = time.monotonic(), os.getloadavg()
     with console.status("starting") as status:
         run = Run(0.02 if quick else 1.0, _teller(console, status))
         for name, ask in QUESTIONS.items():
             if not only or name in only:
                 rows += ask(run)
     judged = verdicts(rows)
-    environment = _environment(time.monotonic() - started)
+    environment = _environment(load, time.monotonic() - started)
     _show(console, rows, judged, environment)
+    if plot_path is not None:
+        plot.draw(rows, plot_path)
     if json_path is not None:
         result = {
             "environment": environment,
@@ -52,7 +67,7 @@ def _teller(console: Console, status: Status) -> Any:
     return status.update if console.is_terminal else console.print
 
 
-def _environment(seconds: float) -> dict[str, Any]:
+def _environment(load: tuple[float, ...], seconds: float) -> dict[str, Any]:
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "cpu": models[0].partition(": ")[2] if models else platform.machine(),
@@ -60,7 +75,7 @@ def _environment(seconds: float) -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "shmrpc": shmrpc.__version__,
-        "load before": [round(load, 2) for load in os.getloadavg()],
+        "load before": [round(each, 2) for each in load],
         "seconds": round(seconds),
     }
 
@@ -72,18 +87,24 @@ def _show(console: Console, rows: list[Row], judged: list[Verdict], environment:
     for column in ("p50", "p99", "p99.9", "calls/s", "CPU/call", "more"):
         table.add_column(column, justify="right")
     for row in rows:
+        if sweep.is_swept(row):
+            continue
         times = [f"{value:,.2f}" if value is not None else "" for value in (row.p50, row.p99, row.p999)]
         rate = f"{row.calls_per_second:,.0f}" if row.calls_per_second else ""
         cpu = f"{row.cpu:,.2f}" if row.cpu is not None else ""
-        more = ", ".join(f"{name} {value:,.2f}" for name, value in row.extra.items())
+        more = row.note or ", ".join(f"{name} {value:,.2f}" for name, value in row.extra.items())
         table.add_row(row.question, row.subject, *times, rate, cpu, more)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+    if any(map(sweep.is_swept, rows)):
+        console.print(sweep.table(rows))
     targets = Table(title="Targets")
     for column in ("what", "target", "measured", ""):
         targets.add_column(column)
     for verdict in judged:
-        targets.add_row(verdict.what, verdict.target, verdict.measured, "met" if verdict.met else "MISSED")
-    console.print(targets)
+        targets.add_row(verdict.what, verdict.target, verdict.measured, _WORDS[verdict.met])
+    if judged:
+        console.print(targets)
     console.print(", ".join(f"{name} {value}" for name, value in environment.items()))
 
 

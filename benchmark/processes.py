@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
@@ -18,10 +19,13 @@ from typing import Any, Final, Literal
 import uvloop
 
 import shmrpc
-from benchmark import loads, peer
+from benchmark import large_loads, loads, peer
+from benchmark.rivals import large_socket
 from benchmark.work import service
+from shmrpc.options import DEFAULT_SPIN
 
-Kind = Literal["direct", "shmrpc", "socket", "thread"]
+#: The large ones have a service and a peer of their own.
+Kind = Literal["direct", "large", "large socket", "shmrpc", "socket", "thread"]
 Loop = Literal["asyncio", "uvloop", "sync"]
 
 _spawn: Final = multiprocessing.get_context("spawn")
@@ -30,6 +34,19 @@ _spawn: Final = multiprocessing.get_context("spawn")
 def _run(loop: Loop, main: Coroutine[Any, Any, None]) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(main) if loop == "uvloop" else asyncio.run(main)
+
+
+class NotStarted(RuntimeError):
+    """A process of the run did not get ready; says why."""
+
+
+def _service(kind: Kind) -> shmrpc.Service:
+    # NumPy and its threads stay out of the processes that have no use for them.
+    return importlib.import_module("benchmark.large_work").service if kind == "large" else service
+
+
+def _load(name: str) -> Any:
+    return getattr(loads, name, None) or getattr(large_loads, name)
 
 
 def socket_path() -> str:
@@ -42,8 +59,11 @@ async def _serving(kind: Kind) -> AsyncIterator[None]:
     if kind == "socket":
         async with peer.serve(socket_path()):
             yield
+    elif kind == "large socket":
+        async with large_socket.serve(socket_path()):
+            yield
     else:
-        async with shmrpc.serve(service):
+        async with shmrpc.serve(_service(kind)):
             yield
 
 
@@ -61,7 +81,7 @@ def _server_main(kind: Kind, loop: Loop, place: str, connection: Connection) -> 
 
 
 @contextlib.asynccontextmanager
-async def _connected(kind: Kind, connections: int) -> AsyncIterator[Any]:
+async def _connected(kind: Kind, connections: int, spin: float) -> AsyncIterator[Any]:
     """A client; with more than one connection the others idle beside it."""
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(connections - 1):
@@ -70,8 +90,10 @@ async def _connected(kind: Kind, connections: int) -> AsyncIterator[Any]:
             yield loads.Direct()
         elif kind == "socket":
             yield await stack.enter_async_context(peer.connect(socket_path()))
+        elif kind == "large socket":
+            yield await stack.enter_async_context(large_socket.connect(socket_path()))
         else:
-            yield await stack.enter_async_context(shmrpc.connect("benchmark"))
+            yield await stack.enter_async_context(shmrpc.connect(_service(kind).name, spin=spin))
 
 
 def _answer(connection: Connection, result: loads.Result, before: float) -> None:
@@ -79,8 +101,8 @@ def _answer(connection: Connection, result: loads.Result, before: float) -> None
     connection.send(result)
 
 
-async def _client(kind: Kind, connections: int, connection: Connection) -> None:
-    async with _connected(kind, connections) as client:
+async def _client(kind: Kind, connections: int, spin: float, connection: Connection) -> None:
+    async with _connected(kind, connections, spin) as client:
         connection.send("ready")
         loop = asyncio.get_running_loop()
         told = asyncio.Event()
@@ -97,19 +119,19 @@ async def _client(kind: Kind, connections: int, connection: Connection) -> None:
             before = time.process_time()
             # Not read meanwhile: at the end of a parent that was killed it would be readable for ever.
             loop.remove_reader(connection.fileno())
-            _answer(connection, await getattr(loads, name)(client, **parameters), before)
+            _answer(connection, await _load(name)(client, **parameters), before)
             loop.add_reader(connection.fileno(), told.set)
         loop.remove_reader(connection.fileno())
 
 
-def _client_main(kind: Kind, loop: Loop, place: str, connections: int, connection: Connection) -> None:
+def _client_main(kind: Kind, loop: Loop, place: str, connections: int, spin: float, connection: Connection) -> None:
     os.environ["XDG_RUNTIME_DIR"] = place
     if kind == "thread":
         _start_server_thread(loop)
     if loop == "sync":
         _sync_client(connection)
     else:
-        _run(loop, _client(kind, connections, connection))
+        _run(loop, _client(kind, connections, spin, connection))
 
 
 def _sync_client(connection: Connection) -> None:
@@ -118,7 +140,7 @@ def _sync_client(connection: Connection) -> None:
         while (order := connection.recv()) is not None:
             name, parameters = order
             before = time.process_time()
-            _answer(connection, getattr(loads, f"sync_{name}")(client, **parameters), before)
+            _answer(connection, _load(f"sync_{name}")(client, **parameters), before)
 
 
 def _start_server_thread(loop: Loop) -> None:
@@ -142,8 +164,16 @@ class Child:
         self.process = _spawn.Process(target=main, args=(*arguments, theirs), daemon=True)
         self.process.start()
         theirs.close()
-        if not self._connection.poll(30) or self._connection.recv() != "ready":
-            raise RuntimeError(f"{main.__name__}{arguments} did not start")
+        said = self._first_word()
+        if said != "ready":
+            self.stop()
+            raise NotStarted(said)
+
+    def _first_word(self) -> str:
+        try:
+            return str(self._connection.recv()) if self._connection.poll(30) else "it said nothing for 30 seconds"
+        except EOFError:
+            return "it ended before it was ready"
 
     def __enter__(self) -> Child:
         return self
@@ -206,6 +236,6 @@ def server(kind: Kind, loop: Loop, place: str) -> Child:
     return Child(_server_main, kind, loop, place)
 
 
-def client(kind: Kind, loop: Loop, place: str, connections: int = 1) -> Child:
+def client(kind: Kind, loop: Loop, place: str, connections: int = 1, spin: float = DEFAULT_SPIN) -> Child:
     """A client process; connections beyond the first idle."""
-    return Child(_client_main, kind, loop, place, connections)
+    return Child(_client_main, kind, loop, place, connections, spin)

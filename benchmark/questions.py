@@ -3,83 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from benchmark import loads
-from benchmark.processes import Child, Kind, Loop, client, server
+from benchmark import large, loads, one_way, sweep
+from benchmark.processes import Kind, Loop, client, server
 from benchmark.rows import Row, row
+from benchmark.subjects import Run, Subject, interleave, subjects_of
 from shmrpc import _core
-
-#: Called with the name of each step as it begins.
-Progress = Callable[[str], None]
-
-ROUNDS: Final = 5
-QUICK_ROUNDS: Final = 1
-
-
-@dataclasses.dataclass
-class Run:
-    """How much is to be done, and whom to tell."""
-
-    #: 1 is a full run; smaller is quicker and rougher.
-    scale: float
-    progress: Progress
-
-    @property
-    def rounds(self) -> int:
-        """How often each subject has its turn."""
-        return ROUNDS if self.scale >= 1 else QUICK_ROUNDS
-
-    def calls(self, full: int) -> int:
-        """This many calls in a full run."""
-        return max(50, int(full * self.scale))
-
-
-class Subject:
-    """A way to call: a client process, and the server process where there is one."""
-
-    def __init__(self, stack: contextlib.ExitStack, kind: Kind, loop: Loop, server_loop: Loop = "uvloop") -> None:
-        names = {"direct": "direct", "thread": "thread to thread", "shmrpc": "process", "socket": "UNIX socket"}
-        self.name = f"{names[kind]}, {loop}"
-        self.kind = kind
-        self.loop = loop
-        self.place = stack.enter_context(tempfile.TemporaryDirectory())
-        self.server: Child | None = None
-        if kind in ("shmrpc", "socket"):
-            self.server = stack.enter_context(server(kind, server_loop, self.place))
-        self.client = stack.enter_context(client(kind, loop, self.place))
-
-    def do(self, load: str, **parameters: Any) -> loads.Result:
-        """Does a load; the CPU time of the server is counted in."""
-        before = self.server.cpu() if self.server else 0.0
-        result = self.client.do(load, **parameters)
-        if self.server:
-            result["cpu"] += self.server.cpu() - before
-        return result
-
-
-def _interleave(run: Run, question: str, subjects: list[Subject], load: Callable[[Subject], loads.Result]) -> list[Row]:
-    """Every subject in turn, round after round."""
-    results: dict[str, list[loads.Result]] = {subject.name: [] for subject in subjects}
-    for number in range(run.rounds):
-        for subject in subjects:
-            run.progress(f"{question}: round {number + 1} of {run.rounds}, {subject.name}")
-            results[subject.name].append(load(subject))
-    return [row(question, name, rounds) for name, rounds in results.items()]
-
-
-@contextlib.contextmanager
-def _subjects(*kinds: tuple[Kind, Loop, Loop]) -> Iterator[list[Subject]]:
-    with contextlib.ExitStack() as stack:
-        yield [Subject(stack, kind, loop, server_loop) for kind, loop, server_loop in kinds]
-
 
 _PROCESSES: Final[tuple[tuple[Kind, Loop, Loop], ...]] = (
     ("shmrpc", "uvloop", "uvloop"),
@@ -115,7 +51,7 @@ def floors(run: Run) -> list[Row]:
 
 def small_and_large(run: Run) -> list[Row]:
     """One call after another."""
-    with _subjects(*_ALL) as subjects:
+    with subjects_of(*_ALL) as subjects:
         for subject in subjects:
             subject.do("one_after_another", calls=run.calls(5_000))
 
@@ -126,29 +62,29 @@ def small_and_large(run: Run) -> list[Row]:
         def large(subject: Subject) -> loads.Result:
             return subject.do("large", calls=run.calls(1_000))
 
-        return _interleave(run, "small", subjects, small) + _interleave(run, "large", subjects, large)
+        return interleave(run, "small", subjects, small) + interleave(run, "large", subjects, large)
 
 
 def sparse(run: Run) -> list[Row]:
     """A call every 2 ms."""
-    with _subjects(*_PROCESSES) as subjects:
-        return _interleave(run, "every 2 ms", subjects, lambda s: s.do("sparse", calls=run.calls(500), interval=0.002))
+    with subjects_of(*_PROCESSES) as subjects:
+        return interleave(run, "every 2 ms", subjects, lambda s: s.do("sparse", calls=run.calls(500), interval=0.002))
 
 
 def in_flight(run: Run) -> list[Row]:
     """64 tasks call at once."""
-    with _subjects(*_PROCESSES) as subjects:
-        return _interleave(
+    with subjects_of(*_PROCESSES) as subjects:
+        return interleave(
             run, "64 in flight", subjects, lambda s: s.do("in_flight", calls=run.calls(100_000), tasks=64)
         )
 
 
 def streams(run: Run) -> list[Row]:
     """A stream of small items, each sent as it is made."""
-    with _subjects(*_PROCESSES, ("socket", "asyncio", "asyncio")) as subjects:
+    with subjects_of(*_PROCESSES, ("socket", "asyncio", "asyncio")) as subjects:
         for subject in subjects:
             subject.do("stream", calls=run.calls(5_000))
-        return _interleave(run, "stream", subjects, lambda s: s.do("stream", calls=run.calls(200_000)))
+        return interleave(run, "stream", subjects, lambda s: s.do("stream", calls=run.calls(200_000)))
 
 
 def options(run: Run) -> list[Row]:
@@ -174,8 +110,8 @@ def options(run: Run) -> list[Row]:
 
 def ticker(run: Run) -> list[Row]:
     """How late a 1 ms ticker is while a task calls without pause."""
-    with _subjects(*_PROCESSES) as subjects:
-        return _interleave(run, "ticker", subjects, lambda s: s.do("beside_a_ticker", seconds=max(0.1, 2 * run.scale)))
+    with subjects_of(*_PROCESSES) as subjects:
+        return interleave(run, "ticker", subjects, lambda s: s.do("beside_a_ticker", seconds=max(0.1, 2 * run.scale)))
 
 
 def many_clients(run: Run) -> list[Row]:
@@ -238,7 +174,7 @@ def beside_idle(run: Run) -> list[Row]:
         stack.enter_context(client("shmrpc", "uvloop", beside.place, 100))
         for subject in (alone, beside):
             subject.do("one_after_another", calls=run.calls(5_000))
-        return _interleave(run, "busy", [alone, beside], lambda s: s.do("one_after_another", calls=run.calls(50_000)))
+        return interleave(run, "busy", [alone, beside], lambda s: s.do("one_after_another", calls=run.calls(50_000)))
 
 
 def memory(run: Run) -> list[Row]:
@@ -275,4 +211,9 @@ QUESTIONS: Final[dict[str, Callable[[Run], list[Row]]]] = {
     "idle": idle,
     "beside-idle": beside_idle,
     "memory": memory,
+    "arrays": large.arrays,
+    "megabyte": large.megabyte,
+    "frame": large.frame,
+    "one-way": one_way.one_way,
+    "sweep": sweep.sweep,
 }

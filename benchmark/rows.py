@@ -23,6 +23,8 @@ class Row:
     cpu: float | None = None
     #: What does not fit into the columns.
     extra: dict[str, float] = dataclasses.field(default_factory=dict)
+    #: Why there are no figures.
+    note: str = ""
 
 
 def percentile(latencies: list[int], share: float) -> float:

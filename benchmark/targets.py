@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
+from benchmark import large_targets
 from benchmark.rows import Row
-
-
-@dataclasses.dataclass
-class Verdict:
-    """One line of the table of targets."""
-
-    what: str
-    target: str
-    measured: str
-    met: bool
-
-
-class _Found:
-    """The rows by question and subject."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = {(row.question, row.subject): row for row in rows}
-
-    def p50(self, question: str, subject: str) -> float:
-        return self._rows[question, subject].p50 or 0.0
-
-    def p99(self, question: str, subject: str) -> float:
-        return self._rows[question, subject].p99 or 0.0
-
-    def rate(self, question: str, subject: str) -> float:
-        return self._rows[question, subject].calls_per_second or 0.0
-
-    def extra(self, question: str, subject: str, name: str) -> float:
-        return self._rows[question, subject].extra[name]
+from benchmark.verdict import Found, Verdict
 
 
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
     """The verdict on each target whose rows are there."""
-    found = _Found(rows)
+    found = Found(rows)
     made = []
     for judge in (
         _small,
@@ -55,6 +27,7 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
         _memory,
         _streams,
         _options,
+        *large_targets.JUDGES,
     ):
         try:
             made += judge(found)
@@ -67,7 +40,7 @@ _SOCKET = "UNIX socket, uvloop"
 _LOOPS = ("process, uvloop", "process, asyncio")
 
 
-def _small(found: _Found) -> list[Verdict]:
+def _small(found: Found) -> list[Verdict]:
     peer, floor = found.p50("small", _SOCKET), found.p50("floor", "ping-pong of a word")
     made = []
     for subject in _LOOPS:
@@ -77,7 +50,7 @@ def _small(found: _Found) -> list[Verdict]:
     return made
 
 
-def _sparse(found: _Found) -> list[Verdict]:
+def _sparse(found: Found) -> list[Verdict]:
     peer = found.p50("every 2 ms", _SOCKET)
     return [
         Verdict(
@@ -90,7 +63,7 @@ def _sparse(found: _Found) -> list[Verdict]:
     ]
 
 
-def _in_flight(found: _Found) -> list[Verdict]:
+def _in_flight(found: Found) -> list[Verdict]:
     peer = found.rate("64 in flight", _SOCKET)
     return [
         Verdict(
@@ -103,14 +76,14 @@ def _in_flight(found: _Found) -> list[Verdict]:
     ]
 
 
-def _many(found: _Found) -> list[Verdict]:
+def _many(found: Found) -> list[Verdict]:
     ours, peer = found.rate("8 clients", "shmrpc"), found.rate("8 clients", "socket")
     least = found.extra("8 clients", "shmrpc", "least_share")
     text = f"{ours:,.0f}/s, {ours / peer:.1f} ×; the least served has {least:.0%} of a fair share"
     return [Verdict("8 client processes", "≥ 1.5 × the socket, none starves", text, ours >= 1.5 * peer and least > 0.1)]
 
 
-def _thread(found: _Found) -> list[Verdict]:
+def _thread(found: Found) -> list[Verdict]:
     return [
         Verdict(
             f"thread to thread, p50, {loop}",
@@ -123,13 +96,13 @@ def _thread(found: _Found) -> list[Verdict]:
     ]
 
 
-def _sync(found: _Found) -> list[Verdict]:
+def _sync(found: Found) -> list[Verdict]:
     ours, other = found.p50("small", "process, sync"), found.p50("small", "process, uvloop")
     text = f"{ours:.2f} µs against {other:.2f}"
     return [Verdict("sync client, p50", "no slower than async", text, ours <= other * 1.02)]
 
 
-def _large(found: _Found) -> list[Verdict]:
+def _large(found: Found) -> list[Verdict]:
     codec = found.p50("floor", "codec alone, large")
     return [
         Verdict(
@@ -142,7 +115,7 @@ def _large(found: _Found) -> list[Verdict]:
     ]
 
 
-def _idle(found: _Found) -> list[Verdict]:
+def _idle(found: Found) -> list[Verdict]:
     made = []
     for subject in ("server", "client, 100 connections"):
         cpu, wakes = (found.extra("idle", subject, name) for name in ("cpu_ms", "wake_ups"))
@@ -152,13 +125,13 @@ def _idle(found: _Found) -> list[Verdict]:
     return made
 
 
-def _beside(found: _Found) -> list[Verdict]:
+def _beside(found: Found) -> list[Verdict]:
     alone, beside = found.rate("busy", "alone"), found.rate("busy", "beside 100 idle connections")
     text = f"{beside:,.0f}/s against {alone:,.0f} alone: {1 - beside / alone:+.1%} lost"
     return [Verdict("a busy connection beside 100 idle ones", "loses ≤ 10 %", text, beside >= 0.9 * alone)]
 
 
-def _ticker(found: _Found) -> list[Verdict]:
+def _ticker(found: Found) -> list[Verdict]:
     return [
         Verdict(
             f"1 ms ticker beside a calling task, {subject}",
@@ -170,7 +143,7 @@ def _ticker(found: _Found) -> list[Verdict]:
     ]
 
 
-def _streams(found: _Found) -> list[Verdict]:
+def _streams(found: Found) -> list[Verdict]:
     # A write on asyncio's transport is a send; uvloop's gathers those of one turn of the loop.
     peer, gathering = found.rate("stream", "UNIX socket, asyncio"), found.rate("stream", _SOCKET)
     return [
@@ -185,7 +158,7 @@ def _streams(found: _Found) -> list[Verdict]:
     ]
 
 
-def _options(found: _Found) -> list[Verdict]:
+def _options(found: Found) -> list[Verdict]:
     plain, mapped = found.p50("options", "plain"), found.rate("options", "map, 256 in a frame")
     made = []
     for form in ("under a deadline", "under a deadline, said each time"):
@@ -195,7 +168,7 @@ def _options(found: _Found) -> list[Verdict]:
     return made
 
 
-def _memory(found: _Found) -> list[Verdict]:
+def _memory(found: Found) -> list[Verdict]:
     shared, private = (found.extra("memory", "one idle connection", name) for name in ("shared_kib", "private_kib"))
     text = f"{shared:.0f} KiB shared + {private:.0f} KiB private"
     return [Verdict("memory for one more idle connection", "< 256 KiB", text, shared + private < 256)]

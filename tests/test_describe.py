@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import datetime
 import decimal
+import fractions
 import json
+import numbers
+import pathlib
 import sys
 import types
 import uuid
+import zoneinfo
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any, Literal, NewType
 
 import msgspec
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 import shmrpc
 from shmrpc.introspection.describe import describe_service
+from shmrpc.introspection.plain_types import PlainTypes
 from shmrpc.introspection.stubs import stub_text
+from shmrpc.introspection.type_names import type_name
 from tests.plain_values import Types
 from tests.support import ServerProcess
 from tests.test_cli import shmrpc as run
+from tests.typing_contract.carried import carried
 from tests.typing_contract.offered import Point, add, offered, points, total
 from tests.typing_contract.varied import Line, Place, Vector, varied
 
@@ -72,6 +83,92 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
+SPOT = {"x": 1, "y": 2}
+SPAN = (NOW.date(), {ID})
+BOX: dict[str, Any] = {
+    "ids": {ID, str(uuid.uuid4())},
+    "price": 1.5,
+    "pair": [1, "one"],
+    "by_id": {ID: (1,)},
+    "by_pair": {(1, "one"): 1},
+    "made": LOCAL,
+    "zoned": NOW,
+    "took": datetime.timedelta(1),
+    "sizes": {"sizes": [1]},
+    "outer": {"inner": {"sizes": {1}}},
+    "same": {"number": 1},
+    "span": SPAN,
+}
+IMAGE = np.zeros((2, 3), "uint8")
+FLOATS = np.ones((2, 3), "float32")
+MIXED: dict[str, Any] = {
+    "image": IMAGE,
+    "anything": {(1,)},
+    "raw": bytearray(b"raw"),
+    "complexes": {1j, 1, 1.5},
+    "ids": {ID},
+}
+TABLE = pa.table({"a": [1, 2]})
+
+#: The same for a service whose types MessagePack has not.
+CARRIED_CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("numbers", (1.5, 1j, fractions.Fraction(1, 3), decimal.Decimal("1.5"), 2**70)),
+    ("numbers", (1, 1, fractions.Fraction(1, 3), "1.5", -1)),
+    ("numbers", (1, 1.5, fractions.Fraction(1, 3), 1.5, 1)),
+    ("times", (datetime.UTC, zoneinfo.ZoneInfo("UTC"), zoneinfo.ZoneInfo("UTC"))),
+    ("zones", ()),
+    ("buffers", (b"raw", b"raw", array.array("d", [1.5]))),
+    ("buffers", (bytearray(b"raw"), bytearray(b"raw"), array.array("B"))),
+    ("buffers", (memoryview(b"raw"), memoryview(b"raw"), array.array("d", range(9000)))),
+    ("ranges", (range(3), slice(1, None), pathlib.Path("a"), pathlib.PurePosixPath("a"))),
+    ("ranges", (range(3), slice(1, None), "a", "a")),
+    ("paths", ()),
+    ("sets", ({ID}, frozenset([frozenset([1])]))),
+    ("sets", ([str(ID)], [{1}, (2,)])),
+    ("sets_of_classes", ([SPOT],)),
+    ("abstract", ({1.5}, {"a"}, (1,), {"a": {1}})),
+    ("changeable", ()),
+    ("derived", ("word",)),
+    ("keys", ({ID: 1},)),
+    *[("odd", (value,)) for value in (None, 0.5, (1, 2), "word")],
+    ("sizes", ({"sizes": {1}}, {"inner": {"sizes": (1,)}}, {"number": 1})),
+    ("span", (SPAN,)),
+    ("span", ([NOW.date().isoformat()],)),
+    ("box", (BOX,)),
+    ("box", (BOX | {"made": NOW, "zoned": "2030-01-02T03:04:05Z", "took": "P1D", "price": "1"},)),
+    ("mixed", (MIXED,)),
+    ("mixed", (MIXED | {"raw": b"raw", "box": BOX, "path": "a", "ids": [str(ID)]},)),
+    ("mixed", (MIXED | {"anything": None, "box": None, "path": pathlib.Path("a")},)),
+    ("row", (([1],),)),
+    ("row", (({1}, (1j, 1)),)),
+    ("arrays", (IMAGE, FLOATS, IMAGE[0], np.float32(1))),
+    ("arrays", (np.zeros((200, 200)), np.ones(20000, "float32"), np.zeros(50000, "uint8"), np.float32(1))),
+    ("perhaps", (IMAGE, {"a": FLOATS, "b": "text", "c": np.ones(1)})),
+    ("perhaps", (1, {})),
+    ("perhaps", (None, {})),
+    ("fixed", (FLOATS,)),
+    ("fixed", (np.ones((2, 1)),)),
+    ("invert", (IMAGE,)),
+    ("invert", (IMAGE, FLOATS)),
+    ("table", (TABLE,)),
+    ("numpy", ()),
+]
+
+#: The same for a service that has registered its classes, which this process has not.
+REGISTERED_CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("colour", ("red",)),
+    ("spot", ({"id": ID},)),
+    ("spot", ({"id": str(ID), "tags": ["a"]},)),
+    ("spots", ([{"id": ID}],)),
+    ("label", ({"theText": "a"},)),
+    ("label", ({"type": "label", "theText": "a", "theSizes": {1}, "theNote": "b"},)),
+    ("vector", ((1, 1j), (1, {2}))),
+    ("holder", ({"spot": {"id": ID}, "colours": ["red"], "ids": {ID}},)),
+    ("weights", ([1.5], {"number": 1})),
+    ("coded", ({"number": 1},)),
+]
+
+
 @pytest.fixture
 async def client() -> AsyncIterator[shmrpc.Client]:
     """A client that knows the service by name only."""
@@ -83,7 +180,13 @@ async def client() -> AsyncIterator[shmrpc.Client]:
 async def test_types_without_classes_are_those_that_arrive(
     client: shmrpc.Client, name: str, arguments: tuple[Any, ...]
 ) -> None:
-    description = describe_service(varied)
+    await check_types(client, describe_service(varied), name, arguments)
+
+
+async def check_types(
+    client: shmrpc.Client, description: shmrpc.Description, name: str, arguments: tuple[Any, ...]
+) -> None:
+    """Whether the arguments are of the types that are said to be accepted, and the result of that which is given."""
     endpoint = next(each for each in description.endpoints if each.name == name)
     sent, received = Types(description.types, sent=True), Types(description.types, sent=False)
     accepted = [each.accepts for each in endpoint.parameters]
@@ -93,9 +196,142 @@ async def test_types_without_classes_are_those_that_arrive(
     assert received.fits(result, endpoint.gives), f"{result!r} arrived, not {endpoint.gives}"
 
 
+@pytest.mark.parametrize("codec", ["msgspec", "msgpack"])
+async def test_values_arrive_as_what_the_description_says(codec: Any) -> None:
+    description = describe_service(carried)
+    async with shmrpc.serve(carried, codec=codec), shmrpc.connect("carried", codec=codec) as client:
+        for name, arguments in CARRIED_CALLS:
+            await check_types(client, description, name, arguments)
+        received = Types(description.types, sent=False)
+        gives = {each.name: each.gives for each in description.endpoints}
+        frames = [frame async for frame in client.call("frames", [IMAGE, IMAGE])]
+        assert len(frames) == 2
+        assert all(received.fits(frame, gives["frames"]) for frame in frames)
+        assert [ids async for ids in client.call("found", [ID, str(ID)])] == [{ID}, {ID}]
+        assert gives["found"] == "set[uuid.UUID]"
+
+
+async def test_registered_classes_arrive_as_the_description_says_where_they_are_not_registered() -> None:
+    with ServerProcess("tests.typing_contract.registered:registered"):
+        async with shmrpc.connect("registered") as client:
+            description = await client.describe()
+            for name, arguments in REGISTERED_CALLS:
+                await check_types(client, description, name, arguments)
+            (label,) = [label async for label in client.call("labels", ["abc"])]
+    assert label == {"the_text": "abc", "the_sizes": {3}}
+    assert Types(description.types, sent=False).fits(label, "Label")
+    assert "tests.typing_contract.registered" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("numbers", (1, True, fractions.Fraction(1), 1, 1)),
+        ("numbers", (1, 1j, 1.5, 1, 1)),
+        ("ranges", ([1], slice(1), "a", "a")),
+        ("ranges", (range(1), slice(1), pathlib.PurePosixPath("a"), "a")),
+        ("odd", ("other",)),
+        ("odd", ([1, 2],)),
+        ("arrays", ([[1]], FLOATS, IMAGE[0], np.float32(1))),
+        ("arrays", (IMAGE, IMAGE, IMAGE[0], np.float32(1))),
+        ("arrays", (IMAGE, FLOATS, IMAGE, np.float32(1))),
+        ("arrays", (IMAGE, FLOATS, IMAGE[0], 1.5)),
+        ("perhaps", ("text", {})),
+        ("fixed", (IMAGE,)),
+        ("table", ([1],)),
+    ],
+)
+async def test_what_is_not_said_to_be_accepted_is_refused(name: str, arguments: tuple[Any, ...]) -> None:
+    description = describe_service(carried)
+    parameters = next(each for each in description.endpoints if each.name == name).parameters
+    sent = Types(description.types, sent=True)
+    assert not all(sent.fits(value, each.accepts) for value, each in zip(arguments, parameters, strict=True))
+    async with shmrpc.serve(carried), shmrpc.connect("carried") as client:
+        with pytest.raises(shmrpc.InvalidArguments):
+            await client.call(name, *arguments)
+
+
 def test_every_endpoint_is_called_above() -> None:
-    unary = {each.name for each in describe_service(varied).endpoints if each.kind == "unary"}
-    assert {name for name, _ in CALLS} == unary - {"keywords"}
+    for service, calls in ((varied, CALLS), (carried, CARRIED_CALLS)):
+        unary = {each.name for each in describe_service(service).endpoints if each.kind == "unary"}
+        assert {name for name, _ in calls} == unary - {"keywords"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "gives", "accepts"),
+    [
+        (np.ndarray, "numpy.ndarray[Any, Any]", "numpy.ndarray[Any, Any]"),
+        (np.ndarray[Any, np.dtype[np.int8]], "numpy.typing.NDArray[numpy.int8]", "numpy.typing.NDArray[numpy.int8]"),
+        (np.ndarray[Any, Any], "numpy.typing.NDArray[Any]", "numpy.typing.NDArray[Any]"),
+        (
+            np.ndarray[Any, np.dtype[np.int8] | np.dtype[np.bool]],
+            "numpy.ndarray[Any, numpy.dtype[numpy.int8] | numpy.dtype[numpy.bool]]",
+            None,
+        ),
+        (np.memmap, "numpy.ndarray[Any, Any]", "Any"),
+        (np.integer, "numpy.integer[Any]", "numpy.integer[Any]"),
+        (set[int] | None, "set[int] | None", "list[int] | tuple[int, ...] | set[int] | frozenset[int] | None"),
+        (Annotated[set[int], msgspec.Meta(description="ids", max_length=3)], "set[int]", None),
+        (Annotated[np.ndarray | int, "anything"], "numpy.ndarray[Any, Any] | int", "numpy.ndarray[Any, Any] | int"),
+        (shmrpc.Writable[memoryview], "memoryview", "bytes | bytearray | memoryview"),
+        (NewType("Ids", set[int]), "set[int]", None),
+        (set, "set[Any]", "list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any]"),
+        (tuple[()], "tuple[()]", "tuple[()] | list[Any]"),
+        (collections.Counter, "dict[Any, Any]", "Any"),
+        (numbers.Number, "Any", "Any"),
+        (object, "Any", "Any"),
+    ],
+)
+def test_types_are_written_as_a_checker_reads_them(kind: Any, gives: str, accepts: str | None) -> None:
+    types = PlainTypes([kind], [kind])
+    assert types.gives(kind) == gives
+    assert accepts is None or types.accepts(kind) == accepts
+
+
+def test_tensors_are_named_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = types.ModuleType("torch")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    tensor = type("Tensor", (), {"__module__": "torch"})
+    parameter = type("Parameter", (tensor,), {"__module__": "torch.nn.parameter"})
+    foreign = type("Array", (), {"__module__": "others", "__dlpack__": None})
+    vars(torch).update(Tensor=tensor)
+    plain = PlainTypes([tensor, parameter, foreign], [tensor])
+    assert [plain.gives(kind) for kind in (tensor, list[parameter], foreign)] == [  # type: ignore[valid-type]
+        *("torch.Tensor", "list[torch.Tensor]", "numpy.ndarray[Any, Any]")
+    ]
+    assert plain.accepts(tensor) == "torch.Tensor"
+    assert type_name(parameter) == "Parameter"
+
+
+def test_a_stub_imports_only_what_its_types_name() -> None:
+    service = shmrpc.Service("plain")
+
+    @service.endpoint
+    def numpy(value: Literal["torch.Tensor", "pathlib.Path"]) -> set[uuid.UUID]:
+        """Not an numpy.ndarray."""
+        return {ID}
+
+    imports = [line for line in stub_text(describe_service(service)).splitlines() if line.startswith("import ")]
+    assert imports == ["import shmrpc", "import uuid"]
+
+
+def test_people_read_how_a_parameter_is_declared() -> None:
+    text = describe_service(carried).text
+    assert "image: Writable[numpy.typing.NDArray[numpy.uint8]]," in text
+    assert "mask: Writable[numpy.ndarray] | None = None," in text
+    assert "\ntable(table: pyarrow.Table) -> tuple[pyarrow.Table, pyarrow.RecordBatch, pyarrow.Buffer]\n" in text
+    assert text.count("Sizes (typed dict)") == 1
+    assert "\nOdd (enum): Literal[None, 'word'] | float | tuple[Any, ...]\n" in text
+
+
+def test_the_command_line_names_what_is_registered() -> None:
+    with ServerProcess("tests.typing_contract.registered:registered"):
+        text = run("describe", "registered").stdout
+    module = "tests.typing_contract.registered"
+    assert f"\nColour (enum, registered as '{module}.Colour'): Literal['red', 'blue']\n" in text
+    assert f"\nLabel (struct, registered as '{module}.Label')\n    the_text: str\n" in text
+    assert f"\nLabel (struct, registered as '{module}.Label') as it may be sent\n    type: Literal['label'] " in text
+    assert "\nHolder (dataclass)\n" in text
 
 
 async def test_the_live_service_describes_itself(client: shmrpc.Client) -> None:

@@ -14,6 +14,9 @@ import pytest
 
 from shmrpc.introspection.describe import describe_service
 from shmrpc.introspection.stubs import stub_text
+from tests.support import ServerProcess
+from tests.test_cli import shmrpc as run
+from tests.typing_contract.carried import carried
 from tests.typing_contract.varied import varied
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +43,7 @@ PROGRAM = """
             assert_type(await client.plain(1, 1, "text", bytearray(b"raw"), True), bytes)
             assert_type(await client.list(1), dict[str, int])
             assert_type(await client.zoned(datetime.datetime.now(datetime.UTC)), datetime.datetime)
-            assert_type(await client.datetime(), datetime.datetime | str)
+            assert_type(await client.datetime(), datetime.datetime)
             line = await client.line({"start": {"x": 1}, "end": {"x": 1, "y": 2}, "colour": "blue"})
             assert_type(line, "Line")
             assert_type(line["end"]["x"], int)
@@ -64,7 +67,7 @@ PROGRAM = """
             await client.maps({}, by_text)
             await client.choices("red", 2, 3, None)
             await client.shape({"type": "Circle", "radius": 1})
-            assert_type(await client.vector((1, 2), (1,)), list[list[float | str] | list[int | str]])
+            assert_type(await client.vector((1, 2), (1,)), tuple[list[float | str], tuple[int, str]])
             await client.options({"depth": 1}, {"content-type": "a", "class": 1}, {"list": [1], "str": ""})
             await client.keywords(1, 2, only=3)
             assert_type(client.ticks(1), "AsyncGenerator[Point, None]")
@@ -126,6 +129,151 @@ PROGRAM = """
         await client.list(1)  # refused
 """
 
+#: The same for types that MessagePack has not.
+CARRIED_PROGRAM = """
+    from __future__ import annotations
+
+    import array
+    import datetime
+    import decimal
+    import fractions
+    import pathlib
+    import uuid
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import TYPE_CHECKING, Any, assert_type, cast
+
+    import numpy as np
+    import numpy.typing as npt
+
+    import shmrpc
+
+    if TYPE_CHECKING:
+        from carried_client import Box, CarriedClient, CarriedSyncClient, Mixed, Sizes, SizesPlain, Span, Spot
+
+
+    async def in_a_loop(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32], anything: Any) -> None:
+        async with cast("CarriedClient", shmrpc.connect("carried")) as client:
+            third = fractions.Fraction(1, 3)
+            value, exact, price, huge = await client.numbers(1.5, 1j, third, "1.5", 2**70)
+            assert_type(value, complex)
+            assert_type(exact, fractions.Fraction)
+            assert_type(price, decimal.Decimal)
+            await client.numbers(1, 1, third, 1, 1)
+            raw, changeable, view, items, nothing = await client.buffers(b"raw", b"raw", array.array("d"))
+            assert_type(raw, bytes)
+            assert_type(changeable, bytearray)
+            assert_type(items, "array.array[Any]")
+            await client.ranges(range(3), slice(1), "a", pathlib.PurePosixPath("a"))
+            ids, frozen = await client.sets({uuid.uuid4()}, [{1}])
+            assert_type(ids, set[uuid.UUID])
+            assert_type(frozen, frozenset[frozenset[int]])
+            spots = (await client.sets_of_classes([{"x": 1, "y": 2}]))[0]
+            assert_type(spots, "list[Spot]")
+            assert_type((await client.abstract([], ["a"], {1}, {}))[0], list[Sequence[int]])
+            assert_type((await client.derived("word"))[0], str)
+            sizes, outer, _ = await client.sizes({"sizes": {1}}, {"inner": {"sizes": [1]}}, {"number": 1})
+            assert_type(sizes["sizes"], set[int])
+            assert_type(outer["inner"], "Sizes")
+            await client.sizes(sizes, outer, {"number": 1})
+            start, of = await client.span((datetime.date.today(), {uuid.uuid4()}))
+            assert_type(start, datetime.date)
+            assert_type(of, frozenset[uuid.UUID])
+            mixed = await client.mixed(
+                {"image": image, "anything": 1, "raw": b"", "complexes": {1j, 1.5}, "ids": {"1"}, "path": "a"}
+            )
+            assert_type(mixed, "Mixed")
+            assert_type(mixed["image"], npt.NDArray[np.uint8])
+            assert_type(mixed["complexes"], set[complex])
+            assert_type(mixed["ids"], list[str])
+            box = mixed.get("box")
+            assert box is not None
+            assert_type(box["sizes"], "SizesPlain")
+            assert_type(box["sizes"]["sizes"], list[int])
+            assert_type(box["by_id"], dict[str, list[int]])
+            assert_type(box["made"], datetime.datetime | str)
+            assert_type(box, "Box")
+            one, of_floats, flat, scalar = await client.arrays(image, floats, anything, np.float32(1))
+            assert_type(one, "np.ndarray[Any, Any]")
+            assert_type(of_floats, npt.NDArray[np.float32])
+            assert_type(flat, np.ndarray[tuple[int], np.dtype[np.uint8]])
+            assert_type(scalar, np.float32)
+            several = await client.perhaps(floats, {"a": floats, "b": "text"})
+            assert_type(several, list[npt.NDArray[np.float64] | float | None])
+            await client.perhaps(None, {})
+            await client.fixed(anything)
+            assert_type(await client.invert(image), None)
+            await client.invert(image, floats)
+            assert_type(client.frames([image]), AsyncGenerator[npt.NDArray[np.uint8], None])
+            assert_type(client.found(["1"]), AsyncGenerator[set[uuid.UUID], None])
+            assert_type(await client.numpy(), "np.ndarray[Any, Any]")
+            await client.table(anything)
+
+            await client.numbers(1, "1", third, 1, 1)  # refused
+            await client.numbers(1, 1, 1.5, 1, 1)  # refused
+            await client.ranges([1], slice(1), "a", "a")  # refused
+            await client.ranges(range(1), slice(1), pathlib.PurePosixPath("a"), "a")  # refused
+            await client.buffers(b"", b"", [1.5])  # refused
+            await client.mixed({"image": [1], "anything": 1, "raw": b"", "complexes": [], "ids": []})  # refused
+            await client.arrays([[1]], floats, anything, np.float32(1))  # refused
+            await client.arrays(image, image, anything, np.float32(1))  # refused
+            await client.arrays(image, floats, anything, 1.5)  # refused
+            await client.perhaps("text", {})  # refused
+            await client.perhaps(None, {"a": image})  # refused
+            await client.invert(floats)  # refused
+            client.frames([floats])  # refused
+            sizes["sizes"].append(1)  # refused
+            box["sizes"]["sizes"].add(1)  # refused
+            box["price"].quantize  # refused
+
+
+    def in_threads(image: npt.NDArray[np.uint8]) -> None:
+        with cast("CarriedSyncClient", shmrpc.sync.connect("carried")) as client:
+            assert_type(client.sets([], [])[0], set[uuid.UUID])
+            assert_type(client.numpy(), "np.ndarray[Any, Any]")
+            assert_type(next(client.frames([image])), npt.NDArray[np.uint8])
+            client.invert([1])  # refused
+"""
+
+#: And for classes that the server has registered and the client has not.
+REGISTERED_PROGRAM = """
+    from __future__ import annotations
+
+    import uuid
+    from typing import TYPE_CHECKING, Any, Literal, assert_type, cast
+
+    import shmrpc
+
+    if TYPE_CHECKING:
+        from registered_client import Label, Pair, RegisteredClient, Spot
+
+
+    async def in_a_loop() -> None:
+        async with cast("RegisteredClient", shmrpc.connect("registered")) as client:
+            assert_type(await client.colour("red"), dict[Literal["red", "blue"], int])
+            spot = await client.spot({"id": "1"})
+            assert_type(spot["id"], uuid.UUID)
+            assert_type(spot["tags"], frozenset[str])
+            await client.spot(spot)
+            assert_type(await client.spots([spot]), "list[Spot]")
+            label = await client.label({"theText": "a", "theSizes": {1}})
+            assert_type(label["the_sizes"], set[int])
+            vector, pair = await client.vector((1, 1j), (1, [2]))
+            assert_type(vector["x"], complex)
+            assert_type(pair["right"], set[int])
+            holder = await client.holder({"spot": spot, "colours": ["red"], "ids": []})
+            assert_type(holder["ids"], list[str])
+            assert_type(holder["spot"], "Spot")
+            assert_type(await client.weights([1.5], {"number": 1}), dict[str, Any])
+            assert_type(await client.coded({"number": 1}), Any)
+
+            await client.label(label)  # refused
+            label["theText"]  # refused
+            label["type"]  # refused
+            vector[0]  # refused
+            await client.colour("green")  # refused
+            await client.coded(1)  # refused
+"""
+
 
 def check(checker: str, folder: Path, *paths: Path, **settings: object) -> dict[str, set[int]]:
     """The lines of each file in which a checker finds an error."""
@@ -157,10 +305,27 @@ def test_calls_by_function_are_typed(checker: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_a_stub_types_the_calls_of_a_client_without_the_source(checker: str, tmp_path: Path) -> None:
-    stub, program = tmp_path / "varied_client.pyi", tmp_path / "program.py"
-    stub.write_text(stub_text(describe_service(varied)))
-    program.write_text(textwrap.dedent(PROGRAM))
-    lines = textwrap.dedent(PROGRAM).splitlines()
-    refused = {number for number, line in enumerate(lines, 1) if line.endswith("# refused")}
-    assert len(refused) == 33
-    assert check(checker, tmp_path, stub, program) == {"program.py": refused}
+    check_program(checker, tmp_path, "varied", stub_text(describe_service(varied)), PROGRAM, refused=33)
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_stub_types_what_messagepack_has_not(checker: str, tmp_path: Path) -> None:
+    check_program(checker, tmp_path, "carried", stub_text(describe_service(carried)), CARRIED_PROGRAM, refused=17)
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_stub_types_what_is_registered(checker: str, tmp_path: Path) -> None:
+    with ServerProcess("tests.typing_contract.registered:registered"):  # Here they must not be registered.
+        stub = run("stub", "registered").stdout
+    check_program(checker, tmp_path, "registered", stub, REGISTERED_PROGRAM, refused=6)
+
+
+def check_program(checker: str, folder: Path, service: str, stub: str, source: str, *, refused: int) -> None:
+    """Whether a checker refuses exactly the marked lines of a program that uses a stub, and nothing in the stub."""
+    written, program = folder / f"{service}_client.pyi", folder / "program.py"
+    written.write_text(stub)
+    program.write_text(textwrap.dedent(source))
+    lines = textwrap.dedent(source).splitlines()
+    marked = {number for number, line in enumerate(lines, 1) if line.endswith("# refused")}
+    assert len(marked) == refused
+    assert check(checker, folder, written, program) == {"program.py": marked}

@@ -94,7 +94,7 @@ class Description(msgspec.Struct, frozen=True):
         for endpoint in self.endpoints:
             place = "" if endpoint.run_in == "loop" else f"    [runs in a {endpoint.run_in}]"
             blocks.append("\n".join([endpoint.text + place, *_indented(endpoint.docstring)]))
-        blocks.extend(_type_text(each) for each in self.types)
+        blocks.extend(_type_texts(self.types))
         return "\n\n".join(blocks)
 
 
@@ -163,15 +163,24 @@ def _written(parameters: Iterable[ParameterDescription]) -> Iterator[str]:
         yield "/"
 
 
-def _type_text(each: TypeDescription) -> str:
+def _type_texts(types: list[TypeDescription]) -> Iterable[str]:
+    """The classes, each once; but a registered Struct may be sent with other fields than it arrives with."""
+    arriving = {each.registered for each in types if each.received}
+    only_sent = [not each.received and each.registered in arriving - {None} for each in types]
+    return dict.fromkeys(map(_type_text, types, only_sent))
+
+
+def _type_text(each: TypeDescription, only_sent: bool) -> str:
+    kind = f"{each.kind}, registered as {each.registered!r}" if each.registered is not None else each.kind
     if each.kind == "enum":
-        return f"{each.type} (enum): {each.gives}"
+        return f"{each.type} ({kind}): {each.gives}"
     fields = [
         f"{field.name}: {field.type}"
         + (f" = {field.default}" if field.default is not None else "" if field.required else " (may be left out)")
         for field in each.fields
     ]
-    return "\n".join([f"{each.type} ({each.kind})", *(f"    {field}" for field in fields)])
+    sent = " as it may be sent" * only_sent
+    return "\n".join([f"{each.type} ({kind}){sent}", *(f"    {field}" for field in fields)])
 
 
 def _indented(text: str) -> list[str]:

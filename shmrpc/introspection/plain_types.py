@@ -1,51 +1,56 @@
 """The types of values as a client has them that knows none of the server's classes.
 
-Each type has two texts, in Python's own notation. What *arrives* is what MessagePack decodes to: a UUID is
-text, a set a list, a dataclass a dict. What the server *accepts* is wider: a UUID or its text, any array for a
-list. A class whose values travel as a map becomes a TypedDict, one that travels as an array or as a plain
-value an alias; :class:`PlainTypes` keeps their definitions.
+Each type has two texts, in Python's own notation. What *arrives* is what the server has sent, except for its classes:
+a dataclass is a dict. What the server *accepts* is wider: a UUID or its text, any array for a list. A class whose
+values travel as a map becomes a TypedDict, one that travels as an array or as a plain value an alias;
+:class:`PlainTypes` keeps their definitions.
 """
 
 from __future__ import annotations
 
 import builtins
 import dataclasses
-import enum
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import inspect as mi
 
+from shmrpc.introspection import foreign
+from shmrpc.introspection.accepted import Accepted
+from shmrpc.introspection.given import Given
+from shmrpc.introspection.notation import LIBRARIES, union
 from shmrpc.introspection.type_facts import (
-    ARRAYS,
     CLASSES,
     ClassKind,
+    arrives_untold,
     class_kind,
     classes_in,
     declared_types,
+    depends_on_place,
     field_default,
-    holds_itself,
     is_always_there,
     is_array,
+    is_plain,
+    is_registered,
     parts,
+    registered_name,
+    tag_of,
 )
+from shmrpc.introspection.type_info import info_of
 from shmrpc.introspection.type_names import type_name
 
-_BYTES: Final = (mi.BytesType, mi.ByteArrayType, mi.MemoryViewType)
-#: What travels as text, and the class of the values that are sent so.
-_TEXTS: Final[dict[type[mi.Type], str]] = {
-    mi.DateType: "datetime.date",
-    mi.TimeType: "datetime.time",
-    mi.TimeDeltaType: "datetime.timedelta",
-}
+#: Where a class occurs: in what is sent, in what arrives, and in what has become plain MessagePack on its way.
+Place = Literal["sent", "received", "plain"]
+
 #: Names that stand for something else where the texts are read.
 _RESERVED: Final = {
     *dir(builtins),
-    *("AbstractSet", "Any", "AsyncGenerator", "AsyncIterable", "EndpointGroup", "Generator", "Iterable", "Literal"),
-    *("Mapping", "NotRequired", "ReadOnly", "Sequence", "TypeAlias", "TypedDict"),
-    *("datetime", "decimal", "msgspec", "shmrpc", "uuid"),
+    *("AbstractSet", "Any", "AsyncGenerator", "AsyncIterable", "Collection", "EndpointGroup", "Generator"),
+    *("Iterable", "Literal", "Mapping", "MutableSequence", "NotRequired", "ReadOnly", "Sequence", "TypeAlias"),
+    *("TypedDict", "array", "datetime", "decimal", "fractions", "msgspec", "pathlib", "shmrpc", "uuid", "zoneinfo"),
+    *LIBRARIES,
 }
 
 
@@ -66,7 +71,7 @@ class FieldDescription(msgspec.Struct, frozen=True):
 
 
 class TypeDescription(msgspec.Struct, frozen=True):
-    """A class whose values travel."""
+    """A class whose values travel. One that arrives in several forms has several of these."""
 
     #: As its source has it.
     type: str
@@ -82,6 +87,8 @@ class TypeDescription(msgspec.Struct, frozen=True):
     #: Whether it occurs in what arrives, and in what may be sent.
     received: bool = True
     sent: bool = True
+    #: The name under which the server has registered it: who has registered it too gets instances.
+    registered: str | None = None
 
 
 @dataclasses.dataclass
@@ -89,12 +96,17 @@ class _Class:
     """A class that was met, and where."""
 
     info: Any
-    name: str
-    input_name: str
-    sent: bool = False
-    received: bool = False
+    #: What it is called.
+    names: dict[Place, str]
+    places: set[Place] = dataclasses.field(default_factory=set)
     #: Its tag tells it from the other members of a union.
     tag_needed: bool = False
+
+    @property
+    def arrives_as(self) -> list[Place]:
+        """The forms in which it arrives."""
+        places: list[Place] = ["received", "plain"]
+        return [place for place in places if place in self.places]
 
 
 class PlainTypes:
@@ -104,239 +116,183 @@ class PlainTypes:
     """
 
     def __init__(self, received: Iterable[Any], sent: Iterable[Any]) -> None:
-        self._infos: dict[Any, mi.Type] = {}
+        self._infos: dict[Any, Any] = {}
         self._classes: dict[Any, _Class] = {}
-        self._names: set[str] = set(_RESERVED)
+        self._taken_names: set[str] = set(_RESERVED)
+        self._given = Given(lambda cls, plain: self._classes[cls].names["plain" if plain else "received"])
+        self._accepted = Accepted(lambda cls: self._classes[cls].names["sent"] if cls in self._classes else "Any")
         for kind in received:
-            self._meet(self._info(kind), sent=False)
+            self._meet(self._info(kind), "received")
         for kind in sent:
-            self._meet(self._info(kind), sent=True)
+            self._meet(self._info(kind), "sent")
+        self._tell_plain_apart()
         self._tell_inputs_apart()
 
     def gives(self, kind: Any) -> str:
         """What arrives where a server sends this type."""
-        return _union(self._given(self._info(kind)))
+        return union(self._given.texts(self._info(kind)))
 
     def accepts(self, kind: Any) -> str:
         """What may be sent where a server takes this type."""
-        return _union(self._taken(self._info(kind)))
+        return union(self._accepted.texts(self._info(kind)))
 
     def definitions(self) -> list[TypeDescription]:
         """The classes in these types, in the order in which they were met."""
-        return [self._define(each) for each in self._classes.values()]
+        return [definition for each in self._classes.values() for definition in self._definitions(each)]
 
-    def _info(self, kind: Any) -> mi.Type:
+    def _info(self, kind: Any) -> Any:
         """What a type consists of."""
         key = _key(kind)
-        info = self._infos.get(key)
-        if info is None:
-            try:
-                info = mi.type_info(kind)
-            except Exception:  # It was valid once: by now a name in an annotation may stand for something else.
-                info = mi.AnyType()
-            self._infos[key] = info
-        return info
+        if key not in self._infos:
+            self._infos[key] = info_of(kind)
+        return self._infos[key]
 
-    def _meet(self, info: Any, *, sent: bool) -> None:
+    def _meet(self, info: Any, place: Place) -> None:
         """Notes the classes in a type, and gives them names."""
         if isinstance(info, CLASSES):
-            known = self._classes.get(info.cls)
-            if known is None:
-                name = self._new_name(type_name(info.cls))
-                known = self._classes[info.cls] = _Class(info, name, name)
-            elif known.sent if sent else known.received:
-                return
-            known.sent, known.received = known.sent or sent, known.received or not sent
-            for field in () if isinstance(info, mi.EnumType) else info.fields:
-                self._meet(field.type, sent=sent)
+            self._meet_class(info, place)
             return
         for part in parts(info):
-            self._meet(part, sent=sent)
+            self._meet(part, place)
         structs = [part for part in parts(info) if isinstance(part, mi.StructType)]
         if isinstance(info, mi.UnionType) and len(structs) > 1:
             for part in structs:
-                self._classes[part.cls].tag_needed = True
+                if part.cls in self._classes:
+                    self._classes[part.cls].tag_needed = True
+
+    def _meet_class(self, info: Any, place: Place) -> None:
+        if place != "sent" and arrives_untold(info):
+            return
+        if place == "plain" and not depends_on_place(info):
+            place = "received"
+        known = self._classes.get(info.cls)
+        if known is None:
+            name = self._new_name(type_name(info.cls))
+            known = self._classes[info.cls] = _Class(info, {"sent": name, "received": name, "plain": name})
+        if place in known.places:
+            return
+        known.places.add(place)
+        for field in () if isinstance(info, mi.EnumType) else info.fields:
+            self._meet(field.type, _place_of(info, field, place))
 
     def _new_name(self, name: str) -> str:
         base = name = re.sub(r"\W+", "_", name).strip("_") or "Type"
         number = 1
-        while name in self._names:
+        while name in self._taken_names:
             number += 1
             name = f"{base}{number}"
-        self._names.add(name)
+        self._taken_names.add(name)
         return name
+
+    def _tell_plain_apart(self) -> None:
+        """Gives a second name to each class that arrives in two forms."""
+        both = [each for each in self._classes.values() if len(each.arrives_as) == 2]
+        for each in _spread(both, [each for each in both if self._form(each, "received") != self._form(each, "plain")]):
+            each.names["plain"] = self._new_name(f"{each.names['received']}Plain")
 
     def _tell_inputs_apart(self) -> None:
         """Gives a second name to each class that may be sent in other forms than it arrives in."""
-        both = [each for each in self._classes.values() if each.sent and each.received]
-        differing = {each.name for each in both if _differs(self._define(each))}
-        uses = {each.name: {self._classes[i.cls].name for i in classes_in(each.info)} for each in both}
-        while more := {name for name, used in uses.items() if name not in differing and used & differing}:
-            differing |= more
+        both = [each for each in self._classes.values() if "sent" in each.places and each.arrives_as]
         for each in both:
-            if each.name in differing:
-                each.input_name = self._new_name(f"{each.name}Input")
+            each.names["sent"] = each.names[each.arrives_as[0]]
+        for each in _spread(both, [each for each in both if self._differs(each)]):
+            each.names["sent"] = self._new_name(f"{each.names['sent']}Input")
 
-    def _define(self, each: _Class) -> TypeDescription:
-        info = each.info
-        names, places = (type_name(info.cls), each.name, each.input_name), (each.received, each.sent)
-        if isinstance(info, mi.EnumType):
-            values = _values(info.cls)
-            return TypeDescription(*names, "enum", [], values, values, *places)
-        declared = declared_types(info.cls)
-        fields = [*self._tag(each), *(self._field(info, field, declared.get(field.name, Any)) for field in info.fields)]
-        gives = accepts = None
-        if is_array(info):
-            gives = _list_of([*_tag_text(info), *(_union(self._given(field.type)) for field in info.fields)])
-            accepts = _union(self._taken_array(info))
-        return TypeDescription(*names, class_kind(info), fields, gives, accepts, *places)
-
-    def _field(self, info: Any, field: mi.Field, declared: Any) -> FieldDescription:
-        return FieldDescription(
-            field.encode_name,
-            type_name(declared),
-            _union(self._given(field.type)),
-            _union(self._taken(field.type)),
-            field.required,
-            is_always_there(info, field, declared),
-            field_default(field),
+    def _differs(self, each: _Class) -> bool:
+        """Whether what may be sent is written otherwise than what arrives."""
+        one = self._define(each, each.arrives_as[0])
+        return (
+            _travels_otherwise(each.info)
+            or one.gives != one.accepts
+            or any(field.gives != field.accepts or field.required != field.always for field in one.fields)
         )
 
-    def _tag(self, each: _Class) -> list[FieldDescription]:
-        text = "".join(_tag_text(each.info))
-        if not text or is_array(each.info):
-            return []
-        return [FieldDescription(each.info.tag_field, text, text, text, each.tag_needed)]
+    def _form(self, each: _Class, place: Place) -> list[str | None]:
+        """What arrives of a class."""
+        definition = self._define(each, place)
+        return [definition.gives, *(field.gives for field in definition.fields)]
 
-    def _given(self, info: Any, *, as_key: bool = False) -> list[str]:
-        """What arrives, as alternatives. An array that is a key of a map arrives as a tuple."""
-        match info:
-            case mi.UnionType():
-                return [text for part in info.types for text in self._given(part, as_key=as_key)]
-            case mi.EnumType():
-                return [self._classes[info.cls].name]
-            case mi.StructType() | mi.DataclassType() | mi.TypedDictType() | mi.NamedTupleType():
-                if as_key and is_array(info):
-                    if holds_itself(info):
-                        return ["tuple[Any, ...]"]
-                    items = [*_tag_text(info), *(_union(self._given(f.type, as_key=True)) for f in info.fields)]
-                    return [f"tuple[{', '.join(items) or '()'}]"]
-                return [self._classes[info.cls].name]
-            case mi.TupleType():
-                items = [_union(self._given(part, as_key=as_key)) for part in info.item_types]
-                return [f"tuple[{', '.join(items) or '()'}]" if as_key else _list_of(items)]
-            case mi.DictType():
-                key, value = self._given(info.key_type, as_key=True), self._given(info.value_type)
-                return [f"dict[{_union(key)}, {_union(value)}]"]
-            case mi.DateTimeType():
-                # With a zone it is a timestamp, without one it is text.
-                return [*["datetime.datetime"] * (info.tz is not False), *["str"] * (info.tz is not True)]
-            case mi.UUIDType() | mi.DecimalType():
-                return ["str"]
-        if isinstance(info, ARRAYS):
-            item = _union(self._given(info.item_type, as_key=as_key))
-            return [f"tuple[{item}, ...]" if as_key else f"list[{item}]"]
-        if isinstance(info, _BYTES):
-            return ["bytes"]
-        return ["str"] if type(info) in _TEXTS else _simple(info)
+    def _definitions(self, each: _Class) -> Iterable[TypeDescription]:
+        """One for each form that has a name of its own."""
+        first = self._define(each, each.arrives_as[0] if each.arrives_as else "sent")
+        if "sent" in each.places and each.arrives_as and _travels_otherwise(each.info):
+            yield msgspec.structs.replace(first, input_name=first.name, sent=False)
+            sent = self._define(each, "sent")
+            yield msgspec.structs.replace(sent, received=False)
+        else:
+            yield first
+        if len(each.arrives_as) == 2 and each.names["plain"] != each.names["received"]:
+            plain = self._define(each, "plain")
+            yield msgspec.structs.replace(plain, input_name=plain.name, sent=False)
 
-    def _taken(self, info: Any, *, as_key: bool = False) -> list[str]:
-        """What may be sent, as alternatives. An array that is a key of a map must be one that has a hash."""
-        match info:
-            case mi.UnionType():
-                return [text for part in info.types for text in self._taken(part, as_key=as_key)]
-            case mi.EnumType():
-                return [self._classes[info.cls].input_name]
-            case mi.StructType() | mi.DataclassType() | mi.TypedDictType() | mi.NamedTupleType():
-                if as_key and is_array(info):
-                    return ["tuple[Any, ...]"] if holds_itself(info) else self._taken_array(info, as_key=True)
-                return [self._classes[info.cls].input_name]
-            case mi.TupleType():
-                items = [_union(self._taken(part, as_key=as_key)) for part in info.item_types]
-                return _tuples([], items, len(items), as_key=as_key)
-            case mi.DictType():
-                # Mapping is invariant in its key, so each kind of key has its own.
-                value = _union(self._taken(info.value_type))
-                return [f"Mapping[{key}, {value}]" for key in self._taken(info.key_type, as_key=True)]
-            case mi.DateTimeType():
-                return ["datetime.datetime", "str"]
-            case mi.UUIDType():
-                return ["uuid.UUID", "str", "bytes"]
-            case mi.DecimalType():
-                return ["decimal.Decimal", "str", "float"]
-        if isinstance(info, ARRAYS):
-            item = _union(self._taken(info.item_type, as_key=as_key))
-            return [f"tuple[{item}, ...]", f"frozenset[{item}]"] if as_key else _arrays(item)
-        if isinstance(info, _BYTES):
-            return ["bytes"] if as_key else ["bytes", "bytearray", "memoryview"]
-        return [_TEXTS[type(info)], "str"] if type(info) in _TEXTS else _simple(info)
+    def _define(self, each: _Class, place: Place) -> TypeDescription:
+        """A class as it is in one place, and what may be sent for it."""
+        info, plain = each.info, place == "plain"
+        fields: list[FieldDescription] = []
+        gives: str | None
+        accepts: str | None
+        if isinstance(info, mi.EnumType):
+            gives = accepts = foreign.values_of(info.cls)
+        else:
+            fields = self._fields(each, place)
+            as_map = not is_array(info) or (place != "sent" and is_registered(info))
+            gives = None if as_map else self._given.array(info, plain=plain)
+            accepts = union(self._accepted.array(info)) if is_array(info) else None
+        return TypeDescription(
+            type_name(info.cls),
+            each.names[place],
+            each.names["sent"],
+            class_kind(info),
+            fields,
+            gives,
+            accepts,
+            bool(each.arrives_as),
+            "sent" in each.places,
+            registered_name(info),
+        )
 
-    def _taken_array(self, info: Any, *, as_key: bool = False) -> list[str]:
-        """What may be sent for a class that travels as an array: its last fields may be left out."""
-        items = [_union(self._taken(field.type, as_key=as_key)) for field in info.fields]
-        return _tuples(_tag_text(info), items, sum(field.required for field in info.fields), as_key=as_key)
+    def _fields(self, each: _Class, place: Place) -> list[FieldDescription]:
+        info, declared = each.info, declared_types(each.info.cls)
+        own_names = place != "sent" and is_registered(info)
+        fields = [
+            FieldDescription(
+                field.name if own_names else field.encode_name,
+                type_name(declared.get(field.name, Any)),
+                gives,
+                union(self._accepted.texts(field.type)),
+                field.required,
+                is_always_there(info, field, declared.get(field.name, Any)),
+                field_default(field),
+            )
+            for field, gives in zip(info.fields, self._given.fields(info, plain=place == "plain"), strict=True)
+        ]
+        tag = "".join(tag_of(info))
+        if tag and not own_names and not is_array(info):
+            fields.insert(0, FieldDescription(info.tag_field, tag, tag, tag, each.tag_needed))
+        return fields
 
 
-def _simple(info: Any) -> list[str]:
-    """What travels as it is."""
-    match info:
-        case mi.NoneType():
-            return ["None"]
-        case mi.BoolType():
-            return ["bool"]
-        case mi.IntType():
-            return ["int"]
-        case mi.FloatType():
-            return ["float"]
-        case mi.StrType():
-            return ["str"]
-        case mi.LiteralType():
-            return [f"Literal[{', '.join(map(repr, info.values))}]"]
-        case mi.ExtType():
-            return ["msgspec.msgpack.Ext"]
-        case _:
-            return ["Any"]
+def _place_of(info: Any, field: mi.Field, place: Place) -> Place:
+    """Where the field of a class is."""
+    if place == "sent":
+        return "sent"
+    return "plain" if is_plain(info, field, within=place == "plain") else "received"
 
 
-def _differs(definition: TypeDescription) -> bool:
-    """Whether what may be sent is written otherwise than what arrives."""
-    return definition.gives != definition.accepts or any(
-        field.gives != field.accepts or field.required != field.always for field in definition.fields
-    )
+def _travels_otherwise(info: Any) -> bool:
+    """Whether an instance arrives with other fields than it may be sent with: as a registered Struct does."""
+    if not isinstance(info, mi.StructType) or info.array_like or not is_registered(info):
+        return False
+    return bool(tag_of(info)) or any(field.name != field.encode_name for field in info.fields)
 
 
-def _tag_text(info: Any) -> list[str]:
-    tag = info.tag if isinstance(info, mi.StructType) else None
-    return [] if tag is None else [f"Literal[{tag!r}]"]
-
-
-def _values(cls: type[enum.Enum]) -> str:
-    if issubclass(cls, enum.Flag) or not len(cls):
-        return "int"
-    return f"Literal[{', '.join(repr(member.value) for member in cls)}]"
-
-
-def _union(alternatives: Iterable[str]) -> str:
-    unique = list(dict.fromkeys(alternatives))
-    return "Any" if "Any" in unique else " | ".join(unique)
-
-
-def _list_of(items: Iterable[str]) -> str:
-    return f"list[{_union(items) or 'Any'}]"
-
-
-def _arrays(item: str) -> list[str]:
-    """An array of these. A str is a Sequence too, of str, as bytes is one of int: they are none here."""
-    if item in ("Any", "str", "int"):
-        return [f"list[{item}]", f"tuple[{item}, ...]", f"set[{item}]", f"frozenset[{item}]"]
-    return [f"Sequence[{item}]", f"AbstractSet[{item}]"]
-
-
-def _tuples(before: list[str], items: list[str], required: int, *, as_key: bool = False) -> list[str]:
-    """Tuples with these items, from the required ones on; or a list, whose items cannot be told apart."""
-    lengths = range(required, len(items) + 1)
-    tuples = [f"tuple[{', '.join([*before, *items[:length]]) or '()'}]" for length in lengths]
-    return tuples if as_key else [*tuples, _list_of([*before, *items])]
+def _spread(among: list[_Class], differing: list[_Class]) -> list[_Class]:
+    """Those that differ, and those in which they occur."""
+    found = {each.info.cls for each in differing}
+    uses = {each.info.cls: {part.cls for part in classes_in(each.info)} for each in among}
+    while more := {cls for cls, used in uses.items() if cls not in found and used & found}:
+        found |= more
+    return [each for each in among if each.info.cls in found]
 
 
 def _key(kind: Any) -> Any:

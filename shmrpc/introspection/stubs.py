@@ -24,11 +24,13 @@ _SOURCES: Final[dict[str, str]] = {
     "Any": "typing",
     "AsyncGenerator": "collections.abc",
     "AsyncIterable": "collections.abc",
+    "Collection": "collections.abc",
     "EndpointGroup": "shmrpc.calling.groups",
     "Generator": "collections.abc",
     "Iterable": "collections.abc",
     "Literal": "typing",
     "Mapping": "collections.abc",
+    "MutableSequence": "collections.abc",
     "NotRequired": "typing",
     "ReadOnly": "typing_extensions",
     "Sequence": "collections.abc",
@@ -36,12 +38,14 @@ _SOURCES: Final[dict[str, str]] = {
     "TypedDict": "typing",
 }
 _LINE_LENGTH: Final = 120
-_MODULES: Final = ("datetime", "decimal", "msgspec", "uuid")
+#: mypy wants no types of those that have none; where there are some, it has nothing to ignore.
+_UNTYPED: Final = {"pyarrow": "  # type: ignore[import-untyped, unused-ignore]"}
 
 _HEADER: Final = """\
 # Clients of the service {service!r}, for type checkers. Written by `shmrpc stub {service}`: do not edit it.
 #
-# Values have the types in which they arrive without the server's classes: a dataclass is a dict, a set a list.
+# Values have the types in which they arrive without the server's classes: a dataclass is a dict, and in its fields
+# a set may be a list, and a UUID a str.
 # Save this as {module}.pyi where your checker looks for modules. There is no such module at run time, so:
 #
 #     from typing import TYPE_CHECKING, cast
@@ -96,17 +100,28 @@ def stub_text(description: Description) -> str:
     header = _HEADER.format(service=description.service, module=module, client=client, sync_client=sync_client)
     hidden = [*(f"{alias} = {name}" for name, alias in names.aliases.items()), "", "class _NoSuchEndpoint: ...", ""]
     body = [*definitions, *hidden, *clients]
-    return "\n".join([header, *_imports(set(re.findall(r"\w+", "\n".join(body)))), "", *body]) + "\n"
+    return (
+        "\n".join([header, *_imports(set(re.findall(r"\w+", "\n".join(body))), _modules(description)), "", *body])
+        + "\n"
+    )
 
 
-def _imports(used: set[str]) -> list[str]:
-    """The imports for these names."""
+def _modules(description: Description) -> set[str]:
+    """The modules that the texts of types name."""
+    endpoints = [text for each in description.endpoints for text in (each.gives, *(p.accepts for p in each.parameters))]
+    classes = [text for each in description.types for text in (each.gives, each.accepts) if text is not None]
+    fields = [text for each in description.types for field in each.fields for text in (field.gives, field.accepts)]
+    nodes = (node for text in {*endpoints, *classes, *fields} for node in ast.walk(ast.parse(text, mode="eval")))
+    return {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def _imports(used: set[str], modules: set[str]) -> list[str]:
+    """The imports for these names, and of these modules."""
     by_module: dict[str, list[str]] = {}
     for name in sorted(used & _SOURCES.keys()):
         by_module.setdefault(_SOURCES[name], []).append("Set as AbstractSet" if name == "AbstractSet" else name)
-    modules = sorted(["shmrpc", *(name for name in _MODULES if name in used)])
     return [
-        *(f"import {name}" for name in modules),
+        *(f"import {name}{_UNTYPED.get(name, '')}" for name in sorted({"shmrpc", *modules})),
         *(f"from {module} import {', '.join(names)}" for module, names in sorted(by_module.items())),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import types
@@ -10,6 +11,8 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_
 
 import msgspec
 from msgspec import inspect as mi
+
+from shmrpc.values import fields, registry
 
 ClassKind = Literal["dataclass", "struct", "typed dict", "named tuple", "enum"]
 
@@ -59,8 +62,44 @@ def is_array(info: Any) -> bool:
     return isinstance(info, mi.NamedTupleType) or (isinstance(info, mi.StructType) and info.array_like)
 
 
+def tag_of(info: Any) -> list[str]:
+    """The text of what tells a Struct from others in a union; nothing for a class that has no tag."""
+    tag = info.tag if isinstance(info, mi.StructType) else None
+    return [] if tag is None else [f"Literal[{tag!r}]"]
+
+
+def registered_name(info: Any) -> str | None:
+    """The name under which a class is registered; None if it is not."""
+    entry = registry.entry_of(get_origin(info.cls) or info.cls)
+    return None if entry is None else entry.name
+
+
+def is_registered(info: Any) -> bool:
+    """Whether a class is: then the fields of an instance travel by their names, whatever kind of class it is."""
+    return registered_name(info) is not None
+
+
+def arrives_untold(info: Any) -> bool:
+    """Whether a class is registered with functions of its own: then nobody else can read its instances."""
+    entry = registry.entry_of(get_origin(info.cls) or info.cls)
+    return entry is not None and entry.form == "custom"
+
+
+def depends_on_place(info: Any) -> bool:
+    """Whether the fields of a class are plain MessagePack where the class itself is, and only there."""
+    return isinstance(info, mi.TypedDictType | mi.NamedTupleType) and not is_registered(info)
+
+
+def is_plain(info: Any, field: mi.Field, *, within: bool) -> bool:
+    """Whether a field of a class travels as plain MessagePack. ``within``: whether the class itself does."""
+    if depends_on_place(info):
+        return within
+    cls = get_origin(info.cls) or info.cls
+    return not is_registered(info) and field.name not in fields.loose_names(cls, (field.name,))
+
+
 def class_kind(info: Any) -> ClassKind:
-    """What kind of class it is, if it is no enum."""
+    """What kind of class it is."""
     match info:
         case mi.StructType():
             return "struct"
@@ -68,6 +107,8 @@ def class_kind(info: Any) -> ClassKind:
             return "typed dict"
         case mi.NamedTupleType():
             return "named tuple"
+        case mi.EnumType():
+            return "enum"
         case _:
             return "dataclass"
 
@@ -76,16 +117,22 @@ def is_always_there(info: Any, field: mi.Field, declared: Any) -> bool:
     """Whether every value that arrives has this field."""
     if isinstance(info, mi.TypedDictType):
         return field.required
+    cls = get_origin(info.cls) or info.cls
     if isinstance(info, mi.StructType):
-        config = (get_origin(info.cls) or info.cls).__struct_config__
-        if config.omit_defaults and not field.required:
+        if cls.__struct_config__.omit_defaults and not field.required and not is_registered(info):
             return False
     elif isinstance(info, mi.DataclassType):
-        cls = get_origin(info.cls) or info.cls
         known = getattr(cls, "__dataclass_fields__", {}).get(field.name)
-        if known is not None and (not known.init or _stands_in_class(cls, field.name)):
+        if known is not None and not _is_set(cls, known, registered=is_registered(info)):
             return False
     return msgspec.UnsetType not in (declared, *get_args(declared))
+
+
+def _is_set(cls: Any, known: dataclasses.Field[Any], *, registered: bool) -> bool:
+    """Whether every object of a dataclass has a field, as it is looked for where it is sent."""
+    if registered:
+        return known.init or hasattr(cls, known.name)
+    return known.init and not _stands_in_class(cls, known.name)
 
 
 def _stands_in_class(cls: Any, name: str) -> bool:
@@ -114,6 +161,27 @@ def default_text(value: Any) -> str:
     except Exception as error:  # A default whose repr fails must not hide the rest.
         return f"<{type(value).__qualname__}, whose __repr__ raised {type(error).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def simple(info: Any) -> list[str]:
+    """The text of what travels as it is."""
+    match info:
+        case mi.NoneType():
+            return ["None"]
+        case mi.BoolType():
+            return ["bool"]
+        case mi.IntType():
+            return ["int"]
+        case mi.FloatType():
+            return ["float"]
+        case mi.StrType():
+            return ["str"]
+        case mi.LiteralType():
+            return [f"Literal[{', '.join(map(repr, info.values))}]"]
+        case mi.ExtType():
+            return ["msgspec.msgpack.Ext"]
+        case _:
+            return ["Any"]
 
 
 def declared_types(cls: Any) -> dict[str, Any]:

@@ -9,12 +9,15 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
+from shmrpc.introspection.notation import LIBRARIES, class_text, public_name
+from shmrpc.values import WRITABLE
+
 #: Modules whose names say nothing in front of a type.
 _SILENT: Final = {"builtins", "typing", "typing_extensions", "collections.abc", "types"}
 
 
 def type_name(kind: Any) -> str:
-    """A type's name: of a class of the user's without its module, of the standard library's with it."""
+    """A type's name: of a class of the user's without its module, of Python's library or a known one with it."""
     if kind is None or kind is type(None):
         return "None"
     if kind is ...:
@@ -23,6 +26,8 @@ def type_name(kind: Any) -> str:
     if origin is Annotated:
         limits = [repr(each).replace("msgspec.", "") for each in arguments[1:] if isinstance(each, msgspec.Meta)]
         name = type_name(arguments[0])
+        if WRITABLE in arguments[1:]:
+            name = f"Writable[{name}]"
         return f"Annotated[{', '.join([name, *limits])}]" if limits else name
     if origin in (Union, types.UnionType):
         return " | ".join(type_name(each) for each in arguments if each is not msgspec.UnsetType)
@@ -30,6 +35,8 @@ def type_name(kind: Any) -> str:
         return f"Literal[{', '.join(map(repr, arguments))}]"
     if origin in (typing.Required, typing.NotRequired):
         return type_name(arguments[0])
+    if origin is not None and getattr(origin, "__module__", "") == "numpy":
+        return class_text(kind)
     if origin is not None:
         return f"{_plain_name(origin)}[{', '.join(map(type_name, arguments)) or '()'}]"
     return _plain_name(kind)
@@ -42,4 +49,6 @@ def _plain_name(kind: Any) -> str:
     module = getattr(kind, "__module__", "builtins")
     if isinstance(kind, type) and module in sys.stdlib_module_names and module not in _SILENT:
         return f"{module}.{name}"
+    if module.partition(".")[0] in LIBRARIES:
+        return public_name(kind) or name
     return name.rpartition("<locals>.")[2]

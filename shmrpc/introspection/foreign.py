@@ -1,0 +1,80 @@
+"""The classes whose values travel and that msgspec does not know: Python's own, and those of NumPy and others."""
+
+from __future__ import annotations
+
+import array
+import datetime
+import decimal
+import enum
+import fractions
+import pathlib
+import sys
+import types
+import uuid
+import zoneinfo
+from typing import Any, Final, get_origin
+
+from shmrpc.introspection.notation import class_text, union
+from shmrpc.values import registry
+
+#: Instances of a class that is derived from one of these arrive as instances of this one: the first that fits.
+_BASES: Final = (
+    *(float, int, str, bytes, list, dict, bytearray, array.array, complex, set, frozenset, tuple, range, slice),
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+    *(decimal.Decimal, fractions.Fraction, uuid.UUID),
+    *(pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PurePath),
+)
+#: By module. What is derived from them arrives as they do, except a scalar, which is what it is.
+_LIBRARIES: Final = (
+    ("numpy", "ndarray"),
+    ("torch", "Tensor"),
+    ("pyarrow", "Buffer"),
+    ("pyarrow", "RecordBatch"),
+    ("pyarrow", "Table"),
+)
+_ZONES: Final = (datetime.tzinfo, datetime.timezone, zoneinfo.ZoneInfo)
+#: The types of an enum's values that a Literal can name.
+_LITERAL: Final = (int, str, bytes, bool, types.NoneType)
+
+
+def given(kind: Any) -> list[str]:
+    """What arrives for an instance of a class; Any for one that the receiver must have registered, too."""
+    cls = get_origin(kind) or kind
+    if not isinstance(cls, type) or registry.entry_of(cls) is not None:
+        return ["Any"]
+    arriving = _arriving(cls)
+    if arriving is not None:
+        return [class_text(kind if arriving is cls else arriving)]
+    return ["numpy.ndarray[Any, Any]"] if hasattr(cls, "__dlpack__") else ["Any"]
+
+
+def taken(kind: Any) -> list[str]:
+    """What may be sent for a class."""
+    cls = get_origin(kind) or kind
+    if not isinstance(cls, type) or registry.entry_of(cls) is not None:
+        return ["Any"]
+    if cls is complex:
+        return ["complex", "float"]
+    arriving = _arriving(cls)
+    if issubclass(cls, pathlib.PurePath):
+        same = arriving is cls or (arriving is pathlib.Path and isinstance(pathlib.Path(), cls))
+        return [class_text(arriving), "str"] if same else ["str"]
+    return [class_text(kind)] if arriving is cls else ["Any"]
+
+
+def values_of(cls: type[enum.Enum]) -> str:
+    """The values of an enum, as they arrive and may be sent."""
+    if issubclass(cls, enum.Flag) or not len(cls):
+        return "int"
+    values = [member.value for member in cls]
+    named = ", ".join(repr(value) for value in values if type(value) in _LITERAL)
+    others = [text for value in values if type(value) not in _LITERAL for text in given(type(value))]
+    return union([*([f"Literal[{named}]"] if named else []), *others])
+
+
+def _arriving(cls: type) -> type | None:
+    """The class of which an instance of this one arrives; None if there is none known."""
+    if cls in _ZONES or issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
+        return cls
+    libraries = [getattr(sys.modules.get(module), name, ()) for module, name in _LIBRARIES]
+    return next((base for base in (*libraries, *_BASES) if isinstance(base, type) and issubclass(cls, base)), None)

@@ -1,0 +1,92 @@
+"""Types in Python's own notation: what the texts of those that arrive and of those that may be sent are made of."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
+
+#: Libraries whose classes travel. Those of other libraries are named by no text: the reader need not have them.
+LIBRARIES: Final = ("numpy", "pyarrow", "torch")
+
+#: What a class without its parameters is written with.
+_PARAMETERS: Final[dict[str, str]] = {
+    "list": "Any",
+    "set": "Any",
+    "frozenset": "Any",
+    "dict": "Any, Any",
+    "tuple": "Any, ...",
+    "array.array": "Any",
+    "numpy.ndarray": "Any, Any",
+    "numpy.complexfloating": "Any, Any",
+    **dict.fromkeys(
+        [f"numpy.{name}" for name in ("number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating")],
+        "Any",
+    ),
+}
+
+
+def union(alternatives: Iterable[str]) -> str:
+    """One of these."""
+    unique = list(dict.fromkeys(alternatives))
+    return "Any" if "Any" in unique else " | ".join(unique)
+
+
+def tuple_of(items: Iterable[str]) -> str:
+    """A tuple with these items."""
+    return f"tuple[{', '.join(items) or '()'}]"
+
+
+def list_of(items: Iterable[str]) -> str:
+    """A list of these, which cannot be told apart."""
+    return f"list[{union(items) or 'Any'}]"
+
+
+def class_text(kind: Any) -> str:
+    """A class of Python's or of a known library's, with its parameters; Any if it is no such class."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return class_text(args[0])
+    if isinstance(kind, NewType):
+        return class_text(kind.__supertype__)
+    if kind is Any or kind is ...:
+        return "Any" if kind is Any else "..."
+    if kind is None or kind is types.NoneType:
+        return "None"
+    if origin in (Union, types.UnionType):
+        return union(map(class_text, args))
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, args))}]"
+    name = public_name(origin or kind)
+    if name is None:
+        return "Any"
+    if name == "numpy.ndarray" and len(args) == 2 and (scalar := _scalar_of_any_shape(*args)):
+        return f"numpy.typing.NDArray[{scalar}]"
+    parameters = ", ".join(map(class_text, args)) if origin else _PARAMETERS.get(name)
+    return name if parameters is None else f"{name}[{parameters or '()'}]"
+
+
+def public_name(cls: object) -> str | None:
+    """A class's name with that of the module to import; None if it is not Python's or a known library's."""
+    if not isinstance(cls, type):
+        return None
+    module, name = cls.__module__.partition(".")[0], cls.__name__
+    if module == "builtins":
+        return name
+    if module not in LIBRARIES and module not in sys.stdlib_module_names:
+        return None
+    # Where a library has a class for its users is seldom where the class stands.
+    if getattr(sys.modules.get(module), name, None) is cls:
+        return f"{module}.{name}"
+    return f"{cls.__module__}.{name}" if module not in LIBRARIES and cls.__qualname__ == name else None
+
+
+def _scalar_of_any_shape(shape: Any, dtype: Any) -> str | None:
+    """What it is an array of; None if the shape says something, or the dtype is no usual one."""
+    lengths = get_args(shape) if get_origin(shape) is tuple else (shape, ...)
+    if len(lengths) != 2 or lengths[1] is not ... or lengths[0] not in (Any, int):
+        return None
+    if public_name(get_origin(dtype) or dtype) == "numpy.dtype":
+        return class_text(get_args(dtype)[0]) if get_args(dtype) else "Any"
+    return "Any" if dtype is Any else None

@@ -1,0 +1,102 @@
+"""What a type consists of: what msgspec tells of it, and what msgspec leaves out.
+
+msgspec refuses a union of an array with something else, takes a Sequence for a list, and forgets what an array is an
+array of. Here a ``CustomType`` has the type as it is declared, ``NDArray[np.float32]`` and not ``ndarray``.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import types
+import typing
+from typing import Annotated, Any, Final, NewType, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import inspect as mi
+
+from shmrpc.introspection.type_facts import CLASSES, declared_types
+
+_UNIONS: Final = (Union, types.UnionType)
+_WRAPPERS: Final = (typing.Required, typing.NotRequired, typing.Final)
+_MAPS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_ARRAYS: Final[dict[Any, Any]] = {
+    list: mi.ListType,
+    set: mi.SetType,
+    frozenset: mi.FrozenSetType,
+    collections.abc.MutableSet: mi.SetType,
+}
+#: The names by which the texts of types have them.
+_ABSTRACT: Final[dict[Any, str]] = {
+    collections.abc.Collection: "Collection",
+    collections.abc.Sequence: "Sequence",
+    collections.abc.MutableSequence: "MutableSequence",
+    collections.abc.Set: "AbstractSet",
+}
+
+
+class AbstractType(mi.CollectionType, kw_only=True):
+    """A type that several classes fulfil: whichever it is that the server has, arrives."""
+
+    name: str
+
+
+def info_of(kind: Any) -> Any:
+    """What a type consists of; ``AnyType`` for what cannot be told."""
+    return _Reader().read(kind)
+
+
+class _Reader:
+    """Reads one type, and the classes within it."""
+
+    def __init__(self) -> None:
+        self._classes: dict[Any, Any] = {}
+
+    def read(self, kind: Any) -> Any:
+        origin, args = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return _in_zone(self.read(args[0]), args[1:])
+        if origin in _WRAPPERS:
+            return self.read(args[0])
+        if isinstance(kind, NewType):
+            return self.read(kind.__supertype__)
+        if origin in _UNIONS:
+            parts = [self.read(each) for each in args if each is not msgspec.UnsetType]
+            return parts[0] if len(parts) == 1 else mi.UnionType(tuple(parts))
+        if (origin or kind) in _ABSTRACT:
+            return AbstractType(self.read(args[0] if args else Any), name=_ABSTRACT[origin or kind])
+        if args and origin in _ARRAYS:
+            return _ARRAYS[origin](self.read(args[0]))
+        if args and origin in _MAPS:
+            return mi.DictType(*map(self.read, args))
+        if args and origin is tuple:
+            many = len(args) == 2 and args[1] is ...
+            return mi.VarTupleType(self.read(args[0])) if many else mi.TupleType(tuple(map(self.read, args)))
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            return mi.EnumType(kind)
+        return self._leaf(kind)
+
+    def _leaf(self, kind: Any) -> Any:
+        try:
+            if kind in self._classes:
+                return self._classes[kind]
+            info = mi.type_info(kind)
+        except Exception:  # It was valid once: by now a name in an annotation may stand for something else.
+            return mi.AnyType()
+        if isinstance(info, mi.CustomType):
+            return mi.CustomType(kind)
+        if isinstance(info, CLASSES) and not isinstance(info, mi.EnumType):
+            self._classes[kind] = info
+            declared = declared_types(info.cls)
+            info.fields = tuple(self._field(field, declared.get(field.name)) for field in info.fields)
+        return info
+
+    def _field(self, field: mi.Field, declared: Any) -> mi.Field:
+        if declared is None or isinstance(declared, TypeVar) or getattr(declared, "__parameters__", None):
+            return field  # What the parameter of a base class stands for only msgspec knows.
+        return msgspec.structs.replace(field, type=self.read(declared))
+
+
+def _in_zone(info: Any, metadata: tuple[Any, ...]) -> Any:
+    zones = [each.tz for each in metadata if isinstance(each, msgspec.Meta) and each.tz is not None]
+    return mi.DateTimeType(zones[-1]) if zones and isinstance(info, mi.DateTimeType) else info

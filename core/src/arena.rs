@@ -49,12 +49,24 @@ struct Block {
     leases: u64,
 }
 
+impl Block {
+    /// Its bytes if the peer alone has it.
+    fn away(&self) -> u64 {
+        if self.holds == 0 && self.leases > 0 {
+            self.len
+        } else {
+            0
+        }
+    }
+}
+
 /// The blocks and the free ranges of all extents of one side.
 #[derive(Debug)]
 pub struct Arena {
     limit: u64,
     size: u64,
     used: u64,
+    away: u64,
     extents: BTreeMap<u32, Room>,
     blocks: BTreeMap<Place, Block>,
     /// The length of each free range.
@@ -70,6 +82,7 @@ impl Arena {
             limit,
             size: 0,
             used: 0,
+            away: 0,
             extents: BTreeMap::new(),
             blocks: BTreeMap::new(),
             free: BTreeMap::new(),
@@ -90,6 +103,11 @@ impl Arena {
     /// Bytes of all live blocks, in whole granules.
     pub fn used(&self) -> u64 {
         self.used
+    }
+
+    /// Bytes in live blocks that the peer alone has.
+    pub fn away(&self) -> u64 {
+        self.away
     }
 
     /// A new block of at least `len` bytes, with one hold. `None` if no extent has room for it.
@@ -168,41 +186,51 @@ impl Arena {
 
     /// One hold of ours more on a live block.
     pub fn hold(&mut self, place: Place) {
-        let block = self.blocks.get_mut(&place);
-        debug_assert!(block.is_some(), "no live block at {place:?} to hold");
-        if let Some(block) = block {
+        let held = self.change(place, |block| {
             block.holds += 1;
-        }
+            true
+        });
+        debug_assert!(held, "no live block at {place:?} to hold");
     }
 
     /// One hold of ours less. The block is free when it has neither holds nor leases.
     pub fn drop_hold(&mut self, place: Place) {
-        let held = self.blocks.get_mut(&place).filter(|block| block.holds > 0);
-        debug_assert!(held.is_some(), "no hold on {place:?} to drop");
-        if let Some(block) = held {
-            block.holds -= 1;
-            self.free_if_unused(place);
-        }
+        let dropped = self.change(place, |block| {
+            let held = block.holds > 0;
+            block.holds -= u64::from(held);
+            held
+        });
+        debug_assert!(dropped, "no hold on {place:?} to drop");
     }
 
     /// The peer has one lease more of a live block.
     pub fn lend(&mut self, place: Place) {
-        let block = self.blocks.get_mut(&place);
-        debug_assert!(block.is_some(), "no live block at {place:?} to lend");
-        if let Some(block) = block {
+        let lent = self.change(place, |block| {
             block.leases += 1;
-        }
+            true
+        });
+        debug_assert!(lent, "no live block at {place:?} to lend");
     }
 
     /// The peer gives one lease back. False if it has none of this block: it lies.
     pub fn give_back(&mut self, place: Place) -> bool {
-        let lent = self.blocks.get_mut(&place).filter(|block| block.leases > 0);
-        let Some(block) = lent else {
+        self.change(place, |block| {
+            let lent = block.leases > 0;
+            block.leases -= u64::from(lent);
+            lent
+        })
+    }
+
+    /// Changes the counts of a block, which is freed if none is left. What `count` returns; false if there is none.
+    fn change(&mut self, place: Place, count: impl FnOnce(&mut Block) -> bool) -> bool {
+        let Some(block) = self.blocks.get_mut(&place) else {
             return false;
         };
-        block.leases -= 1;
+        let before = block.away();
+        let changed = count(block);
+        self.away = self.away - before + block.away();
         self.free_if_unused(place);
-        true
+        changed
     }
 
     /// Whether the peer has a lease of the block that begins here.
@@ -349,6 +377,7 @@ mod tests {
         assert_eq!(at_next, sizes, "free and live ranges fill each extent");
         assert_eq!(arena.size, sizes.values().sum::<u64>());
         assert_eq!(arena.used, arena.blocks.values().map(|b| b.len).sum());
+        assert_eq!(arena.away, arena.blocks.values().map(Block::away).sum());
         let lengths: BTreeSet<_> = arena.free.iter().map(|(&p, &len)| (len, p)).collect();
         assert_eq!(arena.by_len, lengths);
     }

@@ -13,7 +13,8 @@ use crate::spin::{Crowding, Spin};
 use crate::table::{self, Entry, Lies, PARCEL};
 use crate::wait;
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -142,7 +143,16 @@ pub struct Channel {
     theirs: Bells,
     sleep: Sleep,
     lending: Arc<Lending>,
+    is_client: bool,
+    /// How many leases had ended when a wait for one more was.
+    in_vain: AtomicU64,
 }
+
+/// Bytes that may be away before a client waits for some to come back.
+const AHEAD: u64 = 4 << 20;
+/// How long it waits for the next lease to end, and for all of them, in nanoseconds.
+const MOMENT: u64 = 300_000;
+const LONGEST: u64 = 2_000_000;
 
 /// A body from here on, in bytes, goes by reference: the ring is for what is small.
 pub const LARGE_BODY: usize = 128 << 10;
@@ -179,7 +189,7 @@ impl Channel {
     /// The side of `region` that writes in `direction`.
     ///
     /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload
-    /// accepted, in bytes.
+    /// accepted, in bytes; `news` the socket for news of extents; `max_memory` bytes of our own arena.
     #[allow(clippy::too_many_arguments)] // In one place.
     pub fn new(
         region: Arc<Region>,
@@ -189,33 +199,39 @@ impl Channel {
         sleep: Sleep,
         max_frame: usize,
         spin: u64,
-        lending: Arc<Lending>,
-    ) -> Self {
+        news: OwnedFd,
+        max_memory: u64,
+    ) -> Arc<Self> {
         let back = match direction {
             Direction::ClientToServer => Direction::ServerToClient,
             Direction::ServerToClient => Direction::ClientToServer,
         };
         let writer = FrameWriter::new(Producer::new(MappedRing::new(region.clone(), direction)));
         let reader = FrameReader::new(Consumer::new(MappedRing::new(region, back)), max_frame);
-        Channel {
-            writer: Mutex::new(writer),
-            receiver: Mutex::new(Receiver {
-                lending: lending.clone(),
-                reader,
-                spin: Spin::new(spin),
-                crowding: Crowding::default(),
-                since: clock::now(),
-                broken: None,
-            }),
-            stalled: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            fault: OnceLock::new(),
-            max_frame,
-            ours,
-            theirs,
-            sleep,
-            lending,
-        }
+        Arc::new_cyclic(|us| {
+            let lending = Lending::new(us.clone(), news, max_memory);
+            Channel {
+                writer: Mutex::new(writer),
+                receiver: Mutex::new(Receiver {
+                    lending: lending.clone(),
+                    reader,
+                    spin: Spin::new(spin),
+                    crowding: Crowding::default(),
+                    since: clock::now(),
+                    broken: None,
+                }),
+                stalled: AtomicBool::new(false),
+                closed: AtomicBool::new(false),
+                fault: OnceLock::new(),
+                max_frame,
+                ours,
+                theirs,
+                sleep,
+                lending,
+                is_client: direction == Direction::ClientToServer,
+                in_vain: AtomicU64::new(u64::MAX),
+            }
+        })
     }
 
     /// The memory that both sides lend each other.
@@ -229,10 +245,26 @@ impl Channel {
     }
 
     /// Tells the peer that a lease has ended. A peer that cannot be told any more does not care.
+    ///
+    /// One that sleeps is not woken for that: it looks before it takes more memory, and as often as
+    /// idle memory is given back.
     pub fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
-        let keep = || Box::new(payload.to_vec()) as Kept;
-        if let Ok(Sent::Kept) = self.send(RELEASE, 0, payload, keep) {
-            let _ = self.await_room();
+        // Relaxed: see `send`.
+        if self.closed.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut writer = lock(&self.writer);
+        match writer.send(RELEASE, 0, payload) {
+            Ok(true) => {}
+            Ok(false) => {
+                writer.keep(RELEASE, 0, Box::new(payload.to_vec()));
+                let _ = self.progress(&mut writer);
+                drop(writer);
+                let _ = self.await_room();
+            }
+            Err(violation) => {
+                let _ = self.fault.set(violation);
+            }
         }
     }
 
@@ -291,7 +323,7 @@ impl Channel {
         if body.len() > self.max_frame {
             return Err(self.oversize(body.len()));
         }
-        self.collect()?;
+        self.await_memory()?;
         let mut lent = Lent {
             lending: &self.lending,
             entries: Vec::with_capacity(1 + buffers.len()),
@@ -343,6 +375,44 @@ impl Channel {
         let sent = self.send(opcode | PARCEL, id, &payload, || Box::new(Shared(kept)))?;
         lent.entries.clear(); // They are the peer's now.
         Ok(sent)
+    }
+
+    /// Takes the ends of leases that have come. If much is away, a client waits a moment for some of it to come
+    /// back: who is far ahead of the peer gains nothing, and memory that has just been used is in the caches yet.
+    ///
+    /// A server does not: it has others to serve.
+    fn await_memory(&self) -> Result<(), Violation> {
+        self.collect()?;
+        if !self.is_client {
+            return Ok(());
+        }
+        let (away, mut returned) = self.lending.away();
+        // Relaxed, here and below: a hint.
+        if away < AHEAD || returned == self.in_vain.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let start = clock::now();
+        let mut end = start + MOMENT;
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                spin_loop();
+            }
+            self.collect()?;
+            let (away, now_returned) = self.lending.away();
+            if away < AHEAD {
+                return Ok(());
+            }
+            let now = clock::now();
+            if now_returned != returned {
+                returned = now_returned;
+                end = (now + MOMENT).min(start + LONGEST);
+            } else if now > end {
+                // Until the next one comes back the peer keeps what it got: no use in waiting again.
+                self.in_vain.store(returned, Ordering::Relaxed);
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Takes the ends of leases that have come and that nobody has looked at yet: there may be memory again.
@@ -631,7 +701,7 @@ mod tests {
             let (ours, theirs) = (bells(ours), bells(1 - ours));
             let sleep = Sleep::Thread;
             let socket = sockets[usize::from(server)].try_clone().unwrap();
-            Arc::new(Channel::new(
+            Channel::new(
                 region.unwrap(),
                 direction,
                 ours,
@@ -639,8 +709,9 @@ mod tests {
                 sleep,
                 1 << 20,
                 spin,
-                Lending::new(socket, 1 << 26),
-            ))
+                socket,
+                1 << 26,
+            )
         };
         (side(true), side(false))
     }

@@ -71,6 +71,8 @@ struct Own {
     extents: BTreeMap<u32, Arc<Extent>>,
     /// The number of the next extent. None is used twice.
     next: u32,
+    /// Leases that the peer has ended.
+    returned: u64,
 }
 
 struct Theirs {
@@ -85,6 +87,8 @@ struct Theirs {
 pub struct Lending {
     /// News of extents go through it, both ways.
     socket: OwnedFd,
+    /// Through which ends of leases are told.
+    channel: Weak<Channel>,
     own: Mutex<Own>,
     /// Whether we have extents, for who must not wait for the lock.
     has_extents: AtomicBool,
@@ -98,14 +102,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Lending {
-    /// `limit`: bytes of our own arena.
-    pub fn new(socket: OwnedFd, limit: u64) -> Arc<Self> {
+    /// What the sides of `channel` lend each other. `limit`: bytes of our own arena.
+    pub fn new(channel: Weak<Channel>, socket: OwnedFd, limit: u64) -> Arc<Self> {
         Arc::new(Lending {
             socket,
+            channel,
             own: Mutex::new(Own {
                 arena: Arena::new(limit),
                 extents: BTreeMap::new(),
                 next: 0,
+                returned: 0,
             }),
             has_extents: AtomicBool::new(false),
             is_unheard: AtomicBool::new(false),
@@ -121,6 +127,12 @@ impl Lending {
     pub fn usage(&self) -> (u64, u64) {
         let own = lock(&self.own);
         (own.arena.size(), own.arena.used())
+    }
+
+    /// Bytes of our blocks that the peer alone has, and how many leases it has ended.
+    pub fn away(&self) -> (u64, u64) {
+        let own = lock(&self.own);
+        (own.arena.away(), own.returned)
     }
 
     /// A block of ours, to be written.
@@ -174,7 +186,7 @@ impl Lending {
         own.extents.insert(number, Arc::new(extent));
         // Relaxed, here and below: a hint. It changes under the lock alone.
         if !self.has_extents.swap(true, Ordering::Relaxed) {
-            sweeper::watch(self);
+            sweeper::watch(self.channel.clone());
         }
         Ok(())
     }
@@ -268,32 +280,24 @@ impl Lending {
             extent: u32::from_ne_bytes(extent[..4].try_into().expect("four bytes")),
             offset: u64::from_ne_bytes(block.try_into().expect("eight bytes")),
         };
-        if lock(&self.own).arena.give_back(place) {
-            Ok(())
-        } else {
-            Err(no_block(place))
+        let mut own = lock(&self.own);
+        if !own.arena.give_back(place) {
+            return Err(no_block(place));
         }
+        own.returned += 1;
+        Ok(())
     }
 
     /// The memory that an entry of a frame names; None if its bytes lie in the frame.
-    pub fn open(
-        self: &Arc<Self>,
-        entry: &Entry,
-        channel: &Arc<Channel>,
-    ) -> Result<Option<Memory>, Violation> {
+    pub fn open(self: &Arc<Self>, entry: &Entry) -> Result<Option<Memory>, Violation> {
         match entry.lies {
             Lies::Here => Ok(None),
-            Lies::AtSender(place) => Ok(Some(Memory::Leased(self.lease(place, entry, channel)?))),
+            Lies::AtSender(place) => Ok(Some(Memory::Leased(self.lease(place, entry)?))),
             Lies::AtReceiver(place) => Ok(Some(Memory::Owned(self.regain(place, entry)?))),
         }
     }
 
-    fn lease(
-        self: &Arc<Self>,
-        place: Place,
-        entry: &Entry,
-        channel: &Arc<Channel>,
-    ) -> Result<Lease, Violation> {
+    fn lease(self: &Arc<Self>, place: Place, entry: &Entry) -> Result<Lease, Violation> {
         let mut theirs = lock(&self.theirs);
         if !theirs.extents.contains_key(&place.extent) {
             // Its owner told us before it named it.
@@ -314,7 +318,6 @@ impl Lending {
         Ok(Lease {
             extent,
             lending: self.clone(),
-            channel: Arc::downgrade(channel),
             place,
             start: entry.start,
             len: entry.len,
@@ -415,7 +418,6 @@ impl Drop for Owned {
 pub struct Lease {
     extent: Arc<Extent>,
     lending: Arc<Lending>,
-    channel: Weak<Channel>,
     place: Place,
     start: u64,
     len: u64,
@@ -424,7 +426,7 @@ pub struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.lending.end_lease(self.place);
-        if let Some(channel) = self.channel.upgrade() {
+        if let Some(channel) = self.lending.channel.upgrade() {
             let mut payload = [0; RELEASE_SIZE];
             payload[..4].copy_from_slice(&self.place.extent.to_ne_bytes());
             payload[8..].copy_from_slice(&self.place.offset.to_ne_bytes());

@@ -1,9 +1,9 @@
 //! Gives idle memory back: one thread for all arenas of the process, which lives while there are any extents.
 
+use crate::channel::Channel;
 use crate::clock;
-use crate::lending::Lending;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 struct Watched {
     /// The process that it belongs to: a forked child has no thread, and perhaps a lock held for ever.
     process: u32,
-    arenas: Mutex<Vec<Weak<Lending>>>,
+    channels: Mutex<Vec<Weak<Channel>>>,
 }
 
 static WATCHED: AtomicPtr<Watched> = AtomicPtr::new(std::ptr::null_mut());
@@ -33,7 +33,7 @@ fn watched() -> &'static Watched {
         }
         let fresh = Box::into_raw(Box::new(Watched {
             process,
-            arenas: Mutex::new(Vec::new()),
+            channels: Mutex::new(Vec::new()),
         }));
         // AcqRel: publishes what was made here, and sees what another thread has made.
         if WATCHED
@@ -46,43 +46,43 @@ fn watched() -> &'static Watched {
     }
 }
 
-/// From now on, until it has none, the idle extents of this arena are given back.
-pub fn watch(lending: &Arc<Lending>) {
-    let mut arenas = watched()
-        .arenas
+/// From now on, until it has none, the idle memory of this channel's own arena is given back.
+pub fn watch(channel: Weak<Channel>) {
+    let mut channels = watched()
+        .channels
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
-    arenas.push(Arc::downgrade(lending));
-    if arenas.len() == 1 {
+    channels.push(channel);
+    if channels.len() == 1 {
         let thread = thread::Builder::new().name("shmrpc-sweeper".to_owned());
         // Without a thread nothing is given back before the connection ends.
         if thread.spawn(sweep_all).is_err() {
-            arenas.clear();
+            channels.clear();
         }
     }
 }
 
 fn sweep_all() {
     let watched = watched();
+    let lock = || {
+        let channels = watched.channels.lock();
+        channels.unwrap_or_else(PoisonError::into_inner)
+    };
     loop {
         thread::sleep(PAUSE);
         let now = clock::now();
-        let all = watched
-            .arenas
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        for lending in &all {
-            if let Some(lending) = lending.upgrade() {
-                lending.sweep(now, PATIENCE);
-            }
+        let all = lock().clone();
+        for channel in all.iter().filter_map(Weak::upgrade) {
+            // A violation is remembered, for those who receive.
+            let _ = channel.collect();
+            channel.lending().sweep(now, PATIENCE);
         }
-        let mut arenas = watched
-            .arenas
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        arenas.retain(|each| each.upgrade().is_some_and(|lending| lending.has_extents()));
-        if arenas.is_empty() {
+        let mut channels = lock();
+        channels.retain(|each| {
+            each.upgrade()
+                .is_some_and(|channel| channel.lending().has_extents())
+        });
+        if channels.is_empty() {
             return;
         }
     }

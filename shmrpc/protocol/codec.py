@@ -112,9 +112,11 @@ class _Msgspec(_Values):
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self.decode
-        quick, loose, convert, lifting = self.quick(kind), self._decode, self.convert, self._lifting
+        quick, loose, convert, lifting = self.quick(kind), self._decode, self._kinds.converter(kind), self._lifting
 
-        def decode_whole(body: Any) -> Any:
+        def decode(body: Body) -> Any:
+            if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
+                return convert(lifting.within(body, loose))
             try:
                 return quick(body)
             except msgspec.ValidationError as error:
@@ -122,12 +124,7 @@ class _Msgspec(_Values):
                 value = loose(body)
                 if met == lifting.met():  # Without extensions there is nothing that can be read another way.
                     raise readable(error) from None
-            return convert(value, kind)
-
-        def decode(body: Body) -> Any:
-            if type(body) is _core.Parcel:
-                return lifting.within(body, decode_whole)
-            return decode_whole(body)
+            return convert(value)
 
         return decode
 
@@ -144,8 +141,10 @@ class _Msgpack(_Values):
             return self.decode
         self._kinds.for_decoding(kind)
 
+        convert = self._kinds.converter(kind)
+
         def decode(body: Body) -> Any:
-            return self.convert(self.decode(body), kind)
+            return convert(self.decode(body))
 
         return decode
 

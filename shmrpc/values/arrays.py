@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from shmrpc.values.lifting import Lifting
     from shmrpc.values.lowering import Packing
 
+#: Kinds of dtypes whose arrays have the buffer protocol.
+_EXPORTED: Final = frozenset("biufcSU")
 #: Of elements of no bytes there may be this many: nothing that has come bounds them.
 _MAX_EMPTY: Final = 65536
 #: What lies around a strided array of ours is lent with it, up to so many times its size.
@@ -25,6 +27,9 @@ def write_array(value: Any, packing: Packing) -> Ext:
     """The memory itself, by reference, if it lies in a row or is ours; else a copy without gaps."""
     np = sys.modules["numpy"]
     dtype = dtypes.describe(np, value.dtype)
+    if value.flags.c_contiguous and value.nbytes >= LARGE_ARRAY and type(dtype) is str and dtype[1] in _EXPORTED:
+        # The commonest, in short: the array gives its memory itself.
+        return Ext(extensions.NDARRAY, packing.pack((dtype, value.shape, packing.place(value, value))))
     array = np.asarray(value)
     if array.nbytes < LARGE_ARRAY:
         memory, strides, offset = _compact(np, array)

@@ -52,6 +52,8 @@ def _choice(name: str, take: Callable[[Any], Any]) -> _Choice:
 
 def dec_hook(kind: Any, value: Any) -> Any:
     """For msgspec: a value that is declared as a type which it does not know. msgspec checks the class after it."""
+    if type(value) is kind:
+        return value
     if isinstance(kind, _Choice):
         return kind.take(value)  # type: ignore[attr-defined]
     origin = get_origin(kind) or kind
@@ -113,20 +115,38 @@ class Kinds:
         self._pickled = pickled
         self._for_decoding: dict[Any, Any] = {}
         self._for_converting: dict[Any, Any] = {}
+        #: How often something was registered.
+        self._changes = 0
 
     def forget(self) -> None:
         """Something has been registered."""
         self._for_converting.clear()
+        self._changes += 1
 
     def for_decoding(self, kind: Any) -> Any:
         """What msgspec is to decode for: the type itself as a rule. TypeError if there is nothing for it."""
         return self._kept(self._for_decoding, kind, instances=False)
 
+    def converter(self, kind: Any) -> Callable[[Any], Any]:
+        """What does :meth:`convert` for one type, without looking for it each time."""
+        made, wanted = -1, kind
+
+        def convert(value: Any) -> Any:
+            nonlocal made, wanted
+            if made != self._changes:
+                made, wanted = self._changes, self._kept(self._for_converting, kind, instances=True)
+            return self._converted(value, wanted)
+
+        return convert
+
     def convert(self, value: Any, kind: Any) -> Any:
         """A value that has been decoded, as the declared type has it; msgspec.ValidationError if it does not fit."""
         if kind is Any:
             return value
-        wanted = self._kept(self._for_converting, kind, instances=True)
+        return self._converted(value, self._kept(self._for_converting, kind, instances=True))
+
+    @staticmethod
+    def _converted(value: Any, wanted: Any) -> Any:
         try:
             return _convert(value, wanted)
         except msgspec.ValidationError as error:

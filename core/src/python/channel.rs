@@ -5,7 +5,7 @@ use super::parcel::{Flat, Parcel};
 use crate::bell::{Bells, EventFd, Semaphore};
 use crate::channel::{self, Receiver, SendError, Sent, Sleep};
 use crate::frame::{Header, Kept};
-use crate::lending::{Lending, Memory};
+use crate::lending::Memory;
 use crate::poll::SLICE;
 use crate::region::{Direction, Region};
 use crate::ring::Violation;
@@ -111,7 +111,7 @@ fn open_parcel<'py>(
     let open_all = || {
         let opened = parsed.entries.iter();
         opened
-            .map(|entry| channel.lending().open(entry, channel))
+            .map(|entry| channel.lending().open(entry))
             .collect::<Result<Vec<_>, _>>()
     };
     // A large extent that is new takes a while to map.
@@ -362,10 +362,11 @@ impl Channel {
             sleep,
             max_frame,
             (spin * 1e3) as u64,
-            Lending::new(duplicate(lending)?, max_memory),
+            duplicate(lending)?,
+            max_memory,
         );
         Ok(Channel {
-            inner: Mutex::new(Some(Arc::new(inner))),
+            inner: Mutex::new(Some(inner)),
             sleep,
             slice: AtomicU64::new(0),
             leader: AtomicUsize::new(0),

@@ -24,8 +24,8 @@ LONG = os.environ.get("SHMRPC_LONG") == "1"
 
 #: Bytes of a stream, and of the memory that it goes through.
 AMOUNT, LIMIT = (10 << 30, 256 * MIB) if LONG else (1 << 30, 64 * MIB)
-#: Items of a list of dicts, of about 100 bytes each, and the largest body.
-DICTS, MAX_FRAME = (2_500_000, 512 * MIB) if LONG else (200_000, 128 * MIB)
+#: Items of a list of dicts, of about 70 bytes each, and the largest body.
+DICTS, MAX_FRAME = (3_000_000, 512 * MIB) if LONG else (300_000, 128 * MIB)
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
@@ -108,7 +108,7 @@ async def test_streams_built_in_place_both_ways_at_a_time() -> None:
                 return [sum_of(item) async for item in client.echo_each(items())]
 
             expected = [sum_of(numbered(seed, size)) for seed in range(number)]
-            assert await asyncio.gather(down(), back(), client.sums(items())) == [expected] * 3
+            assert list(await asyncio.gather(down(), back(), client.sums(items()))) == [expected] * 3
             gc.collect()
             assert await eventually_in_loop(lambda: memory_of(client)[1] == 0)
 
@@ -136,7 +136,9 @@ async def test_a_consumer_that_keeps_all_items_gets_what_finds_no_memory_as_copi
 
 
 def dicts(count: int) -> list[dict[str, Any]]:
-    return [{"id": n, "name": f"the name of number {n}", "tags": ["a", "bc", str(n)], "x": n * 1.5} for n in range(count)]
+    return [
+        {"id": n, "name": f"the name of number {n}", "tags": ["a", "bc", str(n)], "x": n * 1.5} for n in range(count)
+    ]
 
 
 @pytest.mark.parametrize("max_memory", [MIB, 1 << 30])
@@ -148,10 +150,12 @@ def test_bodies_far_larger_than_the_ring(max_memory: int) -> None:
         with shmrpc.sync.connect(server.name, max_memory=max_memory, max_frame=MAX_FRAME) as client:
             assert client.echo(value) == value
             assert all(size <= max_memory for size in (memory_of(client)[0], client.memory()[0]))
-            assert (memory_of(client)[0] > 10 * MIB) == (max_memory > MIB)
+            if not LONG:  # There it is idle for so long that it has been given back meanwhile.
+                assert (memory_of(client)[0] > 10 * MIB) == (max_memory > MIB)
             assert eventually(lambda: memory_of(client)[1] == 0)
 
 
+@one_loop
 @pytest.mark.parametrize("max_memory", [MIB, 1 << 30])
 async def test_bodies_over_the_limit_are_refused_and_the_connection_lives(max_memory: int) -> None:
     value, limit = dicts(10_000), 300_000

@@ -92,7 +92,9 @@ class _Values:
 
     def decode(self, body: Body) -> Any:
         if type(body) is _core.Parcel:
-            return self._lifting.within(body, self._decode)
+            value = self._lifting.within(body, self._decode)
+            body.drop_buffers()
+            return value
         return self._decode(body)
 
 
@@ -116,7 +118,9 @@ class _Msgspec(_Values):
 
         def decode(body: Body) -> Any:
             if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
-                return convert(lifting.within(body, loose))
+                value = convert(lifting.within(body, loose))
+                body.drop_buffers()
+                return value
             try:
                 return quick(body)
             except msgspec.ValidationError as error:
@@ -144,7 +148,11 @@ class _Msgpack(_Values):
         convert = self._kinds.converter(kind)
 
         def decode(body: Body) -> Any:
-            return convert(self.decode(body))
+            if type(body) is not _core.Parcel:
+                return convert(self._decode(body))
+            value = convert(self._lifting.within(body, self._decode))
+            body.drop_buffers()
+            return value
 
         return decode
 

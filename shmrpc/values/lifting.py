@@ -109,7 +109,10 @@ class Lifting:
 
     @staticmethod
     def within(parcel: _core.Parcel, read: Callable[[bytes], Any]) -> Any:
-        """``read`` of the parcel's body, while its buffers can be found."""
+        """``read`` of the parcel's body, while its buffers can be found.
+
+        The parcel keeps them: whoever needs it no more lets them go, or memory is lent for as long as a frame is.
+        """
         before = _reading.buffers, _reading.made
         _reading.buffers, _reading.made = parcel.buffers, {}
         try:

@@ -182,8 +182,9 @@ impl<'a> Outgoing<'a> {
         }
         let parcel = payload.cast::<Parcel>()?;
         let py = payload.py();
-        let buffers = parcel.get().buffers(py).iter();
+        let buffers = parcel.get().buffers(py);
         let buffers = buffers
+            .iter()
             .map(|buffer| Flat::new(&buffer))
             .collect::<PyResult<_>>()?;
         Ok(Outgoing::of(parcel.get().body(py), buffers))

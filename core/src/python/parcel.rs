@@ -5,6 +5,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::os::raw::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A byte of a buffer counts for a stream's credit as so many of a body: it takes no room in the ring.
 const BUFFER_BYTES_PER_BYTE: usize = 16;
@@ -15,8 +16,8 @@ const BUFFER_BYTES_PER_BYTE: usize = 16;
 pub struct Parcel {
     #[pyo3(get)]
     body: Py<PyBytes>,
-    #[pyo3(get)]
-    buffers: Py<PyTuple>,
+    /// None once they were dropped.
+    buffers: Mutex<Option<Py<PyTuple>>>,
     /// What it counts for.
     weight: usize,
 }
@@ -30,7 +31,7 @@ impl Parcel {
         let weight = body.as_bytes().len() + bytes / BUFFER_BYTES_PER_BYTE;
         Parcel {
             body: body.unbind(),
-            buffers: buffers.unbind(),
+            buffers: Mutex::new(Some(buffers.unbind())),
             weight,
         }
     }
@@ -39,8 +40,8 @@ impl Parcel {
         self.body.bind(py)
     }
 
-    pub(super) fn buffers<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyTuple> {
-        self.buffers.bind(py)
+    fn lock(&self) -> MutexGuard<'_, Option<Py<PyTuple>>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -57,12 +58,25 @@ impl Parcel {
         Ok(Parcel::make(body, buffers, bytes))
     }
 
+    /// The buffers; none once they were dropped.
+    #[getter]
+    pub(super) fn buffers<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
+        let buffers = self.lock().as_ref().map(|buffers| buffers.clone_ref(py));
+        buffers.map_or_else(|| PyTuple::empty(py), |buffers| buffers.into_bound(py))
+    }
+
+    /// Lets the buffers go: what has been made of them keeps those that it needs.
+    fn drop_buffers(&self) {
+        let buffers = self.lock().take();
+        drop(buffers); // Not under the lock: it may run code.
+    }
+
     /// Another body that refers to the same buffers.
     fn with_body(&self, py: Python<'_>, body: Bound<'_, PyBytes>) -> Self {
         let weight = self.weight - self.body(py).as_bytes().len() + body.as_bytes().len();
         Parcel {
             body: body.unbind(),
-            buffers: self.buffers.clone_ref(py),
+            buffers: Mutex::new(Some(self.buffers(py).unbind())),
             weight,
         }
     }

@@ -212,6 +212,7 @@ class Server:
                             kept[0] = None
                             frame = inbox.next()
                 except (Exception, asyncio.CancelledError) as error:
+                    kept[0] = None
                     fail(caller, call_id, error)
                     frame = inbox.next()
                 except BaseException as error:  # Ctrl-C, or the endpoint wants the server to exit.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -30,7 +31,7 @@ def empty_array(
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"dtype {kind} holds references to Python objects, which mean nothing to another process")
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    lengths = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape: expected lengths of 0 or more, got {shape}")
     memory = allocate(math.prod(lengths) * kind.itemsize)

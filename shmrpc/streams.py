@@ -79,6 +79,11 @@ class Incoming:
         if self._waiter is not None:
             self._wake()
 
+    def drop(self) -> None:
+        """Nobody takes what waits here."""
+        self._parts.clear()
+        self._held = 0
+
     def finish(self, error: BaseException | None = None) -> None:
         """Nothing more will come; ``error`` is raised after the last item."""
         if not self._ended:
@@ -128,9 +133,12 @@ class Incoming:
         if self._parts:
             return True
         error, self._end = self._end, None
-        if error is not None:
+        if error is None:
+            return False
+        try:
             raise error
-        return False
+        finally:
+            del error  # It has this frame in its traceback.
 
 
 class Sender(Protocol):
@@ -241,14 +249,12 @@ class Reader:
     """Turns what has come into items of a type."""
 
     def __init__(self, codec: Codec, kind: Any) -> None:
-        self._one = codec.decode if kind is Any else codec.decoder(kind)
+        #: The item in a body.
+        self.one = codec.decode if kind is Any else codec.decoder(kind)
         self._many = codec.decoder(list.__class_getitem__(kind))
 
-    def read(self, part: Part) -> Iterable[Any]:
-        """The items; one of UNREADABLE at the one that cannot be read, after those before it."""
-        count, data = part
-        if not count:
-            return (self._one(data),)
+    def many(self, data: Body) -> Iterable[Any]:
+        """The items in an array; one of UNREADABLE at the one that cannot be read, after those before it."""
         try:
             items = self._many(data)
         except UNREADABLE:
@@ -257,7 +263,7 @@ class Reader:
 
     def _one_by_one(self, data: Body) -> Iterator[Any]:
         for body in _split.decode(data):
-            yield self._one(bytes(body))
+            yield self.one(bytes(body))
 
 
 async def received(
@@ -269,8 +275,11 @@ async def received(
     """
     try:
         while await incoming.ready():
-            for part in incoming.take():
-                for item in reader.read(part):
+            for count, data in incoming.take():
+                if not count:
+                    yield reader.one(data)  # By no name, which would keep it until the next one comes.
+                    continue
+                for item in reader.many(data):
                     yield item
     except UNREADABLE as error:
         raise explain(error) from None

@@ -264,6 +264,11 @@ def invert_and_keep(image: shmrpc.Writable[np.ndarray[Any, Any]]) -> Any:
 
 
 @service.endpoint
+def unique(values: set[Any]) -> int:
+    return len(values)
+
+
+@service.endpoint
 def collect() -> None:
     """What is in a cycle goes now."""
     gc.collect()

@@ -76,10 +76,10 @@ async def test_parts_of_it_come_back_in_the_same_memory(client: shmrpc.Client) -
 
 
 @one_loop
-async def test_few_elements_with_wide_gaps_are_copied(client: shmrpc.Client) -> None:
+async def test_few_elements_with_wide_gaps_are_not_copied_either(client: shmrpc.Client) -> None:
     image = built_at(client).reshape(300, 1000)
     back = await client.echo(image[:, ::20])
-    assert address_of(back) != address_of(image[:, ::20])
+    assert address_of(back) == address_of(image[:, ::20])
     assert (back == image[:, ::20]).all()
 
 

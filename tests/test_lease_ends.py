@@ -275,3 +275,12 @@ def test_memory_is_free_once_the_other_side_is_gone(sync_client: shmrpc.sync.Cli
             dying.kill()
         assert eventually(lambda: sync_client.traces() == base)
     assert memory_of(sync_client) == (0, 0)
+
+
+def test_nothing_is_left_of_a_closed_client_without_a_loop(server: ServerProcess) -> None:
+    before = traces()
+    client = shmrpc.sync.connect(server.name)
+    with client:
+        assert sum_of(client.numbers(1, SIZE)) == SUM
+        assert sum_of(client.echo(numbered(1, SIZE))) == SUM
+    assert traces() == before, "though the client itself is still there"

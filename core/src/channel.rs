@@ -259,6 +259,7 @@ impl Channel {
             Ok(false) => {
                 writer.keep(RELEASE, 0, Box::new(payload.to_vec()));
                 let _ = self.progress(&mut writer);
+                self.wake_reader(&writer);
                 drop(writer);
                 let _ = self.await_room();
             }
@@ -296,6 +297,7 @@ impl Channel {
         if !sent {
             writer.keep(opcode, id, keep());
             self.progress(&mut writer)?;
+            self.wake_reader(&writer);
             return Ok(Sent::Kept);
         }
         match wait::claim(writer.memory().reader_waits()) {
@@ -305,6 +307,12 @@ impl Channel {
                 Ok(Sent::Rang)
             }
         }
+    }
+
+    /// The ring is full: of ends of leases, perhaps, for which nobody was woken.
+    fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
+        let how = wait::claim(writer.memory().reader_waits());
+        self.theirs.ring(how);
     }
 
     /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for

@@ -185,7 +185,13 @@ impl Extent {
         if found < size as u64 {
             return Err(ExtentError::Sparse { number, found });
         }
-        let span = Span::new(file.as_fd(), 0, size, libc::PROT_READ, POPULATED)?;
+        // Whoever takes a frame must not be held up for long by a new extent.
+        let populated = if size <= QUICKLY_MAPPED {
+            POPULATED
+        } else {
+            libc::MAP_SHARED
+        };
+        let span = Span::new(file.as_fd(), 0, size, libc::PROT_READ, populated)?;
         Ok(Extent {
             number,
             span,
@@ -350,6 +356,15 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         *mode = Mode::Private;
+        // A page that nobody has written still shows what its owner writes: all of them are written.
+        for offset in (0..self.len()).step_by(PAGE) {
+            // SAFETY: within the mapping, which is writable. The same byte is written again, so that
+            // only who writes it at this very moment can notice.
+            unsafe {
+                let byte = self.base().add(offset);
+                byte.write_volatile(byte.read_volatile());
+            }
+        }
         Ok(())
     }
 }
@@ -404,6 +419,12 @@ impl Drop for Span {
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
+
+/// An extent of the peer's is mapped page by page, as it is read, if it is larger than this, in bytes.
+const QUICKLY_MAPPED: usize = 4 << 20;
+
+/// The smallest page that there is, in bytes.
+const PAGE: usize = 4096;
 
 /// What one side tells the other of its extents.
 #[derive(Debug)]

@@ -89,7 +89,12 @@ pub struct Lending {
     socket: OwnedFd,
     /// Through which ends of leases are told.
     channel: Weak<Channel>,
+    /// Held while an extent is made.
+    growing: Mutex<()>,
+    /// Held for moments only.
     own: Mutex<Own>,
+    /// The process that uses it: a forked child has copies of what is lent, and no right to give it back.
+    process: u32,
     /// Whether we have extents, for who must not wait for the lock.
     has_extents: AtomicBool,
     /// Whether the peer does not hear of extents any more.
@@ -107,6 +112,8 @@ impl Lending {
         Arc::new(Lending {
             socket,
             channel,
+            growing: Mutex::new(()),
+            process: std::process::id(),
             own: Mutex::new(Own {
                 arena: Arena::new(limit),
                 extents: BTreeMap::new(),
@@ -135,24 +142,29 @@ impl Lending {
         (own.arena.away(), own.returned)
     }
 
-    /// A block of ours, to be written.
+    /// A block of ours, to be written. Not with the GIL: an extent takes a while to be made.
     pub fn allocate(self: &Arc<Self>, len: u64) -> Result<Owned, NoMemory> {
-        let mut own = lock(&self.own);
-        let place = match own.arena.allocate(len) {
-            Some(place) => place,
-            None => {
-                self.grow(&mut own, len)?;
-                let limit = own.arena.limit();
-                let used = own.arena.used();
-                let full = NoMemory::Limit {
-                    asked: len,
-                    used,
-                    limit,
-                };
-                own.arena.allocate(len).ok_or(full)?
+        if let Some(block) = self.allocate_here(len) {
+            return Ok(block);
+        }
+        // One at a time grows the arena; those who only use it meanwhile do not wait.
+        let _growing = lock(&self.growing);
+        if let Some(block) = self.allocate_here(len) {
+            return Ok(block);
+        }
+        loop {
+            self.grow(len)?;
+            if let Some(block) = self.allocate_here(len) {
+                return Ok(block);
             }
-        };
-        Ok(Owned {
+        }
+    }
+
+    /// A block in the extents that there are.
+    fn allocate_here(self: &Arc<Self>, len: u64) -> Option<Owned> {
+        let mut own = lock(&self.own);
+        let place = own.arena.allocate(len)?;
+        Some(Owned {
             extent: own.extents[&place.extent].clone(),
             lending: self.clone(),
             place,
@@ -161,16 +173,27 @@ impl Lending {
         })
     }
 
-    fn grow(self: &Arc<Self>, own: &mut Own, len: u64) -> Result<(), NoMemory> {
-        let full = own.extents.len() >= MAX_EXTENTS || self.is_unheard.load(Ordering::Relaxed);
-        let Some(size) = own.arena.growth(len).filter(|_| !full) else {
-            return Err(NoMemory::Limit {
-                asked: len,
-                used: own.arena.used(),
-                limit: own.arena.limit(),
-            });
+    fn full(&self, asked: u64) -> NoMemory {
+        let own = lock(&self.own);
+        NoMemory::Limit {
+            asked,
+            used: own.arena.used(),
+            limit: own.arena.limit(),
+        }
+    }
+
+    fn grow(self: &Arc<Self>, len: u64) -> Result<(), NoMemory> {
+        // Relaxed, here and below: hints.
+        let unheard = self.is_unheard.load(Ordering::Relaxed);
+        let (number, size) = {
+            let own = lock(&self.own);
+            let full = own.extents.len() >= MAX_EXTENTS || unheard;
+            let size = own.arena.growth(len).filter(|_| !full);
+            (own.next, size)
         };
-        let number = own.next;
+        let Some(size) = size else {
+            return Err(self.full(len));
+        };
         let extent = Extent::create(number, size as usize)
             .and_then(|extent| {
                 extent::send_extent(self.socket.as_fd(), &extent).inspect_err(|error| {
@@ -181,14 +204,20 @@ impl Lending {
                 Ok(extent)
             })
             .map_err(|error| NoMemory::System { asked: len, error })?;
+        let mut own = lock(&self.own);
         own.next += 1;
         own.arena.add(number, extent.size() as u64);
         own.extents.insert(number, Arc::new(extent));
-        // Relaxed, here and below: a hint. It changes under the lock alone.
+        drop(own);
         if !self.has_extents.swap(true, Ordering::Relaxed) {
             sweeper::watch(self.channel.clone());
         }
         Ok(())
+    }
+
+    /// Whether this is the process that uses it. In a forked child a lock may be held for ever.
+    fn is_ours(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// Whether the arena has any memory.
@@ -199,15 +228,19 @@ impl Lending {
     /// Gives back the extents that nobody has used for a while.
     pub fn sweep(&self, now: u64, patience: u64) {
         let mut own = lock(&self.own);
-        for number in own.arena.sweep(now, patience) {
-            if let Some(extent) = own.extents.remove(&number) {
-                extent.punch();
-                // A peer that is not told keeps an address range and no memory.
-                let _ = extent::send_gone(self.socket.as_fd(), number);
-            }
-        }
+        let numbers = own.arena.sweep(now, patience);
+        let gone = numbers
+            .iter()
+            .filter_map(|number| own.extents.remove(number));
+        let gone: Vec<_> = gone.collect();
         if own.extents.is_empty() {
             self.has_extents.store(false, Ordering::Relaxed);
+        }
+        drop(own);
+        for extent in gone {
+            extent.punch();
+            // A peer that is not told keeps an address range and no memory.
+            let _ = extent::send_gone(self.socket.as_fd(), extent.number());
         }
     }
 
@@ -410,7 +443,9 @@ pub struct Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        lock(&self.lending.own).arena.drop_hold(self.place);
+        if self.lending.is_ours() {
+            lock(&self.lending.own).arena.drop_hold(self.place);
+        }
     }
 }
 
@@ -425,6 +460,9 @@ pub struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if !self.lending.is_ours() {
+            return;
+        }
         self.lending.end_lease(self.place);
         if let Some(channel) = self.lending.channel.upgrade() {
             let mut payload = [0; RELEASE_SIZE];

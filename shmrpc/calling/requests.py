@@ -206,7 +206,10 @@ def swallowed(name: str) -> LocalProtocolError:
 def unsendable(name: str, error: Exception) -> Exception:
     """The error for arguments that cannot be sent."""
     if isinstance(error, _core.Oversize):
-        return FrameTooLarge(f"{name}(): the arguments are too large: {error}; set max_frame= on both sides")
+        return FrameTooLarge(
+            f"{name}(): the arguments are too large: {error}; set max_frame= on both sides, or for arrays and bytes "
+            "max_memory= on this one"
+        )
     if isinstance(error, frames.Rejected):
         return EncodeError(f"{name}(): {error}")
     if isinstance(error, ShmrpcError):

@@ -138,6 +138,8 @@ class Session:
         #: Streams to the server, by call id and number.
         self.outgoing: dict[tuple[int, int], tuple[Outgoing, Callable[[], object]]] = {}
         self.ended: ShmrpcError | None = None
+        #: When large one-way calls let the loop turn.
+        self.slice_end = 0.0
         #: There is another session for new calls.
         self.leaving = False
         self._on_end = on_end
@@ -201,6 +203,8 @@ class Session:
         receiving = self.pending.pop(call.id)
         if call.deadline is not None:
             self.unwatch(call)
+        if isinstance(receiving, Receiving):
+            receiving.incoming.drop()  # The connection knows it until another stream is read.
         if not receiving.done():
             self.cancel(call.id)
         if not self.pending:

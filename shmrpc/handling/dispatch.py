@@ -16,7 +16,7 @@ from shmrpc.handling import batches
 from shmrpc.handling.caller import Caller, Peer, RunRequest, Underway
 from shmrpc.handling.eager import Suspended
 from shmrpc.handling.engine import Encoded, Engine, expired, unencodable
-from shmrpc.handling.given import given_away
+from shmrpc.handling.given import Given
 from shmrpc.interceptors import enter_all
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.protocol import frames
@@ -277,8 +277,11 @@ class Dispatcher:
         """Runs a call where its endpoint wants it, with what it may write given to it for that time."""
         if not endpoint.signature.writable:
             return await self._run(under, endpoint, args, kwargs)
-        with given_away(endpoint.signature, args, kwargs) as arguments:
-            return await self._run(under, endpoint, *arguments)
+        given = Given(endpoint.signature)
+        try:
+            return await self._run(under, endpoint, *given.give(args, kwargs))
+        finally:
+            given.end()
 
     async def _run(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         function, executors = endpoint.function, self.engine.executors
@@ -316,10 +319,14 @@ class Dispatcher:
                 number, args, kwargs = call
                 if type(number) is not int or number < 0:  # Which would count from the end.
                     return self._no_endpoint()
-                return _prepared(self.endpoints[number], *validators[number](args, kwargs))
+                endpoint, validate = self.endpoints[number], validators[number]
+            except (TypeError, ValueError, IndexError):
+                return self._no_endpoint()
+            try:
+                return _prepared(endpoint, *validate(args, kwargs))
             except Rejected as error:
                 return error
-            except (TypeError, ValueError, IndexError):
+            except (TypeError, ValueError):  # They are no array and no map.
                 return self._no_endpoint()
 
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
@@ -355,7 +362,10 @@ class Dispatcher:
 
         async def one(prepared: _Prepared) -> Any:
             if isinstance(prepared, Rejected):
-                raise prepared
+                try:
+                    raise prepared
+                finally:
+                    del prepared  # It has this frame in its traceback.
             async with places:
                 return await run(prepared)
 

@@ -110,6 +110,9 @@ class Engine:
         finally:
             self._under_way.discard(under)
             self.load.ended(under)
+            # An exception of the task has this frame in its traceback.
+            under.task = None
+            del task
 
     def _answer(self, under: Underway, result: Any) -> Body | None:
         """The body of the plain answer; None if there is none, or it is sent already with its metadata."""
@@ -153,7 +156,11 @@ class Engine:
             logger.error("a call of service %s, made one way, failed", caller.service, exc_info=error)
             return
         if isinstance(error, _core.Oversize):
-            error = Rejected("size", f"the result is too large: {error}; set max_frame= on both sides")
+            error = Rejected(
+                "size",
+                f"the result is too large: {error}; set max_frame= on both sides, or for arrays and bytes max_memory= "
+                "at the server",
+            )
         if isinstance(error, asyncio.CancelledError):
             error = asyncio.CancelledError("the endpoint was cancelled at the server")
         caller.send(frames.FAILURE, call_id, frames.encode_failure(error, caller.max_frame, metadata))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shmrpc import _core
@@ -12,26 +12,32 @@ from shmrpc.values import writable
 from shmrpc.values.arrays import base_of
 
 
-@contextmanager
-def given_away(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Arguments]:
-    """The arguments with the caller's own memory in the places of the Writable ones.
+class Given:
+    """The caller's own memory in a handler's hands."""
 
-    At the end of the block it is the caller's again: whoever keeps such an array goes on with a copy.
-    """
-    names = signature.positional_names
-    given: list[Any] = []
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        #: They are not kept by us: at the end those are left that somebody else keeps.
+        self._views: list[weakref.ref[_core.View]] = []
 
-    def give(name: str, value: Any) -> Any:
-        if name not in signature.writable or value is None:
+    def give(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """The arguments, with memory that is written for the caller in the places of the Writable ones."""
+        names = self._signature.positional_names
+        positional = [self._give(name, value) for name, value in zip(names, args, strict=False)]
+        return [*positional, *args[len(names) :]], {name: self._give(name, value) for name, value in kwargs.items()}
+
+    def _give(self, name: str, value: Any) -> Any:
+        if name not in self._signature.writable or value is None:
             return value
-        given.append(writable(value))
-        return given[-1]
+        given = writable(value)
+        memory = base_of(given)
+        if isinstance(memory, _core.View):
+            self._views.append(weakref.ref(memory))
+        return given
 
-    positional = [give(name, value) for name, value in zip(names, args, strict=False)]
-    try:
-        yield [*positional, *args[len(names) :]], {name: give(name, value) for name, value in kwargs.items()}
-    finally:
-        for value in given:
-            memory = base_of(value)
-            if isinstance(memory, _core.View):
-                memory.detach()
+    def end(self) -> None:
+        """The memory is the caller's again: whoever has kept an array of it goes on with a copy."""
+        for view in self._views:
+            kept = view()
+            if kept is not None:
+                kept.detach()

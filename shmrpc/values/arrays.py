@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _EXPORTED: Final = frozenset("biufcSU")
 #: Of elements of no bytes there may be this many: nothing that has come bounds them.
 _MAX_EMPTY: Final = 65536
-#: What lies around a strided array of ours is lent with it, up to so many times its size.
-_MAX_WASTE: Final = 4
 
 
 def write_array(value: Any, packing: Packing) -> Ext:
@@ -31,7 +29,7 @@ def write_array(value: Any, packing: Packing) -> Ext:
         # The commonest, in short: the array gives its memory itself.
         return Ext(extensions.NDARRAY, packing.pack((dtype, value.shape, packing.place(value, value))))
     array = np.asarray(value)
-    if array.nbytes < LARGE_ARRAY:
+    if array.nbytes < LARGE_ARRAY and not (array.nbytes and _is_ours(array)):
         memory, strides, offset = _compact(np, array)
         data = memory.tobytes()
     else:
@@ -118,14 +116,17 @@ def base_of(value: Any) -> Any:
     return value
 
 
+def _is_ours(array: Any) -> bool:
+    """Whether it looks at shared memory, as of `empty()`: its receiver may be meant to write it."""
+    return type(base_of(array)).__module__ == "shmrpc._core"
+
+
 def _lent(np: Any, array: Any) -> tuple[Any, tuple[int, ...], int] | None:
     """The range of our own memory that an array with gaps looks at; None if a copy of the array is better."""
-    if _in_a_row(array) is not None or type(base_of(array)).__module__ != "shmrpc._core":
+    if _in_a_row(array) is not None or not _is_ours(array):
         return None
     memory, offset = covering(array)
-    if not array.nbytes <= memory.nbytes <= _MAX_WASTE * array.nbytes:
-        return None
-    return memory, array.strides, offset
+    return (memory, array.strides, offset) if memory.nbytes >= array.nbytes > 0 else None
 
 
 def _compact(np: Any, array: Any) -> tuple[Any, tuple[int, ...] | None, int]:

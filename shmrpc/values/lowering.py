@@ -132,6 +132,8 @@ class Lowering:
         self._pickled = pickled
         #: By type; for some the very first value had to be looked at.
         self.writers: dict[type, Writer] = dict(_EXACT)
+        #: How often they were forgotten.
+        self._changes = 0
 
     def lower(self, value: Any) -> bytes | _core.Parcel:
         """The body for a value."""
@@ -166,16 +168,18 @@ class Lowering:
 
     def forget(self) -> None:
         """Types are looked at anew: something has been registered."""
+        self._changes += 1
         self.writers.clear()
         self.writers.update(_EXACT)
 
     def classify(self, value: Any) -> Writer:
         """What writes values of this one's type."""
-        kind = type(value)
+        kind, changes = type(value), self._changes
         if len(self.writers) >= _MAX_TYPES:
             self.forget()
         writer = self._writer_for(value, kind)
-        self.writers[kind] = writer
+        if changes == self._changes:  # Else it may have been registered meanwhile.
+            self.writers[kind] = writer
         return writer
 
     def _writer_for(self, value: Any, kind: type) -> Writer:

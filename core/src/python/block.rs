@@ -10,7 +10,7 @@ use std::os::raw::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 /// What is done for so many bytes or more is done without the GIL.
-pub(super) const LONG: usize = 64 << 10;
+const LONG: usize = 64 << 10;
 
 /// A buffer in shared memory, by the buffer protocol. As long as it lives, and any view of it, the
 /// memory is not used for anything else.
@@ -209,7 +209,7 @@ unsafe fn fill(
 }
 
 /// A writable mapping of a block, by the buffer protocol.
-#[pyclass(frozen, module = "shmrpc._core")]
+#[pyclass(frozen, weakref, module = "shmrpc._core")]
 pub struct View {
     mapping: Mapping,
     /// Where the block begins in it, in bytes.

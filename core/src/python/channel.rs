@@ -1,6 +1,6 @@
 //! `Channel`: one side of a connection.
 
-use super::block::{Block, LONG, copy_out};
+use super::block::{Block, copy_out};
 use super::parcel::{Flat, Parcel};
 use crate::bell::{Bells, EventFd, Semaphore};
 use crate::channel::{self, Receiver, SendError, Sent, Sleep};
@@ -59,8 +59,8 @@ pub(super) fn broken(violation: Violation) -> PyErr {
 pub(super) enum Taken<'py> {
     /// Its payload is its body.
     Plain(Bound<'py, PyBytes>),
-    /// Its payload is a parcel's, still to be opened.
-    Parcel(Vec<u8>),
+    /// Its payload is a parcel's, with the memory that its buffers lie in; None for those in the payload.
+    Parcel(Vec<u8>, Result<Vec<Option<Memory>>, Violation>),
 }
 
 /// Takes the frame that was found.
@@ -74,8 +74,11 @@ pub(super) fn take<'py>(
     if header.opcode & PARCEL != 0 {
         let mut payload = vec![0; header.len];
         receiver.take(&mut payload);
+        // Before anybody takes the next frame: that may be the end of the lease by which a buffer
+        // of ours comes back.
+        let memories = open_all(channel, &payload);
         channel.release(receiver);
-        return Ok(Taken::Parcel(payload));
+        return Ok(Taken::Parcel(payload, memories));
     }
     let payload = PyBytes::new_with(py, header.len, |bytes| {
         receiver.take(bytes);
@@ -91,37 +94,35 @@ impl<'py> Taken<'py> {
     pub(super) fn open(
         self,
         py: Python<'py>,
-        channel: &Arc<channel::Channel>,
+        channel: &channel::Channel,
         opcode: u32,
     ) -> PyResult<(u32, Bound<'py, PyAny>)> {
         match self {
             Taken::Plain(payload) => Ok((opcode, payload.into_any())),
-            Taken::Parcel(payload) => Ok((opcode & !PARCEL, open_parcel(py, channel, &payload)?)),
+            Taken::Parcel(payload, memories) => {
+                let memories = memories.map_err(broken)?;
+                let parcel = parcel_of(py, channel, &payload, memories)?;
+                Ok((opcode & !PARCEL, parcel))
+            }
         }
     }
 }
 
-fn open_parcel<'py>(
+/// The memory of each buffer of a parcel.
+fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Vec<Option<Memory>>, Violation> {
+    let entries = table::parse(payload)?.entries;
+    // All of them: what was lent is given back, whatever happens next.
+    let opened = entries.iter().map(|entry| channel.lending().open(entry));
+    opened.collect()
+}
+
+fn parcel_of<'py>(
     py: Python<'py>,
-    channel: &Arc<channel::Channel>,
+    channel: &channel::Channel,
     payload: &[u8],
+    memories: Vec<Option<Memory>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let parsed = table::parse(payload).map_err(broken)?;
-    // All of them first: what was lent is given back, whatever happens next.
-    let open_all = || {
-        let opened = parsed.entries.iter();
-        opened
-            .map(|entry| channel.lending().open(entry))
-            .collect::<Result<Vec<_>, _>>()
-    };
-    // A large extent that is new takes a while to map.
-    let large = parsed.entries.iter().any(|entry| entry.len >= LONG as u64);
-    let memories = if large {
-        py.detach(open_all)
-    } else {
-        open_all()
-    };
-    let memories = memories.map_err(broken)?;
     let mut here = parsed.here;
     let mut bytes = 0;
     let mut body = parsed.body.map(|body| PyBytes::new(py, body));

@@ -5,13 +5,14 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// By the address of a type, which is kept alive: whether it is plain.
 type Types = HashMap<usize, (Py<PyType>, bool)>;
 
 /// Deeper than this nobody looks: the codec itself says what is too deep.
-const MAX_DEPTH: u32 = 200;
+const MAX_DEPTH: u32 = 1200;
 /// Types that are remembered: more than a program has, unless it makes them as it runs.
 const MAX_TYPES: usize = 4096;
 
@@ -39,6 +40,8 @@ pub struct Encoder {
     is_plain: Py<PyAny>,
     large: isize,
     types: Mutex<Types>,
+    /// How often they were forgotten.
+    changes: AtomicU64,
 }
 
 impl Encoder {
@@ -147,8 +150,13 @@ impl Encoder {
     fn classify(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) -> PyResult<()> {
         // SAFETY: the type of a living object lives; this takes a reference of its own.
         let kind = unsafe { Bound::from_borrowed_ptr(py, kind.cast()) }.cast_into::<PyType>()?;
+        // Relaxed, here and in `forget`: the lock orders them.
+        let before = self.changes.load(Ordering::Relaxed);
         let plain = self.is_plain.bind(py).call1((&kind,))?.is_truthy()?;
         let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.changes.load(Ordering::Relaxed) != before {
+            return Ok(()); // It may have been registered meanwhile: it is asked for again.
+        }
         let dropped = if types.len() >= MAX_TYPES {
             std::mem::take(&mut *types)
         } else {
@@ -179,6 +187,7 @@ impl Encoder {
             is_plain,
             large,
             types: Mutex::new(HashMap::new()),
+            changes: AtomicU64::new(0),
         }
     }
 
@@ -218,7 +227,10 @@ impl Encoder {
 
     /// Types are asked for anew: something has been registered.
     fn forget(&self) {
-        let types = std::mem::take(&mut *self.types.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        let forgotten = std::mem::take(&mut *types);
         drop(types);
+        drop(forgotten); // After the lock: it may run code.
     }
 }

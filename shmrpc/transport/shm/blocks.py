@@ -13,7 +13,7 @@ def allocate(channel: _core.Channel, size: int) -> _core.Block:
     """A block of at least so many bytes; SharedMemoryError if there is none."""
     try:
         return channel.allocate(max(size, 1))
-    except _core.NoMemory as error:
+    except (_core.NoMemory, OverflowError) as error:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         raise SharedMemoryError(
             errno.ENOMEM,

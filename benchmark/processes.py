@@ -98,6 +98,7 @@ async def _connected(kind: Kind, connections: int, spin: float) -> AsyncIterator
 
 def _answer(connection: Connection, result: loads.Result, before: float) -> None:
     result["cpu"] = time.process_time() - before
+    os.set_blocking(connection.fileno(), True)  # A loop that watched it has made it the other way.
     connection.send(result)
 
 

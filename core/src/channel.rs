@@ -257,9 +257,7 @@ impl Channel {
         match writer.send(RELEASE, 0, payload) {
             Ok(true) => {}
             Ok(false) => {
-                writer.keep(RELEASE, 0, Box::new(payload.to_vec()));
-                let _ = self.progress(&mut writer);
-                self.wake_reader(&writer);
+                let _ = self.set_aside(&mut writer, RELEASE, 0, Box::new(payload.to_vec()));
                 drop(writer);
                 let _ = self.await_room();
             }
@@ -295,9 +293,7 @@ impl Channel {
             let _ = self.fault.set(violation);
         })?;
         if !sent {
-            writer.keep(opcode, id, keep());
-            self.progress(&mut writer)?;
-            self.wake_reader(&writer);
+            self.set_aside(&mut writer, opcode, id, keep())?;
             return Ok(Sent::Kept);
         }
         match wait::claim(writer.memory().reader_waits()) {
@@ -309,7 +305,22 @@ impl Channel {
         }
     }
 
-    /// The ring is full: of ends of leases, perhaps, for which nobody was woken.
+    /// Keeps a frame for which there is no room. The ring may be full of ends of leases, for which nobody was
+    /// woken: so the peer is.
+    fn set_aside(
+        &self,
+        writer: &mut FrameWriter<MappedRing>,
+        opcode: u32,
+        id: u64,
+        payload: Kept,
+    ) -> Result<(), Violation> {
+        writer.keep(opcode, id, payload);
+        if !self.progress(writer)? {
+            self.wake_reader(writer);
+        }
+        Ok(())
+    }
+
     fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
         let how = wait::claim(writer.memory().reader_waits());
         self.theirs.ring(how);
@@ -414,7 +425,8 @@ impl Channel {
             if now_returned != returned {
                 returned = now_returned;
                 end = (now + MOMENT).min(start + LONGEST);
-            } else if now > end {
+            }
+            if now > end {
                 // Until the next one comes back the peer keeps what it got: no use in waiting again.
                 self.in_vain.store(returned, Ordering::Relaxed);
                 return Ok(());
@@ -478,8 +490,7 @@ impl Channel {
     fn progress(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
         let moved = writer.flush()?;
         if moved {
-            self.theirs
-                .ring(wait::claim(writer.memory().reader_waits()));
+            self.wake_reader(writer);
         }
         // Relaxed: see `flush`.
         self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);

@@ -13,6 +13,7 @@
 
 use crate::arena::Place;
 use crate::ring::Violation;
+use std::ops::Range;
 
 /// In an opcode: the payload is a parcel's.
 pub const PARCEL: u32 = 0x80;
@@ -71,13 +72,13 @@ pub fn begin(entries: &[Entry], body_is_a_buffer: bool, room: usize) -> Vec<u8> 
 
 /// What a payload holds.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Parsed<'a> {
+pub struct Parsed {
     /// The buffers, in order; the body among them if it is one.
     pub entries: Vec<Entry>,
-    /// None: the first buffer is it.
-    pub body: Option<&'a [u8]>,
-    /// The bytes of the buffers that lie here, one after the other.
-    pub here: &'a [u8],
+    /// Where in the payload the body is; None: the first buffer is it.
+    pub body: Option<Range<usize>>,
+    /// Where in it the buffers that lie here begin, one after the other to its end.
+    pub here: usize,
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -89,7 +90,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Reads a payload, which is private memory. What it says of blocks is still to be checked.
-pub fn parse(payload: &[u8]) -> Result<Parsed<'_>, Violation> {
+pub fn parse(payload: &[u8]) -> Result<Parsed, Violation> {
     if payload.len() < HEADER {
         return Err(Violation::Table);
     }
@@ -126,13 +127,14 @@ pub fn parse(payload: &[u8]) -> Result<Parsed<'_>, Violation> {
     let body_len = (rest.len() as u64)
         .checked_sub(here)
         .ok_or(Violation::Table)?;
-    let (body, here) = rest.split_at(body_len as usize);
-    if first_is_body && !body.is_empty() {
+    if first_is_body && body_len > 0 {
         return Err(Violation::Table);
     }
+    let begin = payload.len() - rest.len();
+    let here = begin + body_len as usize;
     Ok(Parsed {
         entries,
-        body: (!first_is_body).then_some(body),
+        body: (!first_is_body).then_some(begin..here),
         here,
     })
 }
@@ -161,8 +163,8 @@ mod tests {
         payload.extend_from_slice(b"bodyabcde");
         let parsed = parse(&payload).unwrap();
         assert_eq!(parsed.entries, entries);
-        assert_eq!(parsed.body, Some(&b"body"[..]));
-        assert_eq!(parsed.here, b"abcde");
+        assert_eq!(&payload[parsed.body.unwrap()], b"body");
+        assert_eq!(&payload[parsed.here..], b"abcde");
     }
 
     #[test]

@@ -55,12 +55,15 @@ pub(super) fn broken(violation: Violation) -> PyErr {
     ChannelError::new_err(violation.to_string())
 }
 
+/// What a parcel's payload says, and the memory that each buffer lies in; None for those in the payload.
+pub(super) type Opened = (table::Parsed, Vec<Option<Memory>>);
+
 /// A frame that was taken out of the ring.
 pub(super) enum Taken<'py> {
     /// Its payload is its body.
     Plain(Bound<'py, PyBytes>),
-    /// Its payload is a parcel's, with the memory that its buffers lie in; None for those in the payload.
-    Parcel(Vec<u8>, Result<Vec<Option<Memory>>, Violation>),
+    /// Its payload is a parcel's.
+    Parcel(Vec<u8>, Result<Opened, Violation>),
 }
 
 /// Takes the frame that was found.
@@ -76,9 +79,9 @@ pub(super) fn take<'py>(
         receiver.take(&mut payload);
         // Before anybody takes the next frame: that may be the end of the lease by which a buffer
         // of ours comes back.
-        let memories = open_all(channel, &payload);
+        let opened = open_all(channel, &payload);
         channel.release(receiver);
-        return Ok(Taken::Parcel(payload, memories));
+        return Ok(Taken::Parcel(payload, opened));
     }
     let payload = PyBytes::new_with(py, header.len, |bytes| {
         receiver.take(bytes);
@@ -99,33 +102,30 @@ impl<'py> Taken<'py> {
     ) -> PyResult<(u32, Bound<'py, PyAny>)> {
         match self {
             Taken::Plain(payload) => Ok((opcode, payload.into_any())),
-            Taken::Parcel(payload, memories) => {
-                let memories = memories.map_err(broken)?;
-                let parcel = parcel_of(py, channel, &payload, memories)?;
+            Taken::Parcel(payload, opened) => {
+                let parcel = parcel_of(py, channel, &payload, opened.map_err(broken)?)?;
                 Ok((opcode & !PARCEL, parcel))
             }
         }
     }
 }
 
-/// The memory of each buffer of a parcel.
-fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Vec<Option<Memory>>, Violation> {
-    let entries = table::parse(payload)?.entries;
-    // All of them: what was lent is given back, whatever happens next.
-    let opened = entries.iter().map(|entry| channel.lending().open(entry));
-    opened.collect()
+fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Opened, Violation> {
+    let parsed = table::parse(payload)?;
+    let open = |entry| channel.lending().open(entry);
+    let memories = parsed.entries.iter().map(open).collect::<Result<_, _>>()?;
+    Ok((parsed, memories))
 }
 
 fn parcel_of<'py>(
     py: Python<'py>,
     channel: &channel::Channel,
     payload: &[u8],
-    memories: Vec<Option<Memory>>,
+    (parsed, memories): Opened,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let parsed = table::parse(payload).map_err(broken)?;
-    let mut here = parsed.here;
+    let mut here = &payload[parsed.here..];
     let mut bytes = 0;
-    let mut body = parsed.body.map(|body| PyBytes::new(py, body));
+    let mut body = parsed.body.map(|body| PyBytes::new(py, &payload[body]));
     let mut buffers = Vec::with_capacity(memories.len());
     for (entry, memory) in parsed.entries.iter().zip(memories) {
         if body.is_none() {

@@ -103,21 +103,13 @@ class Signature:
 
         A rejection says which parameter, what was expected and what came.
         """
-        quick, complete = self._decoders_by_count(codec.quick), self._decoders_by_count(codec.decoder)
 
-        def decode(body: Body) -> Sequence[Any]:
-            try:
-                return quick[body[0] ^ _FIXARRAY](body)  # type: ignore[index, no-any-return]
-            except (*UNREADABLE, IndexError, TypeError):  # TypeError: it is a parcel.
-                pass
-            try:
-                return complete[_first(body) ^ _FIXARRAY](body)  # type: ignore[no-any-return]
-            except (*UNREADABLE, IndexError):  # The slow way finds the words for what is wrong.
-                positional, keywords = self._bind(codec, _array(self.name, codec, body), {})
-                assert not keywords
-                return positional
+        def explain(body: Body) -> Sequence[Any]:
+            positional, keywords = self._bind(codec, _array(self.name, codec, body), {})
+            assert not keywords
+            return positional
 
-        return decode
+        return self._array_decoder(codec, explain)
 
     def keyword_decoder(self, codec: Codec) -> Callable[[Body], Arguments]:
         """Decodes and validates an array of positional arguments and a map of keyword arguments."""
@@ -135,23 +127,46 @@ class Signature:
 
     def deadline_decoder(self, codec: Codec) -> Callable[[Body], Sequence[Any]]:
         """Decodes and validates an array of a deadline and positional arguments; the deadline stands first."""
-        quick, complete = self._decoders_by_count(codec.quick, int), self._decoders_by_count(codec.decoder, int)
+
+        def explain(body: Body) -> Sequence[Any]:
+            try:
+                deadline, *positional = codec.decode(body)
+                if type(deadline) is not int:
+                    raise TypeError
+            except (*UNREADABLE, TypeError, ValueError):
+                raise self.unreadable("expected an array that begins with a deadline") from None
+            return deadline, *self._bind(codec, positional, {})[0]
+
+        return self._array_decoder(codec, explain, int)
+
+    def _array_decoder(
+        self, codec: Codec, explain: Callable[[Body], Sequence[Any]], *before: Any
+    ) -> Callable[[Body], Sequence[Any]]:
+        """Decodes a short array of arguments by its length: quickly, or else completely.
+
+        ``explain`` is the slow way, which finds the words for what is wrong; ``before``: the types of what stands
+        before the arguments.
+        """
+        kinds = self._kinds_by_count(before)
+        quick = [_refuse if kind is None else codec.quick(kind) for kind in kinds]
+        #: Made when they are first needed.
+        complete: dict[int, Decode] = {}
 
         def decode(body: Body) -> Sequence[Any]:
             try:
                 return quick[body[0] ^ _FIXARRAY](body)  # type: ignore[index, no-any-return]
             except (*UNREADABLE, IndexError, TypeError):  # TypeError: it is a parcel.
                 pass
+            encoded = body if isinstance(body, bytes) else body.body
+            count = encoded[0] ^ _FIXARRAY if encoded else len(kinds)
+            if count >= len(kinds) or kinds[count] is None:
+                return explain(body)
+            if count not in complete:
+                complete[count] = codec.decoder(kinds[count])
             try:
-                return complete[_first(body) ^ _FIXARRAY](body)  # type: ignore[no-any-return]
-            except (*UNREADABLE, IndexError):  # The slow way finds the words for what is wrong.
-                try:
-                    deadline, *positional = codec.decode(body)
-                    if type(deadline) is not int:
-                        raise TypeError
-                except (*UNREADABLE, TypeError, ValueError):
-                    raise self.unreadable("expected an array that begins with a deadline") from None
-                return deadline, *self._bind(codec, positional, {})[0]
+                return complete[count](body)  # type: ignore[no-any-return]
+            except UNREADABLE:
+                return explain(body)
 
         return decode
 
@@ -193,28 +208,22 @@ class Signature:
             for count in range(positional + 1)
         ]
 
-    def _decoders_by_count(self, decoder: Callable[[Any], Decode], *before: Any) -> list[Decode]:
-        """A decoder for each length that a short array can have; those that do not fit refuse.
-
-        ``decoder`` makes one; ``before``: the types of what stands before the arguments.
-        """
+    def _kinds_by_count(self, before: tuple[Any, ...]) -> list[Any]:
+        """The type of the array for each length that a short one can have; None for those that do not fit."""
         parameters = list(self.signature.parameters.values())
-        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        positional = [p for p in parameters if p.kind in _BY_PLACE]
         required = sum(p.default is p.empty for p in positional)
         if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
             return []
         rest = next((self._types[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-        decoders: list[Decode] = []
-        decoders.extend(_refuse for _ in before)
+        by_count: list[Any] = [None for _ in before]
         for count in range(16 - len(before)):
             kinds = [self._types[p.name] for p in positional[:count]]
             if count > len(positional) and rest is not None:
                 kinds += [rest] * (count - len(positional))
-            if count < required or len(kinds) < count:
-                decoders.append(_refuse)
-            else:
-                decoders.append(decoder(tuple.__class_getitem__((*before, *kinds))))
-        return decoders
+            fits = required <= count == len(kinds)
+            by_count.append(tuple.__class_getitem__((*before, *kinds)) if fits else None)
+        return by_count
 
     def _bind(self, codec: Codec, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
         """Arguments to parameters as Python does it, each validated."""
@@ -259,10 +268,6 @@ def result_type(function: Callable[..., Any]) -> Any:
     """What a function declares as its result, or as the items that it streams; Any if it does not."""
     result = get_type_hints(function, include_extras=True).get("return", Any)
     return _item_type(result, _OUTPUTS) if _streams(function, result) else result
-
-
-def _first(body: Body) -> int:
-    return body[0] if isinstance(body, bytes) else body.body[0]
 
 
 def _refuse(body: Body) -> NoReturn:

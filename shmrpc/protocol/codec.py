@@ -91,11 +91,17 @@ class _Values:
             registry.on_change(forget)
 
     def decode(self, body: Body) -> Any:
-        if type(body) is _core.Parcel:
-            value = self._lifting.within(body, self._decode)
-            body.drop_buffers()
-            return value
-        return self._decode(body)
+        return self._whole(body, _same) if type(body) is _core.Parcel else self._decode(body)
+
+    def _whole(self, parcel: _core.Parcel, convert: Callable[[Any], Any]) -> Any:
+        """The converted value of a parcel, which is done with then: what it lent lasts as long as the value."""
+        value = convert(self._lifting.within(parcel, self._decode))
+        parcel.drop_buffers()
+        return value
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 class _Msgspec(_Values):
@@ -118,9 +124,7 @@ class _Msgspec(_Values):
 
         def decode(body: Body) -> Any:
             if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
-                value = convert(lifting.within(body, loose))
-                body.drop_buffers()
-                return value
+                return self._whole(body, convert)
             try:
                 return quick(body)
             except msgspec.ValidationError as error:
@@ -144,15 +148,10 @@ class _Msgpack(_Values):
         if kind is Any:
             return self.decode
         self._kinds.for_decoding(kind)
-
         convert = self._kinds.converter(kind)
 
         def decode(body: Body) -> Any:
-            if type(body) is not _core.Parcel:
-                return convert(self._decode(body))
-            value = convert(self._lifting.within(body, self._decode))
-            body.drop_buffers()
-            return value
+            return self._whole(body, convert) if type(body) is _core.Parcel else convert(self._decode(body))
 
         return decode
 

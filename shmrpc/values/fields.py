@@ -41,7 +41,7 @@ _CLOSED: Final = frozenset(
     }
 )
 #: What is closed if its arguments are.
-_CONTAINERS: Final = frozenset(
+CONTAINERS: Final = frozenset(
     {
         list,
         dict,
@@ -57,7 +57,7 @@ _CONTAINERS: Final = frozenset(
         collections.abc.MutableMapping,
     }
 )
-_UNIONS: Final = (typing.Union, types.UnionType)
+UNIONS: Final = (typing.Union, types.UnionType)
 _ABSENT: Final = object()
 
 
@@ -97,7 +97,7 @@ def _is_closed(kind: Any, seen: set[Any]) -> bool:
         return _is_closed(args[0], seen)
     if origin is typing.Literal:
         return True
-    if origin in _UNIONS or (origin in _CONTAINERS and args):
+    if origin in UNIONS or (origin in CONTAINERS and args):
         return all(each is Ellipsis or _is_closed(each, seen) for each in args)
     if origin in (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar):
         return all(_is_closed(each, seen) for each in args)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections.abc
 import enum
 import functools
 import operator
@@ -16,22 +15,8 @@ from typing import Any, Final, get_args, get_origin
 import msgspec
 
 from shmrpc.values import arrays, fields, registry
+from shmrpc.values.fields import CONTAINERS, UNIONS
 
-_UNIONS: Final = (typing.Union, types.UnionType)
-_CONTAINERS: Final = (
-    list,
-    dict,
-    set,
-    frozenset,
-    tuple,
-    collections.abc.Collection,
-    collections.abc.Sequence,
-    collections.abc.MutableSequence,
-    collections.abc.Set,
-    collections.abc.MutableSet,
-    collections.abc.Mapping,
-    collections.abc.MutableMapping,
-)
 #: These are what they are: anything else is made into bytes by msgspec from text in base64.
 _BUILTIN: Final = (bytes, bytearray, memoryview)
 #: In an error's text: here goes the rest of the path, which only the outer conversion knows the beginning of.
@@ -97,7 +82,7 @@ def _declared_array(kind: Any) -> tuple[list[tuple[Any, ...]] | None, tuple[type
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in _UNIONS else (kind,)
+    return get_args(kind) if get_origin(kind) in UNIONS else (kind,)
 
 
 def _is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
@@ -175,9 +160,9 @@ class Kinds:
         if origin is typing.Annotated:
             inner = self._translate(args[0], instances)
             return kind if inner is args[0] else typing.Annotated[inner, *args[1:]]
-        if origin in _UNIONS:
+        if origin in UNIONS:
             return self._translate_union(kind, args, instances)
-        if origin in _CONTAINERS and args:
+        if origin in CONTAINERS and args:
             inside = tuple(each if each is Ellipsis else self._translate(each, instances) for each in args)
             same = all(a is b for a, b in zip(inside, args, strict=True))
             return kind if same else types.GenericAlias(origin, inside)

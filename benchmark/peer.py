@@ -10,7 +10,6 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import msgpack
@@ -52,7 +51,9 @@ class _Frames(asyncio.Protocol):
         self.transport.write(_LENGTH.pack(len(frame)) + frame)
 
 
-class _Server(_Frames):
+class Server(_Frames):
+    """One connection of the server's."""
+
     def __init__(self) -> None:
         super().__init__()
         self._writable = asyncio.Event()
@@ -60,6 +61,7 @@ class _Server(_Frames):
         self._streams: set[asyncio.Task[None]] = set()
 
     def frame_received(self, frame: bytes) -> None:
+        """A request."""
         number, name, arguments = msgpack.unpackb(frame)
         if name == "count":
             task = asyncio.ensure_future(self._stream(number, *arguments))
@@ -157,23 +159,3 @@ class _Items:
             self._transport.resume_reading()
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
-
-
-@asynccontextmanager
-async def serve(path: str) -> AsyncIterator[None]:
-    """Serves on the socket at ``path``."""
-    server = await asyncio.get_running_loop().create_unix_server(_Server, path)
-    try:
-        yield
-    finally:
-        server.close()
-
-
-@asynccontextmanager
-async def connect(path: str) -> AsyncIterator[Client]:
-    """A client of the socket at ``path``."""
-    transport, client = await asyncio.get_running_loop().create_unix_connection(Client, path)
-    try:
-        yield client
-    finally:
-        transport.close()

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import uvloop
 
 import shmrpc
-from benchmark import large_loads, loads, peer
+from benchmark import large_loads, loads, peer, unix_socket
 from benchmark.rivals import large_socket
 from benchmark.work import service
 from shmrpc.options import DEFAULT_SPIN
@@ -57,10 +57,10 @@ def socket_path() -> str:
 @contextlib.asynccontextmanager
 async def _serving(kind: Kind) -> AsyncIterator[None]:
     if kind == "socket":
-        async with peer.serve(socket_path()):
+        async with unix_socket.serve(peer.Server, socket_path()):
             yield
     elif kind == "large socket":
-        async with large_socket.serve(socket_path()):
+        async with unix_socket.serve(large_socket.Server, socket_path()):
             yield
     else:
         async with shmrpc.serve(_service(kind)):
@@ -89,9 +89,9 @@ async def _connected(kind: Kind, connections: int, spin: float) -> AsyncIterator
         if kind == "direct":
             yield loads.Direct()
         elif kind == "socket":
-            yield await stack.enter_async_context(peer.connect(socket_path()))
+            yield await stack.enter_async_context(unix_socket.connect(peer.Client, socket_path()))
         elif kind == "large socket":
-            yield await stack.enter_async_context(large_socket.connect(socket_path()))
+            yield await stack.enter_async_context(unix_socket.connect(large_socket.Client, socket_path()))
         else:
             yield await stack.enter_async_context(shmrpc.connect(_service(kind).name, spin=spin))
 

@@ -12,6 +12,7 @@ import uvloop
 import shmrpc
 from tests.services import service
 from tests.support import ServerProcess, eventually, ours_in_shm
+from tests.wire_client import WireClient
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -40,6 +41,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
 async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
     """A client of the server in another process."""
     async with shmrpc.connect(server.name) as client:
+        yield client
+
+
+@pytest.fixture
+def wire(server: ServerProcess) -> Iterator[WireClient]:
+    """A client of it that is made of docs/wire.md alone."""
+    with WireClient(server.name) as client:
         yield client
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import pytest
 
-from benchmark import large, one_way, plot, sweep
+from benchmark import large, one_way, plot, sweep, unix_socket
 from benchmark.rivals import inter_process_py_objects, large_socket
 from benchmark.rows import Row, row
 from benchmark.targets import verdicts
@@ -213,7 +213,7 @@ def test_the_plot_is_a_picture(tmp_path: Path) -> None:
 
 async def test_the_peer_for_large_frames_cuts_them_where_they_end(tmp_path: Path) -> None:
     path = str(tmp_path / "peer.sock")
-    async with large_socket.serve(path), large_socket.connect(path) as client:
+    async with unix_socket.serve(large_socket.Server, path), unix_socket.connect(large_socket.Client, path) as client:
         for size in (0, 1, 262_100, 262_133, 262_144, 1_000_000, 3_000_000):
             assert await client.echo(b"x" * size) == b"x" * size
         # Many at once: frames that begin in one read and end in another.

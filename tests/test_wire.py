@@ -9,7 +9,7 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ pytestmark = pytest.mark.usefixtures("server")
 
 #: docs/wire.md gives it in this form.
 SIGNATURE = 0x2BB83FA6E15CF50F
-
-
-@pytest.fixture
-def wire(server: ServerProcess) -> Iterator[WireClient]:
-    with WireClient("tested") as client:
-        yield client
 
 
 def linked(welcome: dict[str, Any]) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +37,7 @@ from tests.wire_client import (
 SECOND = 1_000_000_000
 
 
-@pytest.fixture
-def flows() -> Iterator[ServerProcess]:
-    with ServerProcess("tests.flows:service") as process:
-        yield process
-
-
-@pytest.fixture
-def wire(flows: ServerProcess) -> Iterator[WireClient]:
-    with WireClient("tested.flows") as client:
-        yield client
+TARGET = "tests.flows:service"
 
 
 def failure(wire: WireClient, call_id: int) -> dict[str, Any]:
@@ -111,10 +101,10 @@ def test_a_deadline_that_is_no_integer_is_an_argument_that_does_not_fit(wire: Wi
     assert wire.call("add", 1, 2) == 3
 
 
-def test_metadata_goes_there_and_comes_back(wire: WireClient, flows: ServerProcess) -> None:
+def test_metadata_goes_there_and_comes_back(wire: WireClient, server: ServerProcess) -> None:
     call_id = wire.request_with({"metadata": {"text": "t", "raw": b"\1"}, "new in 2030": 1}, "metadata")
     metadata, result = wire.expect(RESULT_WITH, call_id)
-    assert metadata == {"pid": str(flows.pid), "raw": b"\x00\xff"}
+    assert metadata == {"pid": str(server.pid), "raw": b"\x00\xff"}
     assert result == {"text": "'t'", "raw": "b'\\x01'"}
     assert wire.expect(RESULT_WITH, wire.request_with({}, "metadata"))[1] == {}
     assert wire.call("metadata") == {}, "without a header there is no metadata in the answer"
@@ -246,7 +236,7 @@ def test_one_way_calls_are_not_answered_whatever_becomes_of_them(wire: WireClien
     assert seen(wire, "count:began") == seen(wire, "total:began") == 0, "who streams needs the other side"
 
 
-def test_one_way_calls_outlive_their_client(flows: ServerProcess, wire: WireClient) -> None:
+def test_one_way_calls_outlive_their_client(server: ServerProcess, wire: WireClient) -> None:
     with WireClient("tested.flows") as other:
         other.request_with({"one_way": True}, "sleep", 0.01, "told")
         other.request("sleep", 60, "asked")
@@ -269,12 +259,12 @@ def test_part_of_a_stream_to_nowhere_ends_the_connection(wire: WireClient, kind:
 
 
 def test_a_server_that_drains_answers_what_is_under_way_and_says_how_far_it_came(
-    flows: ServerProcess, wire: WireClient
+    server: ServerProcess, wire: WireClient
 ) -> None:
     under_way = wire.request("first", 1, None)
     credit = wire.expect(CREDIT, under_way, stream=1)
     assert credit == WINDOW
-    flows.process.terminate()
+    server.process.terminate()
     goaway, _ = wire.control.receive()
     assert goaway == {"type": "goaway"}
     for refused in (wire.request("add", 1, 2), wire.send(DESCRIBE, b"\xc0"), wire.ask(BATCH, "add", [{}, [[1, 2]]])):

@@ -59,12 +59,6 @@ NIL = msgpack.packb(None)
 
 
 @pytest.fixture
-def wire(server: ServerProcess) -> Iterator[WireClient]:
-    with WireClient("tested") as client:
-        yield client
-
-
-@pytest.fixture
 def poor() -> Iterator[WireClient]:
     """A client of a server that has hardly any memory to lend."""
     with ServerProcess("tests.services:service", "--max-memory", str(MIB)), WireClient("tested") as client:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,17 +25,7 @@ from tests.wire_client import (
     unpacked,
 )
 
-
-@pytest.fixture
-def flows() -> Iterator[ServerProcess]:
-    with ServerProcess("tests.flows:service") as process:
-        yield process
-
-
-@pytest.fixture
-def wire(flows: ServerProcess) -> Iterator[WireClient]:
-    with WireClient("tested.flows") as client:
-        yield client
+TARGET = "tests.flows:service"
 
 
 def items_until_answer(wire: WireClient, call_id: int) -> tuple[list[bytes], int, Any]:

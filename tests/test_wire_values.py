@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +60,6 @@ EXTENSIONS: list[tuple[int, Any]] = [
     (31, ["path", b"/\xff"]),
     (100, ["of somebody else's"]),
 ]
-
-
-@pytest.fixture
-def wire(server: ServerProcess) -> Iterator[WireClient]:
-    with WireClient("tested") as client:
-        yield client
 
 
 def echoed(wire: WireClient, value: Any) -> Any:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
 import msgspec
@@ -66,10 +64,11 @@ class _Frames(asyncio.BufferedProtocol):
         self.transport.writelines((_LENGTH.pack(len(body)), body))
 
 
-class _Server(_Frames):
+class Server(_Frames):
     """What comes in goes out."""
 
     def message_received(self, message: list[Any]) -> None:
+        """A request, which is answered at once."""
         number, _name, (value,) = message
         self.send((number, value))
 
@@ -94,23 +93,3 @@ class Client(_Frames):
         future = self._waiting[number] = self._loop.create_future()
         self.send((number, "echo", (value,)))
         return await future
-
-
-@asynccontextmanager
-async def serve(path: str) -> AsyncIterator[None]:
-    """Serves on the socket at ``path``."""
-    server = await asyncio.get_running_loop().create_unix_server(_Server, path)
-    try:
-        yield
-    finally:
-        server.close()
-
-
-@asynccontextmanager
-async def connect(path: str) -> AsyncIterator[Client]:
-    """A client of the socket at ``path``."""
-    transport, client = await asyncio.get_running_loop().create_unix_connection(Client, path)
-    try:
-        yield client
-    finally:
-        transport.close()

@@ -2,7 +2,8 @@
 //! through memory that both have mapped, and how either side waits for them.
 //!
 //! It knows nothing of RPC. A *frame* is an opcode, an id and a payload, and
-//! all three are opaque here.
+//! all three are opaque here, but for two opcodes of its own: the bit that says
+//! that a payload is a parcel's, and the end of a lease.
 //!
 //! # The contract
 //!
@@ -15,6 +16,9 @@
 //!   an announcement. What the *peer* announces is a claim: it is checked, and
 //!   a false one is a [`Violation`], after which the ring must not be used.
 //! * A [`frame`] larger than the ring flows through it in pieces. Order is kept.
+//! * An [`arena`] says which parts of a side's [`extent`]s are free, to their owner alone;
+//!   [`lending`] gives the peer leases of them, by the [`table`] of a frame. What the peer
+//!   says of a block is a claim like an index.
 //! * [`wait`] tells when a sleeper must be woken. A wake-up is a hint: whoever
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
 //! * [`spin`] tells when it pays to look again instead of sleeping.

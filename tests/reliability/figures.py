@@ -10,7 +10,7 @@ _figures: Final[dict[str, dict[str, str]]] = {}
 
 
 def note(what: str, **figures: object) -> None:
-    """Figures of one row of docs/reliability.md: ``note("kill loop", kills=1000)``. A later one of the same name holds."""
+    """Figures of one row of docs/reliability.md: ``note("kill loop", kills=1000)``. The last of a name holds."""
     _figures.setdefault(what, {}).update({name: str(figure) for name, figure in figures.items()})
 
 

@@ -9,6 +9,9 @@ class ChannelError(Exception):
 class Oversize(Exception):
     """The payload is over the channel's limit. Nothing was sent."""
 
+class Backlog(Exception):
+    """Too much waits already for the peer to read. Nothing was sent."""
+
 class NoMemory(Exception):
     """There is no shared memory for this: what was asked for, and what there is."""
 

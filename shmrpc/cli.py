@@ -13,7 +13,8 @@ import msgspec
 
 import shmrpc
 from shmrpc.introspection.stubs import stub_text
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_MAX_MEMORY, DEFAULT_SPIN
+from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN
+from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
 from shmrpc.protocol.frames import DEFAULT_MAX_FRAME
 from shmrpc.server import DEFAULT_GRACE, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
 from shmrpc.serving.config import Config, ServeError

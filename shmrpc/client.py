@@ -46,7 +46,6 @@ from shmrpc.interceptors import Interceptor, enter_all
 from shmrpc.introspection.describe import Description
 from shmrpc.options import (
     DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_MAX_MEMORY,
     DEFAULT_SPIN,
     Options,
     check_options,
@@ -54,6 +53,7 @@ from shmrpc.options import (
 )
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec, CodecName, get_codec
+from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
 from shmrpc.protocol.frames import opcode
 from shmrpc.service import Service
 from shmrpc.streams import SLICE, Reader

@@ -18,7 +18,7 @@
         ├── DecodeError            the result cannot be read, or is not of the declared type   also ValueError
         ├── FrameTooLarge          a value is over ``max_frame``         also ValueError
         ├── DeadlineExceeded       the call's time is over               also TimeoutError
-        ├── Overloaded             too many calls wait at the server
+        ├── Overloaded             too many calls wait, at the server or for it
         └── CallStopped            ``client.stop()`` ended the wait
 """
 
@@ -136,7 +136,11 @@ class DeadlineExceeded(CallError, TimeoutError):
 
 
 class Overloaded(CallError):
-    """The server has as many calls under way, and as many that wait, as it allows. This one was not begun."""
+    """Too many calls wait. This one was not begun.
+
+    The server has as many under way, and as many that wait, as it allows. Or it does not read, and as many bytes
+    wait on this side as ``max_memory`` allows.
+    """
 
 
 class CallStopped(CallError):

@@ -20,10 +20,10 @@ from shmrpc.handling.eager import HOLD
 from shmrpc.handling.engine import Engine
 from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
-from shmrpc.options import DEFAULT_MAX_MEMORY, DEFAULT_SPIN, check_options
+from shmrpc.options import DEFAULT_SPIN, check_options
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec
-from shmrpc.protocol.control import Health
+from shmrpc.protocol.control import DEFAULT_MAX_MEMORY, Health
 from shmrpc.service import Service
 from shmrpc.transport.serving import Listener, PeerConnection, Transport
 from shmrpc.transport.shm.handshake import Settings
@@ -303,6 +303,6 @@ def serve(
     Raises ValueError for an option out of range. What entering it raises: :meth:`Server.__aenter__`.
     """
     check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
-    load = Load(max_in_flight, max_per_connection, max_waiting)
+    load = Load(max_in_flight, max_per_connection, max_waiting, max_memory)
     settings = Settings(max_frame, spin, max_memory, codec == "pickle")
     return Server(services, SharedMemory(settings), codec, interceptors, load, adopting=adopting)

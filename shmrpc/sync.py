@@ -43,7 +43,6 @@ from shmrpc.interceptors import SyncInterceptor, enter_all_plain
 from shmrpc.introspection.describe import Description
 from shmrpc.options import (
     DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_MAX_MEMORY,
     DEFAULT_SPIN,
     Options,
     check_options,
@@ -51,6 +50,7 @@ from shmrpc.options import (
 )
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, CodecName, get_codec
+from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
 from shmrpc.protocol.frames import opcode
 from shmrpc.service import Service
 from shmrpc.transport.shm.handshake import Settings

@@ -106,16 +106,16 @@ def test_limits_that_cannot_be(wrong: int) -> None:
         shmrpc.connect("tested.large", max_memory="1G")  # type: ignore[arg-type]
 
 
-def test_each_connection_has_a_limit_of_its_own() -> None:
+def test_each_connection_has_the_smaller_limit_of_its_sides() -> None:
     with ServerProcess("tests.large:service", *OPTIONS):
         with (
-            shmrpc.sync.connect("tested.large", max_memory=LIMIT) as one,
+            shmrpc.sync.connect("tested.large", max_memory=LIMIT // 2) as one,
             shmrpc.sync.connect("tested.large", max_memory=2 * LIMIT) as other,
         ):
             full = fill_up(one), fill_up(other)
-            assert (memory_of(one), memory_of(other)) == ((LIMIT, LIMIT), (2 * LIMIT, 2 * LIMIT))
+            assert (memory_of(one), memory_of(other)) == ((LIMIT // 2, LIMIT // 2), (LIMIT, LIMIT))
             held = [client.built(seed, MIB) for client in (one, other) for seed in range(4)]
-            assert one.memory() == other.memory() == (LIMIT, LIMIT)
+            assert (one.memory(), other.memory()) == ((LIMIT // 2, LIMIT // 2), (LIMIT, LIMIT))
             assert [sum_of(array) for array in held] == [sum_of(numbered(seed, MIB)) for seed in range(4)] * 2
             del full
 

@@ -51,6 +51,15 @@ pub enum SendError {
         /// The limit, in bytes.
         max: usize,
     },
+    /// There is no room for it now, and too much waits for room already. It was not sent; the channel goes on.
+    Backlog {
+        /// Bytes of payload that wait.
+        kept: usize,
+        /// Bytes of this one.
+        len: usize,
+        /// The limit, in bytes.
+        max: u64,
+    },
     /// The peer broke the rules.
     Violation(Violation),
 }
@@ -139,6 +148,8 @@ pub struct Channel {
     /// What the peer did wrong as we sent; whoever receives is told.
     fault: OnceLock<Violation>,
     max_frame: usize,
+    /// Bytes of payload that may wait for room.
+    max_kept: u64,
     ours: Bells,
     theirs: Bells,
     sleep: Sleep,
@@ -147,6 +158,9 @@ pub struct Channel {
     /// How many leases had ended when a wait for one more was.
     in_vain: AtomicU64,
 }
+
+/// A payload of so many bytes is kept whatever waits before it: it belongs to a call that is under way.
+const TINY: usize = 64;
 
 /// Bytes that may be away before a client waits for some to come back.
 const AHEAD: u64 = 4 << 20;
@@ -189,7 +203,8 @@ impl Channel {
     /// The side of `region` that writes in `direction`.
     ///
     /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload
-    /// accepted, in bytes; `news` the socket for news of extents; `max_memory` bytes of our own arena.
+    /// accepted, in bytes; `news` the socket for news of extents; `max_memory` bytes of either side's arena, and
+    /// of payloads of ours that wait for room.
     #[allow(clippy::too_many_arguments)] // In one place.
     pub fn new(
         region: Arc<Region>,
@@ -224,6 +239,7 @@ impl Channel {
                 closed: AtomicBool::new(false),
                 fault: OnceLock::new(),
                 max_frame,
+                max_kept: max_memory,
                 ours,
                 theirs,
                 sleep,
@@ -293,6 +309,11 @@ impl Channel {
             let _ = self.fault.set(violation);
         })?;
         if !sent {
+            let (kept, len, max) = (writer.kept(), payload.len(), self.max_kept);
+            // One alone may be as large as a frame can be, and nobody has enough of the tiny ones.
+            if kept > 0 && len > TINY && (kept + len) as u64 > max {
+                return Err(SendError::Backlog { kept, len, max });
+            }
             self.set_aside(&mut writer, opcode, id, keep())?;
             return Ok(Sent::Kept);
         }

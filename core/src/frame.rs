@@ -49,6 +49,8 @@ struct Pending {
 pub struct FrameWriter<M> {
     ring: Producer<M>,
     pending: VecDeque<Pending>,
+    /// Bytes of their payloads.
+    kept: usize,
 }
 
 impl<M: RingMemory> FrameWriter<M> {
@@ -57,6 +59,7 @@ impl<M: RingMemory> FrameWriter<M> {
         FrameWriter {
             ring,
             pending: VecDeque::new(),
+            kept: 0,
         }
     }
 
@@ -69,6 +72,11 @@ impl<M: RingMemory> FrameWriter<M> {
     #[inline]
     pub fn backlog(&self) -> usize {
         self.pending.len()
+    }
+
+    /// Bytes of payload of the frames that wait for room, the whole of the one in pieces included.
+    pub fn kept(&self) -> usize {
+        self.kept
     }
 
     /// Publishes a frame if there is room for all of it and nothing waits before it.
@@ -89,6 +97,7 @@ impl<M: RingMemory> FrameWriter<M> {
 
     /// Keeps a frame that [`FrameWriter::send`] had no room for; [`FrameWriter::flush`] sends it.
     pub fn keep(&mut self, opcode: u32, id: u64, payload: Kept) {
+        self.kept += (*payload).as_ref().len();
         self.pending.push_back(Pending {
             opcode,
             id,
@@ -125,6 +134,8 @@ impl<M: RingMemory> FrameWriter<M> {
             frame.done += piece;
             if frame.done < need {
                 self.pending.push_front(frame);
+            } else {
+                self.kept -= (*frame.payload).as_ref().len();
             }
         }
         Ok(published)

@@ -79,6 +79,8 @@ struct Theirs {
     extents: BTreeMap<u32, Arc<Extent>>,
     /// The least that the number of a new one may be: they rise. None after the last.
     next: Option<u32>,
+    /// Bytes that they may take together.
+    limit: u64,
     /// By extent and block: our leases, and how far into the extent they reach.
     leases: BTreeMap<Place, (u32, u64)>,
 }
@@ -89,8 +91,8 @@ pub struct Lending {
     socket: OwnedFd,
     /// Through which ends of leases are told.
     channel: Weak<Channel>,
-    /// Held while an extent is made.
-    growing: Mutex<()>,
+    /// Held while an extent is made or given back. Those that the peer is still to be told are gone.
+    growing: Mutex<Vec<u32>>,
     /// Held for moments only.
     own: Mutex<Own>,
     /// The process that uses it: a forked child has copies of what is lent, and no right to give it back.
@@ -107,12 +109,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Lending {
-    /// What the sides of `channel` lend each other. `limit`: bytes of our own arena.
+    /// What the sides of `channel` lend each other. `limit`: bytes of either's arena.
     pub fn new(channel: Weak<Channel>, socket: OwnedFd, limit: u64) -> Arc<Self> {
         Arc::new(Lending {
             socket,
             channel,
-            growing: Mutex::new(()),
+            growing: Mutex::new(Vec::new()),
             process: std::process::id(),
             own: Mutex::new(Own {
                 arena: Arena::new(limit),
@@ -125,6 +127,7 @@ impl Lending {
             theirs: Mutex::new(Theirs {
                 extents: BTreeMap::new(),
                 next: Some(0),
+                limit,
                 leases: BTreeMap::new(),
             }),
         })
@@ -148,12 +151,12 @@ impl Lending {
             return Ok(block);
         }
         // One at a time grows the arena; those who only use it meanwhile do not wait.
-        let _growing = lock(&self.growing);
+        let mut untold = lock(&self.growing);
         if let Some(block) = self.allocate_here(len) {
             return Ok(block);
         }
         loop {
-            self.grow(len)?;
+            self.grow(len, &mut untold)?;
             if let Some(block) = self.allocate_here(len) {
                 return Ok(block);
             }
@@ -182,7 +185,7 @@ impl Lending {
         }
     }
 
-    fn grow(self: &Arc<Self>, len: u64) -> Result<(), NoMemory> {
+    fn grow(self: &Arc<Self>, len: u64, untold: &mut Vec<u32>) -> Result<(), NoMemory> {
         // Relaxed, here and below: hints.
         let unheard = self.is_unheard.load(Ordering::Relaxed);
         let (number, size) = {
@@ -194,7 +197,10 @@ impl Lending {
         let Some(size) = size else {
             return Err(self.full(len));
         };
-        let extent = Extent::create(number, size as usize)
+        // First what is gone: the peer counts what we have.
+        let extent = self
+            .tell_gone(untold)
+            .and_then(|()| Extent::create(number, size as usize))
             .and_then(|extent| {
                 extent::send_extent(self.socket.as_fd(), &extent).inspect_err(|error| {
                     // A peer that is slow to listen may hear of the next one; one that has closed its end never.
@@ -227,6 +233,7 @@ impl Lending {
 
     /// Gives back the extents that nobody has used for a while.
     pub fn sweep(&self, now: u64, patience: u64) {
+        let mut untold = lock(&self.growing);
         let mut own = lock(&self.own);
         let numbers = own.arena.sweep(now, patience);
         let gone = numbers
@@ -239,9 +246,19 @@ impl Lending {
         drop(own);
         for extent in gone {
             extent.punch();
-            // A peer that is not told keeps an address range and no memory.
-            let _ = extent::send_gone(self.socket.as_fd(), extent.number());
+            untold.push(extent.number());
         }
+        // A peer that is not told keeps an address range and no memory.
+        let _ = self.tell_gone(&mut untold);
+    }
+
+    /// Tells the peer of extents that are gone, as far as it listens.
+    fn tell_gone(&self, untold: &mut Vec<u32>) -> io::Result<()> {
+        while let Some(&number) = untold.last() {
+            extent::send_gone(self.socket.as_fd(), number)?;
+            untold.pop();
+        }
+        Ok(())
     }
 
     /// Makes these bytes travel: lends the block that they lie in, or copies them into one. None if
@@ -382,6 +399,13 @@ impl Lending {
             match extent::receive(self.socket.as_fd()) {
                 Ok(None) => return Ok(()),
                 Ok(Some(News::Gone { number })) => {
+                    let block = |offset| Place {
+                        extent: number,
+                        offset,
+                    };
+                    if (theirs.leases.range(block(0)..=block(u64::MAX)).next()).is_some() {
+                        return Err(Violation::News);
+                    }
                     theirs.extents.remove(&number);
                 }
                 Ok(Some(News::Extent { number, size, file })) => {
@@ -389,6 +413,13 @@ impl Lending {
                     if theirs.extents.len() >= MAX_EXTENTS || theirs.next.is_none_or(|n| number < n)
                     {
                         return Err(refused);
+                    }
+                    let held = theirs.extents.values().map(|e| e.size() as u64);
+                    let together = held.sum::<u64>().saturating_add(size);
+                    if together > theirs.limit {
+                        let limit = theirs.limit;
+                        let size = together;
+                        return Err(Violation::Memory { size, limit });
                     }
                     theirs.next = number.checked_add(1);
                     // One that cannot be used is unknown to whoever names it. It may be that nobody

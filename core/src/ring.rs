@@ -68,7 +68,14 @@ pub enum Violation {
         /// Where the block begins in it.
         offset: u64,
     },
-    /// What the peer told of its extents cannot be read.
+    /// The peer's extents together are over the limit.
+    Memory {
+        /// Bytes that they would take.
+        size: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// What the peer told of its extents cannot be read, or is not true.
     News,
 }
 
@@ -88,13 +95,19 @@ impl fmt::Display for Violation {
             Violation::Extent { number } => {
                 write!(out, "extent {number} is unknown, or cannot be mapped")
             }
+            Violation::Memory { size, limit } => {
+                write!(
+                    out,
+                    "extents of {size} bytes together are over the limit of {limit} bytes"
+                )
+            }
             Violation::Block { extent, offset } => {
                 write!(
                     out,
                     "there is no lease of block {offset} of extent {extent}"
                 )
             }
-            Violation::News => write!(out, "a message about extents is malformed"),
+            Violation::News => write!(out, "a message about extents is malformed, or not true"),
         }
     }
 }

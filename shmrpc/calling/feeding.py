@@ -67,6 +67,6 @@ class Feeding:
             pass  # The call itself says why.
         except Exception as error:
             self.error = unsendable(self._call.endpoint, error)
-            with contextlib.suppress(_core.ChannelError):
+            with contextlib.suppress(_core.ChannelError, _core.Backlog):
                 body = frames.encode_failure(error, session.connection.max_frame)
                 session.send(opcode(frames.ABORT, number), call_id, body)

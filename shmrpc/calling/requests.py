@@ -19,6 +19,7 @@ from shmrpc.errors import (
     FrameTooLarge,
     InvalidArguments,
     LocalProtocolError,
+    Overloaded,
     ServiceUnavailable,
     ShmrpcError,
 )
@@ -210,6 +211,8 @@ def unsendable(name: str, error: Exception) -> Exception:
             f"{name}(): the arguments are too large: {error}; set max_frame= on both sides, or for arrays and bytes "
             "max_memory= on this one"
         )
+    if isinstance(error, _core.Backlog):
+        return Overloaded(f"{name}(): the server is far behind, and the call was not sent: {error} (max_memory=)")
     if isinstance(error, frames.Rejected):
         return EncodeError(f"{name}(): {error}")
     if isinstance(error, ShmrpcError):

@@ -60,7 +60,7 @@ class Feed:
         self.credit -= len(body) + OVERHEAD
         try:
             self._send(frames.ITEM, body)
-        except _core.Oversize as error:
+        except (_core.Oversize, _core.Backlog) as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -114,7 +114,7 @@ def converse(
                 else:
                     over = True
                     return body_of(frame, call)
-    except (_core.ChannelError, _core.Oversize) as error:
+    except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
         over = True
         raise session.unsent(call.endpoint, error) from None
     except Exception as error:

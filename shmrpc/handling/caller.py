@@ -41,11 +41,13 @@ class Peer(Protocol):
 class Underway:
     """A call whose handler is suspended, or is a stream."""
 
-    __slots__ = ("call", "caller", "expired", "inputs", "one_way", "outgoing", "silent", "task")
+    __slots__ = ("call", "caller", "expired", "inputs", "one_way", "outgoing", "silent", "size", "task")
 
-    def __init__(self, caller: Caller, call: Call, *, one_way: bool = False) -> None:
+    def __init__(self, caller: Caller, call: Call, size: int, *, one_way: bool = False) -> None:
         self.caller = caller
         self.call = call
+        #: Bytes of the request.
+        self.size = size
         #: Nobody ever waits for an answer.
         self.one_way = one_way
         #: Nobody waits for one any more.
@@ -75,6 +77,7 @@ class Caller:
 
     __slots__ = (
         "allocate",
+        "bytes",
         "calls",
         "channel",
         "max_frame",
@@ -87,6 +90,7 @@ class Caller:
         "state",
         "uid",
         "waiting",
+        "waiting_bytes",
     )
 
     def __init__(
@@ -107,6 +111,9 @@ class Caller:
         #: By call id: what is under way, and what waits to begin, in order.
         self.calls: dict[int, Underway] = {}
         self.waiting: dict[int, Waiting] = {}
+        #: What these requests take together.
+        self.bytes = 0
+        self.waiting_bytes = 0
 
     def endpoint_name(self, opcode: int) -> str:
         """Name of the endpoint that a request's opcode means."""

@@ -148,7 +148,7 @@ class Dispatcher:
             running.frame = underway = Call(caller, name, call_id, deadline)
             result = start(call(*args), underway)
             if type(result) is Suspended:
-                engine.suspend(Underway(caller, underway), result.task)
+                engine.suspend(Underway(caller, underway, len(body)), result.task)
                 return None
             kept[0] = result
             try:
@@ -204,7 +204,7 @@ class Dispatcher:
                 if is_simple and header.deadline is None and not header.metadata:
                     self._tell(endpoint, caller, args, kwargs)
                     return None
-            under = self._underway(endpoint.name, caller, call_id, header)
+            under = self._underway(endpoint.name, caller, call_id, header, len(body))
             if endpoint.signature.inputs:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
             if endpoint.signature.streams:
@@ -220,7 +220,7 @@ class Dispatcher:
         except (Exception, asyncio.CancelledError) as error:
             self.engine.log_one_way(caller.service, endpoint.name, error)
 
-    def _underway(self, name: str, caller: Caller, call_id: int, header: Header) -> Underway:
+    def _underway(self, name: str, caller: Caller, call_id: int, header: Header, size: int) -> Underway:
         """The call that a header describes; the rejection if its time is over."""
         if header.deadline is not None:
             _begin_in_time(name, header.deadline)
@@ -231,7 +231,7 @@ class Dispatcher:
                 raise Rejected("arguments", f"{name}(): {error}") from None
         call = Call(caller, name, call_id, header.deadline, header.metadata)
         self.engine.running.frame = call
-        return Underway(caller, call, one_way=header.one_way)
+        return Underway(caller, call, size, one_way=header.one_way)
 
     def _open_inputs(
         self, under: Underway, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -351,7 +351,7 @@ class Dispatcher:
                 engine.load.wait(caller, call_id, run, body)
                 return None
             header, calls = read(body)
-            under = self._underway(name, caller, call_id, header)
+            under = self._underway(name, caller, call_id, header, len(body))
             return engine.run(under, answer(work(under, calls)))
 
         return run
@@ -374,7 +374,7 @@ class Dispatcher:
             batch = under.call
             call = Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata)
             handled.set(call)
-            return await self._invoke(Underway(under.caller, call), endpoint, args, kwargs)
+            return await self._invoke(Underway(under.caller, call, 0), endpoint, args, kwargs)
 
         return batches.sorted_out(await asyncio.gather(*map(one, calls), return_exceptions=True))
 

@@ -56,6 +56,7 @@ class Engine:
         #: Endpoints of which the log has said that they held the loop.
         self._held: set[str] = set()
         load.begin = self._begin_waiting
+        load.refuse = self.fail
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
         """Cancels what is under way, and lets nothing begin that waits; the tasks that are to end yet."""
@@ -154,6 +155,9 @@ class Engine:
         """Answers that a call has failed."""
         if isinstance(error, Rejected) and error.one_way:
             logger.error("a call of service %s, made one way, failed", caller.service, exc_info=error)
+            return
+        if isinstance(error, _core.Backlog):
+            caller.peer.fault(str(error))
             return
         if isinstance(error, _core.Oversize):
             error = Rejected(

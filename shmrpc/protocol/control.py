@@ -32,6 +32,9 @@ from shmrpc.protocol.frames import Shape
 VERSION: Final = 1
 #: Bytes of one message: less than any socket's buffer holds.
 MAX_MESSAGE: Final = 128 << 10
+#: Bytes of shared memory that each side may set aside for a connection, where nothing else is said, and the least.
+DEFAULT_MAX_MEMORY: Final = 1 << 30
+MIN_MAX_MEMORY: Final = 1 << 20
 #: Seconds that either side gives the other for one step of the handshake.
 STEP_TIMEOUT: Final = 5.0
 
@@ -48,6 +51,8 @@ class Hello(msgspec.Struct, tag="hello"):
     max_frame: int
     #: Whether it sends and reads pickles. Both sides do, or none.
     pickle: bool = False
+    #: Bytes of shared memory that it accepts of the other side, and takes itself at most.
+    max_memory: int = DEFAULT_MAX_MEMORY
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
@@ -67,6 +72,8 @@ class Welcome(msgspec.Struct, tag="welcome"):
     endpoints: list[str]
     #: By number, the endpoints that stream on any side.
     shapes: dict[int, Shape] = {}
+    #: Bytes of shared memory that either side may set aside: the smaller of the two sides' limits.
+    max_memory: int = DEFAULT_MAX_MEMORY
 
 
 class Confirm(msgspec.Struct, tag="confirm"):

@@ -36,6 +36,13 @@ pyo3::create_exception!(
 
 pyo3::create_exception!(
     _core,
+    Backlog,
+    pyo3::exceptions::PyException,
+    "Too much waits already for the peer to read. Nothing was sent."
+);
+
+pyo3::create_exception!(
+    _core,
     NoMemory,
     pyo3::exceptions::PyException,
     "There is no shared memory for this."
@@ -47,6 +54,9 @@ pub(super) fn unsent(error: SendError) -> PyErr {
         SendError::Oversize { len, max } => {
             Oversize::new_err(format!("{len} bytes, the limit is {max}"))
         }
+        SendError::Backlog { kept, len, max } => Backlog::new_err(format!(
+            "{kept} bytes wait for the peer to read them; with {len} more they are over the limit of {max}"
+        )),
         SendError::Violation(violation) => broken(violation),
     }
 }

@@ -112,7 +112,7 @@ impl Poller {
         let mut payload = Outgoing::new(payload)?;
         let large = payload.is_large();
         let found = py.detach(|| match payload.send(&channel, opcode, id) {
-            Err(error @ SendError::Oversize { .. }) => Err(error),
+            Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => Err(error),
             _ if large => Ok(None),
             // A violation is remembered: the next look at the channel finds it.
             _ => Ok(Some(self.lock().find())),

@@ -31,7 +31,7 @@ class Settings:
     max_frame: int
     #: microseconds that a wait may spin
     spin: float
-    #: bytes of shared memory that this side may set aside on a connection
+    #: bytes of shared memory that either side may set aside on a connection
     max_memory: int
     #: whether this side sends and reads pickles
     pickle: bool = False
@@ -73,7 +73,8 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
 
     Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules.
     """
-    packet, descriptors = yield control.encode(control.Hello(control.VERSION, settings.max_frame, settings.pickle))
+    hello = control.Hello(control.VERSION, settings.max_frame, settings.pickle, settings.max_memory)
+    packet, descriptors = yield control.encode(hello)
     try:
         welcome = _expect(packet, control.Welcome)
         if len(descriptors) != 3:
@@ -100,6 +101,11 @@ def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings
         raise RemoteProtocolError(
             f"the server set max_frame to {welcome.max_frame}; {MIN_MAX_FRAME} to {settings.max_frame} were asked for"
         )
+    if not control.MIN_MAX_MEMORY <= welcome.max_memory <= settings.max_memory:
+        raise RemoteProtocolError(
+            f"the server set max_memory to {welcome.max_memory}; {control.MIN_MAX_MEMORY} to {settings.max_memory} "
+            "were asked for"
+        )
     segment = open_segment(welcome.segment)
     to_server, to_client = welcome.semaphores
     try:
@@ -114,7 +120,7 @@ def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings
             lending=descriptors[2],
             blocking=settings.blocking,
             max_frame=welcome.max_frame,
-            max_memory=settings.max_memory,
+            max_memory=welcome.max_memory,
             spin=settings.spin,
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
@@ -132,7 +138,10 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings) -> Gener
     if hello.pickle != settings.pickle:
         sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
         raise LocalProtocolError(f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not")
+    if hello.max_memory < control.MIN_MAX_MEMORY:
+        raise RemoteProtocolError(f"the client's max_memory is {hello.max_memory}, less than {control.MIN_MAX_MEMORY}")
     max_frame = min(hello.max_frame, settings.max_frame)
+    max_memory = min(hello.max_memory, settings.max_memory)
     segment = NewSegment(offer.service)
     descriptors: list[int] = []
     try:
@@ -152,7 +161,7 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings) -> Gener
             lending=lending,
             blocking=False,
             max_frame=max_frame,
-            max_memory=settings.max_memory,
+            max_memory=max_memory,
             spin=settings.spin,
         )
         welcome = control.Welcome(
@@ -164,6 +173,7 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings) -> Gener
             max_frame,
             offer.endpoints,
             offer.shapes,
+            max_memory,
         )
         packet, unwanted = yield control.encode(welcome), (bell, their_bell, their_lending)
         _close_all(unwanted)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -20,6 +22,7 @@ from shmrpc.streams import OVERHEAD
 from shmrpc.transport.serving import BaseListener
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
+from shmrpc.transport.shm.arrivals import Arrivals
 from shmrpc.transport.shm.farewell import explain
 from shmrpc.transport.shm.inbox import Inbox
 
@@ -40,6 +43,8 @@ class Peer:
         self._listener = listener
         self._control = control_socket
         self._steps: Generator[handshake.Packet, handshake.Packet, handshake.Established] | None = None
+        #: What it said first, until its handshake begins.
+        self._hello: control.Hello | None = None
         self._eventfd = -1
         self._index = -1
         self._open = True
@@ -49,11 +54,14 @@ class Peer:
         fork.close_in_child(self)
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large.
+
+        A client that leaves more than ``max_memory`` bytes unread loses its connection.
+        """
         if self.channel is not None and self._open:
             try:
                 self.channel.send(opcode, call_id, body)
-            except _core.ChannelError as error:
+            except (_core.ChannelError, _core.Backlog) as error:
                 self.fault(str(error))
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
@@ -104,8 +112,7 @@ class Peer:
             else:
                 self._step(packet, descriptors)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
-            logger.warning("client process %d was refused: %s", self.pid, error)
-            self._refuse(str(error))
+            self._turn_down(error)
 
     def _wind_up(self, error: ShmrpcError) -> None:
         """The client is gone. What it had sent before is taken yet: a one-way call is to run all the same."""
@@ -145,9 +152,10 @@ class Peer:
             if self._listener.health != "serving":
                 self._refuse_for_now()
                 return
-            self._steps = self._listener.begin_handshake(hello)
-            welcome, eventfds = next(self._steps)
-            socket.send_fds(self._control, [welcome], eventfds)
+            if self._hello is not None:
+                raise RemoteProtocolError("it sent a second hello, and was not welcomed yet")
+            self._hello = hello
+            self._listener.arrivals.want(self)
             return
         if self._listener.health != "serving":  # It drains since: whoever comes now would not hear of that.
             for descriptor in descriptors:
@@ -162,6 +170,7 @@ class Peer:
     def _establish(self, established: handshake.Established) -> None:
         self._timer.cancel()
         self._steps = None
+        self._listener.arrivals.leave(self)
         self.channel = established.channel
         self.max_frame = established.max_frame
         self._eventfd = established.eventfd
@@ -174,6 +183,37 @@ class Peer:
     def _on_bell(self) -> None:
         self._listener.inbox.poller.wake(self._index)
         self._listener.inbox.pump()
+
+    def begin(self) -> None:
+        """Welcomes the client: there is a place for its handshake."""
+        assert self._hello is not None
+        if self._listener.health != "serving":
+            self._refuse_for_now()
+            return
+        try:
+            self._steps = self._listener.begin_handshake(self._hello)
+            welcome, eventfds = next(self._steps)
+            socket.send_fds(self._control, [welcome], eventfds)
+        except (ShmrpcError, _core.ChannelError, OSError) as error:
+            self._turn_down(error)
+
+    def turn_away(self, reason: str) -> None:
+        """The client is not waited for any more; it may come again."""
+        logger.warning("client process %d was turned away: %s", self.pid, reason)
+        self._refuse(reason, try_again=True)
+
+    def _turn_down(self, error: Exception) -> None:
+        """Its handshake has failed."""
+        logger.warning("client process %d was refused: %s", self.pid, error)
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            self._refuse(
+                f"server process {os.getpid()} has no descriptors left for another client ({error.strerror}; its limit "
+                f"is {limit}, see ulimit -n)",
+                try_again=True,
+            )
+        else:
+            self._refuse(str(error))
 
     def _on_timeout(self) -> None:
         logger.warning("client process %d did not finish the handshake in time", self.pid)
@@ -231,6 +271,7 @@ class Listener(BaseListener[Peer]):
         self._settings = settings
         _check_offer(self._offer)
         self._started = time.monotonic()
+        self.arrivals = Arrivals()
         self._acceptor = Acceptor(service, self._welcome) if claim else None
 
     @property
@@ -264,14 +305,24 @@ class Listener(BaseListener[Peer]):
         else:
             accepted.close()
 
+    def forget(self, peer: Peer) -> None:
+        """A client's connection is closed."""
+        super().forget(peer)
+        self.arrivals.leave(peer)
+
     def _welcome(self, accepted: socket.socket) -> None:
-        self.peers.add(Peer(self, accepted))
-        self.on_change()
+        peer = Peer(self, accepted)
+        self.peers.add(peer)
+        if self.arrivals.come(peer):
+            self.on_change()
+        else:
+            peer.turn_away("too many clients come at once")
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
         if self._acceptor is not None:
             self._acceptor.close()
+        self.arrivals.close()
         for peer in list(self.peers):
             peer.close(reason)
 

@@ -548,7 +548,7 @@ def connect(
     stops or dies; calls wait for that as long as for the first connection, and those that were under way fail
     with ConnectionLost unless they certainly were not begun. ``interceptors`` stand around each call.
     ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the
-    two sides' ``max_frame`` the smaller one holds.
+    two sides' ``max_frame`` and ``max_memory`` the smaller one holds.
 
     Raises ValueError for an option out of range. What connecting raises: :meth:`Client.__aenter__`.
     """

@@ -291,8 +291,10 @@ def serve(
     ``codec`` is this side's MessagePack: ``"msgspec"``, or ``"msgpack"`` for the reference package; ``"pickle"``,
     which both sides must say, also pickles what MessagePack does not carry, and trusts the peer with that.
     ``max_frame`` is the largest body accepted or sent, in bytes; arrays and large ``bytes`` are not part of it.
-    They lie in shared memory, of which this side sets aside up to ``max_memory`` bytes for each connection, as
-    they are needed, and gives them back when they are not. ``spin`` is the longest that one wait for the
+    They lie in shared memory, of which each side sets aside up to ``max_memory`` bytes for a connection, as they
+    are needed, and gives them back when they are not; of the two sides' limits the smaller one holds. As many
+    bytes may the requests take that a client has under way, those of its that wait, and the answers that it does
+    not read. ``spin`` is the longest that one wait for the
     next request may spin, in microseconds; it does so only while requests come quickly one after another, and
     0 means never. ``interceptors`` stand around each call, the first one outermost.
 

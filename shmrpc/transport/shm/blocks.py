@@ -18,6 +18,6 @@ def allocate(channel: _core.Channel, size: int) -> _core.Block:
         raise SharedMemoryError(
             errno.ENOMEM,
             f"no shared memory for a buffer: {error}; {free:,} bytes of this host's memory are free. Let go of arrays "
-            "that were sent or received, or raise max_memory= of connect() or serve(). (These buffers have no files: "
+            "that were sent or received, or raise max_memory= on both sides. (These buffers have no files: "
             "the size of /dev/shm does not limit them.)",
         ) from None

@@ -156,6 +156,7 @@ class Claim:
             os.close(lock)
             raise
         self._lock = lock
+        self._bound = False
         try:
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except BaseException:
@@ -171,6 +172,7 @@ class Claim:
                 raise _not_to_be_had(self._socket_path, service, error) from None
             self.socket.setblocking(False)
             self.socket.bind(path)
+            self._bound = True
             # Others are asked for their credentials, which is more than a mode could say.
             self._socket_path.chmod(0o666 if strangers else 0o600)
             self.socket.listen(_BACKLOG)
@@ -182,7 +184,8 @@ class Claim:
         """Gives the name back: socket first, lock last. In a forked child it is the parent's: nothing."""
         if self._lock < 0:
             return
-        self._socket_path.unlink(missing_ok=True)
+        if self._bound:
+            self._socket_path.unlink(missing_ok=True)
         self._lock_path.unlink(missing_ok=True)
         self.abandon()
 

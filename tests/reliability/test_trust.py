@@ -105,6 +105,21 @@ def test_an_allowed_user_can_do_all_that_one_can(meeting: Path, workers: list[st
     note("other users", connecting=times([float(line) for line in printed.splitlines()]))
 
 
+def test_an_allowed_user_with_a_client_made_from_the_description(meeting: Path) -> None:
+    with served_by(0, "--allow-uid", str(ALLOWED)):
+        assert (
+            run_as(
+                ALLOWED,
+                """
+            for options in ({}, {"how": ON_SEMAPHORE}):
+                with WireClient(shared.NAME, **options) as client:
+                    print(client.call("caller"))
+            """,
+            ).split()
+            == [str(ALLOWED)] * 2
+        )
+
+
 def test_a_server_of_an_allowed_user(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
     with served_by(ALLOWED, "--allow-uid", str(STRANGER)):
@@ -128,27 +143,26 @@ def test_the_command_line(meeting: Path) -> None:
     assert "caller() -> int" in allowed
     assert "class " in allowed
     assert refused == f"No live services in {meeting}."
-    unknown = subprocess.run(
-        [sys.executable, "-m", "shmrpc", "serve", TARGET, "--allow-uid", "no-such-user"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert "there is no user 'no-such-user' here; expected a name or an id" in unknown.stderr
+
+
+def test_a_user_who_is_not_there(meeting: Path) -> None:
+    serve = f"expect(SystemExit, lambda: shmrpc.cli.main(['serve', {TARGET!r}, '--allow-uid', 'nobody-here']))"
+    with Program(0, serve) as program:
+        assert program.end() == "SystemExit: 2"
+        assert "there is no user 'nobody-here' here; expected a name or an id" in program.errors
 
 
 def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
-    command = [sys.executable, "-m", "shmrpc", "call", "--timeout", "0"]
+    call = """
+        expect(SystemExit, lambda: shmrpc.cli.main(["call", "--timeout", "0", shared.NAME, "caller"]))
+        os.environ["SHMRPC_ALLOW_UID"] = "5 {uid}"
+        shmrpc.cli.main(["call", "--timeout", "0", shared.NAME, "caller"])
+    """
     with served_by(ALLOWED):
-        refused = subprocess.run([*command, shared.NAME, "caller"], capture_output=True, text=True, check=False)
-        called = subprocess.run(
-            [*command, "--allow-uid", str(ALLOWED), shared.NAME, "caller"], capture_output=True, text=True, check=False
-        )
-    assert refused.returncode == 1
-    assert f"belongs to uid {ALLOWED}" in refused.stderr
-    assert called.stdout == "0\n"
+        with Program(0, call.format(uid=ALLOWED)) as client:
+            assert client.end() == "SystemExit: 1\n0"
+            assert f"belongs to uid {ALLOWED}" in client.errors
 
 
 # Those who are not.

@@ -35,6 +35,7 @@ import shmrpc, shmrpc.cli
 from shmrpc.protocol import control
 from shmrpc.transport.shm import cleanup, rendezvous, segment
 from tests.reliability import shared
+from tests.wire_client import ON_SEMAPHORE, WireClient
 
 def expect(kind, call):
     # Prints what is raised, as a line.

@@ -12,7 +12,7 @@ _SHARED = "SHMRPC_DIRECTORY"
 
 
 class PrivateRuntime:
-    """``$XDG_RUNTIME_DIR`` is a directory of this process's own while anybody has entered.
+    """``$XDG_RUNTIME_DIR`` is a directory of this process's own while anybody has entered, ``$SHMRPC_DIRECTORY`` unset.
 
     It is set for the whole process, so that code under test meets the tests' services where it looks anyway.
     Those who have entered at the same time share one directory, and may leave in any order.

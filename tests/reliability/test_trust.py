@@ -89,7 +89,7 @@ def meeting(make_directory: MakeDirectory) -> Path:
 
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
 def test_an_allowed_user_can_do_all_that_one_can(meeting: Path, workers: list[str]) -> None:
-    rounds = scaled(3, 100)
+    rounds = scaled(3, 50)
     with served_by(0, "--allow-uid", str(ALLOWED), *workers):
         printed = run_as(
             ALLOWED,
@@ -251,7 +251,7 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
 
 
 def test_strangers_who_keep_coming_disturb_nobody(meeting: Path) -> None:
-    visits = scaled(300, 100_000)
+    visits = scaled(300, 20_000)
     with served_by(0, "--allow-uid", str(ALLOWED)) as server:
         with shmrpc.sync.connect(shared.NAME) as client:
             before = len(os.listdir(f"/proc/{server.pid}/fd"))

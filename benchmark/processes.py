@@ -76,7 +76,7 @@ async def _serve(kind: Kind, ready: Callable[[], None]) -> None:
 
 
 def _server_main(kind: Kind, loop: Loop, place: str, connection: Connection) -> None:
-    os.environ["XDG_RUNTIME_DIR"] = place
+    os.environ.update(XDG_RUNTIME_DIR=place, SHMRPC_DIRECTORY="")
     _run(loop, _serve(kind, lambda: connection.send("ready")))
 
 
@@ -126,7 +126,7 @@ async def _client(kind: Kind, connections: int, spin: float, connection: Connect
 
 
 def _client_main(kind: Kind, loop: Loop, place: str, connections: int, spin: float, connection: Connection) -> None:
-    os.environ["XDG_RUNTIME_DIR"] = place
+    os.environ.update(XDG_RUNTIME_DIR=place, SHMRPC_DIRECTORY="")
     if kind == "thread":
         _start_server_thread(loop)
     if loop == "sync":

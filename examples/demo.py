@@ -203,6 +203,7 @@ def main() -> int:
     before = shared_memory()
     servers: list[Server] = []
     with tempfile.TemporaryDirectory(prefix="shmrpc-demo-") as directory:
+        os.environ["SHMRPC_DIRECTORY"] = ""  # It would come before the next one.
         os.environ["XDG_RUNTIME_DIR"] = directory  # Neither finds nor disturbs services that run already.
         try:
             start(servers)

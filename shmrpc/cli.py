@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NoReturn
@@ -13,7 +14,7 @@ import msgspec
 
 import shmrpc
 from shmrpc.introspection.stubs import stub_text
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN
+from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_uids
 from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
 from shmrpc.protocol.frames import DEFAULT_MAX_FRAME
 from shmrpc.server import DEFAULT_GRACE, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
@@ -44,6 +45,26 @@ _max_frame = option(
     "--max-frame", type=int, default=DEFAULT_MAX_FRAME, show_default=True, help="Largest body in bytes."
 )
 _timeout = option("--timeout", type=float, default=DEFAULT_CONNECT_TIMEOUT, show_default=True, help="Seconds to wait.")
+
+
+def _user(value: str) -> int:
+    """The id of a user who is given by id or name."""
+    if value.isdecimal():
+        return int(value)
+    try:
+        return pwd.getpwnam(value).pw_uid
+    except KeyError:
+        raise click.BadParameter(f"there is no user {value!r} here; expected a name or an id") from None
+
+
+_allow_uid = option(
+    "--allow-uid",
+    "allow_uids",
+    type=_user,
+    metavar="USER",
+    multiple=True,
+    help="A user to speak with, besides your own and root; by name or id, any number of times.",
+)
 _LEVELS = ["critical", "error", "warning", "info", "debug"]
 
 
@@ -109,6 +130,7 @@ def main() -> None:
 @option("--spin", type=float, default=DEFAULT_SPIN, show_default=True, help="Longest spin in µs; 0: never.")
 @_max_frame
 @_codec
+@_allow_uid
 def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options: Any) -> None:
     """Serve each Service that its MODULE has under this name, all in one server.
 
@@ -151,6 +173,7 @@ def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> 
 @_timeout
 @_max_frame
 @_codec
+@_allow_uid
 @click.argument("service")
 @click.argument("endpoint")
 @click.argument("arguments", nargs=-1)
@@ -162,6 +185,7 @@ def call(
     timeout: float,
     max_frame: int,
     codec: Any,
+    allow_uids: tuple[int, ...],
 ) -> None:
     """Call ENDPOINT of SERVICE and print the result as JSON.
 
@@ -173,7 +197,9 @@ def call(
         _fail("--keyword: expected NAME=VALUE")
     values = {name: _value(text) for name, _, text in pairs}
     try:
-        with shmrpc.sync.connect(service, timeout=timeout, max_frame=max_frame, codec=codec) as client:
+        with shmrpc.sync.connect(
+            service, timeout=timeout, max_frame=max_frame, codec=codec, allow_uids=allow_uids
+        ) as client:
             result = client.call(endpoint, *map(_value, arguments), **values)
         click.echo(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     except shmrpc.RemoteError as error:
@@ -191,11 +217,12 @@ def _value(text: str) -> Any:
 
 @main.command()
 @option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def ls(as_json: bool) -> None:
+@_allow_uid
+def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """List live services: pid, health, uptime, endpoints, connections."""
     try:
-        found = statuses()
-    except shmrpc.ShmrpcError as error:
+        found = statuses(check_uids(allow_uids))
+    except (shmrpc.ShmrpcError, ValueError) as error:
         _fail(str(error))
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(report) for report in found], indent=2))
@@ -234,10 +261,11 @@ def cleanup(dry_run: bool, as_json: bool) -> None:
 @main.command()
 @_timeout
 @option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@_allow_uid
 @click.argument("service")
-def describe(service: str, timeout: float, as_json: bool) -> None:
+def describe(service: str, timeout: float, as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """Print what the live SERVICE offers: signatures, types and docstrings."""
-    description = _description(service, timeout)
+    description = _description(service, timeout, allow_uids)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(description), indent=2))
     else:
@@ -247,15 +275,16 @@ def describe(service: str, timeout: float, as_json: bool) -> None:
 @main.command()
 @_timeout
 @option("-o", "--output", type=click.File("w", lazy=True), default="-", help="Where to write it; -: to stdout.")
+@_allow_uid
 @click.argument("service")
-def stub(service: str, timeout: float, output: IO[str]) -> None:
+def stub(service: str, timeout: float, output: IO[str], allow_uids: tuple[int, ...]) -> None:
     """Print a .pyi file with typed clients of the live SERVICE, for those who have not its source."""
-    click.echo(stub_text(_description(service, timeout)), file=output, nl=False)
+    click.echo(stub_text(_description(service, timeout, allow_uids)), file=output, nl=False)
 
 
-def _description(service: str, timeout: float) -> shmrpc.Description:
+def _description(service: str, timeout: float, allow_uids: tuple[int, ...]) -> shmrpc.Description:
     try:
-        with shmrpc.sync.connect(service, timeout=timeout) as client:
+        with shmrpc.sync.connect(service, timeout=timeout, allow_uids=allow_uids) as client:
             return client.describe()
     except (shmrpc.ShmrpcError, ValueError) as error:
         _fail(str(error))

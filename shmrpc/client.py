@@ -10,6 +10,7 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -50,6 +51,7 @@ from shmrpc.options import (
     Options,
     check_options,
     check_timeout,
+    check_uids,
 )
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec, CodecName, get_codec
@@ -539,6 +541,7 @@ def connect(
     max_frame: int = frames.DEFAULT_MAX_FRAME,
     max_memory: int = DEFAULT_MAX_MEMORY,
     spin: float = DEFAULT_SPIN,
+    allow_uids: Collection[int] = (),
 ) -> Client:
     """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
 
@@ -548,12 +551,13 @@ def connect(
     stops or dies; calls wait for that as long as for the first connection, and those that were under way fail
     with ConnectionLost unless they certainly were not begun. ``interceptors`` stand around each call.
     ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the
-    two sides' ``max_frame`` and ``max_memory`` the smaller one holds.
+    two sides' ``max_frame`` and ``max_memory`` the smaller one holds. The server has to be of this user, of root,
+    or of one in ``allow_uids``; else connecting raises LocalProtocolError before anything is sent.
 
     Raises ValueError for an option out of range. What connecting raises: :meth:`Client.__aenter__`.
     """
     check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout)
     name, kinds = names_and_kinds(service)
-    settings = Settings(max_frame, spin, max_memory, codec == "pickle")
+    settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
     link = Link(name, functools.partial(shm.connect, name, settings=settings), timeout, reconnect=reconnect)
     return Client(link, get_codec(codec), Options(check_timeout(call_timeout), interceptors=tuple(interceptors)), kinds)

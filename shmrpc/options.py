@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from shmrpc.call import Metadata, check_metadata
 from shmrpc.protocol.control import DEFAULT_MAX_MEMORY, MIN_MAX_MEMORY
 from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME
+from shmrpc.transport.shm.trust import is_anybody
 
 #: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
 DEFAULT_SPIN: Final = 200.0
@@ -18,6 +19,8 @@ MAX_MAX_MEMORY: Final = 1 << 42
 MAX_SPIN: Final = 1_000_000.0
 #: Seconds that connect() waits for a server.
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
+#: The kernel has no user of the number after it.
+MAX_UID: Final = 0xFFFF_FFFE
 #: The longest timeout of a call, in seconds: three years.
 MAX_CALL_TIMEOUT: Final = 1e8
 
@@ -36,6 +39,23 @@ def check_options(*, max_frame: int, spin: float, max_memory: int = DEFAULT_MAX_
         raise ValueError(f"spin: expected 0 to {MAX_SPIN:g} microseconds, got {spin}")
     if not timeout >= 0:
         raise ValueError(f"timeout: expected seconds, 0 or more, got {timeout}")
+
+
+def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
+    """Users to speak with besides our own and root; TypeError or ValueError if one cannot be."""
+    if isinstance(allow_uids, (str, bytes)) or not isinstance(allow_uids, Collection):
+        raise TypeError(f"allow_uids: expected a list of user ids, got {allow_uids!r}")
+    for uid in allow_uids:
+        if isinstance(uid, bool) or not isinstance(uid, int):
+            raise TypeError(f"allow_uids: expected user ids as numbers, got {uid!r}")
+        if not 0 <= uid <= MAX_UID:
+            raise ValueError(f"allow_uids: expected user ids from 0 to {MAX_UID}, got {uid}")
+        if is_anybody(uid):
+            raise ValueError(
+                f"allow_uids: {uid} stands for every user that this user namespace does not know, so it cannot be "
+                "allowed; map the user whom you mean into the namespace (/proc/self/uid_map has its map)"
+            )
+    return frozenset(allow_uids)
 
 
 def check_timeout(timeout: float | None) -> float | None:

@@ -8,7 +8,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from shmrpc.handling.eager import HOLD
 from shmrpc.handling.engine import Engine
 from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
-from shmrpc.options import DEFAULT_SPIN, check_options
+from shmrpc.options import DEFAULT_SPIN, check_options, check_uids
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec
 from shmrpc.protocol.control import DEFAULT_MAX_MEMORY, Health
@@ -284,6 +284,7 @@ def serve(
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     max_per_connection: int = DEFAULT_MAX_PER_CONNECTION,
     max_waiting: int = DEFAULT_MAX_WAITING,
+    allow_uids: Collection[int] = (),
     adopting: bool = False,
 ) -> Server:
     """Serves one or more services in the running loop: ``async with shmrpc.serve(calculator): ...``.
@@ -302,9 +303,12 @@ def serve(
     that up to ``max_waiting`` calls wait in order, and further ones fail with Overloaded. ``adopting``: takes
     no names; clients come by :meth:`Server.adopt` alone.
 
+    Processes of this user and of root may call, and those of the users in ``allow_uids``; they are met in the
+    directory that ``$SHMRPC_DIRECTORY`` names. SECURITY.md says what they are trusted with.
+
     Raises ValueError for an option out of range. What entering it raises: :meth:`Server.__aenter__`.
     """
     check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
     load = Load(max_in_flight, max_per_connection, max_waiting, max_memory)
-    settings = Settings(max_frame, spin, max_memory, codec == "pickle")
+    settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
     return Server(services, SharedMemory(settings), codec, interceptors, load, adopting=adopting)

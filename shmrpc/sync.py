@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -47,6 +48,7 @@ from shmrpc.options import (
     Options,
     check_options,
     check_timeout,
+    check_uids,
 )
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, CodecName, get_codec
@@ -502,6 +504,7 @@ def connect(
     max_frame: int = frames.DEFAULT_MAX_FRAME,
     max_memory: int = DEFAULT_MAX_MEMORY,
     spin: float = DEFAULT_SPIN,
+    allow_uids: Collection[int] = (),
 ) -> Client:
     """A client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
 
@@ -509,7 +512,9 @@ def connect(
     """
     check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout)
     name, kinds = names_and_kinds(service)
-    settings = Settings(max_frame, spin, max_memory, codec == "pickle", blocking=True)
+    settings = Settings(
+        max_frame, spin, max_memory, codec == "pickle", blocking=True, allow_uids=check_uids(allow_uids)
+    )
     link = ThreadLink(name, settings, timeout, reconnect=reconnect)
     options = Options(check_timeout(call_timeout), interceptors=tuple(interceptors))
     return Client(link, get_codec(codec), options, kinds)

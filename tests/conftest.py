@@ -24,6 +24,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory where services meet."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("SHMRPC_DIRECTORY", raising=False)
     before = ours_in_shm()
     yield tmp_path / "shmrpc"
     # Names live for the moments of a handshake, also those of another run on the same machine. A leak stays.

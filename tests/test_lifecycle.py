@@ -120,7 +120,7 @@ async def test_want_of_descriptors_does_not_end_the_reconnecting(monkeypatch: py
         async with shmrpc.connect("tested.flows", reconnect=True, timeout=20) as client:
             tries = 0
 
-            def dial(service: str) -> None:
+            def dial(service: str, allow_uids: frozenset[int]) -> None:
                 nonlocal tries
                 tries += 1
                 raise OSError(24, "Too many open files")

@@ -77,6 +77,14 @@ def test_two_servers_meet_and_leave_in_any_order() -> None:
     assert os.environ["XDG_RUNTIME_DIR"] == before
 
 
+def test_nobody_is_met_whom_the_shared_directory_would_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHMRPC_DIRECTORY", str(tmp_path))
+    with ServerProcess("tests.services:service") as server, server.sync_connect() as client:
+        assert client.add(1, 2) == 3
+        assert not list(tmp_path.glob("*.sock"))
+    assert os.environ["SHMRPC_DIRECTORY"] == str(tmp_path)
+
+
 def test_several_services_of_one_server() -> None:
     with ServerProcess("tests.services:service", "tests.flows:service") as server:
         assert sorted(server.names) == ["tested", "tested.flows"]

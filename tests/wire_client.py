@@ -113,15 +113,24 @@ class Control:
     """The control socket: packets and descriptors."""
 
     def __init__(self, service: str) -> None:
-        base = os.environ.get("XDG_RUNTIME_DIR")
+        shared, base = os.environ.get("SHMRPC_DIRECTORY"), os.environ.get("XDG_RUNTIME_DIR")
         directory = Path(base) / "shmrpc" if base else Path(f"/tmp/shmrpc-{os.geteuid()}")
+        if shared:
+            directory = Path(shared)
         status = os.lstat(directory)
         assert stat.S_ISDIR(status.st_mode)
-        assert status.st_uid == os.geteuid()
-        assert stat.S_IMODE(status.st_mode) & 0o077 == 0
+        if shared:
+            assert directory.is_absolute()
+            assert status.st_uid in (0, os.geteuid())
+            assert not status.st_mode & 0o022 or status.st_mode & stat.S_ISVTX
+        else:
+            assert status.st_uid == os.geteuid()
+            assert stat.S_IMODE(status.st_mode) & 0o077 == 0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(5)
         self.socket.connect(str(directory / f"{service}.sock"))
+        _, self.uid, _ = struct.unpack("iII", self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        assert self.uid in (0, os.geteuid())
 
     def send(self, kind: str, **fields: Any) -> None:
         self.socket.send(msgpack.packb({"type": kind, **fields}))
@@ -250,6 +259,10 @@ class WireClient:
         assert capacity.bit_count() == 1
         segment = os.open(f"/dev/shm/{self.welcome['segment']}", os.O_RDWR | os.O_NOFOLLOW)
         try:
+            assert os.fstat(segment).st_uid == self.control.uid
+            for name, end in zip(self.welcome["semaphores"], (".c2s", ".s2c"), strict=True):
+                assert name == self.welcome["segment"] + end
+                assert os.lstat(f"/dev/shm/sem.{name}").st_uid == self.control.uid
             size = os.fstat(segment).st_size
             assert size == 2048 + 2 * capacity
             self._mmap = mmap.mmap(segment, size)

@@ -49,6 +49,8 @@ class Config(msgspec.Struct, frozen=True):
     max_in_flight: int
     max_per_connection: int
     max_waiting: int
+    #: Users who may call, besides our own and root.
+    allow_uids: Sequence[int] = ()
 
     def server(self, services: Sequence[Service], *, adopting: bool = False) -> Server:
         """The server of these services; ServeError if an option is out of range."""
@@ -62,6 +64,7 @@ class Config(msgspec.Struct, frozen=True):
                 max_in_flight=self.max_in_flight,
                 max_per_connection=self.max_per_connection,
                 max_waiting=self.max_waiting,
+                allow_uids=self.allow_uids,
                 adopting=adopting,
             )
         except ValueError as error:

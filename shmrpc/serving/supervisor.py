@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from shmrpc.errors import ShmrpcError
+from shmrpc.options import check_uids
 from shmrpc.protocol.control import Health, Report
 from shmrpc.serving import worker_messages as messages
 from shmrpc.serving.config import Config, ServeError
@@ -107,7 +108,8 @@ class Supervisor:
         try:
             for service in worker.offers:
                 if service not in self._receptions:
-                    self._receptions[service] = Reception(service, self._report, self._pass_on)
+                    allowed = check_uids(self._config.allow_uids)
+                    self._receptions[service] = Reception(service, self._report, self._pass_on, allowed)
         except (ShmrpcError, ValueError) as error:
             worker.failure = str(error)
             worker.drain()

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable
 from typing import Final
 
-from shmrpc.transport.shm import rendezvous
+from shmrpc.protocol import control
+from shmrpc.transport.shm import rendezvous, trust
 
 logger = logging.getLogger("shmrpc.server")
 
 #: Seconds until an acceptor that ran out of descriptors accepts again.
 ACCEPT_PAUSE: Final = 1.0
+#: Clients that are taken before the loop has a turn: strangers who keep coming must not keep it.
+_TURN: Final = 64
+
+#: Users who were refused: of each it is logged once as a warning, since a stranger may come as often as he likes.
+_refused: Final[set[int]] = set()
 
 
 class Acceptor:
-    """Holds a name, and gives the socket of each process of this user that comes to it to ``take``.
+    """Holds a name, and gives the socket of each process that comes to it and may to ``take``.
 
-    Raises what :class:`rendezvous.Claim` raises.
+    ``allow_uids``: users who may come, besides our own and root. Raises what :class:`rendezvous.Claim` raises.
     """
 
-    def __init__(self, service: str, take: Callable[[socket.socket], None]) -> None:
-        self._claim = rendezvous.Claim(service)
+    def __init__(
+        self, service: str, take: Callable[[socket.socket], None], allow_uids: frozenset[int] = trust.NOBODY_ELSE
+    ) -> None:
+        self._service = service
+        self._allow_uids = allow_uids
+        self._claim = rendezvous.Claim(service, allow_uids)
         self._take = take
         self._resume: asyncio.TimerHandle | None = None
         try:
@@ -39,9 +49,9 @@ class Acceptor:
         self._loop.add_reader(self._claim.socket, self._on_client)
 
     def _on_client(self) -> None:
-        while True:
+        for _ in range(_TURN):
             try:
-                accepted, _ = self._claim.socket.accept()
+                accepted, _address = self._claim.socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:  # Out of descriptors: those who wait are served when there are some.
@@ -49,11 +59,9 @@ class Acceptor:
                 self._loop.remove_reader(self._claim.socket)
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
                 return
-            if may_come(accepted):
+            if may_come(accepted, self._service, self._allow_uids):
                 accepted.setblocking(False)
                 self._take(accepted)
-            else:
-                accepted.close()
 
     def close(self) -> None:
         """Gives the name back."""
@@ -63,10 +71,28 @@ class Acceptor:
         self._claim.release()
 
 
-def may_come(accepted: socket.socket) -> bool:
-    """Whether a process of our user, or of root, is at the other end."""
-    pid, uid = rendezvous.peer_credentials(accepted)
-    if uid in (0, os.geteuid()):
+def may_come(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> bool:
+    """Whether who is at the other end may use the service; if not, it is told so, and ``accepted`` is closed."""
+    pid, uid = trust.peer_credentials(accepted)
+    if trust.is_trusted(uid, allow_uids):
         return True
-    logger.warning("process %d of uid %d was refused: not our user", pid, uid)
+    level = logging.DEBUG if uid in _refused else logging.WARNING
+    _refused.add(uid)
+    logger.log(level, "process %d of uid %d was refused: it may not use %r", pid, uid, service)
+    _refuse(
+        accepted,
+        f"uid {uid} may not use service {service!r}: its server allows {trust.in_words(allow_uids)}; "
+        f"for more: shmrpc.serve(..., allow_uids=[{uid}])",
+    )
     return False
+
+
+def _refuse(accepted: socket.socket, reason: str) -> None:
+    """Tells a stranger why, and closes. Nothing that it sent is looked at."""
+    with accepted, contextlib.suppress(OSError):
+        accepted.setblocking(False)
+        # A socket closed with something unread resets the other end, which would not read the reason then.
+        accepted.shutdown(socket.SHUT_RD)
+        while accepted.recv(1):
+            pass
+        accepted.send(control.encode(control.Refuse(reason)))

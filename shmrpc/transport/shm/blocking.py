@@ -15,6 +15,7 @@ from shmrpc.protocol import control
 from shmrpc.transport import End, Frame
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
+from shmrpc.transport.shm.trust import peer_credentials
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
 LIFE_CHECK: Final = 0.1
@@ -22,9 +23,9 @@ LIFE_CHECK: Final = 0.1
 
 def connect(service: str, timeout: float | None, settings: handshake.Settings) -> ThreadConnection:
     """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
-    patience = rendezvous.Patience(service, timeout)
+    patience = rendezvous.Patience(service, timeout, settings.allow_uids)
     while True:
-        dialled = rendezvous.dial(service)
+        dialled = patience.dial()
         if dialled is not None:
             try:
                 return _handshake(dialled, settings)
@@ -34,7 +35,7 @@ def connect(service: str, timeout: float | None, settings: handshake.Settings) -
 
 
 def _handshake(dialled: socket.socket, settings: handshake.Settings) -> ThreadConnection:
-    steps = handshake.client_side(settings)
+    steps = handshake.client_side(settings, peer_credentials(dialled)[1])
     try:
         dialled.settimeout(control.STEP_TIMEOUT)
         packet = next(steps)
@@ -80,7 +81,7 @@ class ThreadConnection:
         self.service = established.service
         self.pid = established.pid
         self.max_frame = established.max_frame
-        self.uid = rendezvous.peer_credentials(dialled)[1]
+        self.uid = peer_credentials(dialled)[1]
         self.endpoints = established.endpoints
         self.shapes = established.shapes
         #: The server has said that it takes no new calls.

@@ -38,8 +38,17 @@ _SEMAPHORE = re.compile(rf"sem\.(?P<stem>{_SEGMENT.pattern})\.(?:c2s|s2c)")
 _RENDEZVOUS = re.compile(rf"(?P<service>{SERVICE_NAME.pattern})\.(?:lock|sock)")
 
 
+def shared_directory() -> Path | None:
+    """Where services of several users meet, if ``$SHMRPC_DIRECTORY`` names a place."""
+    named = os.environ.get("SHMRPC_DIRECTORY")
+    return Path(named) if named else None
+
+
 def runtime_directory() -> Path:
-    """Where this user's services meet: ``$XDG_RUNTIME_DIR/shmrpc``, else ``/tmp/shmrpc-UID``."""
+    """Where services meet: ``$SHMRPC_DIRECTORY``, else ``$XDG_RUNTIME_DIR/shmrpc``, else ``/tmp/shmrpc-UID``."""
+    shared = shared_directory()
+    if shared is not None:
+        return shared
     base = os.environ.get("XDG_RUNTIME_DIR")
     return Path(base) / "shmrpc" if base else Path(f"/tmp/shmrpc-{os.geteuid()}")
 
@@ -128,10 +137,18 @@ def _own_files(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path
         match = pattern.fullmatch(name)
         if match is None:
             continue
-        with contextlib.suppress(FileNotFoundError):
-            status = os.lstat(directory / name)
-            if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode):
-                yield directory / name, status, match
+        status = _own_status(directory / name)
+        if status is not None:
+            yield directory / name, status, match
+
+
+def _own_status(path: Path) -> os.stat_result | None:
+    """The status of a file of this user, None if there is none."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return status if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) else None
 
 
 def _dead_segments() -> Found:
@@ -167,8 +184,11 @@ def _dead_rendezvous() -> Found:
     services = {match["service"] for _, _, match in _own_files(directory, _RENDEZVOUS)}
     for service in sorted(services):
         lock_path, socket_path = directory / f"{service}.lock", directory / f"{service}.sock"
-        orphan = not lock_path.exists()
-        lock = take_lock(lock_path, create=True)
+        orphan = not os.path.lexists(lock_path)
+        try:
+            lock = take_lock(lock_path, create=True)
+        except OSError:  # In a directory of several users: it is somebody else's, or there is no room for ours.
+            continue
         if lock is None:
             continue
         try:
@@ -177,8 +197,8 @@ def _dead_rendezvous() -> Found:
             for kind, path in (("socket", socket_path), ("lock", lock_path)):
                 if kind == "lock" and orphan:
                     path.unlink()  # Only made to be held for this moment.
-                elif os.path.lexists(path):
-                    yield _leftover(path, kind, os.lstat(path), why, pid), path.unlink
+                elif (status := _own_status(path)) is not None:
+                    yield _leftover(path, kind, status, why, pid), path.unlink
         finally:
             os.close(lock)
 

@@ -16,6 +16,7 @@ from shmrpc.streams import OVERHEAD, Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
+from shmrpc.transport.shm.trust import peer_credentials
 
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
 RUN: Final = 256
@@ -25,9 +26,9 @@ TURN: Final = 512
 
 async def connect(service: str, timeout: float | None, settings: handshake.Settings) -> LoopConnection:
     """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
-    patience = rendezvous.Patience(service, timeout)
+    patience = rendezvous.Patience(service, timeout, settings.allow_uids)
     while True:
-        dialled = rendezvous.dial(service)
+        dialled = patience.dial()
         if dialled is not None:
             try:
                 return await _handshake(dialled, settings)
@@ -37,7 +38,7 @@ async def connect(service: str, timeout: float | None, settings: handshake.Setti
 
 
 async def _handshake(dialled: socket.socket, settings: handshake.Settings) -> LoopConnection:
-    steps = handshake.client_side(settings)
+    steps = handshake.client_side(settings, peer_credentials(dialled)[1])
     try:
         dialled.setblocking(False)
         packet = next(steps)
@@ -82,7 +83,7 @@ class LoopConnection:
         self.service = established.service
         self.pid = established.pid
         self.max_frame = established.max_frame
-        self.uid = rendezvous.peer_credentials(dialled)[1]
+        self.uid = peer_credentials(dialled)[1]
         self.endpoints = established.endpoints
         self.shapes = established.shapes
         self.exchange = established.channel.exchange

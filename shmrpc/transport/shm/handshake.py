@@ -17,7 +17,8 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import MIN_MAX_FRAME, Shape
-from shmrpc.transport.shm.segment import NewSegment, open_segment
+from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
+from shmrpc.transport.shm.trust import NOBODY_ELSE
 
 #: A packet and the descriptors that ride along.
 Packet = tuple[bytes, Sequence[int]]
@@ -37,6 +38,8 @@ class Settings:
     pickle: bool = False
     #: whether this side waits in a thread rather than a loop
     blocking: bool = False
+    #: users with whom this side speaks, besides its own and root
+    allow_uids: frozenset[int] = NOBODY_ELSE
 
 
 @dataclasses.dataclass
@@ -68,8 +71,8 @@ class NotNow(ConnectionLost):
     """The server cannot take a client at this moment; it, or another one, may in a while."""
 
 
-def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
-    """The client's part; the connection once it stands.
+def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet, Established]:
+    """The client's part; the connection once it stands. ``server_uid`` is what the kernel says of the server.
 
     Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules.
     """
@@ -79,7 +82,7 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
         welcome = _expect(packet, control.Welcome)
         if len(descriptors) != 3:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 3")
-        channel = _open_channel(welcome, descriptors, settings)
+        channel = _open_channel(welcome, descriptors, settings, server_uid)
         eventfd = os.dup(descriptors[1])
     finally:
         _close_all(descriptors)
@@ -96,7 +99,9 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
     )
 
 
-def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings: Settings) -> _core.Channel:
+def _open_channel(
+    welcome: control.Welcome, descriptors: Sequence[int], settings: Settings, server_uid: int
+) -> _core.Channel:
     if not MIN_MAX_FRAME <= welcome.max_frame <= settings.max_frame:
         raise RemoteProtocolError(
             f"the server set max_frame to {welcome.max_frame}; {MIN_MAX_FRAME} to {settings.max_frame} were asked for"
@@ -106,9 +111,10 @@ def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings
             f"the server set max_memory to {welcome.max_memory}; {control.MIN_MAX_MEMORY} to {settings.max_memory} "
             "were asked for"
         )
-    segment = open_segment(welcome.segment)
+    segment = open_segment(welcome.segment, server_uid)
     to_server, to_client = welcome.semaphores
     try:
+        check_semaphores(welcome.semaphores, welcome.segment, server_uid)
         return _core.Channel(
             segment=segment,
             capacity=welcome.capacity,
@@ -129,8 +135,13 @@ def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings
         os.close(segment)
 
 
-def server_side(hello: control.Hello, offer: Offer, settings: Settings) -> Generator[Packet, Packet, Established]:
-    """The server's part, from the client's hello on. It ends with ``ready`` still to be sent."""
+def server_side(
+    hello: control.Hello, offer: Offer, settings: Settings, client_uid: int = 0
+) -> Generator[Packet, Packet, Established]:
+    """The server's part, from the client's hello on. It ends with ``ready`` still to be sent.
+
+    ``client_uid`` is let into the segment, if it is another user than ours.
+    """
     if hello.version != control.VERSION:
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
     if hello.max_frame < MIN_MAX_FRAME:
@@ -142,7 +153,7 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings) -> Gener
         raise RemoteProtocolError(f"the client's max_memory is {hello.max_memory}, less than {control.MIN_MAX_MEMORY}")
     max_frame = min(hello.max_frame, settings.max_frame)
     max_memory = min(hello.max_memory, settings.max_memory)
-    segment = NewSegment(offer.service)
+    segment = NewSegment(offer.service, client_uid)
     descriptors: list[int] = []
     try:
         descriptors += (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))

@@ -12,6 +12,7 @@ from typing import Final
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.protocol import control
 from shmrpc.transport.shm.acceptor import Acceptor
+from shmrpc.transport.shm.trust import NOBODY_ELSE
 
 #: Seconds until a client is passed on again that nobody could take.
 _PASS_AGAIN: Final = 0.01
@@ -22,6 +23,7 @@ class Reception:
 
     ``report``: what is answered. ``pass_on`` is given a service and the socket of a client, whose first packet
     is still to be read, and tells whether somebody takes it; if not, the client is told to come again.
+    ``allow_uids``: users whose processes may come, besides our own and root.
     Raises what :class:`rendezvous.Claim` raises.
     """
 
@@ -30,6 +32,7 @@ class Reception:
         service: str,
         report: Callable[[Reception], control.Report],
         pass_on: Callable[[str, socket.socket], bool],
+        allow_uids: frozenset[int] = NOBODY_ELSE,
     ) -> None:
         self.service = service
         self._report = report
@@ -38,7 +41,7 @@ class Reception:
         self._loop = asyncio.get_running_loop()
         #: Those that are here yet, and until when they may be.
         self._here: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._acceptor = Acceptor(service, self._receive)
+        self._acceptor = Acceptor(service, self._receive, allow_uids)
 
     @property
     def uptime(self) -> float:

@@ -1,20 +1,27 @@
-"""Where server and client meet: one lock and one socket per service in a directory of the user's own."""
+"""Where server and client meet: one lock and one socket per service in a directory that both trust."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import socket
 import stat
-import struct
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from shmrpc.errors import LocalProtocolError, ServiceInUse, ServiceUnavailable
-from shmrpc.transport.shm import fork
-from shmrpc.transport.shm.cleanup import SERVICE_NAME, recorded_pid, runtime_directory, take_lock
+from shmrpc.transport.shm import fork, trust
+from shmrpc.transport.shm.cleanup import (
+    SERVICE_NAME,
+    recorded_pid,
+    runtime_directory,
+    shared_directory,
+    take_lock,
+)
 
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
 _MAX_PATH: Final = 107
@@ -38,8 +45,16 @@ def check_name(service: str) -> str:
     return service
 
 
-def directory() -> Path:
-    """The meeting place, made if it is missing; LocalProtocolError if it is not safely ours."""
+def directory(owners: Collection[int] = ()) -> Path:
+    """The meeting place; LocalProtocolError if it is not safe.
+
+    A directory that ``$SHMRPC_DIRECTORY`` names has to be there, and may also belong to root or to one of ``owners``.
+    Otherwise it is a directory of our own, made if it is missing.
+    """
+    shared = shared_directory()
+    if shared is not None:
+        _check_shared(shared, owners)
+        return shared
     path = runtime_directory()
     with contextlib.suppress(FileExistsError):
         try:
@@ -63,9 +78,48 @@ def directory() -> Path:
     return path
 
 
-def socket_path(service: str) -> str:
+def _check_shared(path: Path, owners: Collection[int]) -> None:
+    """LocalProtocolError unless nobody but the owner, whom we trust, can put a socket in the place of another.
+
+    In a sticky directory nobody can do so with the files of others, so that many users may have services there. A
+    stranger may take a free name in it; then clients see whose process it is, and do not speak with it.
+    """
+    if not path.is_absolute():
+        raise LocalProtocolError(f"$SHMRPC_DIRECTORY is {str(path)!r}; it has to be an absolute path")
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        raise LocalProtocolError(
+            f"$SHMRPC_DIRECTORY names {path}, which does not exist; make it as the user who serves: "
+            f"install -d -m 755 {path}"
+        ) from None
+    except OSError as error:
+        raise LocalProtocolError(f"$SHMRPC_DIRECTORY names {path}: {error.strerror}") from None
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        raise LocalProtocolError(f"{path} is a symbolic link; let $SHMRPC_DIRECTORY name the directory itself")
+    if not stat.S_ISDIR(status.st_mode):
+        raise LocalProtocolError(f"{path} is not a directory; let $SHMRPC_DIRECTORY name one")
+    if not trust.is_trusted(status.st_uid, owners) or trust.is_anybody(status.st_uid):
+        raise LocalProtocolError(
+            f"{path} belongs to uid {status.st_uid}; to meet there it has to belong to {trust.in_words(owners)}. "
+            f"A client that trusts its owner says so: connect(..., allow_uids=[{status.st_uid}])"
+        )
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        raise LocalProtocolError(
+            f"{path} can be written by others than its owner (mode {mode:04o}), who could put their own service in "
+            f"the place of another; run: chmod go-w {path}, or, if several users serve there: chmod +t {path}"
+        )
+    if not os.access(path, os.X_OK, effective_ids=True):
+        raise LocalProtocolError(
+            f"{path} (mode {mode:04o}, uid {status.st_uid}) cannot be entered by uid {os.geteuid()}; "
+            f"its owner can allow it: chmod +x {path}"
+        )
+
+
+def socket_path(service: str, owners: Collection[int] = ()) -> str:
     """The path of a service's socket; ValueError if it is too long for one."""
-    path = str(directory() / f"{check_name(service)}.sock")
+    path = str(directory(owners) / f"{check_name(service)}.sock")
     if len(os.fsencode(path)) > _MAX_PATH:
         raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
     return path
@@ -74,14 +128,21 @@ def socket_path(service: str) -> str:
 class Claim:
     """The right to serve a name, and the socket that clients come to.
 
-    Raises ServiceInUse if another live server has it. What a dead one left is taken over.
+    ``allow_uids``: users who may come to it, besides our own and root. Raises ServiceInUse if another live server,
+    or another user, has it. What a dead one of ours left is taken over.
     """
 
-    def __init__(self, service: str) -> None:
-        path = socket_path(service)
-        self._lock_path = Path(path).with_suffix(".lock")
+    def __init__(self, service: str, allow_uids: Collection[int] = ()) -> None:
+        strangers = trust.others(allow_uids)
+        if strangers:
+            _check_reachable(strangers)
+        path = socket_path(service)  # Whom we only serve we do not let replace our files: no other owners.
+        self._lock_path = Path(f"{path.removesuffix('.sock')}.lock")
         self._socket_path = Path(path)
-        lock = _lock_patiently(self._lock_path)
+        try:
+            lock = _lock_patiently(self._lock_path)
+        except OSError as error:
+            raise _not_to_be_had(self._lock_path, service, error) from None
         if lock is None:
             pid = _pid_of(self._lock_path)
             raise ServiceInUse(
@@ -89,7 +150,13 @@ class Claim:
                 "stop it first, or choose another name",
                 pid,
             )
+        try:
+            _check_lock(lock, self._lock_path, service)
+        except BaseException:
+            os.close(lock)
+            raise
         self._lock = lock
+        self._bound = False
         try:
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except BaseException:
@@ -99,10 +166,15 @@ class Claim:
         try:
             os.ftruncate(lock, 0)
             os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-            self._socket_path.unlink(missing_ok=True)
+            try:
+                self._socket_path.unlink(missing_ok=True)
+            except OSError as error:
+                raise _not_to_be_had(self._socket_path, service, error) from None
             self.socket.setblocking(False)
             self.socket.bind(path)
-            self._socket_path.chmod(0o600)
+            self._bound = True
+            # Others are asked for their credentials, which is more than a mode could say.
+            self._socket_path.chmod(0o666 if strangers else 0o600)
             self.socket.listen(_BACKLOG)
         except BaseException:
             self.release()
@@ -112,7 +184,8 @@ class Claim:
         """Gives the name back: socket first, lock last. In a forked child it is the parent's: nothing."""
         if self._lock < 0:
             return
-        self._socket_path.unlink(missing_ok=True)
+        if self._bound:
+            self._socket_path.unlink(missing_ok=True)
         self._lock_path.unlink(missing_ok=True)
         self.abandon()
 
@@ -122,6 +195,58 @@ class Claim:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _check_reachable(strangers: Collection[int]) -> None:
+    """LocalProtocolError if we are to let users in who cannot get as far as our door."""
+    if shared_directory() is None:
+        raise LocalProtocolError(
+            f"allow_uids={list(strangers)}, but other users cannot enter {runtime_directory()}: set $SHMRPC_DIRECTORY "
+            "for both sides to a directory that they can enter; to make one: install -d -m 755 /run/my-services"
+        )
+    if trust.is_anybody(os.geteuid()):
+        raise LocalProtocolError(
+            f"allow_uids={list(strangers)}, but we are uid {os.geteuid()}, which stands for every user that this "
+            "user namespace does not know: run as a user of your own"
+        )
+
+
+def _not_to_be_had(path: Path, service: str, error: OSError) -> Exception:
+    """What to raise if a file of a service cannot be ours."""
+    with contextlib.suppress(OSError):
+        status = os.lstat(path)
+        if status.st_uid != os.geteuid():
+            return _somebody_elses(path, service, status.st_uid)
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISSOCK(status.st_mode):
+            return LocalProtocolError(f"{path} is none of our files ({error.strerror}); remove it")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        status = os.lstat(path.parent)
+        return LocalProtocolError(
+            f"uid {os.geteuid()} cannot serve in {path.parent}: it cannot write there (it belongs to uid "
+            f"{status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}); serve as uid {status.st_uid}, or let "
+            "$SHMRPC_DIRECTORY name another directory"
+        )
+    return error
+
+
+def _somebody_elses(path: Path, service: str, uid: int) -> ServiceInUse:
+    return ServiceInUse(
+        f"service {service!r} is another user's: {path} belongs to uid {uid}; choose another name, or let uid {uid} "
+        "stop it and run: shmrpc cleanup"
+    )
+
+
+def _check_lock(lock: int, path: Path, service: str) -> None:
+    """Raises ServiceInUse or LocalProtocolError unless the file that we hold is a lock file of our own.
+
+    In a directory of several users it may be root that opens what another user has put there, or it may be a second
+    name of a file of ours that we would empty.
+    """
+    status = os.fstat(lock)
+    if status.st_uid != os.geteuid():
+        raise _somebody_elses(path, service, status.st_uid)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        raise LocalProtocolError(f"{path} is no lock file, or has another name too; remove it")
 
 
 def _lock_patiently(path: Path) -> int | None:
@@ -145,14 +270,19 @@ def _pid_of(lock_path: Path) -> int | None:
         os.close(descriptor)
 
 
-def dial(service: str) -> socket.socket | None:
-    """A socket to the service's server, blocking; None if nobody listens, or too many wait to be heard."""
-    path = socket_path(service)
+def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None:
+    """A socket to the service's server, blocking; None if nobody listens, or too many wait to be heard.
+
+    Raises PermissionError if the server lets nobody but its own user in, LocalProtocolError if it is of a user with
+    whom we do not speak.
+    """
+    path = socket_path(service, allow_uids)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.setblocking(False)
     try:
         control.connect(path)
         control.setblocking(True)
+        _check_server(service, trust.peer_credentials(control)[1], allow_uids)
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
         control.close()
         return None
@@ -162,16 +292,42 @@ def dial(service: str) -> socket.socket | None:
     return control
 
 
+def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
+    """LocalProtocolError if we do not speak with servers of this user."""
+    if not trust.is_trusted(uid, allow_uids):
+        raise LocalProtocolError(
+            f"service {service!r} is served by uid {uid}, and we speak with {trust.in_words(allow_uids)}; "
+            f"if you trust that user: connect({service!r}, allow_uids=[{uid}])"
+        )
+    if shared_directory() is not None and trust.is_anybody(uid):
+        raise LocalProtocolError(
+            f"service {service!r} is served by uid {uid}, which stands for every user that this user namespace does "
+            "not know; serve as a user that it knows"
+        )
+
+
 class Patience:
     """How long a client looks again for a server that is not there yet: up to ``timeout`` seconds, None: for ever."""
 
-    def __init__(self, service: str, timeout: float | None) -> None:
+    def __init__(self, service: str, timeout: float | None, allow_uids: Collection[int] = ()) -> None:
         self._service = check_name(service)
+        self._allow_uids = allow_uids
         self._timeout = timeout
         self._deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         self._pause = _FIRST_PAUSE
         self._longest = _LONGEST_PAUSE if timeout is not None else _LONGEST_PAUSE_FOR_EVER
         self._reason = ""
+
+    def dial(self) -> socket.socket | None:
+        """A socket to a server with whom we speak, as :func:`dial`; None if there is none that lets us in."""
+        try:
+            return dial(self._service, self._allow_uids)
+        except PermissionError:  # Also for a moment, while a server begins that does let us in.
+            self._reason = (
+                f"there is one that lets nobody in but its own user; serve it with allow_uids=[{os.geteuid()}] "
+                f"(shmrpc serve --allow-uid {os.geteuid()})"
+            )
+            return None
 
     def note(self, error: Exception) -> None:
         """There is a server, but it cannot take a client now."""
@@ -183,18 +339,18 @@ class Patience:
         if remaining <= 0:
             raise ServiceUnavailable(
                 f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {runtime_directory()}); "
-                f"{self._reason or f'start it with: shmrpc serve MODULE:{self._service}'}"
+                f"{self._reason or self._how_to_start()}"
             )
         pause, self._pause = self._pause, min(self._pause * 2, self._longest)
         return min(pause, remaining)
 
+    def _how_to_start(self) -> str:
+        start = f"start it with: shmrpc serve MODULE:{self._service}"
+        if trust.others(self._allow_uids) and shared_directory() is None:
+            start += "; services of other users are met in the directory that $SHMRPC_DIRECTORY names"
+        return start
 
-def peer_credentials(control: socket.socket) -> tuple[int, int]:
-    """Process id and user id of who is at the other end, as the kernel has them."""
-    pid, uid, _ = struct.unpack("3i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
 
-
-def services() -> list[str]:
+def services(owners: Collection[int] = ()) -> list[str]:
     """The names that have a socket, served or not."""
-    return sorted(path.stem for path in directory().glob("*.sock"))
+    return sorted(path.stem for path in directory(owners).glob("*.sock"))

@@ -11,6 +11,8 @@ import errno
 import fcntl
 import os
 import secrets
+import struct
+from pathlib import Path
 from typing import Final
 
 import posix_ipc
@@ -25,9 +27,12 @@ RING_CAPACITY: Final = 64 << 10
 
 
 class NewSegment:
-    """A segment that this process has made, with its names still there."""
+    """A segment that this process has made, with its names still there.
 
-    def __init__(self, service: str) -> None:
+    ``for_uid``: the user who is to open it besides our own. Root can anyway.
+    """
+
+    def __init__(self, service: str, for_uid: int = 0) -> None:
         self.capacity = RING_CAPACITY
         self.descriptor, self.name = _create_locked(service)
         self.semaphores = semaphore_names(self.name)
@@ -37,6 +42,9 @@ class NewSegment:
             _allocate(self.descriptor, _core.segment_size(self.capacity))
             for name in self.semaphores:
                 posix_ipc.Semaphore(f"/{name}", posix_ipc.O_CREX, mode=0o600).close()
+            if for_uid not in (0, os.geteuid()):
+                for path in (SHM_DIRECTORY / self.name, *map(_semaphore_path, self.semaphores)):
+                    _let_in(path, for_uid)
         except BaseException:
             self.unlink()
             raise
@@ -94,10 +102,70 @@ def _allocate(descriptor: int, size: int) -> None:
         ) from None
 
 
-def open_segment(name: str) -> int:
-    """Opens the segment that a server has named; a descriptor."""
+def _semaphore_path(name: str) -> Path:
+    return SHM_DIRECTORY / f"sem.{name}"
+
+
+# A POSIX ACL as the kernel reads it: its version, then entries of kind, permissions and user.
+_ACL_VERSION: Final = struct.pack("=I", 2)
+_ACL_ENTRY: Final = struct.Struct("=HHI")
+_OWNER, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
+_NO_ID: Final = 0xFFFF_FFFF
+_READ_WRITE: Final = 6
+
+
+def _let_in(path: Path, uid: int) -> None:
+    """Lets one user more open a file of ours, and nobody else."""
+    entries = (
+        (_OWNER, _READ_WRITE, _NO_ID),
+        (_USER, _READ_WRITE, uid),
+        (_GROUP, 0, _NO_ID),
+        (_MASK, _READ_WRITE, _NO_ID),
+        (_OTHERS, 0, _NO_ID),
+    )
+    acl = _ACL_VERSION + b"".join(_ACL_ENTRY.pack(*entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", acl, follow_symlinks=False)
+    except OSError as error:
+        raise SharedMemoryError(
+            error.errno,
+            f"uid {uid} cannot be let into a segment of uid {os.geteuid()}: {SHM_DIRECTORY} takes no access list "
+            f"({error.strerror}). A tmpfs of Linux with CONFIG_TMPFS_POSIX_ACL does; without one only a "
+            "single user's processes, and root's, can call each other",
+        ) from None
+
+
+def open_segment(name: str, owner: int) -> int:
+    """Opens the segment that a server of the user ``owner`` has named; a descriptor."""
     try:
         descriptor: int = posix_ipc.SharedMemory(f"/{name}").fd
     except (posix_ipc.Error, OSError, ValueError) as error:
         raise RemoteProtocolError(f"the server named a segment {name!r} that cannot be opened: {error}") from None
+    try:
+        _check_owner("segment", name, os.fstat(descriptor), owner)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def check_semaphores(names: tuple[str, str], segment: str, owner: int) -> None:
+    """RemoteProtocolError unless these are the semaphores of a segment that a server of the user has named.
+
+    Without it a server of another user could let us ring what it cannot ring itself.
+    """
+    if names != semaphore_names(segment):
+        raise RemoteProtocolError(f"the server named semaphores {names!r} that are not those of {segment!r}")
+    for name in names:
+        try:
+            status = os.lstat(_semaphore_path(name))
+        except (OSError, ValueError) as error:
+            raise RemoteProtocolError(f"the server named a semaphore {name!r} that cannot be opened: {error}") from None
+        _check_owner("semaphore", name, status, owner)
+
+
+def _check_owner(kind: str, name: str, status: os.stat_result, owner: int) -> None:
+    if status.st_uid != owner:
+        raise RemoteProtocolError(
+            f"the server (uid {owner}) named a {kind} {name!r} that belongs to uid {status.st_uid}"
+        )

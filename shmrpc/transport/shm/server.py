@@ -20,11 +20,12 @@ from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import OVERHEAD
 from shmrpc.transport.serving import BaseListener
-from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
+from shmrpc.transport.shm import blocks, fork, handshake
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.arrivals import Arrivals
 from shmrpc.transport.shm.farewell import explain
 from shmrpc.transport.shm.inbox import Inbox
+from shmrpc.transport.shm.trust import peer_credentials
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -33,7 +34,7 @@ class Peer:
     """A client, from its arrival to its end."""
 
     def __init__(self, listener: Listener, control_socket: socket.socket) -> None:
-        self.pid, self.uid = rendezvous.peer_credentials(control_socket)
+        self.pid, self.uid = peer_credentials(control_socket)
         #: Only once the handshake is over.
         self.channel: _core.Channel | None = None
         #: Bytes of the largest body.
@@ -191,7 +192,7 @@ class Peer:
             self._refuse_for_now()
             return
         try:
-            self._steps = self._listener.begin_handshake(self._hello)
+            self._steps = self._listener.begin_handshake(self._hello, self.uid)
             welcome, eventfds = next(self._steps)
             socket.send_fds(self._control, [welcome], eventfds)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
@@ -272,7 +273,7 @@ class Listener(BaseListener[Peer]):
         _check_offer(self._offer)
         self._started = time.monotonic()
         self.arrivals = Arrivals()
-        self._acceptor = Acceptor(service, self._welcome) if claim else None
+        self._acceptor = Acceptor(service, self._welcome, settings.allow_uids) if claim else None
 
     @property
     def connections(self) -> int:
@@ -285,10 +286,10 @@ class Listener(BaseListener[Peer]):
         return control.Report(self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health)
 
     def begin_handshake(
-        self, hello: control.Hello
+        self, hello: control.Hello, uid: int
     ) -> Generator[handshake.Packet, handshake.Packet, handshake.Established]:
-        """The handshake of one client."""
-        return handshake.server_side(hello, self._offer, self._settings)
+        """The handshake of one client, of this user."""
+        return handshake.server_side(hello, self._offer, self._settings, uid)
 
     def connected(self, peer: Peer) -> Any:
         """A client's handshake is over; its key for the inbox."""
@@ -299,11 +300,9 @@ class Listener(BaseListener[Peer]):
 
     def adopt(self, accepted: socket.socket) -> None:
         """Serves whoever is at the other end of a control socket, if it may be served."""
-        if may_come(accepted):
+        if may_come(accepted, self.service, self._settings.allow_uids):
             accepted.setblocking(False)
             self._welcome(accepted)
-        else:
-            accepted.close()
 
     def forget(self, peer: Peer) -> None:
         """A client's connection is closed."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from shmrpc.errors import ConnectionLost, RemoteProtocolError
+from collections.abc import Collection
+
+from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
 from shmrpc.protocol import control
 from shmrpc.transport.shm import rendezvous
 from shmrpc.transport.shm.blocking import ask
 
 
-def statuses() -> list[control.Report]:
-    """What each live server of this user reports; one that does not answer in time is left out."""
+def statuses(allow_uids: Collection[int] = ()) -> list[control.Report]:
+    """What each live server reports that may be asked: those of this user, of root, and of ``allow_uids``.
+
+    One that does not answer in time, or not us, is left out.
+    """
     reports = []
-    for service in rendezvous.services():
-        dialled = rendezvous.dial(service)
+    for service in rendezvous.services(allow_uids):
+        try:
+            dialled = rendezvous.dial(service, allow_uids)
+        except (PermissionError, LocalProtocolError):  # Of users with whom we do not speak, or who do not with us.
+            continue
         if dialled is None:
             continue
         with dialled:

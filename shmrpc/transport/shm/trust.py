@@ -1,0 +1,57 @@
+"""Whom we speak with: processes of our own user, of root, and of the users that we were told to allow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+#: Users besides our own and root.
+NOBODY_ELSE: Final[frozenset[int]] = frozenset()
+
+
+def peer_credentials(control: socket.socket) -> tuple[int, int]:
+    """Process id and user id of who is at the other end, as the kernel has them."""
+    pid, uid, _ = struct.unpack("iII", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+def is_trusted(uid: int, allow_uids: Collection[int]) -> bool:
+    """Whether it is our user, root, or one that is allowed."""
+    return uid in (0, os.geteuid()) or uid in allow_uids
+
+
+def others(allow_uids: Collection[int]) -> list[int]:
+    """Those of them whom nobody but these options lets in."""
+    return sorted(uid for uid in allow_uids if uid not in (0, os.geteuid()))
+
+
+def is_anybody(uid: int) -> bool:
+    """Whether the kernel may call users by this id that have none here.
+
+    In a user namespace it gives one id, as a rule 65534, to all users of the host that the namespace does not know.
+    Where it knows all of them, that id is a user like any other.
+    """
+    return uid == _overflow_uid() and not _knows_all_users()
+
+
+def _overflow_uid() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    return 65534
+
+
+def _knows_all_users() -> bool:
+    try:
+        return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    except OSError:
+        return False
+
+
+def in_words(uids: Collection[int]) -> str:
+    """Users, for a message."""
+    return ", ".join(f"uid {uid}" for uid in sorted({0, os.geteuid(), *uids}))

@@ -17,6 +17,7 @@
 //!      8  size     u64   bytes of the extent; 0 if it is gone
 //! ```
 
+use crate::crash;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -148,6 +149,7 @@ impl Extent {
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: as above.
         done(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) })?;
+        crash::point!(ExtentSealed);
         let span = Span::new(file.as_fd(), 0, size, WRITABLE, POPULATED)?;
         Ok(Extent {
             number,

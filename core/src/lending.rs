@@ -7,6 +7,7 @@
 
 use crate::arena::{Arena, Place};
 use crate::channel::Channel;
+use crate::crash;
 use crate::extent::{self, Extent, ExtentError, News};
 use crate::ring::Violation;
 use crate::sweeper;
@@ -164,6 +165,7 @@ impl Lending {
     fn allocate_here(self: &Arc<Self>, len: u64) -> Option<Owned> {
         let mut own = lock(&self.own);
         let place = own.arena.allocate(len)?;
+        crash::point!(BlockAllocated);
         Some(Owned {
             extent: own.extents[&place.extent].clone(),
             lending: self.clone(),
@@ -196,11 +198,13 @@ impl Lending {
         };
         let extent = Extent::create(number, size as usize)
             .and_then(|extent| {
+                crash::point!(ExtentMade);
                 extent::send_extent(self.socket.as_fd(), &extent).inspect_err(|error| {
                     // A peer that is slow to listen may hear of the next one; one that has closed its end never.
                     let unheard = error.kind() != io::ErrorKind::WouldBlock;
                     self.is_unheard.fetch_or(unheard, Ordering::Relaxed);
                 })?;
+                crash::point!(ExtentTold);
                 Ok(extent)
             })
             .map_err(|error| NoMemory::System { asked: len, error })?;
@@ -208,6 +212,7 @@ impl Lending {
         own.next += 1;
         own.arena.add(number, extent.size() as u64);
         own.extents.insert(number, Arc::new(extent));
+        crash::point!(ExtentAdded);
         drop(own);
         if !self.has_extents.swap(true, Ordering::Relaxed) {
             sweeper::watch(self.channel.clone());
@@ -238,9 +243,12 @@ impl Lending {
         }
         drop(own);
         for extent in gone {
+            crash::point!(ExtentIdle);
             extent.punch();
+            crash::point!(ExtentPunched);
             // A peer that is not told keeps an address range and no memory.
             let _ = extent::send_gone(self.socket.as_fd(), extent.number());
+            crash::point!(ExtentGone);
         }
     }
 
@@ -262,8 +270,10 @@ impl Lending {
         let block = self.allocate(len as u64).ok()?;
         // SAFETY: the caller's promise, and the block is of this length and nobody else's yet.
         unsafe { block.extent.write(block.place.offset, from, len) };
+        crash::point!(BlockWritten);
         let place = block.place;
         lock(&self.own).arena.lend(place);
+        crash::point!(BlockLent);
         Some(Entry {
             lies: Lies::AtSender(place),
             start: 0,
@@ -277,6 +287,7 @@ impl Lending {
         let (extent, offset) = range_in(&own.extents, address, len)?;
         let (place, _) = own.arena.find(extent, offset, len as u64)?;
         own.arena.lend(place);
+        crash::point!(BlockLent);
         Some(Entry {
             lies: Lies::AtSender(place),
             start: offset - place.offset,
@@ -318,6 +329,7 @@ impl Lending {
             return Err(no_block(place));
         }
         own.returned += 1;
+        crash::point!(ReleaseTaken);
         Ok(())
     }
 
@@ -348,6 +360,7 @@ impl Lending {
             .ok_or(no_block(place))?;
         let known = theirs.leases.entry(place).or_insert((0, 0));
         *known = (known.0 + 1, known.1.max(end));
+        crash::point!(LeaseOpened);
         Ok(Lease {
             extent,
             lending: self.clone(),
@@ -367,6 +380,7 @@ impl Lending {
             return Err(no_block(place));
         }
         own.arena.hold(place);
+        crash::point!(BlockRegained);
         Ok(Owned {
             extent: own.extents[&place.extent].clone(),
             lending: self.clone(),
@@ -391,9 +405,11 @@ impl Lending {
                         return Err(refused);
                     }
                     theirs.next = number.checked_add(1);
+                    crash::point!(ExtentHeard);
                     // One that cannot be used is unknown to whoever names it. It may be that nobody
                     // will: the news that it is gone may be next.
                     if let Ok(opened) = Extent::open(number, size as usize, file) {
+                        crash::point!(ExtentMapped);
                         theirs.extents.insert(number, Arc::new(opened));
                     }
                 }
@@ -464,11 +480,13 @@ impl Drop for Lease {
             return;
         }
         self.lending.end_lease(self.place);
+        crash::point!(LeaseEnded);
         if let Some(channel) = self.lending.channel.upgrade() {
             let mut payload = [0; RELEASE_SIZE];
             payload[..4].copy_from_slice(&self.place.extent.to_ne_bytes());
             payload[8..].copy_from_slice(&self.place.offset.to_ne_bytes());
             channel.send_release(&payload);
+            crash::point!(LeaseTold);
         }
     }
 }

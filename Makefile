@@ -29,7 +29,8 @@ torture: build crashpoints  ## The long forms of tests/reliability, about 15 min
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest tests/reliability
 
 crashpoints: build  ## The native core with points where a test lets its process die, beside the one in use.
-	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet
+	touch core/target/crashpoints/lib_core.so  # As new as its sources, also if those of this build did not change.
 
 lint: build  ## ruff, mypy strict, pyright, clippy and the formatters, warnings as errors.
 	$(BIN)/ruff check .

@@ -130,7 +130,7 @@ class ThreadConnection:
 
     def allocate(self, size: int) -> _core.Block:
         """A block of shared memory; SharedMemoryError if there is none."""
-        return blocks.allocate(self._channel, size)
+        return blocks.allocate(self._channel, size, self._control)
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""

@@ -162,7 +162,7 @@ class LoopConnection:
 
     def allocate(self, size: int) -> _core.Block:
         """A block of shared memory; SharedMemoryError if there is none."""
-        return blocks.allocate(self._channel, size)
+        return blocks.allocate(self._channel, size, self._control)
 
     def _wake_senders(self) -> None:
         if self._room and not (self._open and self._channel.is_stalled()):

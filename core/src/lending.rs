@@ -46,6 +46,11 @@ pub enum NoMemory {
         /// Its error.
         error: io::Error,
     },
+    /// The peer cannot be told of new memory: it has closed its end of the socket for that, or is gone.
+    Unheard {
+        /// Bytes that were asked for.
+        asked: u64,
+    },
 }
 
 impl fmt::Display for NoMemory {
@@ -59,6 +64,12 @@ impl fmt::Display for NoMemory {
                 write!(
                     out,
                     "{asked} bytes were asked for, and the system refused: {error}"
+                )
+            }
+            NoMemory::Unheard { asked } => {
+                write!(
+                    out,
+                    "{asked} bytes were asked for, and the peer does not hear of new memory any more"
                 )
             }
         }
@@ -186,28 +197,31 @@ impl Lending {
 
     fn grow(self: &Arc<Self>, len: u64) -> Result<(), NoMemory> {
         // Relaxed, here and below: hints.
-        let unheard = self.is_unheard.load(Ordering::Relaxed);
+        if self.is_unheard.load(Ordering::Relaxed) {
+            return Err(NoMemory::Unheard { asked: len });
+        }
         let (number, size) = {
             let own = lock(&self.own);
-            let full = own.extents.len() >= MAX_EXTENTS || unheard;
+            let full = own.extents.len() >= MAX_EXTENTS;
             let size = own.arena.growth(len).filter(|_| !full);
             (own.next, size)
         };
         let Some(size) = size else {
             return Err(self.full(len));
         };
-        let extent = Extent::create(number, size as usize)
-            .and_then(|extent| {
-                crash::point!(ExtentMade);
-                extent::send_extent(self.socket.as_fd(), &extent).inspect_err(|error| {
-                    // A peer that is slow to listen may hear of the next one; one that has closed its end never.
-                    let unheard = error.kind() != io::ErrorKind::WouldBlock;
-                    self.is_unheard.fetch_or(unheard, Ordering::Relaxed);
-                })?;
-                crash::point!(ExtentTold);
-                Ok(extent)
-            })
-            .map_err(|error| NoMemory::System { asked: len, error })?;
+        let refused = |error| NoMemory::System { asked: len, error };
+        let extent = Extent::create(number, size as usize).map_err(refused)?;
+        crash::point!(ExtentMade);
+        extent::send_extent(self.socket.as_fd(), &extent).map_err(|error| match error.kind() {
+            // Its end is closed, and stays so.
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                self.is_unheard.store(true, Ordering::Relaxed);
+                NoMemory::Unheard { asked: len }
+            }
+            // It may hear of the next one: it was slow to listen, or a system was short of something.
+            _ => refused(error),
+        })?;
+        crash::point!(ExtentTold);
         let mut own = lock(&self.own);
         own.next += 1;
         own.arena.add(number, extent.size() as u64);

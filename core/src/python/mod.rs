@@ -18,7 +18,7 @@ mod _core {
     #[pymodule_export]
     use super::block::{Block, View};
     #[pymodule_export]
-    use super::channel::{Channel, ChannelError, NoMemory, Oversize};
+    use super::channel::{Channel, ChannelError, NoMemory, Oversize, Unheard};
     #[pymodule_export]
     use super::encoder::Encoder;
     #[pymodule_export]

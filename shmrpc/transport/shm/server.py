@@ -64,7 +64,7 @@ class Peer:
     def allocate(self, size: int) -> _core.Block:
         """A block of shared memory; SharedMemoryError if there is none."""
         assert self.channel is not None
-        return blocks.allocate(self.channel, size, self._control)
+        return blocks.allocate(self.channel, size)
 
     def fault(self, reason: str) -> None:
         """The client broke the rules: tells it, and closes this connection and no other."""

@@ -82,19 +82,27 @@ async def _call(order: Order) -> None:
 def _call_in_threads(order: Order) -> None:
     for _ in range(order.rounds):
         with shmrpc.sync.connect(talking.NAME, timeout=10) as client:
-            errors: list[Exception] = []
-
-            def wait(client: shmrpc.sync.Client = client, errors: list[Exception] = errors) -> None:
-                try:
-                    client.sleep(talking.LONG)
-                except Exception as error:
-                    errors.append(error)
-
-            waiting = threading.Thread(target=wait)
+            waiting = _Waiting(client)
             waiting.start()
             talking.CONVERSATIONS_IN_THREADS[order.conversation](client)
             if order.conversation == "drain":
                 client.leave("drain")
                 waiting.join()
         waiting.join()
-        assert [type(error) for error in errors] == [shmrpc.ConnectionLost]
+        assert type(waiting.error) is shmrpc.ConnectionLost
+
+
+class _Waiting(threading.Thread):
+    """A thread with a call that does not end."""
+
+    def __init__(self, client: shmrpc.sync.Client) -> None:
+        super().__init__()
+        self._client = client
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """The call."""
+        try:
+            self._client.sleep(talking.LONG)
+        except Exception as error:
+            self.error = error

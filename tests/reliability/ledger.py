@@ -42,7 +42,7 @@ class Told(enum.IntEnum):
 
 
 class Book:
-    """The calls of one caller, process after process: two bytes for each, one of the caller's and one of the server's."""
+    """The calls of one caller, process after process: of each a byte that the caller writes, and one of the server."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -80,9 +80,10 @@ class Book:
         self._memory[_HEADER + ROOM + number] += 1
 
     def _bytes(self, start: int) -> NDArray[np.uint8]:
-        return np.frombuffer(self._memory, np.uint8, self.count, start).copy()
+        return np.frombuffer(self._memory, np.uint8, self.count, start).copy()  # Nothing refers to the file then.
 
     def calls(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
         """Of each call: its kind, what the caller knows, and how often it was executed."""
         written = self._bytes(_HEADER)
-        return written >> 4, written & 0xF, self._bytes(_HEADER + ROOM)
+        executed = self._bytes(_HEADER + ROOM)
+        return (written >> 4).astype(np.uint8), (written & 0xF).astype(np.uint8), executed

@@ -1,7 +1,7 @@
 """A server and callers that put it under load, each in a process that is killed and begins again.
 
-``python -m tests.reliability.load FOLDER`` forks them. It reads orders, ``start ROLE SEED`` and ``reap PID``, and answers
-each: with the process, and with how it ended. The books of the callers are in the folder, and a file of faults.
+``python -m tests.reliability.load FOLDER`` forks them. It reads orders, ``start ROLE SEED`` and ``reap PID``, and
+answers each: with the process, and with how it ended. The books of the callers are in the folder, and a file of faults.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,6 +31,8 @@ service = shmrpc.Service(NAME)
 
 #: Who calls: a process with clients in a loop, and one with a client that threads use.
 CALLERS: Final = ("loop", "threads")
+#: The same calls by who lives through it all.
+SURVIVORS: Final = ("surviving_loop", "surviving_threads")
 #: Clients of a process in its loop, and tasks or threads of each client.
 _CLIENTS: Final = 2
 _AT_ONCE: Final = 3
@@ -90,6 +93,8 @@ class Calls:
         self.caller = caller
         self.book = Book(folder / caller)
         self.folder = folder
+        #: when calls failed with their connection
+        self.lost: list[float] = []
         self._dice = random.Random(seed)
         self._lock = threading.Lock()
 
@@ -101,6 +106,8 @@ class Calls:
 
     def failed(self, number: int, error: Exception) -> None:
         """What an error tells: that it was not executed, or perhaps; or that something is wrong."""
+        if isinstance(error, shmrpc.ConnectionLost):
+            self.lost.append(time.monotonic())
         match error:
             case shmrpc.ConnectionLost(maybe_executed=True):
                 self.book.tell(number, Told.MAYBE_EXECUTED)
@@ -153,7 +160,8 @@ async def _call_for_ever(client: shmrpc.Client, calls: Calls) -> None:
         await asyncio.sleep(0)
 
 
-async def _callers(calls: Calls) -> None:
+async def call_in_loop(calls: Calls) -> None:
+    """Calls from a loop until the book is closed."""
     async with asyncio.TaskGroup() as group:
         for _ in range(_CLIENTS):
             group.create_task(_client(calls))
@@ -202,7 +210,8 @@ def _call_in_thread_for_ever(client: shmrpc.sync.Client, calls: Calls) -> None:
             calls.failed(number, error)
 
 
-def _callers_in_threads(calls: Calls) -> None:
+def call_in_threads(calls: Calls) -> None:
+    """Calls from threads until the book is closed."""
     with shmrpc.sync.connect(NAME, reconnect=True, timeout=_HANGS) as client:
         limited = client.with_options(timeout=_HANGS)
         threads = [threading.Thread(target=_call_in_thread_for_ever, args=(limited, calls)) for _ in range(_AT_ONCE)]
@@ -221,12 +230,12 @@ def follow(role: str, seed: int, folder: Path) -> None:
     """What a process does until it is killed, or until its caller's book is closed."""
     try:
         if role == "server":
-            _books.update({caller: Book(folder / caller) for caller in CALLERS})
+            _books.update({caller: Book(folder / caller) for caller in (*CALLERS, *SURVIVORS)})
             uvloop.run(_serve())
         elif role == "loop":
-            uvloop.run(_callers(Calls(role, folder, seed)))
+            uvloop.run(call_in_loop(Calls(role, folder, seed)))
         else:
-            _callers_in_threads(Calls(role, folder, seed))
+            call_in_threads(Calls(role, folder, seed))
     except BaseException:
         fault(folder, role)
         os._exit(1)

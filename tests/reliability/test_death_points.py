@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.reliability.crashes import Place
 from tests.reliability.dying import GRACE
 from tests.reliability.scale import scaled
 from tests.reliability.victims import Ending, Order, Side, Victims, victims
-from tests.support import eventually_in_loop, ours_in_shm
+from tests.support import ServerProcess, eventually_in_loop, ours_in_shm
 
 #: Lines and native points that are tried in the short form, in each conversation; in the long one all of them.
 LINES: Final = 9
@@ -97,9 +98,18 @@ def order(runtime: Path) -> Callable[[Side, str], Order]:
     return lambda side, conversation: Order(side, conversation, str(runtime.parent))
 
 
-def deaths(recorded: Ending) -> list[Death]:
-    """Where to die of what was recorded: at each line, and at each point as it is passed first, halfway and last."""
-    lines: list[Death] = [("lines", place) for place in recorded.lines]
+#: The lines that were tried already, in other conversations of the same sides.
+_tried: defaultdict[str, set[Place]] = defaultdict(set)
+
+
+def deaths(who: str, recorded: Ending) -> list[Death]:
+    """Where to die of what was recorded: at each line that is new to these sides, and at each point.
+
+    A point is passed often: it is tried the first time, halfway and the last time.
+    """
+    fresh = [place for place in recorded.lines if place not in _tried[who]]
+    _tried[who].update(fresh)
+    lines: list[Death] = [("lines", place) for place in fresh]
     points: list[Death] = [
         ("points", (name, nth)) for name, times in recorded.points for nth in sorted({1, (times + 1) // 2, times})
     ]
@@ -122,16 +132,20 @@ async def _outcome(call: Awaitable[object], ends: list[float]) -> None:
 
 
 async def _series(
-    conversation: str, tally: Tally, one: Callable[[str, Place | None, int, bool], Awaitable[Ending]]
+    who: str, conversation: str, tally: Tally, one: Callable[[str, Place | None, int, bool], Awaitable[Ending]]
 ) -> None:
     """Records what there is to die of; then lets a victim die of each, and looks at what is left."""
     recorded = await one("record", None, 1, False)
-    chosen = deaths(recorded)
+    chosen = deaths(who, recorded)
     tally.planned = len(chosen)
     resident, mapped = 0, 0
     for number, (how, place) in enumerate(chosen):
         rounds = 1 if conversation in ("drain", "shutdown") else ROUNDS
-        ending = await one(how, place, rounds, how == "points")
+        try:
+            ending = await one(how, place, rounds, how == "points")
+        except BaseException as error:
+            error.add_note(f"The victim died at {place}.")
+            raise
         tally.killed += ending.died is not None
         if number == WARM:
             resident, mapped = traces.resident(), traces.mappings()[1]
@@ -193,8 +207,9 @@ async def test_a_server_dies_under_a_client(
         assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
         return ending
 
-    await _series(conversation, tally, one)
-    tally.note("a server under a client in a loop", conversation, 0.1)
+    who = "a server under a client in a loop"
+    await _series(who, conversation, tally, one)
+    tally.note(who, conversation, 0.1)
 
 
 async def _connect_and_talk(client: shmrpc.Client, conversation: str, rounds: int, ends: list[float]) -> None:
@@ -241,8 +256,9 @@ async def test_a_server_dies_under_a_client_in_threads(
         assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
         return ending
 
-    await _series(conversation, tally, one)
-    tally.note("a server under a client in threads", conversation, 0.25)
+    who = "a server under a client in threads"
+    await _series(who, conversation, tally, one)
+    tally.note(who, conversation, 0.25)
 
 
 def _talk_in_threads(conversation: str, rounds: int, ends: list[float]) -> bool:
@@ -337,7 +353,7 @@ async def test_a_client_dies_under_a_server(
     forking: Victims, order: Callable[[Side, str], Order], side: Side, conversation: str
 ) -> None:
     tally = Tally()
-    drains = conversation == "drain"
+    who, drains = f"a {side} under a server", conversation == "drain"
 
     async def die(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         dying = order(side, conversation)
@@ -346,10 +362,14 @@ async def test_a_client_dies_under_a_server(
         forking.start(dying)
         return await asyncio.to_thread(forking.end)
 
+    def ended(ending: Ending) -> list[float]:
+        """When handlers of calls in flight were cancelled, after the death."""
+        return [end for end in talking.cancelled if ending.died is not None and end > ending.died]
+
     async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         ending = await die(how, place, rounds, fast)
         assert await served.rid()
-        tally.errors([end for end in talking.cancelled if ending.died is not None and end > ending.died], ending.died)
+        tally.errors(ended(ending), ending.died)
         assert ours_in_shm() == []
         await served.next()
         assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
@@ -364,6 +384,7 @@ async def test_a_client_dies_under_a_server(
             ending = await die(how, place, rounds, fast)
             assert await eventually_in_loop(lambda: server.connections == 0, PATIENCE)
             await asyncio.gather(*drained)
+        tally.errors(ended(ending), ending.died)
         assert ours_in_shm() == []
         await _works()
         assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
@@ -372,11 +393,23 @@ async def test_a_client_dies_under_a_server(
     if drains:
         await _works()
         base = traces.traces()
-        await _series(conversation, tally, one_that_drains)
+        await _series(who, conversation, tally, one_that_drains)
     else:
         async with Served() as served:
             await die("", None, 1, False)
             await served.next()
             base = traces.traces()
-            await _series(conversation, tally, one)
-    tally.note(f"a {side} under a server", conversation, 0.1)
+            await _series(who, conversation, tally, one)
+    tally.note(who, conversation, 0.1)
+
+
+async def test_memory_that_is_asked_of_the_dead_is_no_want_of_memory() -> None:
+    with ServerProcess("tests.reliability.talking:service") as server:
+        async with shmrpc.connect(talking.NAME) as client:
+            with await asyncio.to_thread(shmrpc.sync.connect(talking.NAME).__enter__) as in_threads:
+                server.kill()
+                for _ in range(2):  # The loop has not heard of it yet.
+                    with pytest.raises(shmrpc.ConnectionLost):
+                        client.empty(talking.ARRAY, "uint8")
+                    with pytest.raises(shmrpc.ConnectionLost):
+                        in_threads.empty(talking.ARRAY, "uint8")

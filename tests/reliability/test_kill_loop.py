@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pytest
 
-import shmrpc
 from shmrpc.transport.shm import cleanup
 from tests.reliability import figures, traces
 from tests.reliability.ledger import Book, Kind, Told
-from tests.reliability.load import CALLERS, NAME
+from tests.reliability.load import CALLERS, SURVIVORS, Calls, call_in_loop, call_in_threads
 from tests.reliability.scale import scaled
 from tests.support import ours_in_shm
 
@@ -76,54 +75,67 @@ class Processes:
         self._forking.communicate(timeout=PATIENCE)
 
 
-async def _watch(client: shmrpc.Client, book: Book, lost: list[float]) -> None:
-    """Calls through it all, and lives to tell."""
-    while not book.is_closed:
-        number = book.begin(Kind.PLAIN)
-        try:
-            assert await client.plain("loop", number) == number
-        except shmrpc.ConnectionLost as error:
-            lost.append(time.monotonic())
-            assert error.maybe_executed in (True, False)
-        await asyncio.sleep(0.002)
-
-
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_every_acknowledged_call_is_accounted_for(tmp_path: Path) -> None:
     seed = int(os.environ.get("SHMRPC_SEED", "20"))
     print(f"SHMRPC_SEED={seed}")  # noqa: T201 - read when it fails
     dice = random.Random(seed)
+    survivors = [Calls(survivor, tmp_path, seed + place) for place, survivor in enumerate(SURVIVORS)]
     books = {caller: Book(tmp_path / caller) for caller in CALLERS}
+    books |= {calls.caller: calls.book for calls in survivors}
     processes = Processes(tmp_path, seed)
-    kills: Counter[str] = Counter()
+    kills: list[tuple[str, float]] = []
+    base = traces.traces()
+    resident = 0
     try:
         for role in ("server", *CALLERS):
             await processes.start(role)
-        for _ in range(KILLS):
+        surviving = [
+            asyncio.create_task(call_in_loop(survivors[0])),
+            asyncio.create_task(asyncio.to_thread(call_in_threads, survivors[1])),
+        ]
+        for number in range(KILLS):
             await asyncio.sleep(dice.uniform(*PAUSES))
-            role = dice.choice(["server", "server", *CALLERS])
+            role = dice.choice(["server", *CALLERS])
+            kills.append((role, time.monotonic()))
             await processes.kill(role)
-            kills[role] += 1
+            if number == KILLS // 4:
+                resident = traces.resident()
         for book in books.values():
             book.close()
+        await asyncio.wait_for(asyncio.gather(*surviving), PATIENCE)
         for caller in CALLERS:
             await processes.end(caller, 0)
         await processes.end("server", -signal.SIGKILL)
+        assert await traces.gone(base), f"{traces.traces()} instead of {base}"
+        grown = traces.resident() - resident
+        assert grown < NOISE
     finally:
+        for book in books.values():
+            book.close()
         processes.close()
     faults = tmp_path / "faults"
     assert not faults.exists(), faults.read_text()
     asked, answered = _accounted(books)
     cleanup.clean()  # Of servers that died in a handshake.
     assert ours_in_shm() == []
+    deaths = [when for role, when in kills if role == "server"]
     figures.note(
         "kill loop",
-        kills=kills.total(),
-        of_servers=kills["server"],
-        of_clients=kills.total() - kills["server"],
+        kills=len(kills),
+        of_servers=len(deaths),
         calls=f"{asked:,}",
         answered=f"{answered:,}",
+        error_in_a_loop_after=figures.times(_since(deaths, survivors[0].lost)),
+        error_in_threads_after=figures.times(_since(deaths, survivors[1].lost)),
+        grown=f"{grown / 1024:.0f} KiB",
     )
+
+
+def _since(deaths: list[float], errors: list[float]) -> list[float]:
+    """Seconds from the last death before each error."""
+    places = [bisect.bisect(deaths, error) for error in errors]
+    return [error - deaths[place - 1] for place, error in zip(places, errors, strict=True) if place]
 
 
 def _accounted(books: dict[str, Book]) -> tuple[int, int]:

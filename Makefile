@@ -8,7 +8,7 @@ CARGO := cargo
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long torture lint format bench build clean tools
+.PHONY: demo test test-rust test-python test-long torture crashpoints lint format bench build clean tools
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -19,14 +19,18 @@ test-rust: tools
 	$(CARGO) test $(CORE) --quiet
 	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --release --target-dir core/target/loom --test protocol
 
-test-python: build
+test-python: build crashpoints
 	$(BIN)/python -m pytest
 
 test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB.
 	SHMRPC_LONG=1 $(BIN)/python -m pytest tests/test_large_streams.py
 
-torture: build  ## The long forms of tests/reliability, about 15 minutes, with the figures of docs/reliability.md.
+torture: build crashpoints  ## The long forms of tests/reliability, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest tests/reliability
+
+crashpoints: build  ## The native core with points where a test lets its process die, beside the one in use.
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet
+	touch core/target/crashpoints/lib_core.so  # As new as its sources, also if those of this build did not change.
 
 lint: build  ## ruff, mypy strict, pyright, clippy and the formatters, warnings as errors.
 	$(BIN)/ruff check .
@@ -36,6 +40,7 @@ lint: build  ## ruff, mypy strict, pyright, clippy and the formatters, warnings 
 	$(CARGO) fmt $(CORE) --check
 	$(CARGO) clippy $(CORE) --all-targets --quiet -- -D warnings
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features python --quiet -- -D warnings
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features crashpoints --quiet -- -D warnings
 
 format: build
 	$(BIN)/ruff check --fix .

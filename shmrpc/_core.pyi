@@ -15,6 +15,9 @@ class Backlog(Exception):
 class NoMemory(Exception):
     """There is no shared memory for this: what was asked for, and what there is."""
 
+class Unheard(NoMemory):
+    """The peer cannot be told of new shared memory: it has closed its end, or is gone."""
+
 @final
 class Block:
     """A buffer in shared memory. As long as it lives, and any view of it, the memory is used for nothing else."""

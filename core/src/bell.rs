@@ -2,6 +2,7 @@
 //!
 //! Both are wake-ups and never locks. Nothing is lost when a holder dies, because nobody holds one.
 
+use crate::crash;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -99,8 +100,16 @@ impl Bells {
     /// Rings the bell that the flag named. A value that no side of ours stores rings nothing.
     pub fn ring(&self, how: u32) {
         match how {
-            crate::wait::ON_EVENTFD => self.eventfd.ring(),
-            crate::wait::ON_SEMAPHORE => self.semaphore.ring(),
+            crate::wait::ON_EVENTFD => {
+                crash::point!(WakeClaimed);
+                self.eventfd.ring();
+                crash::point!(BellRung);
+            }
+            crate::wait::ON_SEMAPHORE => {
+                crash::point!(WakeClaimed);
+                self.semaphore.ring();
+                crash::point!(BellRung);
+            }
             _ => {}
         }
     }

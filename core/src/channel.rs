@@ -5,6 +5,7 @@
 
 use crate::bell::Bells;
 use crate::clock;
+use crate::crash;
 use crate::frame::{FrameReader, FrameWriter, Header, Kept};
 use crate::lending::{Lending, RELEASE, RELEASE_SIZE};
 use crate::region::{Direction, MappedRing, Region};
@@ -117,6 +118,7 @@ impl Receiver {
             return Err(Violation::Table);
         }
         self.reader.take(&mut payload);
+        crash::point!(ReleaseRead);
         self.lending.give_back(&payload)
     }
 
@@ -413,6 +415,7 @@ impl Channel {
         let payload = Arc::new(payload);
         let kept = payload.clone();
         let sent = self.send(opcode | PARCEL, id, &payload, || Box::new(Shared(kept)))?;
+        crash::point!(ParcelSent);
         lent.entries.clear(); // They are the peer's now.
         Ok(sent)
     }
@@ -488,6 +491,7 @@ impl Channel {
     pub fn close(&self) {
         // Relaxed: see `send`.
         self.closed.store(true, Ordering::Relaxed);
+        crash::point!(ChannelClosed);
         self.interrupt();
     }
 
@@ -623,6 +627,8 @@ impl Channel {
         }
         if arrived {
             wait::withdraw(receiver.reader.memory().reader_waits());
+        } else {
+            crash::point!(Parked);
         }
         Ok(!arrived)
     }
@@ -638,6 +644,7 @@ impl Channel {
         self.flush()?;
         if self.park(true)? {
             self.ours.semaphore.wait(limit);
+            crash::point!(Woken);
             self.unpark();
         }
         self.flush()?;

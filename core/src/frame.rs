@@ -12,6 +12,7 @@
 //! in pieces, as much as there is room for each time; the reader puts it together
 //! in private memory. So the ring bounds the shared memory, never the frame.
 
+use crate::crash;
 use crate::ring::{Consumer, Producer, RingMemory, Violation, WORD, padded};
 use crate::wait;
 use std::collections::VecDeque;
@@ -89,9 +90,13 @@ impl<M: RingMemory> FrameWriter<M> {
         if need > self.ring.known_room() && need > self.ring.room()? {
             return Ok(false);
         }
+        crash::point!(FrameBegun);
         self.put_header(opcode, id, payload.len());
+        crash::point!(FrameHeaded);
         self.ring.put(HEADER, payload);
+        crash::point!(FrameWritten);
         self.ring.publish(need);
+        crash::point!(FramePublished);
         Ok(true)
     }
 
@@ -104,6 +109,7 @@ impl<M: RingMemory> FrameWriter<M> {
             payload,
             done: 0,
         });
+        crash::point!(FrameKept);
     }
 
     /// Publishes as much as there is room for. True if anything was published.
@@ -129,7 +135,9 @@ impl<M: RingMemory> FrameWriter<M> {
             let from = frame.done + offset - HEADER;
             let to = (frame.done + piece - HEADER).min(payload.len());
             self.ring.put(offset, &payload[from..to]);
+            crash::point!(PieceWritten);
             self.ring.publish(piece);
+            crash::point!(PiecePublished);
             published = true;
             frame.done += piece;
             if frame.done < need {
@@ -229,7 +237,9 @@ impl<M: RingMemory> FrameReader<M> {
                     let from = bytes.len();
                     bytes.resize(from + piece.min(missing), 0);
                     self.ring.get(0, &mut bytes[from..]);
+                    crash::point!(PieceCopied);
                     self.ring.release(piece);
+                    crash::point!(PieceTaken);
                 }
                 Ok((bytes.len() == header.len).then_some(*header))
             }
@@ -262,9 +272,11 @@ impl<M: RingMemory> FrameReader<M> {
         let need = HEADER + padded(len);
         if known >= need || self.ring.available()? >= need {
             self.next = Next::InRing(header);
+            crash::point!(FrameFound);
             return Ok(Some(header));
         }
         self.ring.release(HEADER);
+        crash::point!(PiecesBegun);
         self.next = Next::InPieces(header, Vec::with_capacity(len.min(FIRST_RESERVE)));
         self.peek()
     }
@@ -280,7 +292,9 @@ impl<M: RingMemory> FrameReader<M> {
                 assert_eq!(payload.len(), header.len, "as long as the header says");
                 self.reached = self.reached.max(header.id);
                 self.ring.get(HEADER, payload);
+                crash::point!(FrameCopied);
                 self.ring.release(HEADER + padded(header.len));
+                crash::point!(FrameTaken);
             }
             Next::InPieces(header, bytes) => {
                 assert_eq!(bytes.len(), header.len, "peek found a whole frame");

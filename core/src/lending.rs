@@ -7,6 +7,7 @@
 
 use crate::arena::{Arena, Place};
 use crate::channel::Channel;
+use crate::crash;
 use crate::extent::{self, Extent, ExtentError, News};
 use crate::ring::Violation;
 use crate::sweeper;
@@ -45,6 +46,11 @@ pub enum NoMemory {
         /// Its error.
         error: io::Error,
     },
+    /// The peer cannot be told of new memory: it has closed its end of the socket for that, or is gone.
+    Unheard {
+        /// Bytes that were asked for.
+        asked: u64,
+    },
 }
 
 impl fmt::Display for NoMemory {
@@ -58,6 +64,12 @@ impl fmt::Display for NoMemory {
                 write!(
                     out,
                     "{asked} bytes were asked for, and the system refused: {error}"
+                )
+            }
+            NoMemory::Unheard { asked } => {
+                write!(
+                    out,
+                    "{asked} bytes were asked for, and the peer does not hear of new memory any more"
                 )
             }
         }
@@ -167,6 +179,7 @@ impl Lending {
     fn allocate_here(self: &Arc<Self>, len: u64) -> Option<Owned> {
         let mut own = lock(&self.own);
         let place = own.arena.allocate(len)?;
+        crash::point!(BlockAllocated);
         Some(Owned {
             extent: own.extents[&place.extent].clone(),
             lending: self.clone(),
@@ -187,33 +200,39 @@ impl Lending {
 
     fn grow(self: &Arc<Self>, len: u64, untold: &mut Vec<u32>) -> Result<(), NoMemory> {
         // Relaxed, here and below: hints.
-        let unheard = self.is_unheard.load(Ordering::Relaxed);
+        if self.is_unheard.load(Ordering::Relaxed) {
+            return Err(NoMemory::Unheard { asked: len });
+        }
         let (number, size) = {
             let own = lock(&self.own);
-            let full = own.extents.len() >= MAX_EXTENTS || unheard;
+            let full = own.extents.len() >= MAX_EXTENTS;
             let size = own.arena.growth(len).filter(|_| !full);
             (own.next, size)
         };
         let Some(size) = size else {
             return Err(self.full(len));
         };
+        let refused = |error| NoMemory::System { asked: len, error };
+        let untellable = |error: io::Error| match error.kind() {
+            // Its end is closed, and stays so.
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                self.is_unheard.store(true, Ordering::Relaxed);
+                NoMemory::Unheard { asked: len }
+            }
+            // It may hear of the next one: it was slow to listen, or a system was short of something.
+            _ => refused(error),
+        };
         // First what is gone: the peer counts what we have.
-        let extent = self
-            .tell_gone(untold)
-            .and_then(|()| Extent::create(number, size as usize))
-            .and_then(|extent| {
-                extent::send_extent(self.socket.as_fd(), &extent).inspect_err(|error| {
-                    // A peer that is slow to listen may hear of the next one; one that has closed its end never.
-                    let unheard = error.kind() != io::ErrorKind::WouldBlock;
-                    self.is_unheard.fetch_or(unheard, Ordering::Relaxed);
-                })?;
-                Ok(extent)
-            })
-            .map_err(|error| NoMemory::System { asked: len, error })?;
+        self.tell_gone(untold).map_err(untellable)?;
+        let extent = Extent::create(number, size as usize).map_err(refused)?;
+        crash::point!(ExtentMade);
+        extent::send_extent(self.socket.as_fd(), &extent).map_err(untellable)?;
+        crash::point!(ExtentTold);
         let mut own = lock(&self.own);
         own.next += 1;
         own.arena.add(number, extent.size() as u64);
         own.extents.insert(number, Arc::new(extent));
+        crash::point!(ExtentAdded);
         drop(own);
         if !self.has_extents.swap(true, Ordering::Relaxed) {
             sweeper::watch(self.channel.clone());
@@ -245,7 +264,9 @@ impl Lending {
         }
         drop(own);
         for extent in gone {
+            crash::point!(ExtentIdle);
             extent.punch();
+            crash::point!(ExtentPunched);
             untold.push(extent.number());
         }
         // A peer that is not told keeps an address range and no memory.
@@ -257,6 +278,7 @@ impl Lending {
         while let Some(&number) = untold.last() {
             extent::send_gone(self.socket.as_fd(), number)?;
             untold.pop();
+            crash::point!(ExtentGone);
         }
         Ok(())
     }
@@ -279,8 +301,10 @@ impl Lending {
         let block = self.allocate(len as u64).ok()?;
         // SAFETY: the caller's promise, and the block is of this length and nobody else's yet.
         unsafe { block.extent.write(block.place.offset, from, len) };
+        crash::point!(BlockWritten);
         let place = block.place;
         lock(&self.own).arena.lend(place);
+        crash::point!(BlockLent);
         Some(Entry {
             lies: Lies::AtSender(place),
             start: 0,
@@ -294,6 +318,7 @@ impl Lending {
         let (extent, offset) = range_in(&own.extents, address, len)?;
         let (place, _) = own.arena.find(extent, offset, len as u64)?;
         own.arena.lend(place);
+        crash::point!(BlockLent);
         Some(Entry {
             lies: Lies::AtSender(place),
             start: offset - place.offset,
@@ -335,6 +360,7 @@ impl Lending {
             return Err(no_block(place));
         }
         own.returned += 1;
+        crash::point!(ReleaseTaken);
         Ok(())
     }
 
@@ -365,6 +391,7 @@ impl Lending {
             .ok_or(no_block(place))?;
         let known = theirs.leases.entry(place).or_insert((0, 0));
         *known = (known.0 + 1, known.1.max(end));
+        crash::point!(LeaseOpened);
         Ok(Lease {
             extent,
             lending: self.clone(),
@@ -384,6 +411,7 @@ impl Lending {
             return Err(no_block(place));
         }
         own.arena.hold(place);
+        crash::point!(BlockRegained);
         Ok(Owned {
             extent: own.extents[&place.extent].clone(),
             lending: self.clone(),
@@ -422,9 +450,11 @@ impl Lending {
                         return Err(Violation::Memory { size, limit });
                     }
                     theirs.next = number.checked_add(1);
+                    crash::point!(ExtentHeard);
                     // One that cannot be used is unknown to whoever names it. It may be that nobody
                     // will: the news that it is gone may be next.
                     if let Ok(opened) = Extent::open(number, size as usize, file) {
+                        crash::point!(ExtentMapped);
                         theirs.extents.insert(number, Arc::new(opened));
                     }
                 }
@@ -495,11 +525,13 @@ impl Drop for Lease {
             return;
         }
         self.lending.end_lease(self.place);
+        crash::point!(LeaseEnded);
         if let Some(channel) = self.lending.channel.upgrade() {
             let mut payload = [0; RELEASE_SIZE];
             payload[..4].copy_from_slice(&self.place.extent.to_ne_bytes());
             payload[8..].copy_from_slice(&self.place.offset.to_ne_bytes());
             channel.send_release(&payload);
+            crash::point!(LeaseTold);
         }
     }
 }

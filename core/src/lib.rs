@@ -43,6 +43,7 @@
 //! ```
 
 mod clock;
+mod crash;
 mod sync;
 
 pub mod arena;

@@ -11,6 +11,7 @@
 
 use crate::channel::{Channel, LOOKS_PER_CLOCK};
 use crate::clock;
+use crate::crash;
 use crate::ring::Violation;
 use crate::spin::{Crowding, Spin};
 use std::hint::spin_loop;
@@ -98,6 +99,7 @@ impl<K> Poller<K> {
         };
         self.entries[index] = Some(entry);
         self.hot.push(index);
+        crash::point!(ChannelAdded);
         index
     }
 
@@ -105,6 +107,7 @@ impl<K> Poller<K> {
     pub fn remove(&mut self, index: usize) -> Option<K> {
         let entry = self.entries.get_mut(index)?.take()?;
         self.hot.retain(|&hot| hot != index);
+        crash::point!(ChannelRemoved);
         Some(entry.key)
     }
 
@@ -129,6 +132,7 @@ impl<K> Poller<K> {
                 entry.channel.unpark();
                 entry.hot = true;
                 self.hot.push(index);
+                crash::point!(ChannelWoken);
             }
         }
     }
@@ -212,6 +216,7 @@ impl<K> Poller<K> {
                     self.spin.record(now.saturating_sub(self.since));
                     self.since = 0;
                     self.turn = if place + 1 >= count { 0 } else { place + 1 };
+                    crash::point!(ChannelFound);
                     return Found::Frame(index);
                 }
                 Ok(None) => {

@@ -2,15 +2,24 @@
 
 use crate::channel::Channel;
 use crate::clock;
+use crate::crash;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
 /// Nanoseconds that an extent has to be free before it is given back.
-const PATIENCE: u64 = 5_000_000_000;
+const PATIENCE: u64 = if cfg!(feature = "crashpoints") {
+    20_000_000 // A test does not wait for long.
+} else {
+    5_000_000_000
+};
 /// Between two looks.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(if cfg!(feature = "crashpoints") {
+    10
+} else {
+    1000
+});
 
 struct Watched {
     /// The process that it belongs to: a forked child has no thread, and perhaps a lock held for ever.
@@ -70,6 +79,7 @@ fn sweep_all() {
     };
     loop {
         thread::sleep(PAUSE);
+        crash::point!(SweepBegun);
         let now = clock::now();
         let all = lock().clone();
         for channel in all.iter().filter_map(Weak::upgrade) {

@@ -17,6 +17,7 @@
 //! flag is a hint: a peer that lies about it can make us ring a bell in vain, or
 //! sleep past its own message, and nothing else.
 
+use crate::crash;
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Nobody sleeps.
@@ -34,6 +35,7 @@ pub fn announce(flag: &AtomicU32, how: u32) {
     // SeqCst: our store of the flag is before our next look at the index, in the
     // one order that all such fences share. See the table above.
     fence(Ordering::SeqCst);
+    crash::point!(SleepAnnounced);
 }
 
 /// Takes the announcement back: we are awake.
@@ -41,6 +43,7 @@ pub fn announce(flag: &AtomicU32, how: u32) {
 pub fn withdraw(flag: &AtomicU32) {
     // Relaxed: seen late, it costs the peer one ring in vain.
     flag.store(AWAKE, Ordering::Relaxed);
+    crash::point!(SleepWithdrawn);
 }
 
 /// After a change: how the sleeper waits, and the duty to ring it; [`AWAKE`] if nobody sleeps.

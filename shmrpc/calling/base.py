@@ -92,7 +92,8 @@ class BaseClient(Generic[_L]):
         an ordinary array.
 
         Raises SharedMemoryError if ``max_memory`` is used up, ImportError without NumPy, LocalProtocolError if
-        there is no connection, TypeError and ValueError for a dtype or a shape that cannot be.
+        there is no connection, ConnectionLost if it has ended, TypeError and ValueError for a dtype or a shape that
+        cannot be.
         """
         return empty_array(self._allocate, shape, dtype)
 

@@ -190,7 +190,10 @@ class Session:
         self.connection.check_process()
         if self.ended is not None:
             raise ended_call(self.ended)
-        return self.connection.allocate(size)
+        try:
+            return self.connection.allocate(size)
+        except _core.ChannelError as error:
+            raise self.unsent("allocate", error) from None
 
     def begin_stream(self, call: Call, receiving: Receiving) -> None:
         """From now on the items of a call come to ``receiving``."""

@@ -88,7 +88,10 @@ class ThreadSession:
         self.connection.check_process()
         if self.ended is not None:
             raise ended_call(self.ended.error)
-        return self.connection.allocate(size)
+        try:
+            return self.connection.allocate(size)
+        except _core.ChannelError as error:
+            raise self.unsent("allocate", error) from None
 
     def complete(self, call_id: int, answer: object, opcode: int, body: Body, call: Call | None = None) -> Body:
         """Waits for the answer to a call whose exchange brought something else; the body of its result.

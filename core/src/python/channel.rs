@@ -5,7 +5,7 @@ use super::parcel::{Flat, Parcel};
 use crate::bell::{Bells, EventFd, Semaphore};
 use crate::channel::{self, Receiver, SendError, Sent, Sleep};
 use crate::frame::{Header, Kept};
-use crate::lending::Memory;
+use crate::lending::{self, Memory};
 use crate::poll::SLICE;
 use crate::region::{Direction, Region};
 use crate::ring::Violation;
@@ -47,6 +47,20 @@ pyo3::create_exception!(
     pyo3::exceptions::PyException,
     "There is no shared memory for this."
 );
+
+pyo3::create_exception!(
+    _core,
+    Unheard,
+    NoMemory,
+    "The peer cannot be told of new shared memory: it has closed its end, or is gone."
+);
+
+fn no_memory(why: lending::NoMemory) -> PyErr {
+    match why {
+        lending::NoMemory::Unheard { .. } => Unheard::new_err(why.to_string()),
+        _ => NoMemory::new_err(why.to_string()),
+    }
+}
 
 pub(super) fn unsent(error: SendError) -> PyErr {
     match error {
@@ -580,13 +594,13 @@ impl Channel {
 
     /// A block of shared memory, to be written and then sent.
     ///
-    /// NoMemory if there is none: the text says what was asked for, and what there is.
+    /// NoMemory if there is none: the text says what was asked for, and what there is. Unheard if it could not be told.
     fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Block>> {
         let channel = self.open()?;
         // What the peer has given back and nobody has looked at yet.
         channel.collect().map_err(broken)?;
         let block = py.detach(|| channel.lending().allocate(len));
-        let block = block.map_err(|error| NoMemory::new_err(error.to_string()))?;
+        let block = block.map_err(no_memory)?;
         Bound::new(py, Block::new(Memory::Owned(block), true))
     }
 

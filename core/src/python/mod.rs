@@ -18,7 +18,7 @@ mod _core {
     #[pymodule_export]
     use super::block::{Block, View};
     #[pymodule_export]
-    use super::channel::{Backlog, Channel, ChannelError, NoMemory, Oversize};
+    use super::channel::{Backlog, Channel, ChannelError, NoMemory, Oversize, Unheard};
     #[pymodule_export]
     use super::encoder::Encoder;
     #[pymodule_export]
@@ -28,12 +28,33 @@ mod _core {
     #[pymodule_export]
     use super::sender::Sender;
 
+    #[cfg(feature = "crashpoints")]
+    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     /// Bytes of a segment whose rings hold `capacity` bytes each.
     #[pyfunction]
     fn segment_size(capacity: usize) -> usize {
         crate::region::size_for(capacity)
+    }
+
+    /// The points where this process can be made to die, and how often each was passed.
+    #[cfg(feature = "crashpoints")]
+    #[pyfunction]
+    fn crash_points() -> Vec<(&'static str, u64)> {
+        let names = crate::crash::NAMES.iter().copied();
+        names.zip(crate::crash::passed()).collect()
+    }
+
+    /// Lets this process die when it passes a point for the `times`th time from now on. The time of its death goes
+    /// to `obituary`, a descriptor.
+    #[cfg(feature = "crashpoints")]
+    #[pyfunction]
+    fn crash_at(name: &str, times: u64, obituary: i32) -> PyResult<()> {
+        let number = crate::crash::NAMES.iter().position(|&each| each == name);
+        let number = number.ok_or_else(|| PyValueError::new_err(name.to_owned()))?;
+        crate::crash::arm(number, times, obituary);
+        Ok(())
     }
 
     /// Lets two threads pass a word back and forth `rounds` times; nanoseconds for one round trip.

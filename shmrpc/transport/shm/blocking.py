@@ -130,8 +130,8 @@ class ThreadConnection:
         self.draining = True
 
     def allocate(self, size: int) -> _core.Block:
-        """A block of shared memory; SharedMemoryError if there is none."""
-        return blocks.allocate(self._channel, size)
+        """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
+        return blocks.allocate_for_server(self._channel, size, self._control)
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""

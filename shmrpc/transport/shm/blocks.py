@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import select
+import socket
+from typing import Final
 
 from shmrpc import _core
-from shmrpc.errors import SharedMemoryError
+from shmrpc.errors import ConnectionLost, SharedMemoryError
+
+#: Milliseconds in which the kernel closes all that a process had open once it has closed the first.
+_DYING: Final = 100
 
 
 def allocate(channel: _core.Channel, size: int) -> _core.Block:
@@ -14,10 +20,37 @@ def allocate(channel: _core.Channel, size: int) -> _core.Block:
     try:
         return channel.allocate(max(size, 1))
     except (_core.NoMemory, OverflowError) as error:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        raise SharedMemoryError(
-            errno.ENOMEM,
-            f"no shared memory for a buffer: {error}; {free:,} bytes of this host's memory are free. Let go of arrays "
-            "that were sent or received, or raise max_memory= on both sides. (These buffers have no files: "
-            "the size of /dev/shm does not limit them.)",
-        ) from None
+        raise _refused(error) from None
+
+
+def allocate_for_server(channel: _core.Channel, size: int, control: socket.socket) -> _core.Block:
+    """The same in a client; ConnectionLost if the server, which has the other end of ``control``, is gone.
+
+    It may have died a moment ago, and nobody has read that yet.
+    """
+    try:
+        return channel.allocate(max(size, 1))
+    except (_core.NoMemory, OverflowError) as error:
+        if isinstance(error, _core.Unheard) and _hangs_up(control):
+            raise ConnectionLost("the server is gone: it died, or was killed") from None
+        raise _refused(error) from None
+
+
+def _refused(error: Exception) -> SharedMemoryError:
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return SharedMemoryError(
+        errno.ENOMEM,
+        f"no shared memory for a buffer: {error}; {free:,} bytes of this host's memory are free. Let go of arrays "
+        "that were sent or received, or raise max_memory= on both sides. (These buffers have no files: "
+        "the size of /dev/shm does not limit them.)",
+    )
+
+
+def _hangs_up(control: socket.socket) -> bool:
+    """Whether the other end is closed, or is about to be."""
+    descriptor = control.fileno()
+    if descriptor < 0:  # This side has closed its own.
+        return True
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(_DYING))

@@ -162,8 +162,8 @@ class LoopConnection:
         return _core.Sender(self._channel, opcode, call_id, credit, OVERHEAD)
 
     def allocate(self, size: int) -> _core.Block:
-        """A block of shared memory; SharedMemoryError if there is none."""
-        return blocks.allocate(self._channel, size)
+        """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
+        return blocks.allocate_for_server(self._channel, size, self._control)
 
     def _wake_senders(self) -> None:
         if self._room and not (self._open and self._channel.is_stalled()):

@@ -1,0 +1,176 @@
+//! Where a test lets a process die: at nothing at all, unless the feature `crashpoints` is on.
+//!
+//! A point stands between two steps of which the peer may have seen the first alone. With the feature each
+//! counts how often it is passed, and one that is armed kills its process there, as `kill -9` would. Without
+//! it the macro is empty, so that what is released is what it was.
+
+/// Marks a point. Without the feature it is nothing.
+macro_rules! point {
+    ($name:ident) => {
+        #[cfg(feature = "crashpoints")]
+        crate::crash::pass(crate::crash::Point::$name);
+    };
+}
+
+pub(crate) use point;
+
+#[cfg(feature = "crashpoints")]
+pub use enabled::*;
+
+#[cfg(feature = "crashpoints")]
+mod enabled {
+    use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+    macro_rules! points {
+        ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+            /// Where a process can be made to die.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            #[repr(usize)]
+            pub enum Point {
+                $($(#[doc = $doc])+ $name,)+
+            }
+
+            /// Their names, by number.
+            pub const NAMES: &[&str] = &[$(stringify!($name),)+];
+        };
+    }
+
+    points! {
+        /// There is room for a frame, and nothing of it is written.
+        FrameBegun,
+        /// Its header is written, its payload is not.
+        FrameHeaded,
+        /// All of it is written, and not yet published.
+        FrameWritten,
+        /// It is published, and nobody was woken.
+        FramePublished,
+        /// A frame for which there is no room is kept.
+        FrameKept,
+        /// A piece of a frame is written, and not yet published.
+        PieceWritten,
+        /// A piece of a frame is published.
+        PiecePublished,
+        /// A frame was found, and is not yet taken.
+        FrameFound,
+        /// A frame's payload is copied out, its room not given back.
+        FrameCopied,
+        /// A frame's room is given back, and nobody was told.
+        FrameTaken,
+        /// A frame in pieces has begun: its header is taken.
+        PiecesBegun,
+        /// A piece is copied out, its room not given back.
+        PieceCopied,
+        /// A piece's room is given back.
+        PieceTaken,
+        /// The flag of a sleeper is set, and it has not looked again.
+        SleepAnnounced,
+        /// The flag of a sleeper is taken back.
+        SleepWithdrawn,
+        /// The flag of the peer is taken: nobody else will ring, and we have not yet.
+        WakeClaimed,
+        /// The peer's bell was rung.
+        BellRung,
+        /// This side has said that it sleeps, has looked, and is about to sleep.
+        Parked,
+        /// A thread has slept.
+        Woken,
+        /// A channel of a server is looked at again.
+        ChannelWoken,
+        /// A server has found a frame, and has not taken it.
+        ChannelFound,
+        /// A server's poller knows a new channel.
+        ChannelAdded,
+        /// A server's poller has forgotten a channel.
+        ChannelRemoved,
+        /// The memory of an extent is made, and sealed, and not mapped.
+        ExtentSealed,
+        /// An extent is made, and the peer was not told.
+        ExtentMade,
+        /// The peer was told of an extent that is not yet in the arena.
+        ExtentTold,
+        /// An extent is in the arena, and nothing of it in use.
+        ExtentAdded,
+        /// The peer's extent was heard of, and is not mapped.
+        ExtentHeard,
+        /// The peer's extent is mapped, and not yet known.
+        ExtentMapped,
+        /// A block is in use, and nothing is written.
+        BlockAllocated,
+        /// A block is written, and not lent.
+        BlockWritten,
+        /// A block is lent for a frame that is not sent.
+        BlockLent,
+        /// A frame is sent that names blocks; they are the peer's.
+        ParcelSent,
+        /// A lease is opened of a block that a frame names.
+        LeaseOpened,
+        /// A block of ours has come back by a frame.
+        BlockRegained,
+        /// A lease has ended here, and the peer was not told.
+        LeaseEnded,
+        /// The peer was told of the end of a lease, unless there was no room.
+        LeaseTold,
+        /// The end of a lease was read, and its block is not free yet.
+        ReleaseRead,
+        /// The end of a lease was taken, and its block is free.
+        ReleaseTaken,
+        /// The thread that gives memory back has begun.
+        SweepBegun,
+        /// An idle extent is out of the arena, and has its memory yet.
+        ExtentIdle,
+        /// An idle extent's memory is given back, and the peer was not told.
+        ExtentPunched,
+        /// The peer was told of an extent that is gone; it is mapped here yet.
+        ExtentGone,
+        /// A channel is closed by its owner.
+        ChannelClosed,
+    }
+
+    /// No point.
+    const NONE: u64 = u64::MAX;
+
+    static PASSED: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
+    static ARMED: AtomicU64 = AtomicU64::new(NONE);
+    static LEFT: AtomicU64 = AtomicU64::new(0);
+    static OBITUARY: AtomicI32 = AtomicI32::new(-1);
+
+    /// This point is passed; the process dies if that was what it was armed for.
+    pub(crate) fn pass(point: Point) {
+        // Relaxed, here and below: they are counters, and the test arms before it goes on.
+        PASSED[point as usize].fetch_add(1, Ordering::Relaxed);
+        if ARMED.load(Ordering::Relaxed) == point as u64
+            && LEFT.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            die();
+        }
+    }
+
+    /// The process dies when it passes this point for the `times`th time from now on, and writes the time of
+    /// that, in nanoseconds of CLOCK_MONOTONIC, to `obituary`.
+    pub fn arm(point: usize, times: u64, obituary: i32) {
+        // Relaxed, all three: see `pass`.
+        LEFT.store(times, Ordering::Relaxed);
+        OBITUARY.store(obituary, Ordering::Relaxed);
+        ARMED.store(point as u64, Ordering::Relaxed);
+    }
+
+    /// How often each point was passed, by number.
+    pub fn passed() -> Vec<u64> {
+        // Relaxed: see `pass`.
+        let counts = PASSED.iter().map(|count| count.load(Ordering::Relaxed));
+        counts.collect()
+    }
+
+    fn die() -> ! {
+        // Relaxed: see `pass`.
+        let obituary = OBITUARY.load(Ordering::Relaxed);
+        let now = crate::clock::now();
+        // SAFETY: eight bytes of `now` are readable; a descriptor that is none is an error that nobody reads.
+        unsafe { libc::write(obituary, (&raw const now).cast(), 8) };
+        // SAFETY: no memory is involved.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        loop {
+            std::thread::park(); // The signal comes before the call returns, but to another thread perhaps.
+        }
+    }
+}

@@ -1,0 +1,130 @@
+"""Where a process dies: at a line of Python, or at a point of the native core that is built for that."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+#: What `make crashpoints` builds.
+CORE: Final = ROOT / "core" / "target" / "crashpoints" / "lib_core.so"
+
+#: The files in which each line is a place to die.
+FILES: Final = (
+    "transport/shm/handshake.py",
+    "transport/shm/segment.py",
+    "transport/shm/rendezvous.py",
+    "transport/shm/acceptor.py",
+    "transport/shm/server.py",
+    "transport/shm/inbox.py",
+    "transport/shm/client.py",
+    "transport/shm/blocking.py",
+    "streams.py",
+    "server.py",
+    *(f"{room}/{path.name}" for room in ("calling", "handling") for path in (ROOT / "shmrpc" / room).glob("*.py")),
+)
+
+#: A line by file and number, or a native point by name and how often it was passed.
+Place = tuple[str, int]
+
+
+def require_core() -> None:
+    """Fails the test that needs the core of its own if there is none, or an old one."""
+    sources = [*(ROOT / "core" / "src").rglob("*.rs"), ROOT / "core" / "Cargo.toml"]
+    if not CORE.exists():
+        pytest.fail(f"{CORE} is missing: run `make crashpoints`")
+    if CORE.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+        pytest.fail(f"{CORE} is older than its sources: run `make crashpoints`")
+
+
+def use_core() -> None:
+    """In a process that is to die: the core with points in the place of the other. Before shmrpc is imported."""
+    assert "shmrpc" not in sys.modules
+    spec = importlib.util.spec_from_file_location("shmrpc._core", CORE)
+    assert spec is not None
+    assert spec.loader is not None
+    core = importlib.util.module_from_spec(spec)
+    sys.modules["shmrpc._core"] = core
+    spec.loader.exec_module(core)
+    assert hasattr(core, "crash_at"), f"{CORE} has no points: run `make crashpoints`"
+
+
+def _core() -> Any:
+    return sys.modules["shmrpc._core"]
+
+
+def passed() -> list[Place]:
+    """The native points that this process has passed, and how often."""
+    return [(name, times) for name, times in _core().crash_points() if times]
+
+
+def die_at_point(name: str, times: int, obituary: int) -> None:
+    """From now on the process dies when it passes this point for so many times. The time goes to ``obituary``."""
+    _core().crash_at(name, times, obituary)
+
+
+class Lines:
+    """Follows what Python executes of :data:`FILES`, in all threads that begin from now on and in this one."""
+
+    def __init__(self) -> None:
+        #: By code, the file as it stands in FILES, if it is of one of them.
+        self._known: dict[CodeType, str | None] = {}
+        self._files = {str(ROOT / "shmrpc" / name): name for name in FILES}
+        #: In the order in which they were first reached.
+        self.reached: dict[Place, None] = {}
+        self._place: Place | None = None
+        self._obituary = -1
+
+    def record(self) -> None:
+        """From now on what is executed is kept in :attr:`reached`."""
+        self._begin()
+
+    def die_at(self, place: Place, obituary: int) -> None:
+        """The process dies just before it executes this line. The time of that goes to ``obituary``."""
+        self._place, self._obituary = place, obituary
+        self._begin()
+
+    def _begin(self) -> None:
+        threading.settrace(self._calls)
+        sys.settrace(self._calls)
+
+    def _file_of(self, code: CodeType) -> str | None:
+        file = self._files.get(code.co_filename)
+        if file is not None and self._place is not None:
+            lines = {line for _, _, line in code.co_lines()}
+            return file if self._place[0] == file and self._place[1] in lines else None
+        return file
+
+    def _calls(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if code not in self._known:
+            self._known[code] = self._file_of(code)
+        return None if self._known[code] is None else self._lines
+
+    def _lines(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            place = str(self._known[frame.f_code]), frame.f_lineno
+            if self._place is None:
+                self.reached.setdefault(place)
+            elif place == self._place:
+                die(self._obituary)
+        return self._lines
+
+
+def die(obituary: int) -> None:
+    """As ``kill -9`` does it; the time of that goes to ``obituary``."""
+    with contextlib.suppress(OSError):
+        os.write(obituary, struct.pack("=Q", time.monotonic_ns()))
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # The signal may come to another thread first.

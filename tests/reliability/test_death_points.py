@@ -1,0 +1,415 @@
+"""A side dies at each line and at each native point of a conversation: the other lives, is told, and is rid of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import shmrpc
+from shmrpc.transport.shm import cleanup
+from tests.reliability import figures, talking, traces
+from tests.reliability.crashes import Place
+from tests.reliability.dying import GRACE
+from tests.reliability.scale import scaled
+from tests.reliability.victims import Ending, Order, Side, Victims, victims
+from tests.support import ServerProcess, eventually_in_loop, ours_in_shm
+
+#: Lines and native points that are tried in the short form, in each conversation; in the long one all of them.
+LINES: Final = 9
+POINTS: Final = 7
+#: How often a conversation is held until its victim has died of it.
+ROUNDS: Final = 3
+#: Seconds for what must happen, and does not depend on speed.
+PATIENCE: Final = 30
+#: Bytes that the memory of this process may grow by in a series of kills: an allocator's noise, not a leak.
+NOISE: Final = 24 << 20
+#: Kills before the memory is looked at for the first time.
+WARM: Final = 4
+
+#: The errors that tell of a death: to who has a connection, and to who is about to get one.
+LOST: Final = (shmrpc.ConnectionLost, shmrpc.ServiceUnavailable)
+
+one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
+other_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
+each_conversation = pytest.mark.parametrize("conversation", list(talking.CONVERSATIONS))
+
+#: A way to die: "lines" or "points", and where.
+Death = tuple[str, Place]
+
+
+@dataclass
+class Tally:
+    """What a series of deaths came to."""
+
+    planned: int = 0
+    killed: int = 0
+    #: names in /dev/shm of servers that died in a handshake
+    names: int = 0
+    #: seconds from a death to the error of each call in flight
+    seconds: list[float] = field(default_factory=list)
+
+    def errors(self, ends: Sequence[float], died: float | None) -> None:
+        """Calls that were in flight have ended with errors at these times."""
+        if died is not None:
+            self.seconds += [max(0.0, end - died) for end in ends]
+
+    def note(self, who: str, conversation: str, limit: float) -> None:
+        """Puts it below the run."""
+        late = sum(each > limit for each in self.seconds)
+        figures.note(
+            f"death of {who}, {conversation}",
+            points=self.planned,
+            kills=self.killed,
+            error_after=figures.times(self.seconds),
+            **{f"over_{limit * 1e3:.0f}_ms": late},
+        )
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[Victims]:
+    """The process that forks victims."""
+    with victims() as forking:
+        gc.collect()
+        gc.freeze()  # So that a collection looks at what came since.
+        yield forking
+        gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens() -> Iterator[None]:
+    """Nothing in this process hears of those who want its server to leave."""
+    yield
+    talking.leaving.clear()
+    talking.cancelled.clear()
+
+
+@pytest.fixture
+def order(runtime: Path) -> Callable[[Side, str], Order]:
+    """What a victim of this test is to do."""
+    return lambda side, conversation: Order(side, conversation, str(runtime.parent))
+
+
+#: The lines that were tried already, in other conversations of the same sides.
+_tried: defaultdict[str, set[Place]] = defaultdict(set)
+
+
+def deaths(who: str, recorded: Ending) -> list[Death]:
+    """Where to die of what was recorded: at each line that is new to these sides, and at each point.
+
+    A point is passed often: it is tried the first time, halfway and the last time.
+    """
+    fresh = [place for place in recorded.lines if place not in _tried[who]]
+    _tried[who].update(fresh)
+    lines: list[Death] = [("lines", place) for place in fresh]
+    points: list[Death] = [
+        ("points", (name, nth)) for name, times in recorded.points for nth in sorted({1, (times + 1) // 2, times})
+    ]
+    return [*_spread(lines, scaled(LINES, len(lines))), *_spread(points, scaled(POINTS, len(points)))]
+
+
+def _spread(deaths: Sequence[Death], most: int) -> list[Death]:
+    """So many of them, evenly."""
+    most = min(most, len(deaths))
+    return [deaths[i * len(deaths) // most] for i in range(most)]
+
+
+async def _outcome(call: Awaitable[object], ends: list[float]) -> None:
+    """Waits for a call that may end with the connection; when it did, is added to ``ends``."""
+    try:
+        await call
+    except LOST as error:
+        ends.append(time.monotonic())
+        error.__traceback__ = None  # It has the call's frame, and what that had in its hands.
+
+
+async def _series(
+    who: str, conversation: str, tally: Tally, one: Callable[[str, Place | None, int, bool], Awaitable[Ending]]
+) -> None:
+    """Records what there is to die of; then lets a victim die of each, and looks at what is left."""
+    recorded = await one("record", None, 1, False)
+    chosen = deaths(who, recorded)
+    tally.planned = len(chosen)
+    resident, mapped = 0, 0
+    for number, (how, place) in enumerate(chosen):
+        rounds = 1 if conversation in ("drain", "shutdown") else ROUNDS
+        try:
+            ending = await one(how, place, rounds, how == "points")
+        except BaseException as error:
+            error.add_note(f"The victim died at {place}.")
+            raise
+        tally.killed += ending.died is not None
+        if number == WARM:
+            resident, mapped = traces.resident(), traces.mappings()[1]
+    # What a timer or the scheduler brought about while it was recorded may not come about again.
+    assert tally.killed * 2 > tally.planned
+    assert traces.resident() - resident < NOISE
+    assert traces.mappings()[1] - mapped < 50
+
+
+async def _works() -> None:
+    """The next server takes the name, and the next client is served."""
+    async with shmrpc.serve(talking.service), shmrpc.connect(talking.NAME) as client:
+        assert await client.add(1, 2) == 3
+
+
+def _swept(*, connected: bool) -> int:
+    """Nothing of ours is in /dev/shm, but for what a server had there that died in a handshake; that is removed."""
+    left = ours_in_shm()
+    if left:
+        assert not connected, f"names of a connection that stood: {left}"
+        cleanup.clean()
+        assert ours_in_shm() == []
+    return len(left)
+
+
+def _says(conversation: str) -> str:
+    """What the server is asked to do after a conversation."""
+    return {"drain": "drain", "shutdown": "stop"}.get(conversation, "exit")
+
+
+@other_loop
+@each_conversation
+async def test_a_server_dies_under_a_client(
+    forking: Victims, order: Callable[[Side, str], Order], conversation: str
+) -> None:
+    tally = Tally()
+    await _works()
+    base = traces.traces()
+
+    async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+        ends: list[float] = []
+        dying = order("server", conversation)
+        dying.how, dying.place, dying.uvloop = how, place, fast
+        forking.start(dying)
+        said = await asyncio.to_thread(forking.line)
+        connected = False
+        if said == ["serving"]:
+            client = shmrpc.connect(talking.NAME, timeout=0)
+            await _outcome(_connect_and_talk(client, conversation, rounds, ends), ends)
+            connected = client._link.session is not None
+            await client.close()
+            ending = await asyncio.to_thread(forking.end)
+        else:
+            ending = await asyncio.to_thread(forking.end, said)
+        assert ending.died is None or ends or said != ["serving"], "nobody was told"
+        tally.errors(ends, ending.died)
+        tally.names += _swept(connected=connected)
+        await _works()
+        assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
+        return ending
+
+    who = "a server under a client in a loop"
+    await _series(who, conversation, tally, one)
+    tally.note(who, conversation, 0.1)
+
+
+async def _connect_and_talk(client: shmrpc.Client, conversation: str, rounds: int, ends: list[float]) -> None:
+    """Holds a conversation with calls in flight beside it until the server is gone."""
+    await client.__aenter__()
+    waiting = [asyncio.create_task(_outcome(client.sleep(talking.LONG), ends)) for _ in range(2)]
+    try:
+        for _ in range(rounds):
+            await talking.CONVERSATIONS[conversation](client)
+        await client.leave(_says(conversation))
+    finally:
+        _, hanging = await asyncio.wait(waiting, timeout=PATIENCE)
+        assert not hanging
+        for task in waiting:
+            task.result()
+
+
+@other_loop
+@each_conversation
+async def test_a_server_dies_under_a_client_in_threads(
+    forking: Victims, order: Callable[[Side, str], Order], conversation: str
+) -> None:
+    tally = Tally()
+    await _works()
+    await asyncio.to_thread(_in_a_thread, lambda: None)
+    base = traces.traces()
+
+    async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+        ends: list[float] = []
+        dying = order("server", conversation)
+        dying.how, dying.place, dying.uvloop = how, place, fast
+        forking.start(dying)
+        said = await asyncio.to_thread(forking.line)
+        connected = False
+        if said == ["serving"]:
+            connected = await asyncio.to_thread(_talk_in_threads, conversation, rounds, ends)
+            ending = await asyncio.to_thread(forking.end)
+        else:
+            ending = await asyncio.to_thread(forking.end, said)
+        assert ending.died is None or ends or said != ["serving"], "nobody was told"
+        tally.errors(ends, ending.died)
+        tally.names += _swept(connected=connected)
+        await _works()
+        assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
+        return ending
+
+    who = "a server under a client in threads"
+    await _series(who, conversation, tally, one)
+    tally.note(who, conversation, 0.25)
+
+
+def _talk_in_threads(conversation: str, rounds: int, ends: list[float]) -> bool:
+    """Holds a conversation with calls in flight beside it until the server is gone. Whether it was connected."""
+    client = shmrpc.sync.connect(talking.NAME, timeout=0)
+    waiting: list[threading.Thread] = []
+    failures: list[BaseException] = []
+
+    def attempt(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except LOST as error:
+            ends.append(time.monotonic())
+            error.__traceback__ = None
+        except BaseException as error:
+            failures.append(error)
+
+    def talk() -> None:
+        client.__enter__()
+        for _ in range(2):
+            waiting.append(_in_a_thread(lambda: attempt(lambda: client.sleep(talking.LONG))))
+        for _ in range(rounds):
+            talking.CONVERSATIONS_IN_THREADS[conversation](client)
+        client.leave(_says(conversation))
+
+    attempt(talk)
+    for thread in waiting:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    client.close()
+    for failure in failures:
+        raise failure
+    return bool(waiting)
+
+
+def _in_a_thread(run: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+class Served:
+    """A server in this loop, and a polite client of it that must not notice what becomes of the others."""
+
+    def __init__(self) -> None:
+        self.server = shmrpc.serve(talking.service)
+        self.polite = shmrpc.connect(talking.NAME)
+        self.answered = 0
+        self._stop = False
+        self._draining: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Served:
+        await self.server.__aenter__()
+        await self.polite.__aenter__()
+        self._waiting = asyncio.create_task(self.polite.sleep(talking.LONG))
+        self._calling = asyncio.create_task(self._call())
+        assert await eventually_in_loop(lambda: self.server.in_flight == 1)
+        return self
+
+    async def _call(self) -> None:
+        while not self._stop:
+            assert await self.polite.add(self.answered, 1) == self.answered + 1
+            self.answered += 1
+            await asyncio.sleep(0.005)
+
+    async def __aexit__(self, *error: object) -> None:
+        self._stop = True
+        await self._calling
+        assert not self._waiting.done()
+        await self.polite.close()
+        await asyncio.wait([self._waiting])
+        assert isinstance(self._waiting.exception(), shmrpc.ConnectionLost)
+        await self.server.close()
+
+    async def rid(self) -> bool:
+        """Whether the server has forgotten all others."""
+        return await eventually_in_loop(lambda: self.server.connections == 1 and self.server.in_flight == 1, PATIENCE)
+
+    async def next(self) -> None:
+        """The polite client is served, and so is the next one."""
+        answered = self.answered
+        assert await eventually_in_loop(lambda: self.answered > answered, PATIENCE)
+        async with shmrpc.connect(talking.NAME) as client:
+            assert await client.add(1, 2) == 3
+        assert await self.rid()
+
+
+@one_loop
+@each_conversation
+@pytest.mark.parametrize("side", ["client", "client in threads"])
+async def test_a_client_dies_under_a_server(
+    forking: Victims, order: Callable[[Side, str], Order], side: Side, conversation: str
+) -> None:
+    tally = Tally()
+    who, drains = f"a {side} under a server", conversation == "drain"
+
+    async def die(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+        dying = order(side, conversation)
+        dying.how, dying.place, dying.rounds, dying.uvloop = how, place, rounds, fast
+        talking.cancelled.clear()
+        forking.start(dying)
+        return await asyncio.to_thread(forking.end)
+
+    def ended(ending: Ending) -> list[float]:
+        """When handlers of calls in flight were cancelled, after the death."""
+        return [end for end in talking.cancelled if ending.died is not None and end > ending.died]
+
+    async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+        ending = await die(how, place, rounds, fast)
+        assert await served.rid()
+        tally.errors(ended(ending), ending.died)
+        assert ours_in_shm() == []
+        await served.next()
+        assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
+        return ending
+
+    base = traces.traces()
+
+    async def one_that_drains(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+        drained: list[asyncio.Task[None]] = []
+        async with shmrpc.serve(talking.service) as server:
+            talking.leaving[:] = [lambda how: drained.append(asyncio.create_task(server.drain(GRACE)))]
+            ending = await die(how, place, rounds, fast)
+            assert await eventually_in_loop(lambda: server.connections == 0, PATIENCE)
+            await asyncio.gather(*drained)
+        tally.errors(ended(ending), ending.died)
+        assert ours_in_shm() == []
+        await _works()
+        assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
+        return ending
+
+    if drains:
+        await _works()
+        base = traces.traces()
+        await _series(who, conversation, tally, one_that_drains)
+    else:
+        async with Served() as served:
+            await die("", None, 1, False)
+            await served.next()
+            base = traces.traces()
+            await _series(who, conversation, tally, one)
+    tally.note(who, conversation, 0.1)
+
+
+async def test_memory_that_is_asked_of_the_dead_is_no_want_of_memory() -> None:
+    with ServerProcess("tests.reliability.talking:service") as server:
+        async with shmrpc.connect(talking.NAME) as client:
+            with await asyncio.to_thread(shmrpc.sync.connect(talking.NAME).__enter__) as in_threads:
+                server.kill()
+                for _ in range(2):  # The loop has not heard of it yet.
+                    with pytest.raises(shmrpc.ConnectionLost):
+                        client.empty(talking.ARRAY, "uint8")
+                    with pytest.raises(shmrpc.ConnectionLost):
+                        in_threads.empty(talking.ARRAY, "uint8")

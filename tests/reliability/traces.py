@@ -1,0 +1,45 @@
+"""What connections leave in this process, and what it must be rid of when they are over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from typing import Final
+
+_PAGE: Final = os.sysconf("SC_PAGESIZE")
+
+
+def descriptors() -> int:
+    """Descriptors that are open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mappings() -> tuple[int, int]:
+    """Mappings of our segments, semaphores and extents; and all mappings."""
+    with open("/proc/self/maps") as maps:
+        lines = maps.readlines()
+    return sum("/dev/shm/" in line or "/memfd:shmrpc" in line for line in lines), len(lines)
+
+
+def resident() -> int:
+    """Bytes of memory that this process takes."""
+    with open("/proc/self/statm") as memory:
+        return int(memory.read().split()[1]) * _PAGE
+
+
+def traces() -> tuple[int, int]:
+    """Descriptors, and mappings of ours."""
+    return descriptors(), mappings()[0]
+
+
+async def gone(base: tuple[int, int], seconds: float = 20.0) -> bool:
+    """Whether descriptors and mappings are at their base line again within a generous time."""
+    end = time.monotonic() + seconds
+    while traces() != base:
+        if time.monotonic() > end:
+            return False
+        gc.collect()  # An error may hold, in a cycle, what its call had in its hands.
+        await asyncio.sleep(0.002)
+    return True

@@ -5,12 +5,13 @@
 
 use crate::bell::Bells;
 use crate::clock;
+use crate::closing::Closing;
 use crate::frame::{FrameReader, FrameWriter, Header, Kept};
-use crate::lending::{Lending, RELEASE, RELEASE_SIZE};
+use crate::lending::Lending;
 use crate::region::{Direction, MappedRing, Region};
 use crate::ring::{Consumer, Producer, RingMemory, Violation};
 use crate::spin::{Crowding, Spin};
-use crate::table::{self, Entry, Lies, PARCEL};
+use crate::table::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
 use crate::wait;
 use std::hint::spin_loop;
 use std::os::fd::OwnedFd;
@@ -135,7 +136,7 @@ pub struct Channel {
     receiver: Mutex<Receiver>,
     /// Whether frames are kept for want of room. Only ever a hint to look.
     stalled: AtomicBool,
-    closed: AtomicBool,
+    closing: Closing,
     /// What the peer did wrong as we sent; whoever receives is told.
     fault: OnceLock<Violation>,
     max_frame: usize,
@@ -221,7 +222,7 @@ impl Channel {
                     broken: None,
                 }),
                 stalled: AtomicBool::new(false),
-                closed: AtomicBool::new(false),
+                closing: Closing::new(),
                 fault: OnceLock::new(),
                 max_frame,
                 ours,
@@ -249,8 +250,7 @@ impl Channel {
     /// One that sleeps is not woken for that: it looks before it takes more memory, and as often as
     /// idle memory is given back.
     pub fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
-        // Relaxed: see `send`.
-        if self.closed.load(Ordering::Relaxed) {
+        if self.closing.is_closed() {
             return;
         }
         let mut writer = lock(&self.writer);
@@ -281,8 +281,7 @@ impl Channel {
         payload: &[u8],
         keep: impl FnOnce() -> Kept,
     ) -> Result<Sent, SendError> {
-        // Relaxed: the owner closes it in the order of its own program.
-        if self.closed.load(Ordering::Relaxed) {
+        if self.closing.is_closed() {
             return Err(SendError::Closed);
         }
         if payload.len() > self.max_frame {
@@ -463,11 +462,9 @@ impl Channel {
         self.ours.semaphore.ring();
     }
 
-    /// Nothing is sent any more, and a thread that sleeps on this channel wakes.
+    /// Nothing is sent any more, a thread that sleeps on this channel wakes, and none falls asleep.
     pub fn close(&self) {
-        // Relaxed: see `send`.
-        self.closed.store(true, Ordering::Relaxed);
-        self.interrupt();
+        self.closing.close(|| self.interrupt());
     }
 
     /// Sends what is kept, as far as there is room. True if anything went.
@@ -612,11 +609,11 @@ impl Channel {
     }
 
     /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has
-    /// passed. True if a frame is there.
+    /// passed; not at all once the channel is closed. True if a frame is there.
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
         if self.park(true)? {
-            self.ours.semaphore.wait(limit);
+            self.closing.sleep(|| self.ours.semaphore.wait(limit));
             self.unpark();
         }
         self.flush()?;

@@ -5,13 +5,14 @@
 
 use crate::bell::Bells;
 use crate::clock;
+use crate::closing::Closing;
 use crate::crash;
 use crate::frame::{FrameReader, FrameWriter, Header, Kept};
-use crate::lending::{Lending, RELEASE, RELEASE_SIZE};
+use crate::lending::Lending;
 use crate::region::{Direction, MappedRing, Region};
 use crate::ring::{Consumer, Producer, RingMemory, Violation};
 use crate::spin::{Crowding, Spin};
-use crate::table::{self, Entry, Lies, PARCEL};
+use crate::table::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
 use crate::wait;
 use std::hint::spin_loop;
 use std::os::fd::OwnedFd;
@@ -146,7 +147,7 @@ pub struct Channel {
     receiver: Mutex<Receiver>,
     /// Whether frames are kept for want of room. Only ever a hint to look.
     stalled: AtomicBool,
-    closed: AtomicBool,
+    closing: Closing,
     /// What the peer did wrong as we sent; whoever receives is told.
     fault: OnceLock<Violation>,
     max_frame: usize,
@@ -238,7 +239,7 @@ impl Channel {
                     broken: None,
                 }),
                 stalled: AtomicBool::new(false),
-                closed: AtomicBool::new(false),
+                closing: Closing::new(),
                 fault: OnceLock::new(),
                 max_frame,
                 max_kept: max_memory,
@@ -267,8 +268,7 @@ impl Channel {
     /// One that sleeps is not woken for that: it looks before it takes more memory, and as often as
     /// idle memory is given back.
     pub fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
-        // Relaxed: see `send`.
-        if self.closed.load(Ordering::Relaxed) {
+        if self.closing.is_closed() {
             return;
         }
         let mut writer = lock(&self.writer);
@@ -299,8 +299,7 @@ impl Channel {
         payload: &[u8],
         keep: impl FnOnce() -> Kept,
     ) -> Result<Sent, SendError> {
-        // Relaxed: the owner closes it in the order of its own program.
-        if self.closed.load(Ordering::Relaxed) {
+        if self.closing.is_closed() {
             return Err(SendError::Closed);
         }
         if payload.len() > self.max_frame {
@@ -487,12 +486,12 @@ impl Channel {
         self.ours.semaphore.ring();
     }
 
-    /// Nothing is sent any more, and a thread that sleeps on this channel wakes.
+    /// Nothing is sent any more, a thread that sleeps on this channel wakes, and none falls asleep.
     pub fn close(&self) {
-        // Relaxed: see `send`.
-        self.closed.store(true, Ordering::Relaxed);
-        crash::point!(ChannelClosed);
-        self.interrupt();
+        self.closing.close(|| {
+            crash::point!(ChannelClosed);
+            self.interrupt();
+        });
     }
 
     /// Sends what is kept, as far as there is room. True if anything went.
@@ -639,11 +638,11 @@ impl Channel {
     }
 
     /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has
-    /// passed. True if a frame is there.
+    /// passed; not at all once the channel is closed. True if a frame is there.
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
         if self.park(true)? {
-            self.ours.semaphore.wait(limit);
+            self.closing.sleep(|| self.ours.semaphore.wait(limit));
             crash::point!(Woken);
             self.unpark();
         }

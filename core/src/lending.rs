@@ -11,7 +11,8 @@ use crate::crash;
 use crate::extent::{self, Extent, ExtentError, News};
 use crate::ring::Violation;
 use crate::sweeper;
-use crate::table::{Entry, Lies};
+use crate::table::{self, Entry, Lies};
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -19,10 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Opcode of the frame that ends a lease. Payload: u32 extent, u32 0, u64 block.
-pub const RELEASE: u32 = 0xFF;
-/// Bytes of its payload.
-pub const RELEASE_SIZE: usize = 16;
+pub use crate::table::{RELEASE, RELEASE_SIZE};
 
 /// Extents that a side has at most: each costs both a descriptor.
 const MAX_EXTENTS: usize = 256;
@@ -350,11 +348,7 @@ impl Lending {
 
     /// The peer ends a lease.
     pub fn give_back(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
-        let (extent, block) = payload.split_at(8);
-        let place = Place {
-            extent: u32::from_ne_bytes(extent[..4].try_into().expect("four bytes")),
-            offset: u64::from_ne_bytes(block.try_into().expect("eight bytes")),
-        };
+        let place = table::released(payload);
         let mut own = lock(&self.own);
         if !own.arena.give_back(place) {
             return Err(no_block(place));
@@ -527,10 +521,7 @@ impl Drop for Lease {
         self.lending.end_lease(self.place);
         crash::point!(LeaseEnded);
         if let Some(channel) = self.lending.channel.upgrade() {
-            let mut payload = [0; RELEASE_SIZE];
-            payload[..4].copy_from_slice(&self.place.extent.to_ne_bytes());
-            payload[8..].copy_from_slice(&self.place.offset.to_ne_bytes());
-            channel.send_release(&payload);
+            channel.send_release(&table::release(self.place));
             crash::point!(LeaseTold);
         }
     }

@@ -21,6 +21,7 @@
 //!   says of a block is a claim like an index.
 //! * [`wait`] tells when a sleeper must be woken. A wake-up is a hint: whoever
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
+//! * [`closing`] ends a channel from this side: nobody sleeps on it any more.
 //! * [`spin`] tells when it pays to look again instead of sleeping.
 //! * [`channel`] puts these together for one connection, [`poll`] for many.
 //!
@@ -51,6 +52,7 @@ pub mod arena;
 pub mod bell;
 #[cfg(not(loom))]
 pub mod channel;
+pub mod closing;
 #[cfg(not(loom))]
 pub mod extent;
 pub mod frame;

@@ -17,6 +17,10 @@ use std::ops::Range;
 
 /// In an opcode: the payload is a parcel's.
 pub const PARCEL: u32 = 0x80;
+/// Opcode of the frame that ends a lease. Payload: u32 extent, u32 0, u64 block.
+pub const RELEASE: u32 = 0xFF;
+/// Bytes of its payload.
+pub const RELEASE_SIZE: usize = 16;
 
 const HEADER: usize = 8;
 const ENTRY: usize = 32;
@@ -68,6 +72,22 @@ pub fn begin(entries: &[Entry], body_is_a_buffer: bool, room: usize) -> Vec<u8> 
         }
     }
     out
+}
+
+/// The payload of the frame that ends a lease of the block at `place`.
+pub fn release(place: Place) -> [u8; RELEASE_SIZE] {
+    let mut payload = [0; RELEASE_SIZE];
+    payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
+    payload[8..].copy_from_slice(&place.offset.to_ne_bytes());
+    payload
+}
+
+/// The block that such a payload names, whatever it may be.
+pub fn released(payload: &[u8; RELEASE_SIZE]) -> Place {
+    Place {
+        extent: u32_at(payload, 0),
+        offset: u64_at(payload, 8),
+    }
 }
 
 /// What a payload holds.

@@ -13,7 +13,7 @@
 //!   nothing? sleep                   set? take it, ring that bell
 //! ```
 //!
-//! Whoever wakes, takes the flag with a swap, so a sleep is ended by one ring. A
+//! Whoever wakes, takes the flag in one step, so a sleep is ended by one ring. A
 //! flag is a hint: a peer that lies about it can make us ring a bell in vain, or
 //! sleep past its own message, and nothing else.
 
@@ -58,9 +58,15 @@ pub fn claim(flag: &AtomicU32) -> u32 {
 #[inline]
 pub fn claim_seen(flag: &AtomicU32) -> u32 {
     // Relaxed: the fence, or the next look, orders it.
-    match flag.load(Ordering::Relaxed) {
-        AWAKE => AWAKE,
-        // Relaxed: the swap only decides who rings; the bell itself orders the rest.
-        _ => flag.swap(AWAKE, Ordering::Relaxed),
+    let how = flag.load(Ordering::Relaxed);
+    if how == AWAKE {
+        return AWAKE;
+    }
+    // Relaxed, both: this only decides who rings; the bell itself orders the rest. It fails if the
+    // sleeper has taken the flag back meanwhile, and who has done that looks again before it sleeps.
+    // A swap would do, but for loom, which may take its zero for later than the next announcement.
+    match flag.compare_exchange(how, AWAKE, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(how) => how,
+        Err(_) => AWAKE,
     }
 }

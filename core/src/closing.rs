@@ -1,0 +1,50 @@
+//! The end of a channel, as its owner wants it: nothing is sent any more, and who sleeps on it wakes.
+//!
+//! ```text
+//!   sleeper                     closer
+//!   closed? then stay awake     closed = true
+//!   sleep on our bell           ring our bell
+//! ```
+//!
+//! A bell keeps a ring that nobody has heard. So who has seen the channel open is woken by that ring,
+//! whether it sleeps already or is about to; and who has heard it sees that the channel is closed.
+//! Nothing in the segment is asked, where a peer could say that nobody sleeps.
+
+use crate::sync::{AtomicBool, Ordering};
+
+/// Whether a side has closed its channel.
+#[derive(Debug)]
+pub struct Closing {
+    closed: AtomicBool,
+}
+
+impl Closing {
+    /// Of an open channel.
+    #[allow(clippy::new_without_default)] // It would say nothing of what it is.
+    pub fn new() -> Self {
+        Closing {
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether it is closed. Who sends asks first: a thread that learns it late sends a frame that nobody takes.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        // Relaxed: in the closer's own program it is in order; for a sleeper the bell orders it.
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Closes it. `ring` wakes who sleeps on our bell, and is kept by it for who is about to.
+    pub fn close(&self, ring: impl FnOnce()) {
+        // Relaxed: before the ring in this thread, and the bell hands on what is before a ring.
+        self.closed.store(true, Ordering::Relaxed);
+        ring();
+    }
+
+    /// Sleeps on our bell, by `sleep`, unless it is closed.
+    pub fn sleep(&self, sleep: impl FnOnce()) {
+        if !self.is_closed() {
+            sleep();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A channel that is closed: nobody sleeps on it for ever, and what was sent before is there.
+
+use crate::model::{Arc, Bell, Mutex, Shared, model, receive, thread};
+use _core::closing::Closing;
+use _core::frame::{FrameReader, FrameWriter};
+use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
+use _core::wait;
+
+/// A reader that sleeps, or is about to, while the peer sends and another thread of its own closes.
+#[test]
+fn who_sleeps_on_a_channel_that_is_closed_wakes() {
+    model(|| {
+        let memory: Shared = std::sync::Arc::new(HeapMemory::new(32));
+        let (closing, bell) = (Arc::new(Closing::new()), Arc::new(Bell::new()));
+        let (theirs, their_bell) = (memory.clone(), bell.clone());
+        let peer = thread::spawn(move || {
+            let mut writer = FrameWriter::new(Producer::new(theirs));
+            assert!(writer.send(0, 1, &[1]).unwrap());
+            if wait::claim(writer.memory().reader_waits()) != wait::AWAKE {
+                their_bell.ring();
+            }
+        });
+        let (closes, rings) = (closing.clone(), bell.clone());
+        let closer = thread::spawn(move || closes.close(|| rings.ring()));
+        let mut reader = FrameReader::new(Consumer::new(memory), 64);
+        while !closing.is_closed() {
+            wait::announce(reader.memory().reader_waits(), wait::ON_SEMAPHORE);
+            if receive(&mut reader).is_none() {
+                closing.sleep(|| bell.sleep());
+            }
+            wait::withdraw(reader.memory().reader_waits());
+        }
+        peer.join().unwrap();
+        closer.join().unwrap();
+    });
+}
+
+/// Of a connection that has ended the reader takes what is in the ring yet: all that was sent, and nothing that was not.
+#[test]
+fn what_was_sent_before_a_close_is_there() {
+    model(|| {
+        let memory: Shared = std::sync::Arc::new(HeapMemory::new(64));
+        let closing = Arc::new(Closing::new());
+        // The socket, whose end is the end of the connection; the kernel wakes who waits for it.
+        let (ended, bell) = (Arc::new(Mutex::new(false)), Arc::new(Bell::new()));
+        let (theirs, open, their_bell) = (memory.clone(), closing.clone(), bell.clone());
+        let sender = thread::spawn(move || {
+            let mut writer = FrameWriter::new(Producer::new(theirs));
+            let mut sent = 0;
+            while sent < 2 && !open.is_closed() {
+                assert!(writer.send(0, sent, &[]).unwrap());
+                if wait::claim(writer.memory().reader_waits()) != wait::AWAKE {
+                    their_bell.ring();
+                }
+                sent += 1;
+            }
+            sent
+        });
+        let (their_end, their_bell) = (ended.clone(), bell.clone());
+        let closer = thread::spawn(move || {
+            closing.close(|| {});
+            let sent = sender.join().unwrap();
+            *their_end.lock().unwrap() = true;
+            their_bell.ring();
+            sent
+        });
+        let mut reader = FrameReader::new(Consumer::new(memory), 64);
+        let mut taken = 0;
+        loop {
+            wait::announce(reader.memory().reader_waits(), wait::ON_EVENTFD);
+            // Before the last look at the ring: what is sent before the end is then in it.
+            let last = *ended.lock().unwrap();
+            let frame = receive(&mut reader);
+            if frame.is_none() && !last {
+                bell.sleep();
+            }
+            wait::withdraw(reader.memory().reader_waits());
+            match frame {
+                Some(frame) => {
+                    assert_eq!(frame.id, taken);
+                    taken += 1;
+                }
+                None if last => break,
+                None => {}
+            }
+        }
+        assert_eq!(taken, closer.join().unwrap());
+    });
+}

@@ -1,0 +1,197 @@
+//! A block that is lent: its owner writes it again when the peer is done with it, and not before.
+//!
+//! The arena, the table of the frame and the RELEASE are the product's. The block's bytes are plain memory,
+//! as they are to the program: only the rings keep the two sides' accesses apart.
+
+use crate::model::{Arc, Mutex, Plain, Shared, model, receive, thread};
+use _core::arena::{Arena, GRANULE, Place};
+use _core::frame::{FrameReader, FrameWriter};
+use _core::ring::{Consumer, HeapMemory, Producer};
+use _core::table::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
+
+const WORDS: usize = 2;
+
+/// The only block that there is room for.
+struct Block([Plain; WORDS]);
+
+impl Block {
+    fn new() -> Arc<Self> {
+        Arc::new(Block([Plain::new(), Plain::new()]))
+    }
+
+    fn write(&self, value: u64) {
+        for word in &self.0 {
+            word.write(value);
+        }
+    }
+
+    fn read(&self) -> [u64; WORDS] {
+        [self.0[0].read(), self.0[1].read()]
+    }
+}
+
+fn arena() -> Arena {
+    let mut arena = Arena::new(GRANULE);
+    arena.add(0, GRANULE);
+    arena
+}
+
+/// A ring's two ends: one that holds a parcel of two lines, or two ends of leases, and no more.
+fn ring() -> (FrameWriter<Shared>, FrameReader<Shared>) {
+    let memory: Shared = std::sync::Arc::new(HeapMemory::new(128));
+    let writer = FrameWriter::new(Producer::new(memory.clone()));
+    (writer, FrameReader::new(Consumer::new(memory), 128))
+}
+
+/// Lends a block by a frame, so many times, and lets go of it.
+fn lend(arena: &mut Arena, place: Place, leases: usize, writer: &mut FrameWriter<Shared>) {
+    let lies = Lies::AtSender(place);
+    let len = (WORDS * 8) as u64;
+    let start = 0;
+    let entries = vec![Entry { lies, start, len }; leases];
+    for _ in 0..leases {
+        arena.lend(place);
+    }
+    let payload = table::begin(&entries, false, 0);
+    assert!(writer.send(PARCEL, 1, &payload).unwrap());
+    arena.drop_hold(place);
+}
+
+/// The blocks that the next frame names.
+fn await_parcel(reader: &mut FrameReader<Shared>) -> Vec<Place> {
+    let frame = loop {
+        match receive(reader) {
+            Some(frame) => break frame,
+            None => thread::yield_now(),
+        }
+    };
+    assert_eq!(frame.opcode, PARCEL);
+    let entries = table::parse(&frame.payload).unwrap().entries;
+    let place = |entry: &Entry| match entry.lies {
+        Lies::AtSender(place) => place,
+        other => panic!("the sender's block, and not {other:?}"),
+    };
+    entries.iter().map(place).collect()
+}
+
+fn send_release(writer: &mut FrameWriter<Shared>, place: Place) {
+    assert!(writer.send(RELEASE, 0, &table::release(place)).unwrap());
+}
+
+/// Takes the end of a lease if there is one.
+fn take_release(reader: &mut FrameReader<Shared>, arena: &Mutex<Arena>) -> bool {
+    let Some(frame) = receive(reader) else {
+        return false;
+    };
+    assert_eq!(frame.opcode, RELEASE);
+    let payload: [u8; RELEASE_SIZE] = frame.payload.try_into().unwrap();
+    let known = arena.lock().unwrap().give_back(table::released(&payload));
+    assert!(known, "the peer had this lease");
+    true
+}
+
+/// The same block goes there and back, and is written anew each time.
+#[test]
+fn a_block_is_written_again_when_its_reader_is_done() {
+    const ROUNDS: u64 = 2;
+    model(|| {
+        let (block, arena) = (Block::new(), Mutex::new(arena()));
+        let (mut parcels, mut their_parcels) = ring();
+        let (mut their_releases, mut releases) = ring();
+        let theirs = block.clone();
+        let peer = thread::spawn(move || {
+            for round in 1..=ROUNDS {
+                let places = await_parcel(&mut their_parcels);
+                assert_eq!(theirs.read(), [round; WORDS]);
+                send_release(&mut their_releases, places[0]);
+            }
+        });
+        for round in 1..=ROUNDS {
+            let place = loop {
+                if let Some(place) = arena.lock().unwrap().allocate(GRANULE) {
+                    break place;
+                }
+                if !take_release(&mut releases, &arena) {
+                    thread::yield_now();
+                }
+            };
+            block.write(round);
+            lend(&mut arena.lock().unwrap(), place, 1, &mut parcels);
+        }
+        peer.join().unwrap();
+    });
+}
+
+/// Two leases of one block end in two threads of the peer's, each after its own look at the bytes.
+#[test]
+fn a_block_with_two_leases_is_free_after_both() {
+    model(|| {
+        let (block, arena) = (Block::new(), Mutex::new(arena()));
+        let (mut parcels, mut their_parcels) = ring();
+        let (their_releases, mut releases) = ring();
+        let their_releases = Arc::new(Mutex::new(their_releases));
+        let place = arena.lock().unwrap().allocate(GRANULE).unwrap();
+        block.write(1);
+        lend(&mut arena.lock().unwrap(), place, 2, &mut parcels);
+        let theirs = block.clone();
+        let peer = thread::spawn(move || {
+            let places = await_parcel(&mut their_parcels);
+            assert_eq!(places, [place; 2]);
+            let (also_theirs, also_releases) = (theirs.clone(), their_releases.clone());
+            let other = thread::spawn(move || {
+                assert_eq!(also_theirs.read(), [1; WORDS]);
+                send_release(&mut also_releases.lock().unwrap(), place);
+            });
+            assert_eq!(theirs.read(), [1; WORDS]);
+            send_release(&mut their_releases.lock().unwrap(), place);
+            other.join().unwrap();
+        });
+        loop {
+            if let Some(again) = arena.lock().unwrap().allocate(GRANULE) {
+                assert_eq!(again, place);
+                break;
+            }
+            if !take_release(&mut releases, &arena) {
+                thread::yield_now();
+            }
+        }
+        block.write(2);
+        peer.join().unwrap();
+    });
+}
+
+/// One thread of the owner's takes the end of the lease, another one the block.
+#[test]
+fn a_block_that_one_thread_takes_back_another_may_write() {
+    model(|| {
+        let (block, arena) = (Block::new(), Arc::new(Mutex::new(arena())));
+        let (mut parcels, mut their_parcels) = ring();
+        let (mut their_releases, mut releases) = ring();
+        let place = arena.lock().unwrap().allocate(GRANULE).unwrap();
+        block.write(1);
+        lend(&mut arena.lock().unwrap(), place, 1, &mut parcels);
+        let theirs = block.clone();
+        let peer = thread::spawn(move || {
+            let places = await_parcel(&mut their_parcels);
+            assert_eq!(theirs.read(), [1; WORDS]);
+            send_release(&mut their_releases, places[0]);
+        });
+        let taken = arena.clone();
+        let taker = thread::spawn(move || {
+            while !take_release(&mut releases, &taken) {
+                thread::yield_now();
+            }
+        });
+        let found = arena.lock().unwrap().allocate(GRANULE);
+        if found.is_some() {
+            block.write(2);
+        }
+        peer.join().unwrap();
+        taker.join().unwrap();
+        let left = arena.lock().unwrap().allocate(GRANULE);
+        assert!(
+            found.is_some() != left.is_some(),
+            "one block, and only once"
+        );
+    });
+}

@@ -1,0 +1,11 @@
+//! What two threads may do at the same time: the ring, the wait protocol, lending and closing.
+//!
+//! Under loom, every interleaving with up to three preemptions, and every value that the memory
+//! model lets a load return: `RUSTFLAGS="--cfg loom" cargo test --release --test protocol`.
+//! Without it the same tests run on the machine's own threads, again and again.
+
+mod closing;
+mod lending;
+mod model;
+mod waiting;
+mod words;

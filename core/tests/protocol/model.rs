@@ -1,0 +1,132 @@
+//! What the tests have in common: threads of loom's or of the machine's, a bell, and plain memory.
+
+use _core::frame::FrameReader;
+use _core::ring::HeapMemory;
+#[cfg(loom)]
+pub use loom::{
+    sync::{Arc, Condvar, Mutex},
+    thread,
+};
+#[cfg(not(loom))]
+pub use std::{
+    sync::{Arc, Condvar, Mutex},
+    thread,
+};
+
+#[cfg(not(loom))]
+pub fn model(check: impl Fn() + Send + Sync + 'static) {
+    for _ in 0..2_000 {
+        check();
+    }
+}
+
+#[cfg(loom)]
+pub fn model(check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // LOOM_MAX_PREEMPTIONS asks for another bound: 4 takes half a minute, 5 a few.
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    let tried = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = tried.clone();
+    builder.check(move || {
+        // Relaxed: all of loom's threads are one of the machine's.
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        check();
+    });
+    let tried = tried.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(tried > 1, "only one interleaving was tried");
+}
+
+/// A ring that two threads share.
+pub type Shared = std::sync::Arc<HeapMemory>;
+
+/// A frame that was taken.
+pub struct Frame {
+    pub opcode: u32,
+    pub id: u64,
+    pub payload: Vec<u8>,
+}
+
+/// Takes the next frame if it is there.
+pub fn receive(reader: &mut FrameReader<Shared>) -> Option<Frame> {
+    let header = reader.peek().unwrap()?;
+    let mut payload = vec![0; header.len];
+    reader.take(&mut payload);
+    Some(Frame {
+        opcode: header.opcode,
+        id: header.id,
+        payload,
+    })
+}
+
+/// A bell as the kernel gives it: a ring before the sleep is not lost.
+pub struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    pub fn new() -> Self {
+        Bell {
+            rung: Mutex::new(false),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    /// Loom reports a deadlock if nobody ever rings.
+    pub fn sleep(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.changed.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+/// A number in plain memory, as in a block that is lent. Loom reports any two accesses that nothing
+/// orders; on the machine's threads, ThreadSanitizer does.
+#[cfg(loom)]
+pub struct Plain(loom::cell::UnsafeCell<u64>);
+#[cfg(not(loom))]
+pub struct Plain(std::cell::UnsafeCell<u64>);
+
+// SAFETY: what the tests claim, and loom and ThreadSanitizer look for: nobody reads while another writes.
+unsafe impl Sync for Plain {}
+
+#[cfg(loom)]
+impl Plain {
+    pub fn new() -> Self {
+        Plain(loom::cell::UnsafeCell::new(0))
+    }
+
+    pub fn read(&self) -> u64 {
+        // SAFETY: loom panics if this is concurrent with a write.
+        self.0.with(|number| unsafe { *number })
+    }
+
+    pub fn write(&self, value: u64) {
+        // SAFETY: loom panics if this is concurrent with another access.
+        self.0.with_mut(|number| unsafe { *number = value });
+    }
+}
+
+#[cfg(not(loom))]
+impl Plain {
+    pub fn new() -> Self {
+        Plain(std::cell::UnsafeCell::new(0))
+    }
+
+    pub fn read(&self) -> u64 {
+        // SAFETY: the tests' claim: nobody writes meanwhile.
+        unsafe { *self.0.get() }
+    }
+
+    pub fn write(&self, value: u64) {
+        // SAFETY: the tests' claim: nobody else accesses it meanwhile.
+        unsafe { *self.0.get() = value };
+    }
+}

@@ -292,6 +292,11 @@ impl<M: RingMemory> Producer<M> {
         Ok(self.known_room())
     }
 
+    /// Bytes that the reader has read so far, as far as is known without looking.
+    pub fn read(&self) -> u64 {
+        self.head
+    }
+
     /// Puts a word `offset` bytes beyond the tail. The caller has made sure of the room.
     #[inline]
     pub fn put_word(&mut self, offset: usize, value: u64) {

@@ -557,6 +557,21 @@ impl Channel {
         self.open().is_ok_and(|channel| channel.is_stalled())
     }
 
+    /// What the peer has not taken yet: bytes that it has read so far, bytes that are in the ring, and how many
+    /// frames, of how many bytes, wait for room.
+    fn untaken(&self) -> PyResult<(u64, usize, usize, usize)> {
+        let untaken = self.open()?.untaken().map_err(broken)?;
+        Ok((untaken.read, untaken.in_ring, untaken.frames, untaken.bytes))
+    }
+
+    /// Takes back the frame that began `id` with one of these kinds, the low eight bits of opcodes; False if
+    /// any of it went.
+    fn take_back(&self, id: u64, kinds: &[u8]) -> PyResult<bool> {
+        Ok(self
+            .open()?
+            .take_back(id, |opcode| kinds.contains(&(opcode as u8))))
+    }
+
     /// Whether a frame is there.
     fn has_frame(&self) -> PyResult<bool> {
         Ok(self.open()?.receiver().peek().map_err(broken)?.is_some())

@@ -93,6 +93,8 @@ class ThreadConnection:
         self.last = established.channel.last
         self.interrupt = established.channel.interrupt
         self.is_stalled = established.channel.is_stalled
+        self.untaken = established.channel.untaken
+        self.take_back = established.channel.take_back
         self._channel = established.channel
         self._eventfd = established.eventfd
         self._control = dialled

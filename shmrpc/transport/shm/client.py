@@ -10,6 +10,7 @@ from collections.abc import Callable, Sized
 from typing import Final
 
 from shmrpc import _core
+from shmrpc.calling.lateness import REQUESTS
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
 from shmrpc.protocol import control, frames
 from shmrpc.streams import OVERHEAD, Part
@@ -89,6 +90,7 @@ class LoopConnection:
         self.send = established.channel.send
         self.park = established.channel.park
         self.unpark = established.channel.unpark
+        self.untaken = established.channel.untaken
         self._channel = established.channel
         self._eventfd = established.eventfd
         self._control = dialled
@@ -155,6 +157,13 @@ class LoopConnection:
             self.listen()
             self._wake_senders()  # It may have found room in this moment.
             await waiter
+
+    def take_back(self, call_id: int) -> bool:
+        """Takes back the request of a call, if it waits for room yet."""
+        taken = self._channel.take_back(call_id, REQUESTS)
+        if taken:
+            self._wake_senders()
+        return taken
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
         """What sends the items of a stream."""

@@ -79,6 +79,8 @@ struct Theirs {
     extents: BTreeMap<u32, Arc<Extent>>,
     /// The least that the number of a new one may be: they rise. None after the last.
     next: Option<u32>,
+    /// Whether we had no descriptor left to take one with.
+    missed: bool,
     /// By extent and block: our leases, and how far into the extent they reach.
     leases: BTreeMap<Place, (u32, u64)>,
 }
@@ -125,6 +127,7 @@ impl Lending {
             theirs: Mutex::new(Theirs {
                 extents: BTreeMap::new(),
                 next: Some(0),
+                missed: false,
                 leases: BTreeMap::new(),
             }),
         })
@@ -336,10 +339,12 @@ impl Lending {
             // Its owner told us before it named it.
             self.hear(&mut theirs)?;
         }
-        let extent = theirs.extents.get(&place.extent).ok_or(Violation::Extent {
-            number: place.extent,
-        })?;
-        let extent = extent.clone();
+        let number = place.extent;
+        let unknown = match theirs.missed {
+            true => Violation::Descriptors { number },
+            false => Violation::Extent { number },
+        };
+        let extent = theirs.extents.get(&number).ok_or(unknown)?.clone();
         let end = place
             .offset
             .checked_add(entry.start)
@@ -397,7 +402,10 @@ impl Lending {
                         theirs.extents.insert(number, Arc::new(opened));
                     }
                 }
-                Err(ExtentError::Os(_)) => return Ok(()), // As for want of a descriptor.
+                Err(ExtentError::Os(error)) => {
+                    theirs.missed |= error.raw_os_error() == Some(libc::EMFILE);
+                    return Ok(());
+                }
                 Err(_) => return Err(Violation::News),
             }
         }

@@ -70,6 +70,11 @@ pub enum Violation {
     },
     /// What the peer told of its extents cannot be read.
     News,
+    /// No fault of the peer's: the receiver had no descriptor left to take an extent with.
+    Descriptors {
+        /// The extent's number.
+        number: u32,
+    },
 }
 
 impl fmt::Display for Violation {
@@ -95,6 +100,11 @@ impl fmt::Display for Violation {
                 )
             }
             Violation::News => write!(out, "a message about extents is malformed"),
+            Violation::Descriptors { number } => write!(
+                out,
+                "extent {number} could not be received: the process to receive it had as many files \
+                 open as it may (RLIMIT_NOFILE); raise that with ulimit -n"
+            ),
         }
     }
 }

@@ -232,7 +232,8 @@ impl<'a> Outgoing<'a> {
 fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     // SAFETY: the caller keeps `fd` open during the call; a closed one is an error from dup.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fd.try_clone_to_owned().map_err(PyOSError::new_err)
+    fd.try_clone_to_owned()
+        .map_err(|error| PyOSError::new_err((error.raw_os_error(), error.to_string())))
 }
 
 fn bells(eventfd: i32, semaphore: &str) -> PyResult<Bells> {

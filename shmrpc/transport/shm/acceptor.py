@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Final
 
-from shmrpc.transport.shm import rendezvous
+from shmrpc.protocol import control
+from shmrpc.transport.shm import rendezvous, wants
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -27,10 +30,16 @@ class Acceptor:
         self._claim = rendezvous.Claim(service)
         self._take = take
         self._resume: asyncio.TimerHandle | None = None
+        #: A descriptor to give up for a moment, so that who comes when there is none left can be told.
+        self._reserve = -1
+        #: When the log may say again that there is none left.
+        self._quiet_until = 0.0
         try:
+            self._keep_reserve()
             self._loop = asyncio.get_running_loop()
             self._accept()
         except BaseException:
+            self._give_up_reserve()
             self._claim.release()
             raise
 
@@ -44,7 +53,10 @@ class Acceptor:
                 accepted, _ = self._claim.socket.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # Out of descriptors: those who wait are served when there are some.
+            except OSError as error:
+                if error.errno in wants.NO_DESCRIPTOR and self._turn_away(error.errno):
+                    continue
+                # Those who wait are served when it can be done.
                 logger.error("cannot accept a client, trying again in %g s: %s", ACCEPT_PAUSE, error)
                 self._loop.remove_reader(self._claim.socket)
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
@@ -55,8 +67,46 @@ class Acceptor:
             else:
                 accepted.close()
 
+    def _keep_reserve(self) -> None:
+        if self._reserve < 0:
+            with contextlib.suppress(OSError):
+                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _give_up_reserve(self) -> None:
+        if self._reserve >= 0:
+            os.close(self._reserve)
+            self._reserve = -1
+
+    def _turn_away(self, number: int) -> bool:
+        """Tells the client that is first in line why it cannot come. False if there is no way to, or nobody."""
+        if self._reserve < 0:
+            self._keep_reserve()
+            return False
+        reason = wants.descriptors(number)
+        self._give_up_reserve()
+        try:
+            accepted, _ = self._claim.socket.accept()
+        except OSError:
+            return False
+        else:
+            with accepted, contextlib.suppress(OSError):
+                if may_come(accepted):
+                    # What it has said is taken, and no more can come: else the end would overtake the refusal.
+                    accepted.shutdown(socket.SHUT_RD)
+                    accepted.setblocking(False)
+                    while accepted.recv(control.MAX_MESSAGE):
+                        pass
+                    accepted.send(control.encode(control.Refuse(str(reason), try_again=True)))
+        finally:
+            self._keep_reserve()
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + ACCEPT_PAUSE
+            logger.error("clients are turned away: %s", reason)
+        return True
+
     def close(self) -> None:
         """Gives the name back."""
+        self._give_up_reserve()
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._claim.socket)

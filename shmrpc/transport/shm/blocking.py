@@ -55,14 +55,11 @@ def ask(dialled: socket.socket, packet: bytes) -> handshake.Packet:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         dialled.send(packet)
     try:
-        data, descriptors, _, _ = socket.recv_fds(dialled, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:
-        return b"", []
+        return rendezvous.receive(dialled)
     except TimeoutError:
         raise ConnectionLost(
             f"the server did not answer within {control.STEP_TIMEOUT:g} s of the handshake: it hangs, or is stopped"
         ) from None
-    return data, descriptors
 
 
 class Ended(Exception):

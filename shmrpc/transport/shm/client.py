@@ -64,16 +64,13 @@ async def _receive(dialled: socket.socket) -> handshake.Packet:
     try:
         async with asyncio.timeout(control.STEP_TIMEOUT):
             await readable
-        data, descriptors, _, _ = socket.recv_fds(dialled, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:
-        return b"", []
+        return rendezvous.receive(dialled)
     except TimeoutError:
         raise ConnectionLost(
             f"the server did not answer within {control.STEP_TIMEOUT:g} s of the handshake: it hangs, or is stopped"
         ) from None
     finally:
         loop.remove_reader(dialled)
-    return data, descriptors
 
 
 class LoopConnection:

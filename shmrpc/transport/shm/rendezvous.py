@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import socket
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from shmrpc.errors import LocalProtocolError, ServiceInUse, ServiceUnavailable
-from shmrpc.transport.shm import fork
+from shmrpc.protocol.control import MAX_MESSAGE
+from shmrpc.transport.shm import fork, wants
 from shmrpc.transport.shm.cleanup import SERVICE_NAME, recorded_pid, runtime_directory, take_lock
 
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
@@ -148,7 +150,10 @@ def _pid_of(lock_path: Path) -> int | None:
 def dial(service: str) -> socket.socket | None:
     """A socket to the service's server, blocking; None if nobody listens, or too many wait to be heard."""
     path = socket_path(service)
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise wants.explained(error, 0) from None
     control.setblocking(False)
     try:
         control.connect(path)
@@ -187,6 +192,21 @@ class Patience:
             )
         pause, self._pause = self._pause, min(self._pause * 2, self._longest)
         return min(pause, remaining)
+
+
+def receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """A packet of the handshake with its descriptors; an empty one at the end. Raises what ``recv`` raises."""
+    try:
+        data, descriptors, flags, _ = socket.recv_fds(control, MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        return b"", []
+    if (
+        flags & socket.MSG_CTRUNC and len(descriptors) < 3
+    ):  # There was room for eight: it is we who could not take them.
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise wants.descriptors(errno.EMFILE)
+    return data, descriptors
 
 
 def peer_credentials(control: socket.socket) -> tuple[int, int]:

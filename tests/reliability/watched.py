@@ -18,6 +18,8 @@ service = shmrpc.Service("tested.watched")
 
 _marks: list[int] = []
 _produced = 0
+_hoard: list[int] = []
+_gates: dict[str, asyncio.Event] = {}
 
 
 @service.endpoint
@@ -87,6 +89,42 @@ def pid() -> int:
 def holds() -> dict[str, int]:
     """What this process has of each resource."""
     return held_by("self")
+
+
+@service.endpoint
+def take_descriptors() -> int:
+    """Opens files until there is no descriptor left; how many."""
+    with contextlib.suppress(OSError):
+        while True:
+            _hoard.append(os.open(os.devnull, os.O_RDONLY))
+    return len(_hoard)
+
+
+@service.endpoint
+def give_descriptors(count: int) -> None:
+    """Closes so many of them."""
+    for _ in range(min(count, len(_hoard))):
+        os.close(_hoard.pop())
+
+
+@service.endpoint
+async def wait_for(gate: str) -> str:
+    """Waits until somebody calls ``open_gate``."""
+    await _gates.setdefault(gate, asyncio.Event()).wait()
+    return gate
+
+
+@service.endpoint
+async def items_after(gate: str) -> AsyncIterator[str]:
+    """An item, and another one once somebody calls ``open_gate``."""
+    yield "first"
+    await _gates.setdefault(gate, asyncio.Event()).wait()
+    yield gate
+
+
+@service.endpoint
+async def open_gate(gate: str) -> None:
+    _gates.setdefault(gate, asyncio.Event()).set()
 
 
 def held_by(pid: int | str) -> dict[str, int]:

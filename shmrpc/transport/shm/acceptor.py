@@ -54,8 +54,11 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in wants.NO_DESCRIPTOR and self._turn_away(error.errno):
-                    continue
+                if error.errno in wants.NO_DESCRIPTOR and self._reserve >= 0:
+                    if self._turn_away(error.errno):
+                        continue
+                    return
+                self._keep_reserve()
                 # Those who wait are served when it can be done.
                 logger.error("cannot accept a client, trying again in %g s: %s", ACCEPT_PAUSE, error)
                 self._loop.remove_reader(self._claim.socket)
@@ -78,16 +81,15 @@ class Acceptor:
             self._reserve = -1
 
     def _turn_away(self, number: int) -> bool:
-        """Tells the client that is first in line why it cannot come. False if there is no way to, or nobody."""
-        if self._reserve < 0:
-            self._keep_reserve()
-            return False
+        """Tells the client that is first in line why it cannot come. False if there is nobody."""
         reason = wants.descriptors(number)
         self._give_up_reserve()
         try:
             accepted, _ = self._claim.socket.accept()
-        except OSError:
+        except BlockingIOError:  # The want is noticed before it is looked whether anybody came.
             return False
+        except OSError:  # Another thread has taken the descriptor.
+            return True
         else:
             with accepted, contextlib.suppress(OSError):
                 if may_come(accepted):

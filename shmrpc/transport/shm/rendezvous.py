@@ -10,6 +10,7 @@ import socket
 import stat
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,10 @@ def directory() -> Path:
             raise LocalProtocolError(
                 f"{path.parent} does not exist; $XDG_RUNTIME_DIR must name a directory of yours, or be unset"
             ) from None
+        except PermissionError:
+            raise LocalProtocolError(
+                f"{path.parent} is closed to you (uid {os.geteuid()}); set $XDG_RUNTIME_DIR to a directory of yours"
+            ) from None
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         raise LocalProtocolError(f"{path} is not a directory; remove it, or set $XDG_RUNTIME_DIR elsewhere")
@@ -83,6 +88,8 @@ class Claim:
         path = socket_path(service)
         self._lock_path = Path(path).with_suffix(".lock")
         self._socket_path = Path(path)
+        _check_free(self._lock_path, stat.S_ISREG)
+        _check_free(self._socket_path, lambda mode: not stat.S_ISDIR(mode))
         lock = _lock_patiently(self._lock_path)
         if lock is None:
             pid = _pid_of(self._lock_path)
@@ -124,6 +131,15 @@ class Claim:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _check_free(path: Path, may_be: Callable[[int], bool]) -> None:
+    """LocalProtocolError if something is in the place of a file of ours that none of ours has put there."""
+    with contextlib.suppress(FileNotFoundError):
+        if not may_be(os.lstat(path).st_mode):
+            raise LocalProtocolError(
+                f"{path} is in the way, and is nothing that shmrpc makes; look at it and remove it"
+            )
 
 
 def _lock_patiently(path: Path) -> int | None:

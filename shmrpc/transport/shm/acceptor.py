@@ -27,11 +27,11 @@ class Acceptor:
     """
 
     def __init__(self, service: str, take: Callable[[socket.socket], None]) -> None:
+        #: A descriptor to give up for a moment, so that who comes when there is none left can be told.
+        self._reserve = -1
         self._claim = rendezvous.Claim(service)
         self._take = take
         self._resume: asyncio.TimerHandle | None = None
-        #: A descriptor to give up for a moment, so that who comes when there is none left can be told.
-        self._reserve = -1
         #: When the log may say again that there is none left.
         self._quiet_until = 0.0
         try:
@@ -105,6 +105,10 @@ class Acceptor:
             self._quiet_until = time.monotonic() + ACCEPT_PAUSE
             logger.error("clients are turned away: %s", reason)
         return True
+
+    def __del__(self) -> None:
+        """It was dropped, as after its loop was closed."""
+        self._give_up_reserve()
 
     def close(self) -> None:
         """Gives the name back."""

@@ -125,6 +125,11 @@ class Claim:
         self._lock_path.unlink(missing_ok=True)
         self.abandon()
 
+    def __del__(self) -> None:
+        """It was dropped, as after its loop was closed: the name is free. Files are left as by one that died."""
+        if getattr(self, "_lock", -1) >= 0:
+            self.abandon()
+
     def abandon(self) -> None:
         """Closes the descriptors and leaves the names, which are somebody else's now."""
         fork.close(self.socket)

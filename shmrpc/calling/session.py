@@ -153,6 +153,7 @@ class Session:
         #: There is another session for new calls.
         self.leaving = False
         self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
         self._deadlines: Deadlines[int] = Deadlines(self._expire)
         self._lateness = Lateness(connection)
         #: By call id: the endpoint, and since when it is waited for.
@@ -165,7 +166,14 @@ class Session:
         ``frame``: one that came in its stead. ``call``: if there is more to it than its arguments.
         """
         connection = self.connection
-        connection.check_loop()
+        try:
+            connection.check_loop()
+        except LocalProtocolError:
+            self.cancel(call_id)
+            if frame is not None:  # Somebody in our loop waits for it.
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._on_frame, *frame)
+            raise
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         pending = self.pending
         pending[call_id] = future

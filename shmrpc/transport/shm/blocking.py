@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import time
+import warnings
 from typing import Final
 
 from shmrpc import _core
@@ -156,6 +157,12 @@ class ThreadConnection:
         if self._open:
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
+            self.abandon()
+
+    def __del__(self) -> None:
+        """It was dropped open: the server is to see that it is gone."""
+        if getattr(self, "_open", False):
+            warnings.warn(f"unclosed client of {self.service!r}", ResourceWarning, source=self, stacklevel=2)
             self.abandon()
 
     def abandon(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import warnings
 from collections.abc import Callable, Sized
 from typing import Final
 
@@ -239,12 +240,19 @@ class LoopConnection:
     def close(self) -> None:
         """Closes the connection. Again: nothing."""
         if self._open:
-            self._loop.remove_reader(self._eventfd)
-            self._loop.remove_reader(self._control)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._eventfd)
+                self._loop.remove_reader(self._control)
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
             self.abandon()
             self._wake_senders()
+
+    def __del__(self) -> None:
+        """It was dropped open, as after its loop was closed: the server is to see that it is gone."""
+        if getattr(self, "_open", False):
+            warnings.warn(f"unclosed client of {self.service!r}", ResourceWarning, source=self, stacklevel=2)
+            self.abandon()
 
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
@@ -268,4 +276,7 @@ class LoopConnection:
             self.check_process()
             raise
         if running is not self._loop:
+            self.check_process()
+            if self._loop.is_closed():
+                raise LocalProtocolError(f"the event loop of this client of {self.service!r} was closed; connect again")
             raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")

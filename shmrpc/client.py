@@ -178,8 +178,8 @@ class Client(BaseClient[Link]):
         """Calls an endpoint one way: nobody waits for a result, and a failure is only logged at the server.
 
         Returns once the call is in the shared memory; waits while there is no room for it. Raises
-        EndpointNotFound, EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams, or
-        ConnectionLost if the server is gone.
+        EndpointNotFound, EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams,
+        DeadlineExceeded if there was no room by its deadline, or ConnectionLost if the server is gone.
         """
         call = self._new_call(self._name_of(endpoint))
         if not self._options.interceptors:
@@ -202,7 +202,7 @@ class Client(BaseClient[Link]):
             await asyncio.sleep(0)  # What lies beside the ring never has to wait for room in it.
             session.slice_end = time.monotonic() + SLICE
         if not sent:
-            await session.connection.room()
+            await session.room(call)
             if session.ended is not None:  # Whether it went before that is not known.
                 raise ConnectionLost(str(session.ended), maybe_executed=True)
 

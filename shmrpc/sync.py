@@ -180,7 +180,7 @@ class Client(BaseClient[ThreadLink]):
                 body = self._codec.encode_all((header, list(args), kwargs))
                 sent = session.connection.send(opcode(frames.CALL_WITH, number), call.id, body)
                 if not sent:
-                    session.room()
+                    session.room(call)
             except BaseException as error:
                 raise session.unsent(call.endpoint, error) from None
 

@@ -89,7 +89,8 @@ async def test_the_server_ends_it_even_if_the_client_cannot(client: shmrpc.Clien
     async with shmrpc.connect("tested.flows") as other:
         session = other._link.session
         assert session is not None
-        session._expire = session.cancel = lambda call_id: None  # type: ignore[method-assign]
+        session._expire = lambda call_id: None  # type: ignore[method-assign]
+        session.cancel = lambda call_id: False  # type: ignore[method-assign]
         session._deadlines._expire = lambda call_id: None
         with pytest.raises(shmrpc.DeadlineExceeded, match="had not ended"):
             await other.with_options(timeout=0.05).sleep(60)

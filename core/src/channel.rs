@@ -7,7 +7,7 @@ use crate::bell::Bells;
 use crate::clock;
 use crate::closing::Closing;
 use crate::crash;
-use crate::frame::{FrameReader, FrameWriter, Header, Kept};
+use crate::frame::{FrameReader, FrameWriter, Header, Kept, Untaken};
 use crate::lending::Lending;
 use crate::region::{Direction, MappedRing, Region};
 use crate::ring::{Consumer, Producer, RingMemory, Violation};
@@ -509,6 +509,34 @@ impl Channel {
     pub fn is_stalled(&self) -> bool {
         // Relaxed: see `flush`.
         self.stalled.load(Ordering::Relaxed)
+    }
+
+    /// What the peer has not taken yet.
+    pub fn untaken(&self) -> Result<Untaken, Violation> {
+        lock(&self.writer).untaken()
+    }
+
+    /// Takes back the frame that began `id`, if it is kept yet and nothing of it went. `begins`: whether an
+    /// opcode is one of those that do.
+    pub fn take_back(&self, id: u64, begins: impl Fn(u32) -> bool) -> bool {
+        if !self.is_stalled() {
+            return false;
+        }
+        let mut writer = lock(&self.writer);
+        let unsent = writer.take_back(id, |opcode| begins(opcode & !PARCEL));
+        // Relaxed: see `flush`.
+        self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
+        drop(writer);
+        let Some((opcode, payload)) = unsent else {
+            return false;
+        };
+        if opcode & PARCEL != 0 {
+            let parsed = table::parse((*payload).as_ref()).expect("a table of our own");
+            for entry in &parsed.entries {
+                self.lending.unlend(entry);
+            }
+        }
+        true
     }
 
     fn progress(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {

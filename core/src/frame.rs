@@ -50,8 +50,21 @@ struct Pending {
 pub struct FrameWriter<M> {
     ring: Producer<M>,
     pending: VecDeque<Pending>,
-    /// Bytes of their payloads.
+    /// Bytes of the payloads in `pending`.
     kept: usize,
+}
+
+/// What the reader has not taken yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Untaken {
+    /// Bytes that it has read so far.
+    pub read: u64,
+    /// Bytes in the ring that it has not read.
+    pub in_ring: usize,
+    /// Frames that are kept for want of room, the one in pieces included.
+    pub frames: usize,
+    /// Bytes of their payloads.
+    pub bytes: usize,
 }
 
 impl<M: RingMemory> FrameWriter<M> {
@@ -110,6 +123,30 @@ impl<M: RingMemory> FrameWriter<M> {
             done: 0,
         });
         crash::point!(FrameKept);
+    }
+
+    /// What the reader has not taken yet. Looks at what it announced.
+    pub fn untaken(&mut self) -> Result<Untaken, Violation> {
+        let in_ring = self.ring.memory().capacity() - self.ring.room()?;
+        Ok(Untaken {
+            read: self.ring.read(),
+            in_ring,
+            frames: self.pending.len(),
+            bytes: self.kept,
+        })
+    }
+
+    /// Takes back the first frame that is kept of `id`, if it has one of the opcodes that `begins` knows and
+    /// nothing of it is published: its opcode and its payload.
+    pub fn take_back(&mut self, id: u64, begins: impl Fn(u32) -> bool) -> Option<(u32, Kept)> {
+        let index = self.pending.iter().position(|frame| frame.id == id)?;
+        let frame = &self.pending[index];
+        if frame.done > 0 || !begins(frame.opcode) {
+            return None;
+        }
+        let frame = self.pending.remove(index)?;
+        self.kept -= (*frame.payload).as_ref().len();
+        Some((frame.opcode, frame.payload))
     }
 
     /// Publishes as much as there is room for. True if anything was published.
@@ -376,6 +413,40 @@ mod tests {
         assert!(!writer.must_wait(wait::ON_EVENTFD).unwrap());
         assert!(writer.flush().unwrap());
         assert_eq!(receive(&mut reader), Some((1, 2, vec![2; 48])));
+    }
+
+    #[test]
+    fn what_is_kept_is_counted_and_can_be_taken_back_until_its_first_byte_went() {
+        let (mut writer, mut reader) = pair(128, 1000);
+        assert!(writer.send(1, 1, &[1; 100]).unwrap());
+        writer.keep(1, 2, Box::new(vec![2; 300]));
+        writer.keep(1, 3, Box::new(vec![3; 40]));
+        writer.keep(9, 4, Box::new(vec![4; 2]));
+        writer.keep(1, 4, Box::new(vec![4; 1]));
+        let kept = |writer: &mut Writer| {
+            let untaken = writer.untaken().unwrap();
+            (untaken.read, untaken.frames, untaken.bytes)
+        };
+        assert_eq!(kept(&mut writer), (0, 4, 343));
+        assert_eq!(writer.untaken().unwrap().in_ring, 120);
+        receive(&mut reader).unwrap();
+        writer.flush().unwrap(); // A piece of the second frame went.
+        assert_eq!(kept(&mut writer), (120, 4, 343));
+        let begins = |opcode| opcode == 1;
+        for id in [1, 2, 4, 5] {
+            assert!(writer.take_back(id, begins).is_none(), "{id}");
+        }
+        let (opcode, payload) = writer.take_back(3, begins).unwrap();
+        assert_eq!((opcode, (*payload).as_ref()), (1, &[3; 40][..]));
+        assert_eq!(kept(&mut writer), (120, 3, 303));
+        let mut ids = Vec::new();
+        for _ in 0..100 {
+            ids.extend(receive(&mut reader).map(|frame| frame.1));
+            writer.flush().unwrap();
+        }
+        assert_eq!(ids, [2, 4, 4]);
+        let untaken = writer.untaken().unwrap();
+        assert_eq!((untaken.in_ring, untaken.frames, untaken.bytes), (0, 0, 0));
     }
 
     #[test]

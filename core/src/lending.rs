@@ -91,6 +91,8 @@ struct Theirs {
     next: Option<u32>,
     /// Bytes that they may take together.
     limit: u64,
+    /// Whether we had no descriptor left to take one with.
+    missed: bool,
     /// By extent and block: our leases, and how far into the extent they reach.
     leases: BTreeMap<Place, (u32, u64)>,
 }
@@ -138,6 +140,7 @@ impl Lending {
                 extents: BTreeMap::new(),
                 next: Some(0),
                 limit,
+                missed: false,
                 leases: BTreeMap::new(),
             }),
         })
@@ -373,10 +376,12 @@ impl Lending {
             // Its owner told us before it named it.
             self.hear(&mut theirs)?;
         }
-        let extent = theirs.extents.get(&place.extent).ok_or(Violation::Extent {
-            number: place.extent,
-        })?;
-        let extent = extent.clone();
+        let number = place.extent;
+        let unknown = match theirs.missed {
+            true => Violation::Descriptors { number },
+            false => Violation::Extent { number },
+        };
+        let extent = theirs.extents.get(&number).ok_or(unknown)?.clone();
         let end = place
             .offset
             .checked_add(entry.start)
@@ -452,7 +457,10 @@ impl Lending {
                         theirs.extents.insert(number, Arc::new(opened));
                     }
                 }
-                Err(ExtentError::Os(_)) => return Ok(()), // As for want of a descriptor.
+                Err(ExtentError::Os(error)) => {
+                    theirs.missed |= error.raw_os_error() == Some(libc::EMFILE);
+                    return Ok(());
+                }
                 Err(_) => return Err(Violation::News),
             }
         }

@@ -111,6 +111,11 @@ impl<K> Poller<K> {
         Some(entry.key)
     }
 
+    /// The keys of all channels.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.iter().flatten().map(|entry| &entry.key)
+    }
+
     /// The key of a channel.
     pub fn key(&self, index: usize) -> Option<&K> {
         self.entries.get(index)?.as_ref().map(|entry| &entry.key)

@@ -77,6 +77,11 @@ pub enum Violation {
     },
     /// What the peer told of its extents cannot be read, or is not true.
     News,
+    /// No fault of the peer's: the receiver had no descriptor left to take an extent with.
+    Descriptors {
+        /// The extent's number.
+        number: u32,
+    },
 }
 
 impl fmt::Display for Violation {
@@ -108,6 +113,11 @@ impl fmt::Display for Violation {
                 )
             }
             Violation::News => write!(out, "a message about extents is malformed, or not true"),
+            Violation::Descriptors { number } => write!(
+                out,
+                "extent {number} could not be received: the process to receive it had as many files \
+                 open as it may (RLIMIT_NOFILE); raise that with ulimit -n"
+            ),
         }
     }
 }
@@ -303,6 +313,11 @@ impl<M: RingMemory> Producer<M> {
         let claim = self.memory.head().load(Ordering::Acquire);
         self.head = check(claim, self.head, self.tail)?;
         Ok(self.known_room())
+    }
+
+    /// Bytes that the reader has read so far, as far as is known without looking.
+    pub fn read(&self) -> u64 {
+        self.head
     }
 
     /// Puts a word `offset` bytes beyond the tail. The caller has made sure of the room.

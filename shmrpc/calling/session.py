@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from shmrpc import _core
 from shmrpc.call import Call
+from shmrpc.calling.lateness import Lateness
 from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.deadlines import Deadlines
-from shmrpc.errors import ConnectionLost, DeadlineExceeded, LocalProtocolError, RemoteProtocolError, ShmrpcError
+from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
 from shmrpc.streams import Incoming, Outgoing, Part, Sender
@@ -65,6 +66,15 @@ class Connection(Protocol):
 
     async def room(self) -> None:
         """Waits until all that was sent has found room."""
+        ...
+
+    @property
+    def untaken(self) -> Callable[[], tuple[int, int, int, int]]:
+        """What the server has not taken yet: bytes read and in the ring; frames that wait for room, and their bytes."""
+        ...
+
+    def take_back(self, call_id: int, /) -> bool:
+        """Takes back the request of a call, if it waits for room yet: it is never sent."""
         ...
 
     def allocate(self, size: int, /) -> Any:
@@ -143,8 +153,11 @@ class Session:
         #: There is another session for new calls.
         self.leaving = False
         self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
         self._deadlines: Deadlines[int] = Deadlines(self._expire)
-        self._names: dict[int, str] = {}
+        self._lateness = Lateness(connection)
+        #: By call id: the endpoint, and since when it is waited for.
+        self._watched: dict[int, tuple[str, int]] = {}
         connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
 
     async def wait(self, call_id: int, frame: Frame | None, call: Call | None = None) -> Body:
@@ -153,7 +166,14 @@ class Session:
         ``frame``: one that came in its stead. ``call``: if there is more to it than its arguments.
         """
         connection = self.connection
-        connection.check_loop()
+        try:
+            connection.check_loop()
+        except LocalProtocolError:
+            self.cancel(call_id)
+            if frame is not None:  # Somebody in our loop waits for it.
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._on_frame, *frame)
+            raise
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         pending = self.pending
         pending[call_id] = future
@@ -177,6 +197,9 @@ class Session:
                 self.unwatch(call)  # type: ignore[arg-type]
             if self.leaving:
                 self.close_if_idle()
+            # The traceback of its error has this frame: without the future there is no cycle, and what a failed
+            # call holds goes at once.
+            del future
         # A call that was cancelled does not come here, and we go on listening: its late answer is to be
         # taken out of the ring.
         if not pending:
@@ -217,24 +240,40 @@ class Session:
     def watch(self, call: Call) -> None:
         """From now on the call ends at its deadline."""
         assert call.deadline is not None
-        self._names[call.id] = call.endpoint
+        self._watched[call.id] = call.endpoint, self._lateness.look()
         self._deadlines.add(call.id, call.deadline)
 
     def unwatch(self, call: Call) -> None:
         """It has ended."""
-        self._names.pop(call.id, None)
+        self._watched.pop(call.id, None)
         self._deadlines.discard(call.id)
 
     def _expire(self, call_id: int) -> None:
         future = self.pending.get(call_id)
         if future is not None and not future.done():
-            future.set_exception(DeadlineExceeded(f"{self._names.get(call_id)}() was not answered by its deadline"))
-            self.cancel(call_id)
+            endpoint, since = self._watched[call_id]
+            taken_back = self.cancel(call_id)
+            future.set_exception(self._lateness.error(endpoint, since, taken_back=taken_back))
 
-    def cancel(self, call_id: int) -> None:
-        """Nobody waits for this call any more."""
+    def cancel(self, call_id: int) -> bool:
+        """Nobody waits for this call any more. True if it was never sent: there was no room for it yet."""
         with contextlib.suppress(_core.ChannelError):
+            if self.connection.take_back(call_id):
+                return True
             self.send(frames.CANCEL, call_id, frames.NIL)
+        return False
+
+    async def room(self, call: Call) -> None:
+        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
+        if call.deadline is None:
+            return await self.connection.room()
+        since = self._lateness.look()
+        try:
+            async with asyncio.timeout(max(0.0, (call.deadline - since) / 1e9)):
+                await self.connection.room()
+        except TimeoutError:
+            if self.connection.take_back(call.id):
+                raise self._lateness.error(call.endpoint, since, taken_back=True) from None
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
         """A frame has come. An answer that nobody waits for any more is dropped."""

@@ -10,6 +10,7 @@ from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.requests import Source, body_of, lost_call, unsendable
 from shmrpc.calling.threads import ThreadSession, Waiter, check_credit
+from shmrpc.errors import CallStopped, DeadlineExceeded
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body, Codec
 from shmrpc.protocol.frames import Rejected, opcode
@@ -117,15 +118,22 @@ def converse(
     except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
         over = True
         raise session.unsent(call.endpoint, error) from None
+    except (CallStopped, DeadlineExceeded, KeyboardInterrupt) as error:  # waiting() has cancelled it.
+        over = True
+        raise _broken(feeds) or error from None
     except Exception as error:
-        broken = next((feed.error for feed in feeds.values() if feed.error is not None), None)
-        raise broken or error from None
+        raise _broken(feeds) or error from None
     finally:
         if not over:
             session.cancel(call.id)
         for feed in feeds.values():
             with contextlib.suppress(ValueError):  # It is being iterated: the source itself ended the call.
                 feed.close()
+
+
+def _broken(feeds: dict[int, Feed]) -> Exception | None:
+    """What went wrong with a source, if anything did."""
+    return next((feed.error for feed in feeds.values() if feed.error is not None), None)
 
 
 def _next_frame(session: ThreadSession, call: Call, waiter: Waiter, feeds: dict[int, Feed]) -> Frame:

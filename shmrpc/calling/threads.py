@@ -16,6 +16,7 @@ from typing import Any
 
 from shmrpc import _core
 from shmrpc.call import Call
+from shmrpc.calling.lateness import Lateness
 from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.errors import CallStopped, ConnectionLost, DeadlineExceeded, LocalProtocolError, ShmrpcError
 from shmrpc.protocol import frames
@@ -77,6 +78,9 @@ class ThreadSession:
         self.stopped: list[bool] = []
         #: The last frame that has reached its call: who gives up the lead comes with it again.
         self._delivered: Frame | None = None
+        self._lateness = Lateness(connection)
+        #: Calls that were over their deadline before there was room to send them.
+        self._unsent: set[int] = set()
         #: How often stop() was called.
         self.stops = 0
         #: Guards the waiters. Held for moments only; by one thread more than once, since the garbage collector
@@ -140,7 +144,7 @@ class ThreadSession:
     def next_frame(self, call_id: int, waiter: Waiter, call: Call | None = None) -> Frame:
         """The next frame of a call that is registered; waits until the thread that receives, or we, have it."""
         deadline = None if call is None else call.deadline
-        stops = self.stops
+        stops, since = self.stops, self._begin_wait(deadline)
         while True:
             # Several frames may have come with one waking.
             if waiter.frames:
@@ -156,7 +160,7 @@ class ThreadSession:
                 finally:
                     self.give_up_lead()
             if not waiter.wake.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
-                raise _late(call)
+                raise self._late(call_id, call, since)
             if not waiter.frames and waiter.error is not None:
                 raise waiter.error
             self.check_stopped(stops)
@@ -175,6 +179,7 @@ class ThreadSession:
         """Receives for everybody until a frame of our own is there. Only for the thread that has the lead."""
         connection, stops = self.connection, self.stops
         deadline = None if call is None else call.deadline
+        since = self._begin_wait(deadline)
         while True:
             if frame is not None:
                 if frame[1] == call_id and frames.is_from_server(frame[0]):
@@ -193,7 +198,20 @@ class ThreadSession:
                 self._over(ended)
                 raise lost_call(ended.end, call_id) from None
             if frame is None and deadline is not None and time.monotonic_ns() >= deadline:
-                raise _late(call)
+                raise self._late(call_id, call, since)
+
+    def _begin_wait(self, deadline: int | None) -> int:
+        """When a wait with a deadline begins, in nanoseconds."""
+        return 0 if deadline is None else self._lateness.look()
+
+    def _late(self, call_id: int, call: Call | None, since: int) -> DeadlineExceeded:
+        """The error for a call whose deadline has come while it was waited for."""
+        taken_back = False
+        with contextlib.suppress(_core.ChannelError):
+            taken_back = self.connection.take_back(call_id, frames.REQUESTS)
+        if taken_back:
+            self._unsent.add(call_id)
+        return self._lateness.error(call.endpoint if call else "the call", since, taken_back=taken_back)
 
     def look_after(self, limit: float = 0) -> bool:
         """Receives for the others once, waiting up to ``limit`` seconds. False if another thread does."""
@@ -213,12 +231,17 @@ class ThreadSession:
         self.end(ended.end)
         self.connection.abandon()
 
-    def room(self) -> None:
-        """Waits until all that was sent has found room."""
-        stops = self.stops
+    def room(self, call: Call) -> None:
+        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
+        stops, since = self.stops, self._begin_wait(call.deadline)
         while self.connection.is_stalled() and self.ended is None:
             self.check_stopped(stops)
-            if not self.look_after(LIFE_CHECK):
+            left = LIFE_CHECK if call.deadline is None else _remaining(call.deadline)
+            if left == 0.0:
+                if self.connection.take_back(call.id, frames.REQUESTS):
+                    raise self._lateness.error(call.endpoint, since, taken_back=True)
+                return
+            if not self.look_after(min(left, LIFE_CHECK)):
                 time.sleep(0.001)
         if self.ended is not None:
             raise ended_call(self.ended.error)
@@ -291,8 +314,12 @@ class ThreadSession:
 
     def cancel(self, call_id: int) -> None:
         """Nobody waits for this call any more."""
+        if call_id in self._unsent:
+            self._unsent.discard(call_id)
+            return
         with contextlib.suppress(_core.ChannelError):
-            self.connection.send(frames.CANCEL, call_id, frames.NIL)
+            if not self.connection.take_back(call_id, frames.REQUESTS):
+                self.connection.send(frames.CANCEL, call_id, frames.NIL)
 
     def unsent(self, name: str, error: BaseException) -> BaseException:
         """The error for the caller of an endpoint."""
@@ -331,10 +358,6 @@ def check_credit(opcode: int, body: Body) -> int:
 def stopped_call(service: str) -> CallStopped:
     """The error for a call that another thread ended."""
     return CallStopped(f"this client of {service!r} was stopped; resume() lets it call again")
-
-
-def _late(call: Call | None) -> DeadlineExceeded:
-    return DeadlineExceeded(f"{call.endpoint if call else 'the call'}() was not answered by its deadline")
 
 
 def _remaining(deadline: int) -> float:

@@ -54,6 +54,8 @@ STOP: Final = 12
 CREDIT: Final = 13
 RESULT_WITH: Final = 14
 
+#: The kinds of frames that begin something; bytes, as the core takes them.
+REQUESTS: Final = bytes((CALL, CALL_KEYWORDS, CALL_DEADLINE, CALL_WITH, BATCH, DESCRIBE))
 #: How a call ends.
 ANSWERS: Final = frozenset({RESULT, FAILURE, RESULT_WITH})
 #: The number in a BATCH whose calls name their endpoints themselves.

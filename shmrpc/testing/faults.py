@@ -152,6 +152,7 @@ class _Faulty:
         self.sender, self.allocate = connection.sender, connection.allocate
         self.unpark, self.listen = connection.unpark, connection.listen
         self.room, self.fault = connection.room, connection.fault
+        self.untaken, self.take_back = connection.untaken, connection.take_back
         self.check_process, self.check_loop = connection.check_process, connection.check_loop
         self._connection = connection
         self._faults = faults

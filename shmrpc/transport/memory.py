@@ -249,6 +249,14 @@ class MemoryConnection:
         while self._open and self._peer.is_full:
             await asyncio.sleep(0)
 
+    def untaken(self) -> tuple[int, int, int, int]:
+        """Of no interest: a server in the same loop can neither be stopped nor fall behind alone."""
+        return 0, 0, 0, 0
+
+    def take_back(self, call_id: int) -> bool:
+        """Never: what was sent is in the server's inbox at once."""
+        return False
+
     def allocate(self, size: int) -> bytearray:
         """Memory of its own: nothing is shared here."""
         return bytearray(size)

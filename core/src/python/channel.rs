@@ -256,7 +256,8 @@ impl<'a> Outgoing<'a> {
 fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     // SAFETY: the caller keeps `fd` open during the call; a closed one is an error from dup.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fd.try_clone_to_owned().map_err(PyOSError::new_err)
+    fd.try_clone_to_owned()
+        .map_err(|error| PyOSError::new_err((error.raw_os_error(), error.to_string())))
 }
 
 fn bells(eventfd: i32, semaphore: &str) -> PyResult<Bells> {
@@ -579,6 +580,21 @@ impl Channel {
     /// Whether frames are kept for want of room.
     fn is_stalled(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_stalled())
+    }
+
+    /// What the peer has not taken yet: bytes that it has read so far, bytes that are in the ring, and how many
+    /// frames, of how many bytes, wait for room.
+    fn untaken(&self) -> PyResult<(u64, usize, usize, usize)> {
+        let untaken = self.open()?.untaken().map_err(broken)?;
+        Ok((untaken.read, untaken.in_ring, untaken.frames, untaken.bytes))
+    }
+
+    /// Takes back the frame that began `id` with one of these kinds, the low eight bits of opcodes; False if
+    /// any of it went.
+    fn take_back(&self, id: u64, kinds: &[u8]) -> PyResult<bool> {
+        Ok(self
+            .open()?
+            .take_back(id, |opcode| kinds.contains(&(opcode as u8))))
     }
 
     /// Whether a frame is there.

@@ -3,6 +3,7 @@
 use super::channel::{Channel, ChannelError, Outgoing, take, unsent};
 use crate::channel::SendError;
 use crate::poll::{self, Found};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,6 +64,22 @@ impl Poller {
         Poller {
             inner: Mutex::new(poll::Poller::new((spin * 1e3) as u64)),
         }
+    }
+
+    /// What the garbage collector asks: a key may lead to who holds us, as at a server that was never closed.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A lock that is held now is held by somebody who uses us: nothing is garbage then.
+        let Ok(inner) = self.inner.try_lock() else {
+            return Ok(());
+        };
+        inner.keys().try_for_each(|key| visit.call(key))
+    }
+
+    /// The cycle is broken here.
+    fn __clear__(&self) {
+        let fresh = poll::Poller::new(0);
+        let before = std::mem::replace(&mut *self.lock(), fresh);
+        drop(before); // After the lock: a key that goes may come back to us.
     }
 
     /// Adds a channel; `key` comes back with each of its frames. Returns its number.

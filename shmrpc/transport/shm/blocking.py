@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import time
+import warnings
 from typing import Final
 
 from shmrpc import _core
@@ -56,14 +57,11 @@ def ask(dialled: socket.socket, packet: bytes) -> handshake.Packet:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         dialled.send(packet)
     try:
-        data, descriptors, _, _ = socket.recv_fds(dialled, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:
-        return b"", []
+        return rendezvous.receive(dialled)
     except TimeoutError:
         raise ConnectionLost(
             f"the server did not answer within {control.STEP_TIMEOUT:g} s of the handshake: it hangs, or is stopped"
         ) from None
-    return data, descriptors
 
 
 class Ended(Exception):
@@ -94,6 +92,8 @@ class ThreadConnection:
         self.last = established.channel.last
         self.interrupt = established.channel.interrupt
         self.is_stalled = established.channel.is_stalled
+        self.untaken = established.channel.untaken
+        self.take_back = established.channel.take_back
         self._channel = established.channel
         self._eventfd = established.eventfd
         self._control = dialled
@@ -158,6 +158,12 @@ class ThreadConnection:
         if self._open:
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
+            self.abandon()
+
+    def __del__(self) -> None:
+        """It was dropped open: the server is to see that it is gone."""
+        if getattr(self, "_open", False):
+            warnings.warn(f"unclosed client of {self.service!r}", ResourceWarning, source=self, stacklevel=2)
             self.abandon()
 
     def abandon(self) -> None:

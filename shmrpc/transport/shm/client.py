@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import warnings
 from collections.abc import Callable, Sized
 from typing import Final
 
@@ -64,16 +65,13 @@ async def _receive(dialled: socket.socket) -> handshake.Packet:
     try:
         async with asyncio.timeout(control.STEP_TIMEOUT):
             await readable
-        data, descriptors, _, _ = socket.recv_fds(dialled, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:
-        return b"", []
+        return rendezvous.receive(dialled)
     except TimeoutError:
         raise ConnectionLost(
             f"the server did not answer within {control.STEP_TIMEOUT:g} s of the handshake: it hangs, or is stopped"
         ) from None
     finally:
         loop.remove_reader(dialled)
-    return data, descriptors
 
 
 class LoopConnection:
@@ -90,6 +88,7 @@ class LoopConnection:
         self.send = established.channel.send
         self.park = established.channel.park
         self.unpark = established.channel.unpark
+        self.untaken = established.channel.untaken
         self._channel = established.channel
         self._eventfd = established.eventfd
         self._control = dialled
@@ -156,6 +155,13 @@ class LoopConnection:
             self.listen()
             self._wake_senders()  # It may have found room in this moment.
             await waiter
+
+    def take_back(self, call_id: int) -> bool:
+        """Takes back the request of a call, if it waits for room yet."""
+        taken = self._channel.take_back(call_id, frames.REQUESTS)
+        if taken:
+            self._wake_senders()
+        return taken
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
         """What sends the items of a stream."""
@@ -234,12 +240,19 @@ class LoopConnection:
     def close(self) -> None:
         """Closes the connection. Again: nothing."""
         if self._open:
-            self._loop.remove_reader(self._eventfd)
-            self._loop.remove_reader(self._control)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._eventfd)
+                self._loop.remove_reader(self._control)
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
             self.abandon()
             self._wake_senders()
+
+    def __del__(self) -> None:
+        """It was dropped open, as after its loop was closed: the server is to see that it is gone."""
+        if getattr(self, "_open", False):
+            warnings.warn(f"unclosed client of {self.service!r}", ResourceWarning, source=self, stacklevel=2)
+            self.abandon()
 
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
@@ -263,4 +276,7 @@ class LoopConnection:
             self.check_process()
             raise
         if running is not self._loop:
+            self.check_process()
+            if self._loop.is_closed():
+                raise LocalProtocolError(f"the event loop of this client of {self.service!r} was closed; connect again")
             raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")

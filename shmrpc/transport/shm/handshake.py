@@ -17,6 +17,7 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import MIN_MAX_FRAME, Shape
+from shmrpc.transport.shm import wants
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
 from shmrpc.transport.shm.trust import NOBODY_ELSE
 
@@ -83,7 +84,11 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
         if len(descriptors) != 3:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 3")
         channel = _open_channel(welcome, descriptors, settings, server_uid)
-        eventfd = os.dup(descriptors[1])
+        try:
+            eventfd = os.dup(descriptors[1])
+        except OSError as error:
+            channel.close()
+            raise wants.explained(error, 0) from None
     finally:
         _close_all(descriptors)
     try:
@@ -130,6 +135,8 @@ def _open_channel(
             spin=settings.spin,
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
+        if (number := wants.descriptor_error(error)) is not None:
+            raise wants.descriptors(number) from None
         raise RemoteProtocolError(f"the server's segment cannot be used: {error}") from None
     finally:
         os.close(segment)
@@ -189,6 +196,9 @@ def server_side(
         packet, unwanted = yield control.encode(welcome), (bell, their_bell, their_lending)
         _close_all(unwanted)
         _expect(packet, control.Confirm)
+    except OSError as error:
+        _close_all(descriptors)
+        raise wants.explained(error, 0) from None
     except BaseException:
         _close_all(descriptors)
         raise

@@ -9,12 +9,13 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
 from shmrpc.errors import LocalProtocolError, ServiceInUse, ServiceUnavailable
-from shmrpc.transport.shm import fork, trust
+from shmrpc.protocol.control import MAX_MESSAGE
+from shmrpc.transport.shm import fork, trust, wants
 from shmrpc.transport.shm.cleanup import (
     SERVICE_NAME,
     recorded_pid,
@@ -62,6 +63,10 @@ def directory(owners: Collection[int] = ()) -> Path:
         except FileNotFoundError:
             raise LocalProtocolError(
                 f"{path.parent} does not exist; $XDG_RUNTIME_DIR must name a directory of yours, or be unset"
+            ) from None
+        except PermissionError:
+            raise LocalProtocolError(
+                f"{path.parent} is closed to you (uid {os.geteuid()}); set $XDG_RUNTIME_DIR to a directory of yours"
             ) from None
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
@@ -139,6 +144,8 @@ class Claim:
         path = socket_path(service)  # Whom we only serve we do not let replace our files: no other owners.
         self._lock_path = Path(f"{path.removesuffix('.sock')}.lock")
         self._socket_path = Path(path)
+        _check_free(self._lock_path, stat.S_ISREG)
+        _check_free(self._socket_path, lambda mode: not stat.S_ISDIR(mode))
         try:
             lock = _lock_patiently(self._lock_path)
         except OSError as error:
@@ -188,6 +195,11 @@ class Claim:
             self._socket_path.unlink(missing_ok=True)
         self._lock_path.unlink(missing_ok=True)
         self.abandon()
+
+    def __del__(self) -> None:
+        """It was dropped, as after its loop was closed: the name is free. Files are left as by one that died."""
+        if getattr(self, "_lock", -1) >= 0:
+            self.abandon()
 
     def abandon(self) -> None:
         """Closes the descriptors and leaves the names, which are somebody else's now."""
@@ -249,6 +261,15 @@ def _check_lock(lock: int, path: Path, service: str) -> None:
         raise LocalProtocolError(f"{path} is no lock file, or has another name too; remove it")
 
 
+def _check_free(path: Path, may_be: Callable[[int], bool]) -> None:
+    """LocalProtocolError if something is in the place of a file of ours that none of ours has put there."""
+    with contextlib.suppress(FileNotFoundError):
+        if not may_be(os.lstat(path).st_mode):
+            raise LocalProtocolError(
+                f"{path} is in the way, and is nothing that shmrpc makes; look at it and remove it"
+            )
+
+
 def _lock_patiently(path: Path) -> int | None:
     """Takes the lock; None if it is held for longer than a clean-up looks at it."""
     for _ in range(_LOCK_TRIES):
@@ -277,7 +298,10 @@ def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None
     whom we do not speak.
     """
     path = socket_path(service, allow_uids)
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise wants.explained(error, 0) from None
     control.setblocking(False)
     try:
         control.connect(path)
@@ -349,6 +373,21 @@ class Patience:
         if trust.others(self._allow_uids) and shared_directory() is None:
             start += "; services of other users are met in the directory that $SHMRPC_DIRECTORY names"
         return start
+
+
+def receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """A packet of the handshake with its descriptors; an empty one at the end. Raises what ``recv`` raises."""
+    try:
+        data, descriptors, flags, _ = socket.recv_fds(control, MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        return b"", []
+    if (
+        flags & socket.MSG_CTRUNC and len(descriptors) < 3
+    ):  # There was room for eight: it is we who could not take them.
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise wants.descriptors(errno.EMFILE)
+    return data, descriptors
 
 
 def services(owners: Collection[int] = ()) -> list[str]:

@@ -7,7 +7,6 @@ the segment, so that a clean-up can tell whether its maker lives.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import secrets
@@ -19,7 +18,7 @@ import posix_ipc
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError
-from shmrpc.transport.shm import fork
+from shmrpc.transport.shm import fork, wants
 from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, segment_name, semaphore_names
 
 #: Bytes of one ring. Two of them, and all else that a connection takes, are to stay below 256 KiB.
@@ -38,13 +37,18 @@ class NewSegment:
         self.semaphores = semaphore_names(self.name)
         self._linked = True
         fork.close_in_child(self)
+        size = _core.segment_size(self.capacity)
         try:
-            _allocate(self.descriptor, _core.segment_size(self.capacity))
+            # Set aside now, so that a full /dev/shm is an error here and not a SIGBUS later.
+            os.posix_fallocate(self.descriptor, 0, size)
             for name in self.semaphores:
                 posix_ipc.Semaphore(f"/{name}", posix_ipc.O_CREX, mode=0o600).close()
             if for_uid not in (0, os.geteuid()):
                 for path in (SHM_DIRECTORY / self.name, *map(_semaphore_path, self.semaphores)):
                     _let_in(path, for_uid)
+        except OSError as error:
+            self.unlink()
+            raise wants.explained(error, size) from None
         except BaseException:
             self.unlink()
             raise
@@ -74,8 +78,13 @@ def _create_locked(service: str) -> tuple[int, str]:
         name = segment_name(service, secrets.token_hex(16))
         try:
             descriptor = posix_ipc.SharedMemory(f"/{name}", posix_ipc.O_CREX, mode=0o600).fd
+        except posix_ipc.ExistentialError:
+            continue
         except OSError as error:
-            raise SharedMemoryError(error.errno, f"cannot create a segment: {error}") from None
+            known = wants.explained(error, _core.segment_size(RING_CAPACITY))
+            if known is error:
+                known = SharedMemoryError(error.errno, f"cannot create a segment: {error}")
+            raise known from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A clean-up that came between creation and lock took it for dead: then it has no name.
@@ -84,22 +93,6 @@ def _create_locked(service: str) -> tuple[int, str]:
         except BlockingIOError:
             pass
         os.close(descriptor)
-
-
-def _allocate(descriptor: int, size: int) -> None:
-    """Sets the memory aside now, so that a full /dev/shm is an error here and not a SIGBUS later."""
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM):
-            raise
-        space = os.statvfs(SHM_DIRECTORY)
-        raise SharedMemoryError(
-            error.errno,
-            f"{SHM_DIRECTORY} is full: a connection needs {size:,} bytes, {space.f_bavail * space.f_frsize:,} of "
-            f"{space.f_blocks * space.f_frsize:,} are free. Raise it: mount -o remount,size=1G {SHM_DIRECTORY} "
-            "(in a container: docker run --shm-size=1g)",
-        ) from None
 
 
 def _semaphore_path(name: str) -> Path:
@@ -140,6 +133,8 @@ def open_segment(name: str, owner: int) -> int:
     try:
         descriptor: int = posix_ipc.SharedMemory(f"/{name}").fd
     except (posix_ipc.Error, OSError, ValueError) as error:
+        if (number := wants.descriptor_error(error)) is not None:
+            raise wants.descriptors(number) from None
         raise RemoteProtocolError(f"the server named a segment {name!r} that cannot be opened: {error}") from None
     try:
         _check_owner("segment", name, os.fstat(descriptor), owner)

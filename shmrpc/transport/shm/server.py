@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
-import resource
 import socket
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -20,7 +18,7 @@ from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import OVERHEAD
 from shmrpc.transport.serving import BaseListener
-from shmrpc.transport.shm import blocks, fork, handshake
+from shmrpc.transport.shm import blocks, fork, handshake, wants
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.arrivals import Arrivals
 from shmrpc.transport.shm.farewell import explain
@@ -206,15 +204,10 @@ class Peer:
     def _turn_down(self, error: Exception) -> None:
         """Its handshake has failed."""
         logger.warning("client process %d was refused: %s", self.pid, error)
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            self._refuse(
-                f"server process {os.getpid()} has no descriptors left for another client ({error.strerror}; its limit "
-                f"is {limit}, see ulimit -n)",
-                try_again=True,
-            )
-        else:
-            self._refuse(str(error))
+        lacks_descriptors = isinstance(error, OSError) and error.errno in wants.NO_DESCRIPTOR
+        if isinstance(error, OSError):
+            error = wants.explained(error, 0)
+        self._refuse(str(error), try_again=lacks_descriptors)
 
     def _on_timeout(self) -> None:
         logger.warning("client process %d did not finish the handshake in time", self.pid)

@@ -1,0 +1,67 @@
+"""The words for what a process, or its host, has no more of: descriptors, shared memory, files for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from typing import Final
+
+from shmrpc.errors import SharedMemoryError
+from shmrpc.transport.shm.cleanup import SHM_DIRECTORY
+
+#: Errors for want of descriptors: of this process, of the whole host.
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+
+#: Names that a handshake has at a time: the segment, and a semaphore has two while it is made.
+_FILES: Final = 4
+
+
+def descriptors(error: int) -> SharedMemoryError:
+    """The error for a connection for which there is no descriptor."""
+    if error == errno.ENFILE:
+        why = "this host has as many files open as it allows (sysctl fs.file-max)"
+    else:
+        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        why = (
+            f"process {os.getpid()} has as many files open as it may: {limit:,} (RLIMIT_NOFILE, up to {most:,}). Raise "
+            "it: ulimit -n (for a service of systemd: LimitNOFILE=)"
+        )
+    return SharedMemoryError(error, f"no descriptor left for a connection: {why}")
+
+
+def space(error: int, size: int) -> SharedMemoryError:
+    """The error for a connection whose segment and semaphores find no room. ``size``: bytes of the segment."""
+    there = os.statvfs(SHM_DIRECTORY)
+    if there.f_files and there.f_favail < _FILES:
+        return SharedMemoryError(
+            error,
+            f"{SHM_DIRECTORY} is full: {there.f_favail:,} of its {there.f_files:,} files are free, and a connection "
+            f"needs {_FILES} for a moment. Raise it: mount -o remount,nr_inodes=1M {SHM_DIRECTORY}",
+        )
+    return SharedMemoryError(
+        error,
+        f"{SHM_DIRECTORY} is full: a connection needs {size:,} bytes, and two pages for a moment; "
+        f"{there.f_bavail * there.f_frsize:,} of {there.f_blocks * there.f_frsize:,} are free. Raise it: "
+        f"mount -o remount,size=1G {SHM_DIRECTORY} (in a container: docker run --shm-size=1g)",
+    )
+
+
+def descriptor_error(error: Exception) -> int | None:
+    """The number of an error that is a want of descriptors, else None. posix_ipc has only words for it."""
+    if isinstance(error, OSError):
+        if error.errno in NO_DESCRIPTOR:
+            return error.errno
+        if error.errno is None and "maximum number of files open" in str(error):
+            return errno.EMFILE
+    return None
+
+
+def explained(error: OSError, size: int) -> OSError:
+    """An error of the system as one that says what to do, if it is a want of descriptors or of shared memory."""
+    number = descriptor_error(error)
+    if number is not None:
+        return descriptors(number)
+    if error.errno in (errno.ENOSPC, errno.ENOMEM) and not isinstance(error, SharedMemoryError):
+        return space(error.errno, size)
+    return error

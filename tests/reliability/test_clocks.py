@@ -1,0 +1,87 @@
+"""Only CLOCK_MONOTONIC counts: nobody's setting of the clock makes a wait longer or shorter."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+from tests.reliability.watched import stopped
+from tests.support import Script, ServerProcess
+
+TARGET = "tests.reliability.watched:service"
+
+ROOT = Path(shmrpc.__file__).parent
+
+#: What reads or waits on the clock that can be set, in Python and in Rust.
+WALL_CLOCK = re.compile(
+    r"\btime\.time(_ns)?\(|\bfrom time import .*\btime\b|CLOCK_REALTIME|\bsem_timedwait\b|SystemTime\b|gettimeofday"
+    r"|datetime\.(now|today|utcnow)\(|pthread_cond_timedwait|mq_timed"
+)
+
+
+#: Where it tells the date of something, and nobody waits for it.
+DATES = {"shmrpc/otel.py"}
+
+
+def sources() -> list[Path]:
+    return [*ROOT.rglob("*.py"), *ROOT.rglob("*.pyi"), *(ROOT.parent / "core" / "src").rglob("*.rs")]
+
+
+def test_no_source_waits_on_the_wall_clock() -> None:
+    found = [
+        f"{name}:{number}"
+        for path in sources()
+        if (name := str(path.relative_to(ROOT.parent))) not in DATES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if WALL_CLOCK.search(line)
+    ]
+    assert found == []
+    assert len(sources()) > 100
+
+
+def test_the_built_core_does_not_wait_on_it_either() -> None:
+    """What the library imports: the semaphore is waited for on a clock that is named, and that is the monotonic one."""
+    core = Path(sys.modules["shmrpc._core"].__file__ or "").read_bytes()
+    assert b"sem_clockwait" in core
+    assert b"sem_timedwait" not in core
+
+
+CLIENT = """
+    import asyncio, os, shmrpc, threading
+    with shmrpc.sync.connect("tested.watched") as blocking:
+        late = []
+        def wait():
+            try:
+                blocking.with_options(timeout=0.3).wait_for("never")
+            except shmrpc.DeadlineExceeded as error:
+                late.append(error)
+        async def main():
+            async with shmrpc.connect("tested.watched") as client:
+                thread = threading.Thread(target=wait)
+                thread.start()
+                timed = client.with_options(timeout=0.3)
+                call = asyncio.ensure_future(timed.wait_for("never"))
+                await asyncio.sleep(0)
+                print("waiting", flush=True)
+                try:
+                    await call
+                except shmrpc.DeadlineExceeded as error:
+                    late.append(error)
+                await asyncio.to_thread(thread.join)
+                print(len(late), await client.add(1, 2), blocking.add(3, 4), flush=True)
+        asyncio.run(main())
+"""
+
+
+def test_a_client_that_sleeps_through_its_deadline_reads_that_and_goes_on(server: ServerProcess) -> None:
+    """As a machine does that is suspended, or a process in a debugger."""
+    with Script(CLIENT) as sleeping:
+        assert sleeping.line() == "waiting"
+        with stopped(sleeping.process.pid), shmrpc.sync.connect("tested.watched") as client:
+            with pytest.raises(shmrpc.DeadlineExceeded):
+                client.with_options(timeout=0.5).wait_for("never")  # Longer than the deadlines of the other.
+        assert sleeping.line() == "2 3 7"

@@ -1,0 +1,140 @@
+"""No descriptor left, on either side: it is said whose limit it is and how to raise it; the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+import shmrpc
+from tests.reliability import figures
+from tests.reliability.watched import held_by
+from tests.support import ServerProcess, eventually
+
+TARGET = "tests.reliability.watched:service"
+
+NAME = "tested.watched"
+
+
+def words(pid: int, limit: int) -> str:
+    """What a client reads, whoever has none left."""
+    return (
+        rf"no descriptor left for a connection: process {pid} has as many files open as it may: {limit} \(RLIMIT_NOFIL"
+    )
+
+
+def limit_of(server: ServerProcess, limit: int) -> None:
+    _, most = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, most))
+
+
+@contextlib.contextmanager
+def own_limit(limit: int) -> Iterator[None]:
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+
+
+def test_a_server_at_its_limit_refuses_and_serves_those_it_has(server: ServerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(shmrpc.sync.connect(NAME)) for _ in range(3)]
+        limit = clients[0].holds()["descriptors"] + 12
+        limit_of(server, limit)
+        with pytest.raises(shmrpc.ServiceUnavailable, match=words(server.pid, limit)):
+            for _ in range(20):
+                clients.append(stack.enter_context(shmrpc.sync.connect(NAME, timeout=1)))
+        assert 3 < len(clients) < 10
+        for i, client in enumerate(clients):
+            assert client.add(i, 1) == i + 1
+        clients.pop(0).close()
+        with shmrpc.sync.connect(NAME, timeout=20) as next_one:
+            assert next_one.add(1, 2) == 3
+        figures.note("a server at its limit of descriptors", connections=len(clients) + 1, limit=limit)
+
+
+def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) -> None:
+    """It cannot even accept whoever comes, but for the one descriptor that it keeps for this."""
+    with shmrpc.sync.connect(NAME) as client:
+        base = client.holds()["descriptors"]
+        limit = base + 10
+        limit_of(server, limit)
+        for _ in range(3):
+            assert eventually(lambda: client.holds()["descriptors"] == base)
+            assert client.take_descriptors() > 0
+            said = rf"nobody serves '{NAME}'.*the last one that was there said: .*{words(server.pid, limit)}"
+            for _ in range(3):
+                with pytest.raises(shmrpc.ServiceUnavailable, match=said):
+                    shmrpc.sync.connect(NAME, timeout=0.05).__enter__()
+            assert client.add(1, 2) == 3
+            client.give_descriptors(1000)
+            with shmrpc.sync.connect(NAME, timeout=20) as other:
+                assert other.add(1, 2) == 3
+        assert "turned away" in server_log(server)
+
+
+def server_log(server: ServerProcess) -> str:
+    """What it has logged; it stops for that."""
+    return server.stop()
+
+
+async def test_a_client_that_waits_comes_in_when_there_are_some_again(server: ServerProcess) -> None:
+    async with shmrpc.connect(NAME) as client:
+        limit_of(server, (await client.holds())["descriptors"] + 10)
+        await client.take_descriptors()
+        with pytest.raises(shmrpc.ServiceUnavailable, match="no descriptor left"):
+            await shmrpc.connect(NAME, timeout=0.05)
+        waiting = shmrpc.connect(NAME, timeout=30)
+        await client.notify("give_descriptors", 1000)
+        async with waiting:
+            assert await waiting.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_client_at_its_limit_blames_nobody_else(server: ServerProcess, blocking: bool) -> None:
+    """At every step of connecting there may be none left: it is the same error, and nothing stays open."""
+    base = held_by("self")["descriptors"]
+    refused = 0
+
+    async def connect() -> None:
+        if blocking:
+            with shmrpc.sync.connect(NAME, timeout=5) as client:
+                client.add(1, 2)
+        else:
+            async with shmrpc.connect(NAME, timeout=5) as near:
+                await near.add(1, 2)
+
+    for free in range(20):
+        limit = base - 1 + free  # Listing the descriptors took one itself.
+        said: list[str] = []
+        with own_limit(limit):
+            try:
+                await connect()
+            except shmrpc.SharedMemoryError as error:
+                said.append(str(error))
+        if not said:
+            break
+        refused += 1
+        assert re.search(words(os.getpid(), limit), said[0])
+        assert held_by("self")["descriptors"] == base
+    assert 3 < refused < 12
+    assert eventually(lambda: held_by("self")["descriptors"] == base)
+    await connect()
+
+
+def test_a_block_of_memory_that_cannot_be_received_is_not_called_a_lie(server: ServerProcess) -> None:
+    with shmrpc.sync.connect(NAME) as client, shmrpc.sync.connect(NAME) as other:
+        limit_of(server, client.holds()["descriptors"] + 10)
+        assert client.take_descriptors() > 0
+        with pytest.raises(shmrpc.RemoteProtocolError, match=r"could not be received: .*RLIMIT_NOFILE.*ulimit -n"):
+            client.length(bytes(1 << 20))
+        other.give_descriptors(1000)
+        assert other.length(bytes(1 << 20)) == 1 << 20
+        with shmrpc.sync.connect(NAME) as again:
+            assert again.length(bytes(1 << 20)) == 1 << 20

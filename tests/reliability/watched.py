@@ -1,0 +1,155 @@
+"""A service that tells what it has run and what it holds, and helpers for peers that are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import shmrpc
+from tests.support import eventually
+
+service = shmrpc.Service("tested.watched")
+
+_marks: list[int] = []
+_produced = 0
+_hoard: list[int] = []
+_gates: dict[str, asyncio.Event] = {}
+
+
+@service.endpoint
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@service.endpoint
+def echo(value: Any) -> Any:
+    return value
+
+
+@service.endpoint
+def length(value: bytes) -> int:
+    return len(value)
+
+
+@service.endpoint
+async def sleep(seconds: float, result: Any = None) -> Any:
+    await asyncio.sleep(seconds)
+    return result
+
+
+@service.endpoint
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@service.endpoint
+def mark(n: int, ballast: bytes = b"") -> int:
+    """Remembers that it was run."""
+    _marks.append(n)
+    return n
+
+
+@service.endpoint
+def marks() -> list[int]:
+    """What has been marked, in order."""
+    return _marks
+
+
+@service.endpoint
+async def flood(size: int) -> AsyncIterator[bytes]:
+    """Items for as long as they are wanted."""
+    global _produced
+    while True:
+        _produced += 1
+        yield bytes(size)
+
+
+@service.endpoint
+def produced() -> int:
+    return _produced
+
+
+@service.endpoint
+async def total(items: AsyncIterator[bytes]) -> int:
+    return sum([len(item) async for item in items])
+
+
+@service.endpoint
+def pid() -> int:
+    return os.getpid()
+
+
+@service.endpoint
+def holds() -> dict[str, int]:
+    """What this process has of each resource."""
+    return held_by("self")
+
+
+@service.endpoint
+def take_descriptors() -> int:
+    """Opens files until there is no descriptor left; how many."""
+    with contextlib.suppress(OSError):
+        while True:
+            _hoard.append(os.open(os.devnull, os.O_RDONLY))
+    return len(_hoard)
+
+
+@service.endpoint
+def give_descriptors(count: int) -> None:
+    """Closes so many of them."""
+    for _ in range(min(count, len(_hoard))):
+        os.close(_hoard.pop())
+
+
+@service.endpoint
+async def wait_for(gate: str) -> str:
+    """Waits until somebody calls ``open_gate``."""
+    await _gates.setdefault(gate, asyncio.Event()).wait()
+    return gate
+
+
+@service.endpoint
+async def items_after(gate: str) -> AsyncIterator[str]:
+    """An item, and another one once somebody calls ``open_gate``."""
+    yield "first"
+    await _gates.setdefault(gate, asyncio.Event()).wait()
+    yield gate
+
+
+@service.endpoint
+async def open_gate(gate: str) -> None:
+    _gates.setdefault(gate, asyncio.Event()).set()
+
+
+def held_by(pid: int | str) -> dict[str, int]:
+    """Descriptors, mappings, threads and resident kilobytes of a process."""
+    there = Path(f"/proc/{pid}")
+    resident = int((there / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "descriptors": len(os.listdir(there / "fd")),
+        "mappings": (there / "maps").read_text().count("\n"),
+        "threads": len(os.listdir(there / "task")),
+        "kilobytes": resident >> 10,
+    }
+
+
+def state_of(pid: int) -> str:
+    """The letter that the system has for what a process does: T while it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process does not move while the block runs."""
+    os.kill(pid, signal.SIGSTOP)
+    assert eventually(lambda: state_of(pid) == "T", 10)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -59,6 +59,7 @@ HUGE: Final = (1 << 64) - 1
 TABLE: Final = "the table of a parcel is malformed"
 NEWS: Final = "a message about extents is malformed"
 EXTENT: Final = "extent 0 is unknown, or cannot be mapped"
+MEMORY: Final = "bytes together are over the limit of"
 BLOCK: Final = "there is no lease of block"
 #: The body of a good request.
 ARGUMENTS: Final = b"\x92\x01\x02"
@@ -225,8 +226,8 @@ TOLD: dict[str, tuple[Lie, str]] = {
     "another seal": (tells(news(NEW, 0, PAGE), lambda: memfd(seals=fcntl.F_SEAL_GROW)), EXTENT),
     "fewer bytes than it has": (tells(news(NEW, 0, PAGE), lambda: memfd(2 * PAGE)), EXTENT),
     "more bytes than it has": (tells(news(NEW, 0, PAGE), lambda: memfd(PAGE - 1)), EXTENT),
-    "more bytes than can be": (tells(news(NEW, 0, HUGE), memfd), EXTENT),
-    "more bytes than are mapped": (tells(news(NEW, 0, (1 << 44) + 1), lambda: memfd((1 << 44) + 1)), EXTENT),
+    "more bytes than can be": (tells(news(NEW, 0, HUGE), memfd), MEMORY),
+    "more bytes than are mapped": (tells(news(NEW, 0, (1 << 44) + 1), lambda: memfd((1 << 44) + 1)), MEMORY),
     "no memory": (tells(news(NEW, 0, PAGE), lambda: os.eventfd(0)), EXTENT),
     "a file": (tells(news(NEW, 0, PAGE), plain_file), EXTENT),
     "a directory": (tells(news(NEW, 0, PAGE), lambda: os.open("/", os.O_RDONLY)), EXTENT),

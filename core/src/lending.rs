@@ -89,12 +89,25 @@ struct Theirs {
     extents: BTreeMap<u32, Arc<Extent>>,
     /// The least that the number of a new one may be: they rise. None after the last.
     next: Option<u32>,
-    /// Bytes that they may take together.
+    /// Those that are gone, and may yet be mapped for the leases that we have in them.
+    gone: Vec<Weak<Extent>>,
+    /// Bytes that all of these may take together.
     limit: u64,
     /// Whether we had no descriptor left to take one with.
     missed: bool,
     /// By extent and block: our leases, and how far into the extent they reach.
     leases: BTreeMap<Place, (u32, u64)>,
+}
+
+impl Theirs {
+    /// Bytes of the extents that are mapped.
+    fn mapped(&mut self) -> u64 {
+        self.gone.retain(|extent| extent.strong_count() > 0);
+        let gone = self.gone.iter().filter_map(Weak::upgrade);
+        let gone: u64 = gone.map(|extent| extent.size() as u64).sum();
+        let here = self.extents.values().map(|extent| extent.size() as u64);
+        gone + here.sum::<u64>()
+    }
 }
 
 /// Both sides' memory, as one of them sees it.
@@ -139,6 +152,7 @@ impl Lending {
             theirs: Mutex::new(Theirs {
                 extents: BTreeMap::new(),
                 next: Some(0),
+                gone: Vec::new(),
                 limit,
                 missed: false,
                 leases: BTreeMap::new(),
@@ -426,14 +440,9 @@ impl Lending {
             match extent::receive(self.socket.as_fd()) {
                 Ok(None) => return Ok(()),
                 Ok(Some(News::Gone { number })) => {
-                    let block = |offset| Place {
-                        extent: number,
-                        offset,
-                    };
-                    if (theirs.leases.range(block(0)..=block(u64::MAX)).next()).is_some() {
-                        return Err(Violation::News);
+                    if let Some(extent) = theirs.extents.remove(&number) {
+                        theirs.gone.push(Arc::downgrade(&extent));
                     }
-                    theirs.extents.remove(&number);
                 }
                 Ok(Some(News::Extent { number, size, file })) => {
                     let refused = Violation::Extent { number };
@@ -441,12 +450,12 @@ impl Lending {
                     {
                         return Err(refused);
                     }
-                    let held = theirs.extents.values().map(|e| e.size() as u64);
-                    let together = held.sum::<u64>().saturating_add(size);
-                    if together > theirs.limit {
-                        let limit = theirs.limit;
-                        let size = together;
-                        return Err(Violation::Memory { size, limit });
+                    let (size_of_all, limit) = (size.saturating_add(theirs.mapped()), theirs.limit);
+                    if size_of_all > limit {
+                        return Err(Violation::Memory {
+                            size: size_of_all,
+                            limit,
+                        });
                     }
                     theirs.next = number.checked_add(1);
                     crash::point!(ExtentHeard);

@@ -75,7 +75,7 @@ pub enum Violation {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// What the peer told of its extents cannot be read, or is not true.
+    /// What the peer told of its extents cannot be read.
     News,
     /// No fault of the peer's: the receiver had no descriptor left to take an extent with.
     Descriptors {
@@ -112,7 +112,7 @@ impl fmt::Display for Violation {
                     "there is no lease of block {offset} of extent {extent}"
                 )
             }
-            Violation::News => write!(out, "a message about extents is malformed, or not true"),
+            Violation::News => write!(out, "a message about extents is malformed"),
             Violation::Descriptors { number } => write!(
                 out,
                 "extent {number} could not be received: the process to receive it had as many files \

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 from shmrpc.protocol.frames import Shape
 from shmrpc.signature import Signature
-from shmrpc.transport.shm.rendezvous import check_name
+from shmrpc.transport.shm.place import check_name
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -32,7 +32,7 @@ from shmrpc.streams import Part, PlainSender
 from shmrpc.transport import End, OnEnd, OnFrame
 from shmrpc.transport.serving import BaseListener, Handler
 from shmrpc.transport.shm import fork
-from shmrpc.transport.shm.rendezvous import check_name
+from shmrpc.transport.shm.place import check_name
 
 logger = logging.getLogger("shmrpc.server")
 

@@ -33,7 +33,7 @@ import asyncio, contextlib, os, socket, sys
 import msgpack, numpy, posix_ipc
 import shmrpc, shmrpc.cli
 from shmrpc.protocol import control
-from shmrpc.transport.shm import cleanup, rendezvous, segment
+from shmrpc.transport.shm import cleanup, place, rendezvous, segment
 from tests.reliability import shared
 from tests.wire_client import ON_SEMAPHORE, WireClient
 

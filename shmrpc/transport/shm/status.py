@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
 from shmrpc.protocol import control
-from shmrpc.transport.shm import rendezvous
+from shmrpc.transport.shm import place, rendezvous
 from shmrpc.transport.shm.blocking import ask
 
 
@@ -16,7 +16,7 @@ def statuses(allow_uids: Collection[int] = ()) -> list[control.Report]:
     One that does not answer in time, or not us, is left out.
     """
     reports = []
-    for service in rendezvous.services(allow_uids):
+    for service in place.services(allow_uids):
         try:
             dialled = rendezvous.dial(service, allow_uids)
         except (PermissionError, LocalProtocolError):  # Of users with whom we do not speak, or who do not with us.

@@ -1,0 +1,116 @@
+"""The directory where server and client meet, and whether it is safe to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from shmrpc.errors import LocalProtocolError
+from shmrpc.transport.shm import trust
+from shmrpc.transport.shm.cleanup import SERVICE_NAME, runtime_directory, shared_directory
+
+#: Bytes that the path of a UNIX socket may have, without its terminating zero.
+_MAX_PATH: Final = 107
+
+
+def check_name(service: str) -> str:
+    """The name, if a service may have it; ValueError if not."""
+    if not SERVICE_NAME.fullmatch(service):
+        raise ValueError(
+            f"service name {service!r}: expected 1 to 64 of A-Z a-z 0-9 . _ -, "
+            "a letter or digit first and last, no two dots together"
+        )
+    return service
+
+
+def directory(owners: Collection[int] = ()) -> Path:
+    """The meeting place; LocalProtocolError if it is not safe.
+
+    A directory that ``$SHMRPC_DIRECTORY`` names has to be there, and may also belong to root or to one of ``owners``.
+    Otherwise it is a directory of our own, made if it is missing.
+    """
+    shared = shared_directory()
+    if shared is not None:
+        _check_shared(shared, owners)
+        return shared
+    path = runtime_directory()
+    with contextlib.suppress(FileExistsError):
+        try:
+            path.mkdir(mode=0o700)
+        except FileNotFoundError:
+            raise LocalProtocolError(
+                f"{path.parent} does not exist; $XDG_RUNTIME_DIR must name a directory of yours, or be unset"
+            ) from None
+        except PermissionError:
+            raise LocalProtocolError(
+                f"{path.parent} is closed to you (uid {os.geteuid()}); set $XDG_RUNTIME_DIR to a directory of yours"
+            ) from None
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise LocalProtocolError(f"{path} is not a directory; remove it, or set $XDG_RUNTIME_DIR elsewhere")
+    if status.st_uid != os.geteuid():
+        raise LocalProtocolError(
+            f"{path} belongs to uid {status.st_uid} and not to you (uid {os.geteuid()}); "
+            "set $XDG_RUNTIME_DIR to a directory of yours"
+        )
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise LocalProtocolError(
+            f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}); run: chmod 700 {path}"
+        )
+    return path
+
+
+def _check_shared(path: Path, owners: Collection[int]) -> None:
+    """LocalProtocolError unless nobody but the owner, whom we trust, can put a socket in the place of another.
+
+    In a sticky directory nobody can do so with the files of others, so that many users may have services there. A
+    stranger may take a free name in it; then clients see whose process it is, and do not speak with it.
+    """
+    if not path.is_absolute():
+        raise LocalProtocolError(f"$SHMRPC_DIRECTORY is {str(path)!r}; it has to be an absolute path")
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        raise LocalProtocolError(
+            f"$SHMRPC_DIRECTORY names {path}, which does not exist; make it as the user who serves: "
+            f"install -d -m 755 {path}"
+        ) from None
+    except OSError as error:
+        raise LocalProtocolError(f"$SHMRPC_DIRECTORY names {path}: {error.strerror}") from None
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        raise LocalProtocolError(f"{path} is a symbolic link; let $SHMRPC_DIRECTORY name the directory itself")
+    if not stat.S_ISDIR(status.st_mode):
+        raise LocalProtocolError(f"{path} is not a directory; let $SHMRPC_DIRECTORY name one")
+    if not trust.is_trusted(status.st_uid, owners) or trust.is_anybody(status.st_uid):
+        raise LocalProtocolError(
+            f"{path} belongs to uid {status.st_uid}; to meet there it has to belong to {trust.in_words(owners)}. "
+            f"A client that trusts its owner says so: connect(..., allow_uids=[{status.st_uid}])"
+        )
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        raise LocalProtocolError(
+            f"{path} can be written by others than its owner (mode {mode:04o}), who could put their own service in "
+            f"the place of another; run: chmod go-w {path}, or, if several users serve there: chmod +t {path}"
+        )
+    if not os.access(path, os.X_OK, effective_ids=True):
+        raise LocalProtocolError(
+            f"{path} (mode {mode:04o}, uid {status.st_uid}) cannot be entered by uid {os.geteuid()}; "
+            f"its owner can allow it: chmod +x {path}"
+        )
+
+
+def socket_path(service: str, owners: Collection[int] = ()) -> str:
+    """The path of a service's socket; ValueError if it is too long for one."""
+    path = str(directory(owners) / f"{check_name(service)}.sock")
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
+    return path
+
+
+def services(owners: Collection[int] = ()) -> list[str]:
+    """The names that have a socket, served or not."""
+    return sorted(path.stem for path in directory(owners).glob("*.sock"))

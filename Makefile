@@ -8,7 +8,7 @@ CARGO := cargo
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long torture lint format bench build clean tools
+.PHONY: demo test test-rust test-python test-long torture sanitize lint format bench build clean tools
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -27,6 +27,9 @@ test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of mem
 
 torture: build  ## The long forms of tests/reliability, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest tests/reliability
+
+sanitize: tools  ## The core's tests under AddressSanitizer and ThreadSanitizer; what is missing for them is said at the end.
+	CARGO=$(CARGO) $(PYTHON) util/sanitize.py
 
 lint: build  ## ruff, mypy strict, pyright, clippy and the formatters, warnings as errors.
 	$(BIN)/ruff check .

@@ -105,6 +105,8 @@ def sanitizer(outcome: Outcome, kind: str, host: str, expected: int, *options: s
     if kind == "address":
         name += " and LeakSanitizer"
         flags["ASAN_OPTIONS"] = "detect_leaks=1:detect_stack_use_after_return=1"
+    else:
+        flags["TSAN_OPTIONS"] = f"suppressions={Path(__file__).with_name('tsan.supp')}"
     # A target of its own name, so that what runs while it is built is not instrumented.
     where = ["--target", host, "--target-dir", f"target/{kind}"]
     # Not through the proxy: make may have been told of another cargo.

@@ -8,7 +8,7 @@ CARGO := cargo
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long torture crashpoints lint format bench build clean tools
+.PHONY: demo test test-rust test-python test-long torture crashpoints sanitize lint format bench build clean tools
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -31,6 +31,9 @@ torture: build crashpoints  ## The long forms of tests/reliability, about 15 min
 crashpoints: build  ## The native core with points where a test lets its process die, beside the one in use.
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet
 	touch core/target/crashpoints/lib_core.so  # As new as its sources, also if those of this build did not change.
+
+sanitize: tools  ## The core's tests under AddressSanitizer and ThreadSanitizer; what is missing for them is said at the end.
+	CARGO=$(CARGO) $(PYTHON) util/sanitize.py
 
 lint: build  ## ruff, mypy strict, pyright, clippy and the formatters, warnings as errors.
 	$(BIN)/ruff check .

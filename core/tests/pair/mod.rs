@@ -1,0 +1,96 @@
+//! Both sides of a connection in one process, each with a mapping of its own. Nothing of it has a name for long.
+
+use _core::bell::{Bells, EventFd, Semaphore};
+use _core::channel::{Channel, Sleep};
+use _core::region::{Direction, Region, size_for};
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes of a ring: small, so that it is often full.
+const CAPACITY: usize = 4096;
+
+/// The largest frame, in bytes.
+const MAX_FRAME: usize = 1 << 20;
+
+/// A semaphore opened twice, and without a name.
+fn semaphores() -> [Semaphore; 2] {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: each gets another number.
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("/shmrpc-core-threads-{}-{number}", std::process::id());
+    let name = CString::new(name).unwrap();
+    // SAFETY: a valid C string; with O_CREAT a mode and a value follow.
+    let made = unsafe { libc::sem_open(name.as_ptr(), libc::O_CREAT, 0o600, 0) };
+    assert_ne!(made, libc::SEM_FAILED);
+    let opened = [(); 2].map(|()| Semaphore::open(&name).unwrap());
+    // SAFETY: opened above and not used again; a valid C string.
+    unsafe {
+        libc::sem_close(made);
+        libc::sem_unlink(name.as_ptr());
+    }
+    opened
+}
+
+fn eventfds() -> [EventFd; 2] {
+    // SAFETY: the descriptor that comes back is ours alone.
+    let fd = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) };
+    [fd.try_clone().unwrap(), fd].map(EventFd::new)
+}
+
+fn sockets() -> [OwnedFd; 2] {
+    let mut fds = [0; 2];
+    // SAFETY: room for two descriptors, which are ours alone.
+    unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK;
+        assert_eq!(
+            libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()),
+            0
+        );
+        fds.map(|fd| OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The server's side and the client's. Both sleep in threads, and may spin for a moment.
+pub fn pair() -> [Arc<Channel>; 2] {
+    // SAFETY: a valid C string; the descriptor that comes back is ours alone.
+    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
+    file.set_len(size_for(CAPACITY) as u64).unwrap();
+    let regions = [
+        Region::create(file.as_fd(), CAPACITY).unwrap(),
+        Region::open(file.as_fd(), CAPACITY).unwrap(),
+    ];
+    let bells = || {
+        let ([a, b], [c, d]) = (eventfds(), semaphores());
+        let both = [(a, c), (b, d)];
+        both.map(|(eventfd, semaphore)| Bells { eventfd, semaphore })
+    };
+    let ([server, servers], [client, clients]) = (bells(), bells());
+    let [server_news, client_news] = sockets();
+    let [server_region, client_region] = regions;
+    let side = |region, direction, ours, theirs, news| {
+        let sleep = Sleep::Thread;
+        let (spin, memory) = (20_000, 1 << 24);
+        Channel::new(
+            region, direction, ours, theirs, sleep, MAX_FRAME, spin, news, memory,
+        )
+    };
+    [
+        side(
+            server_region,
+            Direction::ServerToClient,
+            server,
+            clients,
+            server_news,
+        ),
+        side(
+            client_region,
+            Direction::ClientToServer,
+            client,
+            servers,
+            client_news,
+        ),
+    ]
+}

@@ -1,0 +1,174 @@
+//! Several threads of each side at one channel: some send, one receives, others drop what was lent, one closes.
+//!
+//! Without loom: the real channel, its locks and its bells. ThreadSanitizer looks at what the threads of a side share.
+#![cfg(not(loom))]
+
+mod pair;
+
+use _core::channel::{Channel, SendError};
+use _core::frame::Header;
+use _core::lending::Memory;
+use _core::table::{self, PARCEL};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+const SENDERS: u64 = 3;
+const EACH: u64 = 200;
+/// Bytes of a buffer: some pages, so that blocks are soon used again.
+const BUFFER: usize = 10_000;
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+fn receive(channel: &Channel) -> (Header, Vec<u8>) {
+    loop {
+        let mut receiver = channel.receiver();
+        if let Some(header) = receiver.peek().unwrap() {
+            let mut payload = vec![0; header.len];
+            receiver.take(&mut payload);
+            channel.release(&receiver);
+            return (header, payload);
+        }
+        drop(receiver);
+        channel.sleep(LONG).unwrap();
+    }
+}
+
+/// Every other frame has a buffer in shared memory, filled with one number.
+fn send(channel: &Channel, id: u64) {
+    if id % 2 == 0 {
+        let body = id.to_ne_bytes();
+        channel.send(1, id, &body, || Box::new(body)).unwrap();
+    } else {
+        let buffer = vec![id as u8; BUFFER];
+        let buffers = [(buffer.as_ptr(), buffer.len())];
+        // SAFETY: the buffer outlives the call.
+        unsafe { channel.send_parcel(1, id, b"body", &buffers, || Box::new(*b"body")) }.unwrap();
+    }
+    channel.await_room().unwrap();
+}
+
+fn check(header: Header, payload: &[u8]) {
+    assert_eq!(header.opcode, 1);
+    assert_eq!(payload, header.id.to_ne_bytes());
+}
+
+/// The buffer of a parcel: in a block of the peer's, or in the frame if there was no memory.
+fn open(channel: &Channel, payload: &[u8]) -> Option<Memory> {
+    let parsed = table::parse(payload).unwrap();
+    assert_eq!(parsed.entries.len(), 1);
+    channel.lending().open(&parsed.entries[0]).unwrap()
+}
+
+/// Takes all that the peer's threads send, and hands what is lent on to other threads.
+fn take_all(channel: &Channel, droppers: &[Sender<(u64, Memory)>]) {
+    let mut next = [0; SENDERS as usize];
+    for taken in 0..SENDERS * EACH {
+        let (header, payload) = receive(channel);
+        let sender = (header.id / EACH) as usize;
+        assert_eq!(header.id % EACH, next[sender], "the order of one sender");
+        next[sender] += 1;
+        if header.opcode & PARCEL == 0 {
+            check(header, &payload);
+        } else if let Some(memory) = open(channel, &payload) {
+            let dropper = &droppers[taken as usize % droppers.len()];
+            dropper.send((header.id, memory)).unwrap();
+        } else {
+            assert!(payload.ends_with(&[header.id as u8; BUFFER]));
+        }
+    }
+}
+
+/// Looks at the bytes, and ends the lease by letting go.
+fn drop_all(leases: impl Iterator<Item = (u64, Memory)>) {
+    for (id, memory) in leases {
+        let mut bytes = vec![0; memory.len()];
+        // SAFETY: as long as the memory.
+        unsafe { memory.read(bytes.as_mut_ptr()) };
+        assert_eq!(bytes, [id as u8; BUFFER]);
+    }
+}
+
+/// What a side does: three threads send, one takes, two drop, all at once.
+fn talk(channel: &Arc<Channel>) {
+    thread::scope(|scope| {
+        for sender in 0..SENDERS {
+            scope.spawn(move || (0..EACH).for_each(|n| send(channel, sender * EACH + n)));
+        }
+        let droppers = [(); 2].map(|()| {
+            let (dropper, leases) = std::sync::mpsc::channel();
+            scope.spawn(move || drop_all(leases.into_iter()));
+            dropper
+        });
+        take_all(channel, &droppers);
+    });
+}
+
+/// Nothing is lost, mixed up or written while it is read, whoever sends, takes and drops.
+#[test]
+fn many_threads_of_both_sides_talk_at_once() {
+    let sides = pair::pair();
+    let (done, both) = channel();
+    thread::scope(|scope| {
+        for side in &sides {
+            let done = done.clone();
+            scope.spawn(move || {
+                talk(side);
+                done.send(()).unwrap();
+            });
+        }
+        // Who is done first goes on taking the ends of leases, and sends what is kept.
+        for _ in 0..sides.len() {
+            while both.recv_timeout(Duration::from_millis(5)).is_err() {
+                for side in &sides {
+                    side.collect().unwrap();
+                    side.flush().unwrap();
+                }
+            }
+        }
+    });
+    for _ in 0..100 {
+        for side in &sides {
+            side.flush().unwrap();
+            side.collect().unwrap();
+        }
+    }
+    for side in &sides {
+        assert_eq!(side.lending().usage().1, 0, "all blocks have come back");
+        assert_eq!(side.fault(), None);
+    }
+}
+
+/// Whenever a channel is closed, the thread that sleeps on it wakes, and nothing more is sent.
+#[test]
+fn a_thread_that_sleeps_on_a_channel_that_is_closed_wakes() {
+    for _ in 0..200 {
+        let [ours, theirs] = pair::pair();
+        thread::scope(|scope| {
+            let (asleep, slept) = channel();
+            let sleeper = &ours;
+            scope.spawn(move || {
+                // Closed before, between or after: with a frame on the way the first sleep may end by that.
+                while sleeper.send(1, 1, b"", || unreachable!()).is_ok() {
+                    sleeper.sleep(Duration::from_secs(3600)).unwrap();
+                    let mut receiver = sleeper.receiver();
+                    if let Some(header) = receiver.peek().unwrap() {
+                        receiver.take(&mut vec![0; header.len]);
+                    }
+                }
+                asleep.send(()).unwrap();
+            });
+            let peer = &theirs;
+            scope.spawn(move || send(peer, 0));
+            ours.close();
+            slept.recv_timeout(LONG).expect("the sleeper wakes");
+        });
+        assert_eq!(
+            ours.send(1, 1, b"", || unreachable!()),
+            Err(SendError::Closed)
+        );
+        // Nor does a channel that is closed let anybody fall asleep; nor a peer's frame be lost.
+        ours.sleep(Duration::from_secs(3600)).unwrap();
+    }
+}

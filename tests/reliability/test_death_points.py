@@ -24,7 +24,7 @@ from tests.reliability.victims import Ending, Order, Side, Victims, victims
 from tests.support import ServerProcess, eventually_in_loop, ours_in_shm
 
 #: Lines and native points that are tried in the short form, in each conversation; in the long one all of them.
-LINES: Final = 9
+LINES: Final = 12
 POINTS: Final = 7
 #: How often a conversation is held until its victim has died of it.
 ROUNDS: Final = 3
@@ -138,7 +138,7 @@ async def _series(
     recorded = await one("record", None, 1, False)
     chosen = deaths(who, recorded)
     tally.planned = len(chosen)
-    resident, mapped = 0, 0
+    resident, mapped = traces.resident(), traces.mappings()[1]
     for number, (how, place) in enumerate(chosen):
         rounds = 1 if conversation in ("drain", "shutdown") else ROUNDS
         try:
@@ -406,7 +406,7 @@ async def test_a_client_dies_under_a_server(
 async def test_memory_that_is_asked_of_the_dead_is_no_want_of_memory() -> None:
     with ServerProcess("tests.reliability.talking:service") as server:
         async with shmrpc.connect(talking.NAME) as client:
-            with await asyncio.to_thread(shmrpc.sync.connect(talking.NAME).__enter__) as in_threads:
+            with shmrpc.sync.connect(talking.NAME) as in_threads:
                 server.kill()
                 for _ in range(2):  # The loop has not heard of it yet.
                     with pytest.raises(shmrpc.ConnectionLost):

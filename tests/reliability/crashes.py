@@ -65,8 +65,8 @@ def _core() -> Any:
 
 
 def passed() -> list[Place]:
-    """The native points that this process has passed, and how often."""
-    return [(name, times) for name, times in _core().crash_points() if times]
+    """The native points, and how often this process has passed each."""
+    return list(_core().crash_points())
 
 
 def die_at_point(name: str, times: int, obituary: int) -> None:

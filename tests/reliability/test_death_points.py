@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.reliability.victims import Ending, Order, Side, Victims, victims
 from tests.support import ServerProcess, eventually_in_loop, ours_in_shm
 
 #: Lines and native points that are tried in the short form, in each conversation; in the long one all of them.
-LINES: Final = 9
+LINES: Final = 12
 POINTS: Final = 7
 #: How often a conversation is held until its victim has died of it.
 ROUNDS: Final = 3
@@ -35,12 +35,18 @@ NOISE: Final = 24 << 20
 #: Kills before the memory is looked at for the first time.
 WARM: Final = 4
 
+#: Deaths of a series that may not take place, beside half of them.
+MISSED: Final = 4
+
 #: The errors that tell of a death: to who has a connection, and to who is about to get one.
 LOST: Final = (shmrpc.ConnectionLost, shmrpc.ServiceUnavailable)
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 other_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
 each_conversation = pytest.mark.parametrize("conversation", list(talking.CONVERSATIONS))
+
+#: The sides that die under a server.
+SIDES: Final[tuple[Side, ...]] = ("client", "client in threads")
 
 #: A way to die: "lines" or "points", and where.
 Death = tuple[str, Place]
@@ -70,6 +76,7 @@ class Tally:
             points=self.planned,
             kills=self.killed,
             error_after=figures.times(self.seconds),
+            **({"names_to_clean_up": self.names} if self.names else {}),
             **{f"over_{limit * 1e3:.0f}_ms": late},
         )
 
@@ -111,7 +118,10 @@ def deaths(who: str, recorded: Ending) -> list[Death]:
     _tried[who].update(fresh)
     lines: list[Death] = [("lines", place) for place in fresh]
     points: list[Death] = [
-        ("points", (name, nth)) for name, times in recorded.points for nth in sorted({1, (times + 1) // 2, times})
+        ("points", (name, nth))
+        for name, times in recorded.points
+        if times
+        for nth in sorted({1, (times + 1) // 2, times})
     ]
     return [*_spread(lines, scaled(LINES, len(lines))), *_spread(points, scaled(POINTS, len(points)))]
 
@@ -138,7 +148,7 @@ async def _series(
     recorded = await one("record", None, 1, False)
     chosen = deaths(who, recorded)
     tally.planned = len(chosen)
-    resident, mapped = 0, 0
+    resident, mapped = traces.resident(), traces.mappings()[1]
     for number, (how, place) in enumerate(chosen):
         rounds = 1 if conversation in ("drain", "shutdown") else ROUNDS
         try:
@@ -150,7 +160,7 @@ async def _series(
         if number == WARM:
             resident, mapped = traces.resident(), traces.mappings()[1]
     # What a timer or the scheduler brought about while it was recorded may not come about again.
-    assert tally.killed * 2 > tally.planned
+    assert tally.killed >= tally.planned // 2 - MISSED
     assert traces.resident() - resident < NOISE
     assert traces.mappings()[1] - mapped < 50
 
@@ -194,13 +204,15 @@ async def test_a_server_dies_under_a_client(
         connected = False
         if said == ["serving"]:
             client = shmrpc.connect(talking.NAME, timeout=0)
-            await _outcome(_connect_and_talk(client, conversation, rounds, ends), ends)
-            connected = client._link.session is not None
+            await _outcome(client.__aenter__(), ends)
+            connected = not ends
+            if connected:
+                await _outcome(_talk(client, conversation, rounds, ends), ends)
             await client.close()
             ending = await asyncio.to_thread(forking.end)
         else:
             ending = await asyncio.to_thread(forking.end, said)
-        assert ending.died is None or ends or said != ["serving"], "nobody was told"
+        assert ending.died is None or said != ["serving"] or len(ends) >= (2 if connected else 1), "not all were told"
         tally.errors(ends, ending.died)
         tally.names += _swept(connected=connected)
         await _works()
@@ -212,9 +224,8 @@ async def test_a_server_dies_under_a_client(
     tally.note(who, conversation, 0.1)
 
 
-async def _connect_and_talk(client: shmrpc.Client, conversation: str, rounds: int, ends: list[float]) -> None:
+async def _talk(client: shmrpc.Client, conversation: str, rounds: int, ends: list[float]) -> None:
     """Holds a conversation with calls in flight beside it until the server is gone."""
-    await client.__aenter__()
     waiting = [asyncio.create_task(_outcome(client.sleep(talking.LONG), ends)) for _ in range(2)]
     try:
         for _ in range(rounds):
@@ -249,7 +260,7 @@ async def test_a_server_dies_under_a_client_in_threads(
             ending = await asyncio.to_thread(forking.end)
         else:
             ending = await asyncio.to_thread(forking.end, said)
-        assert ending.died is None or ends or said != ["serving"], "nobody was told"
+        assert ending.died is None or said != ["serving"] or len(ends) >= (2 if connected else 1), "not all were told"
         tally.errors(ends, ending.died)
         tally.names += _swept(connected=connected)
         await _works()
@@ -348,7 +359,7 @@ class Served:
 
 @one_loop
 @each_conversation
-@pytest.mark.parametrize("side", ["client", "client in threads"])
+@pytest.mark.parametrize("side", SIDES)
 async def test_a_client_dies_under_a_server(
     forking: Victims, order: Callable[[Side, str], Order], side: Side, conversation: str
 ) -> None:
@@ -403,10 +414,30 @@ async def test_a_client_dies_under_a_server(
     tally.note(who, conversation, 0.1)
 
 
+@one_loop
+async def test_every_native_point_is_passed_in_some_conversation(
+    forking: Victims, order: Callable[[Side, str], Order]
+) -> None:
+    passed: Counter[str] = Counter()
+    for conversation in talking.CONVERSATIONS:
+        forking.start(order("server", conversation))
+        assert await asyncio.to_thread(forking.line) == ["serving"]
+        ends: list[float] = []
+        async with shmrpc.connect(talking.NAME) as client:
+            await _outcome(_talk(client, conversation, 1, ends), ends)
+        passed.update(dict((await asyncio.to_thread(forking.end)).points))
+    async with shmrpc.serve(talking.service):
+        for conversation in ("arrays", "large", "sleeping"):
+            for side in SIDES:
+                forking.start(order(side, conversation))
+                passed.update(dict((await asyncio.to_thread(forking.end)).points))
+    assert [name for name, times in passed.items() if not times] == []
+
+
 async def test_memory_that_is_asked_of_the_dead_is_no_want_of_memory() -> None:
     with ServerProcess("tests.reliability.talking:service") as server:
         async with shmrpc.connect(talking.NAME) as client:
-            with await asyncio.to_thread(shmrpc.sync.connect(talking.NAME).__enter__) as in_threads:
+            with shmrpc.sync.connect(talking.NAME) as in_threads:
                 server.kill()
                 for _ in range(2):  # The loop has not heard of it yet.
                     with pytest.raises(shmrpc.ConnectionLost):

@@ -117,17 +117,22 @@ class ThreadConnection:
         return frame
 
     def _hear(self) -> None:
-        """The server has said something, or nothing ever again."""
-        try:
-            packet = self._control.recv(control.MAX_MESSAGE)
-        except BlockingIOError:
-            return
-        except (ConnectionResetError, ValueError):
-            packet = b""
-        end = explain(packet, f"server of {self.service!r}", self.pid)
-        if end is not None:
-            raise Ended(end)
-        self.draining = True
+        """The server has said something, or nothing ever again.
+
+        An end that comes behind another message is not to wait for the next look. A server has no more to say than
+        that it is about to go, and that it goes.
+        """
+        for _ in range(2):
+            try:
+                packet = self._control.recv(control.MAX_MESSAGE)
+            except BlockingIOError:
+                return
+            except (ConnectionResetError, ValueError):
+                packet = b""
+            end = explain(packet, f"server of {self.service!r}", self.pid)
+            if end is not None:
+                raise Ended(end)
+            self.draining = True
 
     def allocate(self, size: int) -> _core.Block:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import shmrpc
+from tests.reliability.bounded import bounded
 from tests.reliability.watched import stopped
 from tests.support import Script, ServerProcess
 
 TARGET = "tests.reliability.watched:service"
 
 ROOT = Path(shmrpc.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
+
 
 #: What reads or waits on the clock that can be set, in Python and in Rust.
 WALL_CLOCK = re.compile(

@@ -12,12 +12,19 @@ import pytest
 
 import shmrpc
 from tests.reliability import figures
+from tests.reliability.bounded import bounded
 from tests.reliability.watched import held_by
 from tests.support import ServerProcess, eventually
 
 TARGET = "tests.reliability.watched:service"
 
 NAME = "tested.watched"
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
 
 
 def words(pid: int, limit: int) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import shmrpc
 from tests.reliability import figures
-from tests.reliability.watched import held_by
+from tests.reliability.watched import as_new, held_by
 from tests.support import ServerProcess, eventually
 
 TARGET = "tests.reliability.watched:service"
@@ -198,6 +198,11 @@ PROGRAMS = {
 }
 
 _times: list[float] = []
+
+
+@pytest.fixture
+def server(lasting_server: ServerProcess) -> ServerProcess:
+    return as_new(lasting_server)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -7,14 +7,15 @@ import gc
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
 
 import shmrpc
+from tests.reliability.bounded import bounded
 from tests.reliability.scale import scaled
-from tests.reliability.watched import held_by, service
+from tests.reliability.watched import as_new, held_by, service
 from tests.support import ServerProcess, eventually
 
 TARGET = "tests.reliability.watched:service"
@@ -23,6 +24,17 @@ NAME = "tested.watched"
 
 Make = Callable[[], asyncio.AbstractEventLoop]
 both = pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+@pytest.fixture
+def server(lasting_server: ServerProcess) -> ServerProcess:
+    return as_new(lasting_server)
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
 
 
 @pytest.fixture(autouse=True)

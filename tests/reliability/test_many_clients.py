@@ -16,6 +16,7 @@ import pytest
 
 import shmrpc
 from tests.reliability import figures
+from tests.reliability.bounded import bounded
 from tests.reliability.scale import scaled
 from tests.reliability.watched import held_by
 from tests.support import ServerProcess, eventually
@@ -25,6 +26,12 @@ TARGET = "tests.reliability.watched:service"
 #: Descriptors that a connection takes on each side, and some more.
 DESCRIPTORS = 8
 PROCESSES = 4
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
 
 
 class Crowd:

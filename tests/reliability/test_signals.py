@@ -14,7 +14,8 @@ import pytest
 
 import shmrpc
 from tests.reliability import figures
-from tests.reliability.watched import stopped
+from tests.reliability.bounded import bounded
+from tests.reliability.watched import as_new, stopped
 from tests.support import ServerProcess
 
 TARGET = "tests.reliability.watched:service"
@@ -24,6 +25,17 @@ NAME = "tested.watched"
 HANGS = 30.0
 #: Signals that are sent into a wait before it may end.
 SIGNALS = 5
+
+
+@pytest.fixture
+def server(lasting_server: ServerProcess) -> ServerProcess:
+    return as_new(lasting_server)
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
 
 
 class Interrupted(Exception):
@@ -38,6 +50,8 @@ class Signals:
         self._sent = 0.0
         self._over = threading.Event()
         self._raise = False
+        #: Whether one was not handled in time.
+        self._missed = False
 
     def _handle(self, number: int, frame: object) -> None:
         self.handled.append(time.monotonic() - self._sent)
@@ -63,6 +77,7 @@ class Signals:
             sender.join(HANGS)
             signal.signal(signal.SIGUSR1, before)
         assert not sender.is_alive()
+        assert not self._missed, "its handler did not run while the main thread waited"
 
     def _send(self, base: int, then: Callable[[], object]) -> None:
         for count in range(base, base + SIGNALS):
@@ -70,9 +85,13 @@ class Signals:
                 return
             self._sent = time.monotonic()
             os.kill(os.getpid(), signal.SIGUSR1)
+            end = time.monotonic() + HANGS
             while len(self.handled) == count:
                 if self._over.wait(0.001):
                     return
+                if time.monotonic() > end:
+                    self._missed = True
+                    break
         then()
 
 

@@ -16,8 +16,9 @@ import pytest
 import shmrpc
 from shmrpc.calling.lateness import Lateness
 from tests.reliability import figures
+from tests.reliability.bounded import bounded
 from tests.reliability.scale import scaled
-from tests.reliability.watched import held_by, state_of, stopped
+from tests.reliability.watched import as_new, held_by, state_of, stopped
 from tests.support import Script, ServerProcess, eventually_in_loop
 
 TARGET = "tests.reliability.watched:service"
@@ -29,6 +30,17 @@ SOON = 0.2
 #: More than the ring has room for.
 MANY = 40
 BALLAST = bytes(8_000)
+
+
+@pytest.fixture
+def server(lasting_server: ServerProcess) -> ServerProcess:
+    return as_new(lasting_server)
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
 
 
 def unread(server: ServerProcess, endpoint: str = "mark") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import shmrpc
-from tests.support import eventually
+from tests.support import ServerProcess, eventually
 
 service = shmrpc.Service("tested.watched")
 
@@ -59,6 +59,13 @@ def mark(n: int, ballast: bytes = b"") -> int:
 def marks() -> list[int]:
     """What has been marked, in order."""
     return _marks
+
+
+@service.endpoint
+def forget() -> None:
+    """The marks are gone, and the gates are closed."""
+    _marks.clear()
+    _gates.clear()
 
 
 @service.endpoint
@@ -153,3 +160,10 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def as_new(server: ServerProcess) -> ServerProcess:
+    """A server that other tests have used, without what they left of marks and gates."""
+    with shmrpc.sync.connect(server.name, timeout=30) as client:
+        client.forget()
+    return server

@@ -108,6 +108,10 @@ class Caller:
         self.calls: dict[int, Underway] = {}
         self.waiting: dict[int, Waiting] = {}
 
+    def used_twice(self, call_id: int) -> None:
+        """The client has given a call the id of one that has not ended: whose answer would that be?"""
+        self.peer.fault(f"it used the id {call_id} for two calls at once")
+
     def endpoint_name(self, opcode: int) -> str:
         """Name of the endpoint that a request's opcode means."""
         return self.names[opcode >> 8]

@@ -55,6 +55,9 @@ class Load:
 
     def wait(self, caller: Caller, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
         """Lets a call wait for its turn; raises the rejection if too many do."""
+        if call_id in caller.waiting or call_id in caller.calls:
+            caller.used_twice(call_id)
+            return
         if self._waiting >= self._max_waiting:
             rejected = Rejected(
                 "overloaded",
@@ -83,14 +86,15 @@ class Load:
 
     def started(self, under: Underway) -> None:
         """A call goes on after its first step."""
-        under.caller.calls[under.call.id] = under
+        under.caller.calls.setdefault(under.call.id, under)
         self.in_flight += 1
         if not under.is_stream:
             self.change_busy(1)
 
     def ended(self, under: Underway) -> None:
         """It has ended: those that wait have their turn."""
-        del under.caller.calls[under.call.id]
+        if under.caller.calls.get(under.call.id) is under:
+            del under.caller.calls[under.call.id]
         self.in_flight -= 1
         while self._line and self._begin_next():
             pass

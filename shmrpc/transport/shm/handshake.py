@@ -5,11 +5,12 @@ Who drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import socket
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import MIN_MAX_FRAME, Shape
+from shmrpc.transport.shm.cleanup import semaphore_names
 from shmrpc.transport.shm.segment import NewSegment, open_segment
 
 #: A packet and the descriptors that ride along.
@@ -78,6 +80,8 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
         welcome = _expect(packet, control.Welcome)
         if len(descriptors) != 3:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 3")
+        for bell in descriptors[:2]:
+            _check_bell(bell)
         channel = _open_channel(welcome, descriptors, settings)
         eventfd = os.dup(descriptors[1])
     finally:
@@ -95,6 +99,19 @@ def client_side(settings: Settings) -> Generator[bytes, Packet, Established]:
     )
 
 
+#: What the kernel calls an eventfd.
+_EVENTFD: Final = "anon_inode:[eventfd]"
+
+
+def _check_bell(descriptor: int) -> None:
+    """RemoteProtocolError unless it can be rung, and waited for in a loop."""
+    with contextlib.suppress(OSError):  # Without /proc it is believed.
+        if os.readlink(f"/proc/self/fd/{descriptor}") != _EVENTFD:
+            raise RemoteProtocolError("the server sent a descriptor with its welcome that is no eventfd")
+    if os.get_blocking(descriptor):
+        raise RemoteProtocolError("the server sent an eventfd with its welcome that blocks")
+
+
 def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings: Settings) -> _core.Channel:
     if not MIN_MAX_FRAME <= welcome.max_frame <= settings.max_frame:
         raise RemoteProtocolError(
@@ -103,6 +120,10 @@ def _open_channel(welcome: control.Welcome, descriptors: Sequence[int], settings
     segment = open_segment(welcome.segment)
     to_server, to_client = welcome.semaphores
     try:
+        if welcome.semaphores != semaphore_names(welcome.segment):
+            raise RemoteProtocolError(
+                f"the server named other semaphores than its segment's: {welcome.semaphores!r:.300}"
+            )
         return _core.Channel(
             segment=segment,
             capacity=welcome.capacity,

@@ -109,7 +109,7 @@ class Caller:
         self.waiting: dict[int, Waiting] = {}
 
     def used_twice(self, call_id: int) -> None:
-        """The client has given a call the id of one that has not ended: whose answer would that be?"""
+        """The client has given a call the id of one that has not ended: nobody could tell their answers apart."""
         self.peer.fault(f"it used the id {call_id} for two calls at once")
 
     def endpoint_name(self, opcode: int) -> str:

@@ -330,14 +330,14 @@ fn mapped(capacity: usize) -> MappedRing {
 fn lies_at_rest_in_private_memory() {
     bounded("at rest, heap", |seed| {
         let make = |capacity| Arc::new(HeapMemory::new(capacity));
-        at_rest(&mut Dice(seed), scaled(150_000, 4_000_000), make)
+        at_rest(&mut Dice(seed), scaled(150_000, 6_000_000), make)
     });
 }
 
 #[test]
 fn lies_at_rest_in_a_segment() {
     bounded("at rest, mapped", |seed| {
-        at_rest(&mut Dice(seed ^ 1), scaled(100_000, 3_000_000), mapped)
+        at_rest(&mut Dice(seed ^ 1), scaled(100_000, 2_000_000), mapped)
     });
 }
 
@@ -346,7 +346,7 @@ fn lies_at_rest_in_a_segment() {
 fn a_frame_in_pieces_takes_no_more_memory_than_it_says() {
     bounded("in pieces", |seed| {
         let mut dice = Dice(seed ^ 8);
-        let count = scaled(8, 1000);
+        let count = scaled(8, 300);
         for _ in 0..count {
             let memory = Arc::new(HeapMemory::new(1 << 14));
             let max = (1 << 20) + dice.below(3 << 20);
@@ -520,7 +520,7 @@ fn lies_while_traffic_runs() {
     bounded("while traffic runs", |seed| {
         let mut dice = Dice(seed ^ 2);
         let (mut frames, mut violations) = (0, 0);
-        for round in 0..scaled(24, 1200) {
+        for round in 0..scaled(16, 400) {
             let capacity = 1024 << dice.below(4);
             let target =
                 [Target::Flags, Target::Payload, Target::All, Target::All][round as usize % 4];
@@ -621,13 +621,13 @@ fn rings_that_follow_a_script() {
 
 #[test]
 fn leases_that_nobody_has() {
-    scripts("leases", 5, scaled(2_000, 60_000), hostile::release);
+    scripts("leases", 5, scaled(2_000, 30_000), hostile::release);
 }
 
 #[test]
 fn news_of_extents_that_lies() {
     let before = open_memfds();
-    scripts("news", 6, scaled(2_000, 60_000), hostile::news);
+    scripts("news", 6, scaled(2_000, 20_000), hostile::news);
     // Other tests have some open meanwhile, but not for each script.
     assert!(open_memfds() < before + 200, "descriptors stay open");
 }
@@ -873,7 +873,7 @@ impl Connection {
 fn a_client_that_lies_to_a_channel() {
     bounded("channel", |seed| {
         let mut dice = Dice(seed ^ 7);
-        let count = scaled(8_000, 600_000);
+        let count = scaled(8_000, 150_000);
         let (mut frames, mut violations) = (0, 0);
         while frames < count {
             let mut connection = Connection::new();

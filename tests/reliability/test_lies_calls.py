@@ -69,8 +69,8 @@ async def test_an_id_of_calls_that_wait_ends_the_connection_and_takes_no_place_o
             wire.send(CALL | wire.number("sleep") << 8, msgpack.packb([60]), 1)
             return repeated(wire, 3)
 
-    limits = {"max_in_flight": 2, "max_per_connection": 1, "max_waiting": 4}
-    async with shmrpc.serve(service, **limits) as server, shmrpc.connect("tested") as other:
+    serving = shmrpc.serve(service, max_in_flight=2, max_per_connection=1, max_waiting=4)
+    async with serving as server, shmrpc.connect("tested") as other:
         for _ in range(6):
             assert "7" in await asyncio.to_thread(lie)
         assert await eventually_in_loop(lambda: server.in_flight == server.waiting == 0)

@@ -271,7 +271,7 @@ def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
         client.recv(1000)  # confirm, if it was believed.
         for _ in range(dice.randrange(3)):
             with descriptors(dice, dice.choice((0, 3))) as others:
-                good = control.encode(dice.choice([control.Ready(), control.GoAway()]))
+                good = dice.choice([control.encode(control.Ready()), control.encode(control.GoAway())])
                 socket.send_fds(client, [dice.choice([any_message(dice), good])], others)
         # Who was believed is called; its calls are not answered.
 

@@ -162,7 +162,7 @@ def test_frames_and_messages_that_were_mutated() -> None:
         (read_credit, [frames.encode_credit(2**n) for n in range(0, 40, 3)], ()),
         (control.decode, [control.encode(message) for message in messages], (shmrpc.RemoteProtocolError,)),
     ):
-        bad, rate = beaten(read, sent, count, 3, allowed)  # type: ignore[arg-type]
+        bad, rate = beaten(read, sent, count, 3, allowed)
         refused += bad
     assert refused
     figures.note("lies: frames and messages", mutated=3 * count, refused=refused, per_second=f"{rate:.0f}")

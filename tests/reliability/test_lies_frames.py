@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import msgpack
+import pytest
 
 import shmrpc
+from tests.babbler import Babbler, babbling, connected
 from tests.reliability import figures
 from tests.reliability.liars import CHOSEN, Polite, Watched, mutated, served
 from tests.reliability.scale import scaled
@@ -220,3 +224,53 @@ def test_mutated_frames_are_answered_or_end_their_connection() -> None:
         server_grew=growth,
         **{kind.replace(" ", "_"): count for kind, count in liar.outcomes.items()},
     )
+
+
+def any_frame(dice: random.Random, call_id: int) -> tuple[int, int, bytes]:
+    """Opcode, id and body of what a server might send, as it should be or not."""
+    pack = msgpack.packb
+    failure = {"kind": dice.choice(sorted(KINDS)), "message": "m", "base": "KeyError", "args": [1]}
+    code, body = dice.choice(
+        [
+            (RESULT, pack(7)),
+            (RESULT, pack([1, {"a": extension(18, [1, 2])}])),
+            (FAILURE, pack(failure)),
+            (RESULT_WITH, pack([{"k": b"v"}, 7])),
+            (ITEM, pack([1, 2])),
+            (CREDIT | 1 << 8, pack(1000)),
+            (CREDIT, pack(1 << 31)),
+            (STOP | 1 << 8, pack(None)),
+            (RESULT | PARCEL, parcel([here(b"abc")], pack([extension(1, 0)]), b"abc")),
+            (RESULT | PARCEL, parcel([Entry(SENDER, 0, 0, 0, 9)])),
+            (ITEM | PARCEL, parcel([])),
+            (RELEASE, release(0, 0)),
+        ]
+    )
+    if dice.random() < 0.6:
+        body = mutated(dice, body)
+    if dice.random() < 0.1:
+        code ^= 1 << dice.randrange(32)
+    return code, dice.choice([call_id] * 6 + [call_id + 1, 0, dice.choice(CHOSEN)]), body
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
+async def test_mutated_frames_of_a_server_are_answers_or_errors(runtime: Path, blocking: bool) -> None:
+    dice, outcomes = random.Random(13), Counter[str]()
+
+    def lie(server: Babbler, call_id: int) -> None:
+        for _ in range(dice.randrange(1, 12)):
+            outcomes["mutated"] += 1
+            server.send(*any_frame(dice, call_id))
+
+    for number in range(scaled(40, 1000)):
+        with babbling(runtime, lie):
+            async with connected(blocking) as client:
+                for _ in range(2):
+                    try:
+                        await (client.stream(5) if number % 3 == 0 else client.call("add", 1, 2))
+                        outcomes["answered"] += 1
+                    except (shmrpc.CallError, shmrpc.RemoteProtocolError) as error:
+                        outcomes[type(error).__name__] += 1
+        shutil.rmtree(runtime)
+    assert outcomes["answered"] and outcomes["RemoteProtocolError"] and outcomes["DecodeError"]
+    figures.note(f"lies: frames of a server, {'threads' if blocking else 'loop'}", **outcomes)

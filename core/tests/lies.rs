@@ -386,6 +386,30 @@ fn a_frame_in_pieces_takes_no_more_memory_than_it_says() {
     });
 }
 
+/// A liar changes everything between the look at a frame and its taking: what counts was read once.
+#[test]
+fn a_frame_that_was_found_is_the_one_that_is_taken() {
+    bounded("between two looks", |seed| {
+        let mut dice = Dice(seed ^ 9);
+        let count = scaled(20_000, 500_000);
+        let mut pair = Pair::new(Arc::new(HeapMemory::new(1024)), 500);
+        for id in 0..count {
+            let len = dice.below(400);
+            let payload = dice.bytes(len);
+            assert_eq!(pair.writer.send(3, id, &payload), Ok(true));
+            let found = pair.reader.peek().expect("no lie yet").expect("a frame");
+            assert_eq!((found.opcode, found.id, found.len), (3, id, len));
+            for index in 0..1024 / 8 {
+                pair.memory.store_word(index, dice.chosen(&[0, 1024]));
+            }
+            let tail = pair.memory.tail().swap(dice.next(), Ordering::AcqRel);
+            pair.reader.take(&mut vec![0; len]);
+            pair.memory.tail().store(tail, Ordering::Release);
+        }
+        count
+    });
+}
+
 /// What a liar changes while the others are at work.
 #[derive(Clone, Copy, PartialEq)]
 enum Target {

@@ -9,7 +9,7 @@ pub mod reading;
 use _core::arena::{GRANULE, Place};
 use _core::extent::{self, Extent, ExtentError, News};
 use _core::frame::{FrameReader, FrameWriter};
-use _core::lending::{Lending, RELEASE_SIZE};
+use _core::lending::{Lending, Memory, RELEASE_SIZE};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::table::{self, Entry, Lies};
 use descriptors::{Told, sockets};
@@ -125,38 +125,40 @@ pub fn release(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let mut lent: Vec<Entry> = Vec::new();
     let mut regained = Vec::new();
+    let mut ever: Vec<Place> = Vec::new();
     while !script.is_over() {
-        match script.byte() % 4 {
+        match script.byte() % 5 {
             0 => {
                 let bytes = vec![script.byte(); BLOCK];
                 // SAFETY: a slice is readable.
                 lent.extend(unsafe { lending.place(bytes.as_ptr(), BLOCK) });
+                ever.extend(lent.last().map(place_of));
             }
             // The truth, or nearly so.
             1 if !lent.is_empty() => {
                 let index = script.byte() as usize % lent.len();
-                let (extent, offset) = place_of(&lent[index]);
-                let mut payload = [0; RELEASE_SIZE];
-                payload[..4].copy_from_slice(&extent.to_ne_bytes());
-                payload[8..].copy_from_slice(&offset.to_ne_bytes());
+                let mut payload = release_of(place_of(&lent[index]));
                 payload[script.byte() as usize % RELEASE_SIZE] ^= script.byte();
                 give_back(&lending, &payload, &mut lent);
             }
             2 => {
-                let lies = Lies::AtReceiver(Place {
+                let place = Place {
                     extent: script.u32(),
                     offset: script.u64(),
-                });
+                };
                 let (start, len) = (script.u64(), script.u64());
-                let found = lending.open(&Entry { lies, start, len });
-                if let Ok(Some(memory)) = found {
-                    let Lies::AtReceiver(place) = lies else {
-                        unreachable!()
-                    };
-                    assert!(start + len <= BLOCK as u64);
-                    assert!(lent.iter().any(|e| e.lies == Lies::AtSender(place)));
-                    assert_eq!(memory.len() as u64, len);
-                    regained.push(memory);
+                regained.extend(send_back(&lending, &lent, place, start, len));
+            }
+            // What was lent once, and may be free since, or ours alone.
+            3 if !ever.is_empty() => {
+                let place = ever[script.byte() as usize % ever.len()];
+                match script.byte() % 4 {
+                    0 => give_back(&lending, &release_of(place), &mut lent),
+                    1 => regained.clear(),
+                    _ => {
+                        let (start, len) = (u64::from(script.byte()), u64::from(script.byte()));
+                        regained.extend(send_back(&lending, &lent, place, start, len << 5));
+                    }
                 }
             }
             _ => {
@@ -176,18 +178,42 @@ pub fn release(bytes: &[u8]) {
     assert_eq!(lending.usage().1, 0, "what is back is free");
 }
 
-fn place_of(entry: &Entry) -> (u32, u64) {
+/// A buffer of ours that comes back, if the peer has a lease of it.
+fn send_back(
+    lending: &Arc<Lending>,
+    lent: &[Entry],
+    place: Place,
+    start: u64,
+    len: u64,
+) -> Option<Memory> {
+    let lies = Lies::AtReceiver(place);
+    let known = lent.iter().any(|entry| place_of(entry) == place);
+    let memory = lending.open(&Entry { lies, start, len }).ok()??;
+    assert!(known && start + len <= GRANULE && memory.len() as u64 == len);
+    Some(memory)
+}
+
+fn release_of(place: Place) -> [u8; RELEASE_SIZE] {
+    let mut payload = [0; RELEASE_SIZE];
+    payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
+    payload[8..].copy_from_slice(&place.offset.to_ne_bytes());
+    payload
+}
+
+fn place_of(entry: &Entry) -> Place {
     match entry.lies {
-        Lies::AtSender(place) => (place.extent, place.offset),
+        Lies::AtSender(place) => place,
         _ => unreachable!("what was placed lies at its sender"),
     }
 }
 
 /// One lease less, if there is one, and a violation if there is none.
 fn give_back(lending: &Lending, payload: &[u8; RELEASE_SIZE], lent: &mut Vec<Entry>) {
-    let extent = u32::from_ne_bytes(payload[..4].try_into().expect("four bytes"));
-    let offset = u64::from_ne_bytes(payload[8..].try_into().expect("eight bytes"));
-    let known = lent.iter().position(|e| place_of(e) == (extent, offset));
+    let place = Place {
+        extent: u32::from_ne_bytes(payload[..4].try_into().expect("four bytes")),
+        offset: u64::from_ne_bytes(payload[8..].try_into().expect("eight bytes")),
+    };
+    let known = lent.iter().position(|entry| place_of(entry) == place);
     assert_eq!(lending.give_back(payload).is_ok(), known.is_some());
     if let Some(index) = known {
         lent.swap_remove(index);

@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.built
 CARGO := cargo
+FUZZ_SECONDS := 60
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long torture crashpoints sanitize lint format bench build clean tools
+.PHONY: demo test test-rust test-python test-long torture crashpoints sanitize fuzz lint format bench build clean tools
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -26,6 +27,7 @@ test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of mem
 	SHMRPC_LONG=1 $(BIN)/python -m pytest tests/test_large_streams.py
 
 torture: build crashpoints  ## The long forms of tests/reliability, about 15 minutes, with the figures of docs/reliability.md.
+	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test lies -- --nocapture
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest tests/reliability
 
 crashpoints: build  ## The native core with points where a test lets its process die, beside the one in use.
@@ -34,6 +36,15 @@ crashpoints: build  ## The native core with points where a test lets its process
 
 sanitize: tools  ## The core's tests under AddressSanitizer and ThreadSanitizer; what is missing for them is said at the end.
 	CARGO=$(CARGO) $(PYTHON) util/sanitize.py
+
+fuzz: tools  ## What reads a hostile peer's bytes, guided by coverage: FUZZ_SECONDS (60) for each target. Needs nightly Rust.
+	@$(CARGO) +nightly --version >/dev/null 2>&1 || { echo "nightly Rust is missing: rustup toolchain install nightly"; exit 1; }
+	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz"; exit 1; }
+	for target in ring table release news; do \
+		mkdir -p core/fuzz/target/found/$$target && \
+		$(CARGO) +nightly fuzz run --fuzz-dir core/fuzz $$target core/fuzz/target/found/$$target core/fuzz/corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -max_len=600 -rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=1 || exit 1; \
+	done
 
 lint: build  ## ruff, mypy strict, pyright, clippy and the formatters, warnings as errors.
 	$(BIN)/ruff check .

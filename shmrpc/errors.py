@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import builtins
 import functools
-from typing import Any
+from typing import Any, Final
 
 __all__ = [
     "CallError",
@@ -166,7 +166,7 @@ def remote_error(
 
 
 def _instance(base: str, message: str, args: list[Any] | None) -> RemoteError:
-    kind = _remote_class(base)
+    kind = _remote_class(base) if base in _BUILTINS else RemoteError
     for arguments in (args, [message]):
         if arguments is not None:
             try:
@@ -174,6 +174,10 @@ def _instance(base: str, message: str, args: list[Any] | None) -> RemoteError:
             except Exception:  # Not every exception takes any arguments: UnicodeDecodeError wants five.
                 continue
     return RemoteError(message)
+
+
+#: Only of these a class is made, and kept: the name is the peer's to choose.
+_BUILTINS: Final = frozenset(dir(builtins))
 
 
 @functools.cache

@@ -272,7 +272,13 @@ impl<M: RingMemory> FrameReader<M> {
                 let piece = self.ring.available()?.min(padded(missing));
                 if piece > 0 {
                     let from = bytes.len();
-                    bytes.resize(from + piece.min(missing), 0);
+                    let to = from + piece.min(missing);
+                    if to > bytes.capacity() {
+                        // Doubled, but never more than the frame says: the limit is one for memory too.
+                        let capacity = (2 * bytes.capacity()).clamp(to, header.len);
+                        bytes.reserve_exact(capacity - from);
+                    }
+                    bytes.resize(to, 0);
                     self.ring.get(0, &mut bytes[from..]);
                     crash::point!(PieceCopied);
                     self.ring.release(piece);

@@ -115,6 +115,10 @@ class Caller:
         self.bytes = 0
         self.waiting_bytes = 0
 
+    def used_twice(self, call_id: int) -> None:
+        """The client has given a call the id of one that has not ended: nobody could tell their answers apart."""
+        self.peer.fault(f"it used the id {call_id} for two calls at once")
+
     def endpoint_name(self, opcode: int) -> str:
         """Name of the endpoint that a request's opcode means."""
         return self.names[opcode >> 8]

@@ -129,6 +129,7 @@ class _Spare(Coroutine[Any, Any, Any]):
             awaited = self._yielded.pop()
             if isinstance(error, asyncio.CancelledError) and asyncio.isfuture(awaited):
                 awaited.cancel()
+                awaited.add_done_callback(_heard)
         try:
             return self._coroutine.throw(error)
         finally:
@@ -141,6 +142,12 @@ class _Spare(Coroutine[Any, Any, Any]):
 
     def __await__(self) -> Generator[Any, Any, Any]:
         raise TypeError("only its own task runs this")
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more. A gathering has its cancellation as an exception, and would log it."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _differ(context: contextvars.Context, before: contextvars.Context) -> bool:

@@ -70,6 +70,9 @@ class Load:
 
         Who has less than a fair share of the line takes the place of the last call of who has most.
         """
+        if call_id in caller.waiting or call_id in caller.calls:
+            caller.used_twice(call_id)
+            return
         if self._waiting >= self._max_waiting and not self._make_room(caller):
             raise self._overloaded(caller, one_way)
         size = len(body)
@@ -119,7 +122,7 @@ class Load:
 
     def started(self, under: Underway) -> None:
         """A call goes on after its first step."""
-        under.caller.calls[under.call.id] = under
+        under.caller.calls.setdefault(under.call.id, under)
         under.caller.bytes += under.size
         self.in_flight += 1
         if not under.is_stream:
@@ -127,7 +130,8 @@ class Load:
 
     def ended(self, under: Underway) -> None:
         """It has ended: those that wait have their turn."""
-        del under.caller.calls[under.call.id]
+        if under.caller.calls.get(under.call.id) is under:
+            del under.caller.calls[under.call.id]
         under.caller.bytes -= under.size
         self.in_flight -= 1
         while self._line and self._begin_next():

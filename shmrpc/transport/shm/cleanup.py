@@ -58,6 +58,11 @@ def segment_name(service: str, random: str) -> str:
     return f"shmrpc.{service}.{random}"
 
 
+def is_segment(name: str) -> bool:
+    """Whether a segment of ours may have this name."""
+    return _SEGMENT.fullmatch(name) is not None
+
+
 def semaphore_names(segment: str) -> tuple[str, str]:
     """The names of a segment's semaphores: client to server, server to client."""
     return f"{segment}.c2s", f"{segment}.s2c"

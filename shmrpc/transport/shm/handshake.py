@@ -5,11 +5,12 @@ Who drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import socket
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -83,6 +84,8 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
         welcome = _expect(packet, control.Welcome)
         if len(descriptors) != 3:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 3")
+        for bell in descriptors[:2]:
+            _check_bell(bell)
         channel = _open_channel(welcome, descriptors, settings, server_uid)
         try:
             eventfd = os.dup(descriptors[1])
@@ -102,6 +105,19 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
     return Established(
         channel, eventfd, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints, welcome.shapes
     )
+
+
+#: What the kernel calls an eventfd.
+_EVENTFD: Final = "anon_inode:[eventfd]"
+
+
+def _check_bell(descriptor: int) -> None:
+    """RemoteProtocolError unless it can be rung, and waited for in a loop."""
+    with contextlib.suppress(OSError):  # Without /proc it is believed.
+        if os.readlink(f"/proc/self/fd/{descriptor}") != _EVENTFD:
+            raise RemoteProtocolError("the server sent a descriptor with its welcome that is no eventfd")
+    if os.get_blocking(descriptor):
+        raise RemoteProtocolError("the server sent an eventfd with its welcome that blocks")
 
 
 def _open_channel(

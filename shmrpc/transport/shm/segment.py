@@ -19,7 +19,7 @@ import posix_ipc
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError
 from shmrpc.transport.shm import fork, wants
-from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, segment_name, semaphore_names
+from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
 
 #: Bytes of one ring. Two of them, and all else that a connection takes, are to stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
@@ -130,6 +130,10 @@ def _let_in(path: Path, uid: int) -> None:
 
 def open_segment(name: str, owner: int) -> int:
     """Opens the segment that a server of the user ``owner`` has named; a descriptor."""
+    if not is_segment(name):  # Some names are more than the library that opens them can take: it crashes.
+        raise RemoteProtocolError(
+            f"the server named a segment {name[:300]!r} that cannot be opened: none has such a name"
+        )
     try:
         descriptor: int = posix_ipc.SharedMemory(f"/{name}").fd
     except (posix_ipc.Error, OSError, ValueError) as error:

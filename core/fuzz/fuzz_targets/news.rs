@@ -1,0 +1,7 @@
+//! News of extents, with descriptors of all kinds.
+#![no_main]
+
+#[path = "../../tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::news(bytes));

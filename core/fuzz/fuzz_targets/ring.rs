@@ -1,0 +1,7 @@
+//! A reader and a writer of frames, over a ring that a liar writes.
+#![no_main]
+
+#[path = "../../tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::ring(bytes));

@@ -1,0 +1,229 @@
+//! Packets of a hostile peer for the socket of extents, and descriptors of all kinds.
+
+use super::Script;
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The size of each file that is told of, but for those that are too small.
+pub const SIZE: u64 = 8192;
+
+/// Both ends of a socket for news.
+pub fn sockets() -> (OwnedFd, OwnedFd) {
+    let mut pair = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: two descriptors are writable; what comes back is ours alone.
+    unsafe {
+        let made = libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr());
+        assert_eq!(made, 0);
+        (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1]))
+    }
+}
+
+/// A memfd of this size with these seals, all of whose memory is set aside if `whole`.
+pub fn memfd(size: u64, seals: libc::c_int, whole: bool) -> OwnedFd {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a valid C string; the descriptor that comes back is ours alone.
+    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"liar".as_ptr(), flags)) };
+    file.set_len(size).expect("a small file");
+    // SAFETY: no memory is involved, twice.
+    unsafe {
+        if whole && size > 0 {
+            libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t);
+        }
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals), 0);
+    }
+    file.into()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Good,
+    Unsealed,
+    TooSmall,
+    TooLarge,
+    Sparse,
+    Empty,
+    Socket,
+    Pipe,
+    Device,
+    Directory,
+    WriteOnly,
+    Event,
+}
+
+const KINDS: [Kind; 12] = [
+    Kind::Good,
+    Kind::Unsealed,
+    Kind::TooSmall,
+    Kind::TooLarge,
+    Kind::Sparse,
+    Kind::Empty,
+    Kind::Socket,
+    Kind::Pipe,
+    Kind::Device,
+    Kind::Directory,
+    Kind::WriteOnly,
+    Kind::Event,
+];
+
+impl Kind {
+    fn make(self) -> OwnedFd {
+        let seal = libc::F_SEAL_SHRINK;
+        match self {
+            Kind::Good => memfd(SIZE, seal, true),
+            Kind::Unsealed => memfd(SIZE, libc::F_SEAL_GROW, true),
+            Kind::TooSmall => memfd(SIZE - 4096, seal, true),
+            Kind::TooLarge => memfd(SIZE + 4096, seal, true),
+            Kind::Sparse => memfd(SIZE, seal, false),
+            Kind::Empty => memfd(0, seal, true),
+            Kind::Socket => sockets().0,
+            Kind::Pipe => pipe(),
+            Kind::Device => File::open("/dev/zero").expect("a device").into(),
+            Kind::Directory => File::open("/").expect("a directory").into(),
+            Kind::WriteOnly => {
+                let good = memfd(SIZE, seal, true);
+                let path = format!("/proc/self/fd/{}", good.as_raw_fd());
+                let opened = File::options().write(true).open(path);
+                opened.expect("a file of ours").into()
+            }
+            // SAFETY: the descriptor that comes back is ours alone.
+            Kind::Event => unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) },
+        }
+    }
+}
+
+fn pipe() -> OwnedFd {
+    let mut pair = [0; 2];
+    // SAFETY: two descriptors are writable; what comes back is ours alone.
+    unsafe {
+        assert_eq!(libc::pipe2(pair.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        drop(OwnedFd::from_raw_fd(pair[1]));
+        OwnedFd::from_raw_fd(pair[0])
+    }
+}
+
+/// A packet, and what comes with it.
+#[derive(Debug)]
+pub struct Told {
+    packet: Vec<u8>,
+    files: Vec<Kind>,
+}
+
+impl Told {
+    /// The next packet of a script.
+    pub fn read(script: &mut Script) -> Told {
+        // Most have the right length, or no other rule would ever be looked at.
+        let len = match script.byte() {
+            len @ 0..32 => usize::from(len),
+            _ => 16,
+        };
+        let kind = match script.byte() {
+            kind @ 0..8 => u32::from(kind),
+            255 => script.u32(),
+            even if even % 2 == 0 => 2,
+            _ => 1,
+        };
+        let number = match script.byte() {
+            255 => script.u32(),
+            number => u32::from(number % 4),
+        };
+        let size = match script.byte() {
+            0..16 => 0,
+            16..32 => script.u64(),
+            32..48 => SIZE - 1,
+            48..56 => 1 << 44,
+            _ if kind == 2 => 0,
+            _ => SIZE,
+        };
+        let mut packet = Vec::with_capacity(32);
+        packet.extend_from_slice(&kind.to_ne_bytes());
+        packet.extend_from_slice(&number.to_ne_bytes());
+        packet.extend_from_slice(&size.to_ne_bytes());
+        packet.resize(len, 0);
+        let files = match script.byte() {
+            count @ 0..16 => usize::from(count),
+            _ if kind == 2 => 0,
+            _ => 1,
+        };
+        let files = (0..files)
+            .map(|_| match script.byte() {
+                kind @ 0..24 => KINDS[usize::from(kind) % KINDS.len()],
+                _ => Kind::Good,
+            })
+            .collect();
+        Told { packet, files }
+    }
+
+    /// Sends it. A socket that is full takes no more, and that is no fault.
+    pub fn send(&self, socket: BorrowedFd<'_>) {
+        let files: Vec<OwnedFd> = self.files.iter().map(|kind| kind.make()).collect();
+        let mut control = [0u64; 16];
+        let mut part = libc::iovec {
+            iov_base: self.packet.as_ptr().cast_mut().cast(),
+            iov_len: self.packet.len(),
+        };
+        // SAFETY: all-zero bytes are a valid `msghdr`, a struct of integers and pointers.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if !files.is_empty() {
+            let len = size_of_val(&files[..]);
+            // SAFETY: there is room for sixteen descriptors and a header, and it is aligned; an
+            // `OwnedFd` is a number. All that the message points at lives until it is sent.
+            unsafe {
+                let space = libc::CMSG_SPACE(len as libc::c_uint) as usize;
+                assert!(space <= size_of_val(&control));
+                message.msg_control = control.as_mut_ptr().cast();
+                message.msg_controllen = space;
+                let header = libc::CMSG_FIRSTHDR(&raw const message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(len as libc::c_uint) as usize;
+                let to = libc::CMSG_DATA(header);
+                to.copy_from_nonoverlapping(files.as_ptr().cast(), len);
+            }
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: as above.
+        unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+    }
+
+    fn number(&self, at: usize) -> Option<u32> {
+        let bytes = self.packet.get(at..at + 4)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    }
+
+    fn size(&self) -> Option<u64> {
+        let bytes = self.packet.get(8..16)?;
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    }
+
+    /// Whether it is a packet as it should be, whatever file comes with it.
+    pub fn is_well_formed(&self) -> bool {
+        let (kind, size, files) = (self.number(0), self.size(), self.files.len());
+        let new = kind == Some(1) && size != Some(0) && files == 1;
+        let gone = kind == Some(2) && size == Some(0) && files == 0;
+        self.packet.len() == 16 && (new || gone)
+    }
+
+    /// Whether it tells of this extent.
+    pub fn is_one_extent(&self, number: u32, size: u64) -> bool {
+        self.is_well_formed() && self.number(4) == Some(number) && self.size() == Some(size)
+    }
+
+    /// Whether it tells that this extent is gone.
+    pub fn is_gone(&self, number: u32) -> bool {
+        self.is_well_formed() && self.number(0) == Some(2) && self.number(4) == Some(number)
+    }
+
+    /// Whether what it tells of is so.
+    pub fn is_true(&self) -> bool {
+        let size = match self.files[..] {
+            [Kind::Good] => SIZE,
+            [Kind::TooSmall] => SIZE - 4096,
+            [Kind::TooLarge] => SIZE + 4096,
+            _ => return false,
+        };
+        self.size() == Some(size)
+    }
+}

@@ -1,0 +1,279 @@
+//! Bytes of a hostile peer, and what of the core reads them. Each function takes any bytes, and panics only if the
+//! core breaks its word. The targets of core/fuzz and the tests of core/tests/lies.rs call the same ones.
+
+#![allow(dead_code)] // Each of the programs that have this module uses a part of it.
+
+pub mod descriptors;
+pub mod reading;
+
+use _core::arena::{GRANULE, Place};
+use _core::extent::{self, Extent, ExtentError, News};
+use _core::frame::{FrameReader, FrameWriter};
+use _core::lending::{Lending, Memory, RELEASE_SIZE};
+use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
+use _core::table::{self, Entry, Lies};
+use descriptors::{Told, sockets};
+use reading::drain;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Numbers out of bytes; zeros after their end.
+pub struct Script<'a>(&'a [u8]);
+
+impl<'a> Script<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Script(bytes)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn take(&mut self, len: usize) -> &'a [u8] {
+        let (first, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        first
+    }
+
+    pub fn byte(&mut self) -> u8 {
+        self.take(1).first().copied().unwrap_or(0)
+    }
+
+    pub fn u32(&mut self) -> u32 {
+        self.number(4) as u32
+    }
+
+    pub fn u64(&mut self) -> u64 {
+        self.number(8)
+    }
+
+    fn number(&mut self, len: usize) -> u64 {
+        let mut bytes = [0; 8];
+        let taken = self.take(len);
+        bytes[..taken.len()].copy_from_slice(taken);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// A ring whose other side does what the bytes say, to a reader and to a writer.
+pub fn ring(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let capacity = 16usize << (script.byte() % 8);
+    let max_frame = [0, 1, 8, 100, 1 << 10, 1 << 16, 1 << 20][script.byte() as usize % 7];
+    let memory = Arc::new(HeapMemory::new(capacity));
+    let mut writer = FrameWriter::new(Producer::new(memory.clone()));
+    let mut reader = FrameReader::new(Consumer::new(memory.clone()), max_frame);
+    let (mut writes, mut reads) = (true, true);
+    while !script.is_over() {
+        match script.byte() % 8 {
+            0 => memory.tail().store(script.u64(), Ordering::Release),
+            1 => memory.head().store(script.u64(), Ordering::Release),
+            2 => memory.store_word(script.byte() as usize % (capacity / 8), script.u64()),
+            3 => memory.reader_waits().store(script.u32(), Ordering::Relaxed),
+            4 => memory.writer_waits().store(script.u32(), Ordering::Relaxed),
+            // What lies near an index that is true is believed the longest.
+            5 => {
+                let tail = memory.tail().load(Ordering::Acquire);
+                let step = i64::from(script.byte() as i8) * 8;
+                memory
+                    .tail()
+                    .store(tail.wrapping_add_signed(step), Ordering::Release);
+            }
+            6 if writes => {
+                let (opcode, len) = (script.u32(), script.byte() as usize);
+                let payload = script.take(len).to_vec();
+                match writer.send(opcode, 1, &payload) {
+                    Ok(true) => {}
+                    Ok(false) => writer.keep(opcode, 1, Box::new(payload)),
+                    Err(_) => writes = false, // The connection is over.
+                }
+                writes = writes && writer.flush().is_ok() && writer.must_wait(1).is_ok();
+                assert!(writer.backlog() <= bytes.len());
+            }
+            _ if reads => reads = drain(&mut reader, max_frame, capacity, |_, _| ()).is_ok(),
+            _ => {}
+        }
+    }
+}
+
+/// A parcel's payload: what is read out of it lies in it.
+pub fn table(payload: &[u8]) {
+    let Ok(parsed) = table::parse(payload) else {
+        return;
+    };
+    let end = 8 + 32 * parsed.entries.len();
+    assert!(end <= parsed.here && parsed.here <= payload.len());
+    let here = parsed.entries.iter().filter(|e| e.lies == Lies::Here);
+    let sum: u128 = here.map(|entry| u128::from(entry.len)).sum();
+    assert_eq!(sum, (payload.len() - parsed.here) as u128);
+    match &parsed.body {
+        Some(body) => assert_eq!(*body, end..parsed.here),
+        None => assert!(!parsed.entries.is_empty() && parsed.here == end),
+    }
+    let again = table::begin(&parsed.entries, parsed.body.is_none(), 0);
+    let again = [&again[..], &payload[end..]].concat();
+    assert_eq!(table::parse(&again), Ok(parsed));
+}
+
+/// Blocks that are lent to a peer who gives back, and sends back, what the bytes say.
+pub fn release(bytes: &[u8]) {
+    const BLOCK: usize = GRANULE as usize;
+    const LIMIT: u64 = 16 * GRANULE;
+    let (_told, socket) = sockets();
+    let lending = Lending::new(Weak::new(), socket, LIMIT);
+    let mut script = Script::new(bytes);
+    let mut lent: Vec<Entry> = Vec::new();
+    let mut regained = Vec::new();
+    let mut ever: Vec<Place> = Vec::new();
+    while !script.is_over() {
+        match script.byte() % 5 {
+            0 => {
+                let bytes = vec![script.byte(); BLOCK];
+                // SAFETY: a slice is readable.
+                lent.extend(unsafe { lending.place(bytes.as_ptr(), BLOCK) });
+                ever.extend(lent.last().map(place_of));
+            }
+            // The truth, or nearly so.
+            1 if !lent.is_empty() => {
+                let index = script.byte() as usize % lent.len();
+                let mut payload = release_of(place_of(&lent[index]));
+                payload[script.byte() as usize % RELEASE_SIZE] ^= script.byte();
+                give_back(&lending, &payload, &mut lent);
+            }
+            2 => {
+                let place = Place {
+                    extent: script.u32(),
+                    offset: script.u64(),
+                };
+                let (start, len) = (script.u64(), script.u64());
+                regained.extend(send_back(&lending, &lent, place, start, len));
+            }
+            // What was lent once, and may be free since, or ours alone.
+            3 if !ever.is_empty() => {
+                let place = ever[script.byte() as usize % ever.len()];
+                match script.byte() % 4 {
+                    0 => give_back(&lending, &release_of(place), &mut lent),
+                    1 => regained.clear(),
+                    _ => {
+                        let (start, len) = (u64::from(script.byte()), u64::from(script.byte()));
+                        regained.extend(send_back(&lending, &lent, place, start, len << 5));
+                    }
+                }
+            }
+            _ => {
+                let mut payload = [0; RELEASE_SIZE];
+                let taken = script.take(RELEASE_SIZE);
+                payload[..taken.len()].copy_from_slice(taken);
+                give_back(&lending, &payload, &mut lent);
+            }
+        }
+        let (size, used) = lending.usage();
+        assert!(used <= size && size <= LIMIT);
+    }
+    for entry in std::mem::take(&mut lent) {
+        lending.unlend(&entry);
+    }
+    drop(regained);
+    assert_eq!(lending.usage().1, 0, "what is back is free");
+}
+
+/// A buffer of ours that comes back, if the peer has a lease of it.
+fn send_back(
+    lending: &Arc<Lending>,
+    lent: &[Entry],
+    place: Place,
+    start: u64,
+    len: u64,
+) -> Option<Memory> {
+    let lies = Lies::AtReceiver(place);
+    let known = lent.iter().any(|entry| place_of(entry) == place);
+    let memory = lending.open(&Entry { lies, start, len }).ok()??;
+    assert!(known && start + len <= GRANULE && memory.len() as u64 == len);
+    Some(memory)
+}
+
+fn release_of(place: Place) -> [u8; RELEASE_SIZE] {
+    let mut payload = [0; RELEASE_SIZE];
+    payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
+    payload[8..].copy_from_slice(&place.offset.to_ne_bytes());
+    payload
+}
+
+fn place_of(entry: &Entry) -> Place {
+    match entry.lies {
+        Lies::AtSender(place) => place,
+        _ => unreachable!("what was placed lies at its sender"),
+    }
+}
+
+/// One lease less, if there is one, and a violation if there is none.
+fn give_back(lending: &Lending, payload: &[u8; RELEASE_SIZE], lent: &mut Vec<Entry>) {
+    let place = Place {
+        extent: u32::from_ne_bytes(payload[..4].try_into().expect("four bytes")),
+        offset: u64::from_ne_bytes(payload[8..].try_into().expect("eight bytes")),
+    };
+    let known = lent.iter().position(|entry| place_of(entry) == place);
+    assert_eq!(lending.give_back(payload).is_ok(), known.is_some());
+    if let Some(index) = known {
+        lent.swap_remove(index);
+    }
+}
+
+/// News of extents as the bytes have them, with descriptors that do not fit, and a frame that names one of them.
+pub fn news(bytes: &[u8]) {
+    let (told, ours) = sockets();
+    let mut script = Script::new(bytes);
+    let entry = |script: &mut Script| Entry {
+        lies: Lies::AtSender(Place {
+            extent: u32::from(script.byte() % 4),
+            offset: script.u64(),
+        }),
+        start: script.u64(),
+        len: script.u64(),
+    };
+    if script.byte() % 2 == 0 {
+        let lending = Lending::new(Weak::new(), ours, 0);
+        let mut memories = Vec::new();
+        while !script.is_over() {
+            Told::read(&mut script).send(told.as_fd());
+            let entry = entry(&mut script);
+            match lending.open(&entry) {
+                Ok(memory) => {
+                    let memory = memory.expect("a lease");
+                    let size = memory.extent().size();
+                    let begin = memory.address().addr() - memory.extent().base().addr();
+                    assert!(begin + memory.len() <= size && memory.len() as u64 == entry.len);
+                    let mut copy = vec![0; memory.len()];
+                    // SAFETY: the copy is as long as what is read.
+                    unsafe { memory.read(copy.as_mut_ptr()) };
+                    memories.push(memory);
+                }
+                Err(_) => break, // The connection is over.
+            }
+        }
+        return;
+    }
+    while !script.is_over() {
+        let told_now = Told::read(&mut script);
+        told_now.send(told.as_fd());
+        match extent::receive(ours.as_fd()) {
+            Ok(Some(News::Extent { number, size, file })) => {
+                assert!(told_now.is_one_extent(number, size));
+                match Extent::open(number, size as usize, file) {
+                    Ok(opened) => {
+                        assert!(told_now.is_true(), "{told_now:?}");
+                        let mut last = [0];
+                        // SAFETY: one byte is writable.
+                        unsafe { opened.read(size - 1, last.as_mut_ptr(), 1) };
+                    }
+                    Err(ExtentError::Protocol(text)) => panic!("{text}"),
+                    Err(_) => assert!(!told_now.is_true(), "{told_now:?}"),
+                }
+            }
+            Ok(Some(News::Gone { number })) => assert!(told_now.is_gone(number)),
+            Ok(None) => {}
+            Err(_) => assert!(!told_now.is_well_formed(), "{told_now:?}"),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Frames out of a ring that may hold anything.
+
+use _core::frame::{FrameReader, HEADER, Header};
+use _core::ring::{RingMemory, Violation};
+
+/// The next frame, if it is there.
+pub fn receive<M: RingMemory>(
+    reader: &mut FrameReader<M>,
+    max_frame: usize,
+) -> Result<Option<(Header, Vec<u8>)>, Violation> {
+    let Some(header) = reader.peek()? else {
+        return Ok(None);
+    };
+    assert!(
+        header.len <= max_frame,
+        "a frame of {} bytes was let through",
+        header.len
+    );
+    let mut payload = vec![0; header.len];
+    reader.take(&mut payload);
+    Ok(Some((header, payload)))
+}
+
+/// All that is there; how many frames. What nobody adds to meanwhile has an end.
+pub fn drain<M: RingMemory>(
+    reader: &mut FrameReader<M>,
+    max_frame: usize,
+    capacity: usize,
+    mut each: impl FnMut(Header, &[u8]),
+) -> Result<usize, Violation> {
+    let mut count = 0;
+    while let Some((header, payload)) = receive(reader, max_frame)? {
+        each(header, &payload);
+        count += 1;
+        assert!(
+            count <= capacity / HEADER + 1,
+            "more frames than the ring can hold"
+        );
+    }
+    Ok(count)
+}

@@ -1,0 +1,959 @@
+//! A peer that owns the shared memory lies: what comes is a right answer or a violation. Never a panic, a loop without
+//! end, or more memory than a frame may have.
+//!
+//! The short form takes seconds; `SHMRPC_TORTURE=1` asks for the long one. A seed is printed with what it breaks.
+
+#![cfg(not(loom))]
+
+mod hostile;
+
+use _core::arena::Place;
+use _core::bell::{Bells, EventFd, Semaphore};
+use _core::channel::{Channel, Sleep};
+use _core::extent::{self, Extent};
+use _core::frame::{FrameReader, FrameWriter, HEADER};
+use _core::lending::RELEASE;
+use _core::region::{Direction, MappedRing, Region, size_for};
+use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, Violation, padded};
+use _core::table::{self, Entry, Lies, PARCEL};
+use hostile::descriptors::{memfd, sockets};
+use hostile::reading::{drain, receive};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Counts what a thread asks for.
+struct Counting;
+
+thread_local! {
+    /// The largest piece of memory that this thread has asked for since it was last set to 0, in bytes.
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+fn note(size: usize) {
+    let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(size)));
+}
+
+// SAFETY: all is left to the system's allocator; what is counted allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note(size);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// What `work` returns, and the largest piece of memory that it asked for.
+fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    LARGEST.set(0);
+    let result = work();
+    (result, LARGEST.get())
+}
+
+/// Bytes that may be asked for besides a frame: a message of a test, a table of a map.
+const SMALL: usize = 16 << 10;
+
+/// So many of what a test tries.
+fn scaled(short: u64, long: u64) -> u64 {
+    let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
+    if is_long { long } else { short }
+}
+
+/// Numbers that look random and are the same at each run (splitmix64).
+#[derive(Clone)]
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_ne_bytes()[..chunk.len()]);
+        }
+        bytes
+    }
+
+    /// A value that a liar chooses: near what matters, at an end of the numbers, or anything.
+    fn chosen(&mut self, near: &[u64]) -> u64 {
+        const ENDS: [u64; 12] = [
+            0,
+            1,
+            7,
+            8,
+            u64::MAX,
+            u64::MAX - 7,
+            1 << 63,
+            i64::MAX as u64,
+            u32::MAX as u64,
+            1 << 32,
+            1 << 31,
+            i32::MAX as u64,
+        ];
+        const STEPS: [i64; 10] = [0, 8, -8, 1, -1, 4, 16, -16, 2, 64];
+        match self.below(4) {
+            0 => ENDS[self.below(ENDS.len())],
+            1 => self.next(),
+            _ => {
+                let near = near[self.below(near.len())];
+                near.wrapping_add_signed(STEPS[self.below(STEPS.len())])
+            }
+        }
+    }
+}
+
+/// Runs a test in a thread for no longer than a generous time, and says what seed it began with if it fails.
+fn bounded(name: &str, test: impl FnOnce(u64) -> u64 + Send + 'static) {
+    let seed = std::env::var("SHMRPC_SEED").map_or(0x5eed, |text| text.parse().expect("a number"));
+    let (done, ended) = mpsc::channel();
+    let begin = Instant::now();
+    let thread = thread::spawn(move || {
+        let frames = test(seed);
+        let _ = done.send(frames);
+    });
+    let limit = Duration::from_secs(scaled(120, 600));
+    match ended.recv_timeout(limit) {
+        Ok(frames) => {
+            thread.join().expect("it has ended");
+            let seconds = begin.elapsed().as_secs_f64();
+            let rate = frames as f64 / seconds;
+            println!("{name}: {frames} mutated frames, {seconds:.1} s, {rate:.0} per second");
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            panic!("{name} failed; again with SHMRPC_SEED={seed}")
+        }
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            panic!("{name} has no end; again with SHMRPC_SEED={seed}")
+        }
+    }
+}
+
+/// Both ends of a ring, and what a liar needs to know of it.
+struct Pair<M> {
+    memory: M,
+    writer: FrameWriter<M>,
+    reader: FrameReader<M>,
+    max_frame: usize,
+    /// Bytes that were published, and the same of those that were read.
+    written: u64,
+    /// Whether nothing was lied about yet.
+    honest: bool,
+}
+
+impl<M: RingMemory + Clone> Pair<M> {
+    fn new(memory: M, max_frame: usize) -> Self {
+        Pair {
+            writer: FrameWriter::new(Producer::new(memory.clone())),
+            reader: FrameReader::new(Consumer::new(memory.clone()), max_frame),
+            memory,
+            max_frame,
+            written: 0,
+            honest: true,
+        }
+    }
+
+    /// Changes one thing, in the stream from `begin` on or in an index. Where that is, if it is a word of the stream.
+    fn lie(&mut self, dice: &mut Dice, begin: u64, starts: &[u64]) -> Option<u64> {
+        let capacity = self.memory.capacity() as u64;
+        let head = self.memory.head().load(Ordering::Acquire);
+        let max = self.max_frame as u64;
+        let near = [
+            self.written,
+            head,
+            head.wrapping_add(capacity),
+            head.wrapping_sub(capacity),
+            capacity,
+            max,
+        ];
+        let place = match dice.below(10) {
+            0..=4 if !starts.is_empty() => {
+                starts[dice.below(starts.len())] + 8 * dice.below(2) as u64
+            }
+            0..=6 => begin + 8 * dice.below(capacity as usize / 8) as u64,
+            which => {
+                let value = dice.chosen(&near);
+                match which {
+                    7 => self.memory.tail().store(value, Ordering::Release),
+                    8 => self.memory.head().store(value, Ordering::Release),
+                    _ => {
+                        let flags = [self.memory.reader_waits(), self.memory.writer_waits()];
+                        flags[dice.below(2)].store(value as u32, Ordering::Relaxed);
+                    }
+                }
+                return None;
+            }
+        };
+        let index = (place % capacity / 8) as usize;
+        let word = self.memory.load_word(index);
+        let value = dice.chosen(&near);
+        let changed = match dice.below(6) {
+            0 => value,
+            1 => word ^ 1 << dice.below(64),
+            2 => (word & !0xffff_ffff) | (value & 0xffff_ffff),
+            3 => (word & 0xffff_ffff) | (value << 32),
+            // Opcodes that mean something to the core.
+            4 => (word & 0xffff_ffff) | u64::from(RELEASE) << 32,
+            _ => word | u64::from(PARCEL) << 32,
+        };
+        self.memory.store_word(index, changed);
+        Some(place)
+    }
+
+    /// Some frames, some lies, and a look. False: a violation, and the connection is over.
+    fn round(&mut self, dice: &mut Dice, frames: &mut u64) -> bool {
+        let begin = self.written;
+        let mut sent = Vec::new();
+        let mut starts = Vec::new();
+        for _ in 0..1 + dice.below(6) {
+            let len = match dice.below(12) {
+                0 => 0,
+                1 if dice.one_in(8) => self.memory.capacity() - HEADER,
+                _ => dice.below(48),
+            };
+            let payload = dice.bytes(len.min(self.max_frame));
+            let (opcode, id) = (dice.next() as u32, dice.next());
+            match self.writer.send(opcode, id, &payload) {
+                Ok(true) => {
+                    starts.push(self.written);
+                    self.written += (HEADER + padded(payload.len())) as u64;
+                    sent.push((opcode, id, payload, self.written));
+                    *frames += 1;
+                }
+                Ok(false) => break,
+                Err(_) => return false,
+            }
+        }
+        let lies = dice.below(4);
+        let mut first = u64::MAX;
+        let mut index = self.written;
+        for _ in 0..lies {
+            if let Some(place) = self.lie(dice, begin, &starts) {
+                first = first.min(place);
+            }
+            index = self.memory.tail().load(Ordering::Acquire);
+        }
+        let (max, capacity) = (self.max_frame, self.memory.capacity());
+        let mut got = Vec::new();
+        let (outcome, largest) = measured(|| {
+            drain(&mut self.reader, max, capacity, |header, payload| {
+                got.push((header.opcode, header.id, payload.to_vec()));
+            })
+        });
+        assert!(
+            largest <= max + SMALL,
+            "{largest} bytes were asked for, a frame has up to {max}"
+        );
+        // What lies before the first lie is as it was sent.
+        if self.honest {
+            for (got, (opcode, id, payload, end)) in got.iter().zip(&sent) {
+                if *end > first {
+                    break;
+                }
+                assert_eq!((got.0, got.1), (*opcode, *id));
+                assert!(got.2 == *payload, "a payload is not what was sent");
+            }
+            if first == u64::MAX && index == self.written {
+                assert_eq!((outcome, got.len()), (Ok(sent.len()), sent.len()));
+            }
+        }
+        self.honest = self.honest && first >= begin + capacity as u64 && index == self.written;
+        outcome.is_ok()
+    }
+}
+
+/// Connections to the end of each; how many frames they had.
+fn at_rest<M: RingMemory + Clone>(dice: &mut Dice, count: u64, make: impl Fn(usize) -> M) -> u64 {
+    const LIMITS: [usize; 6] = [16, 100, 600, 5000, 70_000, 3 << 20];
+    let (mut frames, mut violations) = (0, 0);
+    while frames < count {
+        let capacity = 1024 << dice.below(3);
+        let max_frame = LIMITS[dice.below(LIMITS.len())].min(1 << (6 + dice.below(16)));
+        let mut pair = Pair::new(make(capacity), max_frame);
+        for _ in 0..64 {
+            if !pair.round(dice, &mut frames) {
+                violations += 1;
+                break;
+            }
+        }
+    }
+    assert!(violations > count / 1000, "lies are noticed");
+    frames
+}
+
+/// A segment as a connection has it, in a file without a name.
+fn segment(capacity: usize) -> File {
+    // SAFETY: a valid C string; the descriptor that comes back is ours alone.
+    let file =
+        unsafe { File::from_raw_fd(libc::memfd_create(c"lies".as_ptr(), libc::MFD_CLOEXEC)) };
+    file.set_len(size_for(capacity) as u64).expect("some pages");
+    file
+}
+
+fn mapped(capacity: usize) -> MappedRing {
+    let region = Region::create(segment(capacity).as_fd(), capacity).expect("a segment");
+    MappedRing::new(region, Direction::ClientToServer)
+}
+
+#[test]
+fn lies_at_rest_in_private_memory() {
+    bounded("at rest, heap", |seed| {
+        let make = |capacity| Arc::new(HeapMemory::new(capacity));
+        at_rest(&mut Dice(seed), scaled(150_000, 6_000_000), make)
+    });
+}
+
+#[test]
+fn lies_at_rest_in_a_segment() {
+    bounded("at rest, mapped", |seed| {
+        at_rest(&mut Dice(seed ^ 1), scaled(100_000, 2_000_000), mapped)
+    });
+}
+
+/// A writer of frames larger than the ring, with lies about what is still to come.
+#[test]
+fn a_frame_in_pieces_takes_no_more_memory_than_it_says() {
+    bounded("in pieces", |seed| {
+        let mut dice = Dice(seed ^ 8);
+        let count = scaled(8, 300);
+        for _ in 0..count {
+            let memory = Arc::new(HeapMemory::new(1 << 14));
+            let max = (1 << 20) + dice.below(3 << 20);
+            let mut writer = FrameWriter::new(Producer::new(memory.clone()));
+            let mut reader = FrameReader::new(Consumer::new(memory.clone()), max);
+            let sent = vec![dice.next() as u8; max - dice.below(100)];
+            let expected = sent.clone();
+            writer.keep(1, 2, Box::new(sent));
+            let liar = dice.one_in(4);
+            let (outcome, largest) = measured(|| {
+                loop {
+                    match receive(&mut reader, max) {
+                        Ok(None) => {}
+                        end => return end,
+                    }
+                    if writer.flush().is_err() {
+                        return Ok(None);
+                    }
+                    if liar && dice.one_in(100) {
+                        memory
+                            .tail()
+                            .store(dice.chosen(&[1 << 14]), Ordering::Release);
+                    }
+                }
+            });
+            assert!(
+                largest <= max,
+                "{largest} bytes were asked for, a frame has up to {max}"
+            );
+            if !liar {
+                let (header, payload) = outcome.expect("no lie").expect("a frame");
+                assert_eq!((header.opcode, header.id), (1, 2));
+                assert!(payload == expected, "a payload is not what was sent");
+            }
+        }
+        count
+    });
+}
+
+/// A liar changes everything between the look at a frame and its taking: what counts was read once.
+#[test]
+fn a_frame_that_was_found_is_the_one_that_is_taken() {
+    bounded("between two looks", |seed| {
+        let mut dice = Dice(seed ^ 9);
+        let count = scaled(20_000, 500_000);
+        let mut pair = Pair::new(Arc::new(HeapMemory::new(1024)), 500);
+        for id in 0..count {
+            let len = dice.below(400);
+            let payload = dice.bytes(len);
+            assert_eq!(pair.writer.send(3, id, &payload), Ok(true));
+            let found = pair.reader.peek().expect("no lie yet").expect("a frame");
+            assert_eq!((found.opcode, found.id, found.len), (3, id, len));
+            for index in 0..1024 / 8 {
+                pair.memory.store_word(index, dice.chosen(&[0, 1024]));
+            }
+            let tail = pair.memory.tail().swap(dice.next(), Ordering::AcqRel);
+            pair.reader.take(&mut vec![0; len]);
+            pair.memory.tail().store(tail, Ordering::Release);
+        }
+        count
+    });
+}
+
+/// What a liar changes while the others are at work.
+#[derive(Clone, Copy, PartialEq)]
+enum Target {
+    /// Flags alone: nothing else may change.
+    Flags,
+    /// Flags, and the second half of each frame's payload.
+    Payload,
+    /// All of it.
+    All,
+}
+
+/// The payload of a frame: its length, and all of its bytes, are told by its id. While payloads are lied about each has
+/// the same length, so that it is known where headers can never lie.
+fn told_by(id: u64, target: Target) -> Vec<u8> {
+    let len = match target {
+        Target::Payload => SLOT - HEADER,
+        _ => (id.wrapping_mul(0x9e37_79b9) >> 7) as usize % 200,
+    };
+    vec![id as u8; len]
+}
+
+/// Bytes of a frame while payloads are lied about.
+const SLOT: usize = 128;
+
+/// Ends the others' work, also if this thread panics.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        // Relaxed: an order to stop, no more.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A writer and a liar at work at once; how many frames the reader got, or the violation.
+fn traffic<M: RingMemory + Clone + Send + Sync>(
+    memory: M,
+    target: Target,
+    dice: &mut Dice,
+    count: u64,
+) -> (u64, Option<Violation>) {
+    const MAX: usize = 200;
+    let over = AtomicBool::new(false);
+    let capacity = memory.capacity();
+    let mut liars = dice.clone();
+    dice.next();
+    let mut reader = FrameReader::new(Consumer::new(memory.clone()), MAX);
+    thread::scope(|scope| {
+        let (over, ours, theirs) = (&over, memory.clone(), memory);
+        let writing = scope.spawn(move || {
+            let mut writer = FrameWriter::new(Producer::new(ours));
+            for id in 0..count {
+                let payload = told_by(id, target);
+                loop {
+                    match writer.send(1, id, &payload) {
+                        Ok(true) => break,
+                        Ok(false) => thread::yield_now(),
+                        Err(violation) => return Some(violation),
+                    }
+                    // Relaxed: an order to stop, no more.
+                    if over.load(Ordering::Relaxed) {
+                        return None;
+                    }
+                }
+            }
+            None
+        });
+        scope.spawn(move || {
+            // Relaxed: as above.
+            while !over.load(Ordering::Relaxed) {
+                let near = [theirs.tail().load(Ordering::Relaxed), capacity as u64];
+                let value = liars.chosen(&near);
+                match (liars.below(8), target) {
+                    (0, _) => theirs.reader_waits().store(value as u32, Ordering::Relaxed),
+                    (1, _) => theirs.writer_waits().store(value as u32, Ordering::Relaxed),
+                    (2, Target::All) if liars.one_in(64) => {
+                        theirs.tail().store(value, Ordering::Release);
+                    }
+                    (3, Target::All) if liars.one_in(64) => {
+                        theirs.head().store(value, Ordering::Release);
+                    }
+                    (_, Target::All) => theirs.store_word(liars.below(capacity / 8), value),
+                    (_, Target::Payload) => {
+                        let slot = SLOT / 8 * liars.below(capacity / SLOT);
+                        let last = SLOT / 8 - 1 - liars.below(SLOT / 16 - 1);
+                        theirs.store_word(slot + last, value);
+                    }
+                    (_, Target::Flags) => {}
+                }
+            }
+        });
+        let ending = Ending(over);
+        let (mut got, mut idle) = (0, 0);
+        let mut violation = None;
+        while got < count {
+            match receive(&mut reader, MAX) {
+                Err(found) => {
+                    violation = Some(found);
+                    break;
+                }
+                Ok(Some((header, payload))) => {
+                    if target != Target::All {
+                        assert_eq!((header.opcode, header.id), (1, got));
+                        let sent = told_by(header.id, target);
+                        assert_eq!(payload.len(), sent.len());
+                        let intact = if target == Target::Flags {
+                            sent.len()
+                        } else {
+                            SLOT / 2 - HEADER
+                        };
+                        assert_eq!(payload[..intact], sent[..intact]);
+                    }
+                    got += 1;
+                    idle = 0;
+                }
+                // The writer may have been told that there is no room.
+                Ok(None) if target == Target::All && idle > 2000 => break,
+                Ok(None) => {
+                    idle += 1;
+                    thread::yield_now();
+                }
+            }
+        }
+        drop(ending);
+        let theirs = writing.join().expect("the writer does not panic");
+        (got, violation.or(theirs))
+    })
+}
+
+#[test]
+fn lies_while_traffic_runs() {
+    bounded("while traffic runs", |seed| {
+        let mut dice = Dice(seed ^ 2);
+        let (mut frames, mut violations) = (0, 0);
+        for round in 0..scaled(16, 400) {
+            let capacity = 1024 << dice.below(4);
+            let target =
+                [Target::Flags, Target::Payload, Target::All, Target::All][round as usize % 4];
+            let (got, violation) = if round % 8 < 4 {
+                traffic(Arc::new(HeapMemory::new(capacity)), target, &mut dice, 1500)
+            } else {
+                traffic(mapped(capacity), target, &mut dice, 1500)
+            };
+            frames += got;
+            violations += u64::from(violation.is_some());
+            assert!(
+                target == Target::All || violation.is_none(),
+                "{violation:?}"
+            );
+        }
+        assert!(violations > 0, "lies are noticed");
+        frames
+    });
+}
+
+#[test]
+fn tables_that_lie() {
+    bounded("tables", |seed| {
+        let mut dice = Dice(seed ^ 3);
+        let count = scaled(200_000, 3_000_000);
+        let mut refused = 0u64;
+        for _ in 0..count {
+            let entries: Vec<Entry> = (0..dice.below(5)).map(|_| any_entry(&mut dice)).collect();
+            let apart = !entries.is_empty() && dice.one_in(3);
+            let mut payload = table::begin(&entries, apart, 0);
+            let len = dice.below(80);
+            payload.extend(dice.bytes(len));
+            for _ in 0..dice.below(3) {
+                let near = [payload.len() as u64, entries.len() as u64, len as u64];
+                let value = dice.chosen(&near);
+                let at = 4 * dice.below(payload.len() / 4);
+                let width = [1, 4, 8][dice.below(3)].min(payload.len() - at);
+                payload[at..at + width].copy_from_slice(&value.to_ne_bytes()[..width]);
+            }
+            payload.truncate(if dice.one_in(4) {
+                dice.below(payload.len() + 1)
+            } else {
+                payload.len()
+            });
+            let (parsed, largest) = measured(|| table::parse(&payload));
+            // A line takes 40 bytes here, and 32 there.
+            assert!(largest <= payload.len() * 40 / 32, "{largest}");
+            refused += u64::from(parsed.is_err());
+            hostile::table(&payload);
+        }
+        assert!(refused > count / 10 && refused < count, "{refused}");
+        count
+    });
+}
+
+fn any_entry(dice: &mut Dice) -> Entry {
+    let place = Place {
+        extent: dice.chosen(&[0, 1]) as u32,
+        offset: dice.chosen(&[0, 4096, 1 << 20]),
+    };
+    let lies = [Lies::Here, Lies::AtSender(place), Lies::AtReceiver(place)][dice.below(3)];
+    let len = match lies {
+        Lies::Here => dice.below(20) as u64,
+        _ => dice.chosen(&[1, 4096, 1 << 20]),
+    };
+    Entry {
+        lies,
+        start: dice.chosen(&[0, 4096]),
+        len,
+    }
+}
+
+/// Scripts of random bytes, through what the fuzzer's targets run.
+fn scripts(name: &'static str, seed: u64, count: u64, run: fn(&[u8])) {
+    bounded(name, move |given| {
+        let mut dice = Dice(given ^ seed);
+        for _ in 0..count {
+            let len = dice.below(200);
+            let mut bytes = dice.bytes(len);
+            // Small numbers are steps that exist, and zeros numbers that could be.
+            for byte in &mut bytes {
+                *byte = match dice.below(4) {
+                    0 => *byte % 8,
+                    1 => 0,
+                    _ => *byte,
+                };
+            }
+            run(&bytes);
+        }
+        count
+    });
+}
+
+#[test]
+fn rings_that_follow_a_script() {
+    scripts("rings by script", 4, scaled(20_000, 600_000), hostile::ring);
+}
+
+#[test]
+fn leases_that_nobody_has() {
+    scripts("leases", 5, scaled(2_000, 30_000), hostile::release);
+}
+
+#[test]
+fn news_of_extents_that_lies() {
+    let before = open_memfds();
+    scripts("news", 6, scaled(2_000, 20_000), hostile::news);
+    // Other tests have some open meanwhile, but not for each script.
+    assert!(open_memfds() < before + 200, "descriptors stay open");
+}
+
+fn open_memfds() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+#[test]
+fn what_was_sealed_is_not_cut_off_later() {
+    let (told, ours) = sockets();
+    let file = File::from(memfd(8192, libc::F_SEAL_SHRINK, true));
+    let extent =
+        Extent::open(0, 8192, file.try_clone().expect("a descriptor").into()).expect("a good one");
+    extent::send_extent(told.as_fd(), &extent).expect("room");
+    assert!(file.set_len(0).is_err() && file.set_len(4096).is_err());
+    file.set_len(1 << 20).expect("it may grow");
+    // What is told is not what is there any more: refused, and the one that is mapped stays readable.
+    let Ok(Some(extent::News::Extent { number, size, file })) = extent::receive(ours.as_fd())
+    else {
+        panic!("news of an extent")
+    };
+    assert!(Extent::open(number, size as usize, file).is_err());
+    let mut last = [1];
+    // SAFETY: one byte is writable.
+    unsafe { extent.read(8191, last.as_mut_ptr(), 1) };
+    assert_eq!(last, [0]);
+}
+
+/// Semaphores of both sides, whose names are gone at once.
+fn semaphores() -> [Semaphore; 4] {
+    let names = ["a", "b"].map(|side| {
+        let name = format!("/shmrpc-lies-{}-{side}", std::process::id());
+        CString::new(name).expect("no zero in it")
+    });
+    let made = [0, 1, 1, 0].map(|side| {
+        let name = &names[side];
+        // SAFETY: a valid C string; with O_CREAT a mode and a value follow.
+        let made = unsafe { libc::sem_open(name.as_ptr(), libc::O_CREAT, 0o600, 0) };
+        assert_ne!(made, libc::SEM_FAILED);
+        let opened = Semaphore::open(name).expect("it was just made");
+        // SAFETY: opened above, not used again; `opened` has it too.
+        unsafe { libc::sem_close(made) };
+        opened
+    });
+    for name in &names {
+        // SAFETY: a valid C string.
+        unsafe { libc::sem_unlink(name.as_ptr()) };
+    }
+    made
+}
+
+fn eventfd() -> OwnedFd {
+    // SAFETY: the descriptor that comes back is ours alone.
+    unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)) }
+}
+
+const CAPACITY: usize = 4096;
+const MAX_FRAME: usize = 2000;
+
+/// A server's side of a connection, and all that its client can reach.
+struct Connection {
+    server: Arc<Channel>,
+    out: Pair<MappedRing>,
+    into: FrameReader<MappedRing>,
+    told: OwnedFd,
+    /// What the server has lent.
+    lent: Vec<Entry>,
+    extents: u32,
+}
+
+impl Connection {
+    fn new() -> Self {
+        let file = segment(CAPACITY);
+        let region = Region::create(file.as_fd(), CAPACITY).expect("a segment");
+        let theirs = Region::open(file.as_fd(), CAPACITY).expect("the same");
+        let [a, b, ..] = semaphores();
+        let bells = |semaphore| Bells {
+            eventfd: EventFd::new(eventfd()),
+            semaphore,
+        };
+        let (told, ours) = sockets();
+        let server = Channel::new(
+            region,
+            Direction::ServerToClient,
+            bells(a),
+            bells(b),
+            Sleep::Loop,
+            MAX_FRAME,
+            0,
+            ours,
+            256 << 10,
+        );
+        let into = MappedRing::new(theirs.clone(), Direction::ServerToClient);
+        Connection {
+            server,
+            out: Pair::new(
+                MappedRing::new(theirs, Direction::ClientToServer),
+                MAX_FRAME,
+            ),
+            into: FrameReader::new(Consumer::new(into), MAX_FRAME),
+            told,
+            lent: Vec::new(),
+            extents: 0,
+        }
+    }
+
+    /// A frame of any kind, most of them nearly right.
+    fn send(&mut self, dice: &mut Dice) -> Result<bool, Violation> {
+        let (opcode, payload) = match dice.below(8) {
+            0 if self.extents < 4 => {
+                let file = memfd(8192, libc::F_SEAL_SHRINK, true);
+                let extent = Extent::open(self.extents, 8192, file).expect("a good one");
+                extent::send_extent(self.told.as_fd(), &extent).expect("room");
+                self.extents += 1;
+                (2, Vec::new())
+            }
+            0..=3 => {
+                let entries: Vec<Entry> = (0..dice.below(4)).map(|_| self.entry(dice)).collect();
+                let mut payload = table::begin(&entries, false, 0);
+                payload.extend_from_slice(b"\x92\x01\x02");
+                if dice.one_in(3) {
+                    let at = dice.below(payload.len());
+                    payload[at] ^= 1 << dice.below(8);
+                }
+                (2 | PARCEL, payload)
+            }
+            4 | 5 if !self.lent.is_empty() => {
+                let entry = self.lent.swap_remove(dice.below(self.lent.len()));
+                let Lies::AtSender(place) = entry.lies else {
+                    unreachable!("what was lent lies at its sender")
+                };
+                let mut payload = [0; 16];
+                payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
+                payload[8..].copy_from_slice(&place.offset.to_ne_bytes());
+                if dice.one_in(20) {
+                    payload[dice.below(16)] ^= 1 << dice.below(8);
+                }
+                (RELEASE, payload.to_vec())
+            }
+            _ => {
+                let len = dice.below(100);
+                (2, dice.bytes(len))
+            }
+        };
+        self.out.written += (HEADER + padded(payload.len())) as u64;
+        self.out.writer.send(opcode, 1, &payload)
+    }
+
+    fn entry(&self, dice: &mut Dice) -> Entry {
+        match dice.below(3) {
+            0 if self.extents > 0 => {
+                let place = Place {
+                    extent: dice.below(self.extents as usize) as u32,
+                    offset: 4096 * dice.below(2) as u64,
+                };
+                Entry {
+                    lies: Lies::AtSender(place),
+                    start: 8 * dice.below(10) as u64,
+                    len: dice.below(4000) as u64,
+                }
+            }
+            1 if !self.lent.is_empty() => {
+                let Entry { lies, .. } = self.lent[dice.below(self.lent.len())];
+                let Lies::AtSender(place) = lies else {
+                    unreachable!("what was lent lies at its sender")
+                };
+                Entry {
+                    lies: Lies::AtReceiver(place),
+                    start: dice.below(100) as u64,
+                    len: dice.below(300) as u64,
+                }
+            }
+            _ if dice.one_in(8) => any_entry(dice),
+            _ => Entry {
+                lies: Lies::Here,
+                start: 0,
+                len: 0,
+            },
+        }
+    }
+
+    /// What a server does: takes what is there, looks at each buffer, and answers now and then with what it lends.
+    fn serve(&mut self, dice: &mut Dice) -> Result<(), Violation> {
+        let server = self.server.clone();
+        for _ in 0..=CAPACITY / HEADER {
+            if server.is_stalled() {
+                server.flush()?;
+                return Ok(()); // As the poller does: who does not read is not asked for more.
+            }
+            let mut receiver = server.receiver();
+            let Some(header) = receiver.peek()? else {
+                server.release(&receiver);
+                drop(receiver);
+                server.flush()?;
+                return server.fault().map_or(Ok(()), Err);
+            };
+            assert!(header.len <= MAX_FRAME && header.opcode != RELEASE);
+            let mut payload = vec![0; header.len];
+            receiver.take(&mut payload);
+            let mut memories = Vec::new();
+            if header.opcode & PARCEL != 0 {
+                for entry in &table::parse(&payload)?.entries {
+                    memories.extend(server.lending().open(entry)?);
+                }
+            }
+            server.release(&receiver);
+            drop(receiver);
+            for memory in &memories {
+                assert!(memory.len() <= memory.extent().size());
+                let mut copy = vec![0; memory.len()];
+                // SAFETY: the copy is as long as what is read.
+                unsafe { memory.read(copy.as_mut_ptr()) };
+            }
+            if dice.one_in(4) {
+                let lent = vec![7; 300];
+                // SAFETY: a slice is readable.
+                let _ = unsafe {
+                    let buffers = [(lent.as_ptr(), lent.len())];
+                    server.send_parcel(0, header.id, b"\xc0", &buffers, || Box::new(vec![0xc0]))
+                };
+            }
+        }
+        panic!("more frames than the ring can hold")
+    }
+
+    /// What a client does with what comes: it knows then what was lent to it.
+    fn listen(&mut self) {
+        for _ in 0..=CAPACITY / HEADER {
+            let Ok(Some((header, payload))) = receive(&mut self.into, MAX_FRAME) else {
+                return;
+            };
+            if header.opcode == PARCEL {
+                let parsed = table::parse(&payload).expect("the server does not lie");
+                let lent = |e: &Entry| matches!(e.lies, Lies::AtSender(_));
+                self.lent.extend(parsed.entries.into_iter().filter(lent));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_that_lies_to_a_channel() {
+    bounded("channel", |seed| {
+        let mut dice = Dice(seed ^ 7);
+        let count = scaled(8_000, 150_000);
+        let (mut frames, mut violations) = (0, 0);
+        while frames < count {
+            let mut connection = Connection::new();
+            let lies = dice.one_in(2);
+            'connection: for _ in 0..200 {
+                let mut starts = Vec::new();
+                for _ in 0..1 + dice.below(5) {
+                    starts.push(connection.out.written);
+                    match connection.send(&mut dice) {
+                        Ok(true) => frames += 1,
+                        Ok(false) => break,
+                        Err(_) => break 'connection, // A lie of its own about the head.
+                    }
+                }
+                if lies && dice.one_in(4) {
+                    let begin = starts[0];
+                    connection.out.lie(&mut dice, begin, &starts);
+                }
+                let (outcome, largest) = measured(|| connection.serve(&mut dice));
+                // The list of all who have extents is looked through each second, and may have grown since.
+                assert!(largest <= 8 * SMALL, "{largest}");
+                connection.listen();
+                let (size, used) = connection.server.lending().usage();
+                assert!(used <= size && size <= 256 << 10);
+                if outcome.is_err() {
+                    violations += 1;
+                    break;
+                }
+            }
+        }
+        assert!(violations > 0, "lies are noticed");
+        frames
+    });
+}
+
+/// What reads a file of the corpus.
+type Reading = fn(&[u8]);
+
+/// What the fuzzer once found, or began with: all of core/fuzz/corpus.
+#[test]
+fn the_corpus_breaks_nothing() {
+    let targets: [(&str, Reading); 4] = [
+        ("ring", hostile::ring),
+        ("table", hostile::table),
+        ("release", hostile::release),
+        ("news", hostile::news),
+    ];
+    for (name, run) in targets {
+        let folder = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
+        let mut count = 0;
+        for entry in std::fs::read_dir(&folder).expect("the corpus is in the repository") {
+            let path = entry.expect("a file").path();
+            println!("{}", path.display());
+            run(&std::fs::read(&path).expect("a readable file"));
+            count += 1;
+        }
+        assert!(count >= 10, "{folder} has {count} files");
+    }
+}

@@ -1,0 +1,154 @@
+"""A client that lies about its calls: an id that is in use, a deadline that no clock reaches, names without end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import msgpack
+import pytest
+
+import shmrpc
+from shmrpc import errors
+from shmrpc.protocol.frames import MAX_MAX_FRAME
+from tests.flows import service as flows
+from tests.services import service
+from tests.support import eventually_in_loop
+from tests.wire_client import (
+    ABORT,
+    CALL,
+    CALL_DEADLINE,
+    CALL_WITH,
+    CREDIT,
+    FAILURE,
+    RESULT,
+    Gone,
+    WireClient,
+    extension,
+    unpacked,
+)
+
+#: Whole numbers that a liar chooses.
+NUMBERS = [0, 1, -1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
+
+
+def repeated(wire: WireClient, times: int) -> str:
+    """The same id for calls that are all under way; what the server says of it."""
+    code = CALL | wire.number("sleep") << 8
+    for _ in range(times):
+        wire.send(code, msgpack.packb([60]), 7)
+    return fault_of(wire)
+
+
+def fault_of(wire: WireClient) -> str:
+    """How the server ends the connection for a fault of ours."""
+    with pytest.raises(Gone) as gone:
+        while True:
+            wire.receive()
+    message = gone.value.message
+    assert message is not None and (message["type"], message["fault"]) == ("goodbye", True)
+    return str(message["reason"])
+
+
+async def test_an_id_that_is_in_use_ends_the_connection_and_is_counted_once() -> None:
+    def lie() -> str:
+        with WireClient("tested") as wire:
+            return repeated(wire, 3)
+
+    async with shmrpc.serve(service, max_in_flight=10) as server, shmrpc.connect("tested") as other:
+        for _ in range(12):
+            assert "7" in await asyncio.to_thread(lie)
+        assert await eventually_in_loop(lambda: server.in_flight == 0)
+        assert await other.sleep(0, "others are served") == "others are served"
+
+
+async def test_an_id_of_calls_that_wait_ends_the_connection_and_takes_no_place_of_others() -> None:
+    def lie() -> str:
+        with WireClient("tested") as wire:
+            wire.send(CALL | wire.number("sleep") << 8, msgpack.packb([60]), 1)
+            return repeated(wire, 3)
+
+    serving = shmrpc.serve(service, max_in_flight=2, max_per_connection=1, max_waiting=4)
+    async with serving as server, shmrpc.connect("tested") as other:
+        for _ in range(6):
+            assert "7" in await asyncio.to_thread(lie)
+        assert await eventually_in_loop(lambda: server.in_flight == server.waiting == 0)
+        results = await asyncio.gather(*(other.sleep(0, n) for n in range(4)))
+        assert results == list(range(4))
+
+
+async def test_deadlines_of_all_sizes_are_kept_or_refused() -> None:
+    huge = [extension(16, (1 << bits).to_bytes(bits // 8 + 1, "big")) for bits in (64, 128, 1024, 4096, 60_000)]
+    deadlines: list[Any] = [*NUMBERS, *huge, 1e300, float("inf"), float("nan"), "soon", None, True, [], {}]
+
+    def lie() -> list[int]:
+        kinds = []
+        with WireClient("tested") as wire:
+            sleep = wire.number("sleep") << 8
+            for deadline in deadlines:
+                for code, body in (
+                    (CALL_WITH | sleep, [{"deadline": deadline}, [0.001, 5], {}]),
+                    (CALL_DEADLINE | sleep, [deadline, 0.001, 5]),
+                ):
+                    call = wire.send(code, msgpack.packb(body))
+                    opcode, answered, came = wire.receive()
+                    assert answered == call
+                    kinds.append(opcode)
+                    if opcode == FAILURE:
+                        assert unpacked(came)["kind"] in ("arguments", "deadline"), (deadline, unpacked(came))
+                    else:
+                        assert (opcode, unpacked(came)) == (RESULT, 5)
+        return kinds
+
+    async with shmrpc.serve(service) as server, shmrpc.connect("tested") as other:
+        kinds = await asyncio.to_thread(lie)
+        assert {RESULT, FAILURE} == set(kinds)
+        assert await eventually_in_loop(lambda: server.in_flight == 0)
+        assert await other.sleep(0.001, "on time") == "on time"
+
+
+async def test_names_of_exceptions_are_not_kept() -> None:
+    """Each would be kept for ever, at a server by ABORT and at a client by FAILURE."""
+    before = count_classes()
+    for number in range(2000):
+        error = errors.remote_error("x", type_name="", base=f"Error{number}", args=None, remote_traceback="")
+        assert type(error) is shmrpc.RemoteError
+    assert errors._remote_class.cache_info().currsize < 500
+    assert count_classes() - before < 500
+
+    def lie() -> Any:
+        with WireClient("tested.flows") as wire:
+            call = wire.request("total", None)
+            wire.expect(CREDIT, call, 1)
+            failure = {"kind": "raised", "message": "m", "base": "B" * 100_000, "type_name": "t" * 100_000}
+            wire.send(ABORT | 1 << 8, msgpack.packb(failure), call)
+            return unpacked(wire.receive()[2])
+
+    async with shmrpc.serve(flows):
+        assert (await asyncio.to_thread(lie))["kind"] == "raised"
+    assert errors._remote_class.cache_info().currsize < 500
+
+
+def count_classes() -> int:
+    return sum(isinstance(each, type) for each in gc.get_objects())
+
+
+async def test_credit_of_all_sizes_is_no_overflow() -> None:
+    def lie() -> tuple[str, str]:
+        with WireClient("tested.flows") as wire:
+            call = wire.request("ticks", 60)
+            for _ in range(20_000):
+                wire.send(CREDIT, msgpack.packb(MAX_MAX_FRAME), call)
+                if wire.into.available():
+                    wire.receive()
+        faults = []
+        for credit in (0, -1, MAX_MAX_FRAME + 1):
+            with WireClient("tested.flows") as wire:
+                wire.send(CREDIT, msgpack.packb(credit), 1)
+                faults.append(fault_of(wire))
+        return faults[0], faults[-1]
+
+    async with shmrpc.serve(flows), shmrpc.connect("tested.flows") as other:
+        assert all("credit" in fault for fault in await asyncio.to_thread(lie))
+        assert await other.add(1, 2) == 3

@@ -1,0 +1,168 @@
+"""Mutated bodies by the hundred thousand, straight into what reads them: only exceptions that are documented come."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import fractions
+import pathlib
+import random
+import time
+import uuid
+import zoneinfo
+from array import array
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+
+import shmrpc
+from shmrpc import _core
+from shmrpc.protocol import control, frames
+from shmrpc.protocol.codec import UNREADABLE, get_codec
+from shmrpc.protocol.frames import Rejected
+from shmrpc.signature import Signature
+from tests.reliability import figures, lied_to
+from tests.reliability.liars import mutated
+from tests.reliability.scale import scaled
+from tests.values import FakeBlock
+
+FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
+
+
+@dataclasses.dataclass
+class Registered:
+    number: int
+    text: str = ""
+
+
+shmrpc.register(Registered, name="tests.reliability.Registered")
+
+#: One of each kind that travels.
+SENT: Final[list[Any]] = [
+    [1, -1, 2**63, 1.5, "text", b"bytes", None, True, {"a": [1, {"b": 2}]}, {1: 2, None: 3}],
+    [(1, 2), {1, 2, 3}, frozenset({4}), range(1, 9, 2), slice(1, None, 2), 2**70, -(2**100), 1 + 2j],
+    [datetime.date(2026, 1, 2), datetime.time(3, 4, 5, 6), datetime.datetime(2026, 1, 2, 3, 4, 5)],
+    [datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC), datetime.timedelta(1, 2, 3), zoneinfo.ZoneInfo("UTC")],
+    [datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=2), "here"))],
+    [decimal.Decimal("1.10"), fractions.Fraction(1, 3), uuid.UUID(int=5), pathlib.Path("/a/b"), lied_to.Colour.RED],
+    [bytearray(b"abc"), memoryview(b"abcdef"), array("d", [1.0, 2.0])],
+    [np.arange(6, dtype="<i4").reshape(2, 3).T, np.float32(1.5), np.zeros(2, "i4,f8"), np.array(["a", "bc"])],
+    [Registered(1, "x"), lied_to.Point(1, 2), {"nested": [Registered(2), {(1, 2): {3}}]}],
+]
+
+Read = Callable[[Any], Any]
+
+
+def beaten(
+    read: Read, sent: list[bytes], count: int, seed: int, allowed: tuple[type[Exception], ...]
+) -> tuple[int, float]:
+    """Reads so many mutated bodies; how many were refused, and how many were read in a second."""
+    dice = random.Random(seed)
+    refused, began = 0, time.monotonic()
+    for number in range(count):
+        body = mutated(dice, sent[number % len(sent)])
+        try:
+            read(body)
+        except allowed:
+            refused += 1
+        except BaseException as error:
+            raise AssertionError(f"{body!r} raised {error!r}") from error
+    return refused, count / (time.monotonic() - began)
+
+
+@pytest.mark.parametrize("codec", ["msgspec", "msgpack"])
+def test_values_that_were_mutated(codec: str) -> None:
+    reader = get_codec(codec)  # type: ignore[arg-type]
+    sent = [body if isinstance(body, bytes) else body.body for body in map(FAST.encode, SENT)]
+    kinds: list[Any] = [
+        Any,
+        list[int],
+        dict[str, int],
+        set[int],
+        tuple[int, str],
+        datetime.datetime,
+        np.ndarray,
+        Registered,
+    ]
+    reads = [reader.decode, *map(reader.decoder, kinds), *map(reader.quick, kinds)]
+    count, total, refused, rates = scaled(1000, 8_000), 0, 0, []
+    for seed, read in enumerate(reads):
+        bad, rate = beaten(read, sent, count, seed, UNREADABLE)
+        total, refused = total + count, refused + bad
+        rates.append(rate)
+    assert total // 10 < refused < total
+    figures.note(f"lies: bodies, {codec}", mutated=total, refused=refused, per_second=f"{sum(rates) / len(rates):.0f}")
+
+
+def test_parcels_that_were_mutated() -> None:
+    sent = [
+        FAST.encode([np.zeros(2000), bytes(50_000), bytearray(40_000), memoryview(bytes(40_000))]),
+        FAST.encode(SENT),
+    ]
+    bodies = [parcel.body if isinstance(parcel, _core.Parcel) else parcel for parcel in sent]
+    buffers = [FakeBlock(bytes(16_000)), bytes(50_000), b""]
+
+    def read(body: bytes) -> None:
+        for decode in (FAST.decode, REFERENCE.decode, FAST.decoder(list[Any])):
+            decode(_core.Parcel(body, buffers))
+
+    refused, rate = beaten(read, bodies, scaled(3000, 20_000), 1, UNREADABLE)
+    assert refused
+    figures.note("lies: parcels", mutated=scaled(3000, 20_000), refused=refused, per_second=f"{rate:.0f}")
+
+
+def test_arguments_that_were_mutated() -> None:
+    signature = Signature("tested.typed", lied_to.typed)
+    full = [1, 1.5, "text", b"raw", [1, 2], {"a": 1}, [1, 2], [1, "b"], "2026-01-02T03:04:05"]
+    full += ["1.5", str(uuid.UUID(int=1))]
+    encode = msgspec.msgpack.encode
+    plain = [encode([7]), encode([*full, "red", {"x": 1, "y": 2}])]
+    keywords = [encode([[7], {"text": "x"}]), encode([full[:3], {"point": {"x": 1, "y": 2}, "colour": "blue"}])]
+    deadline = [encode([2**62, *full]), encode([1, 7])]
+    refused = 0
+    for codec in (FAST, REFERENCE):
+        for read, sent in (
+            (signature.positional_decoder(codec), plain),
+            (signature.keyword_decoder(codec), keywords),
+            (signature.deadline_decoder(codec), deadline),
+        ):
+            bad, rate = beaten(read, sent, scaled(1000, 10_000), 2, (Rejected,))
+            refused += bad
+    assert refused
+    figures.note("lies: arguments", mutated=6 * scaled(1000, 10_000), refused=refused, per_second=f"{rate:.0f}")
+
+
+def test_frames_and_messages_that_were_mutated() -> None:
+    failure = frames.Failure("raised", "m", "a.B", "UnicodeDecodeError", ["utf-8", b"x", 0, 1, "why"], "tb", {"k": "v"})
+    failures = [msgspec.msgpack.encode(failure), frames.encode_failure(KeyError("x"), 1000), b"\x80"]
+
+    def read_failure(body: bytes) -> None:
+        assert isinstance(frames.decode_failure(body), shmrpc.ShmrpcError)
+
+    def read_credit(body: bytes) -> None:
+        size = frames.decode_credit(body)
+        assert size is None or 0 < size <= frames.MAX_MAX_FRAME
+
+    shapes = {1: frames.Shape(streams=True), 2: frames.Shape(inputs={"numbers": 0})}
+    messages: list[control.Message] = [
+        control.Hello(1, 1 << 20),
+        control.Welcome("tested", 5, "shmrpc.tested.0", 65536, ("a", "b"), 1 << 20, ["add", "count", "total"], shapes),
+        control.Goodbye("reason", True, 7),
+        control.Report("tested", 5, 1.5, ["add"], 3),
+        control.Refuse("no", True),
+        control.Ready(),
+    ]
+    count, refused = scaled(4000, 100_000), 0
+    for read, sent, allowed in (
+        (read_failure, failures, ()),
+        (read_credit, [frames.encode_credit(2**n) for n in range(0, 40, 3)], ()),
+        (control.decode, [control.encode(message) for message in messages], (shmrpc.RemoteProtocolError,)),
+    ):
+        bad, rate = beaten(read, sent, count, 3, allowed)
+        refused += bad
+    assert refused
+    figures.note("lies: frames and messages", mutated=3 * count, refused=refused, per_second=f"{rate:.0f}")

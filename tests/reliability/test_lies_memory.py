@@ -1,0 +1,314 @@
+"""A peer that scribbles over the segment, at rest and while traffic runs: its connection may end, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import mmap
+import os
+import random
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgpack
+import pytest
+
+import shmrpc
+from shmrpc import _core
+from shmrpc.protocol import control
+from shmrpc.transport.shm import handshake
+from tests.reliability import figures
+from tests.reliability.liars import Polite, Watched, served, word
+from tests.reliability.scale import scaled
+from tests.support import eventually
+from tests.wire_client import CALL, ON_EVENTFD, READER_WAITS, Gone, WireClient, frame
+
+#: Where the words are that matter the most: both rings' control, and the beginning of each one's data.
+CONTROL = [*range(128, 1152, 128)]
+
+
+class Scribbler:
+    """One connection whose client writes anything anywhere; it reads nothing back but how it ends."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._wire = WireClient("tested")
+        self._wire.control.socket.setblocking(False)
+        self._words = self._wire._view.cast("Q")
+        self._tail = 0
+        self.add = CALL | self._wire.number("add") << 8
+
+    def say(self, times: int) -> None:
+        """Valid calls, put where they belong, whether there is room or not."""
+        ring = self._wire.out
+        for number in range(times):
+            data = frame(self.add, number + 1, msgpack.packb([number, 1]))
+            if (self._tail + len(data)) % ring.capacity < len(data):
+                break  # Not across the end: it is the words that matter here.
+            at = self._tail % ring.capacity
+            ring._data[at : at + len(data)] = data
+            self._tail += len(data)
+        ring._indices[0] = self._tail
+
+    def scribble(self, times: int, where: range | None = None) -> None:
+        dice, words = self._dice, self._words
+        count = len(words)
+        for _ in range(times):
+            if where is not None:
+                at = dice.choice(where) // 8
+            else:
+                at = dice.choice(CONTROL) // 8 if dice.random() < 0.3 else dice.randrange(count)
+            words[at] = word(dice)
+
+    def wake(self) -> None:
+        self._wire.wake_server()
+
+    def ended(self) -> str | None:
+        """Why the server has ended it, if it has."""
+        try:
+            message, _ = self._wire.control.receive()
+        except BlockingIOError:
+            return None
+        except Gone:
+            return "gone"
+        assert message["type"] == "goodbye" and message["fault"], message
+        return str(message["reason"])
+
+    def close(self) -> None:
+        self._words.release()
+        self._wire.close()
+
+
+def reason_in_short(reason: str) -> str:
+    return " ".join(each for each in reason.split() if not any(c.isdigit() for c in each))
+
+
+def scribbled(dice: random.Random, rounds: int, *, busy: bool) -> tuple[int, Counter[str]]:
+    """So many rounds of lies, over as many connections as it takes; words written, and how connections ended."""
+    words, ends = 0, Counter[str]()
+    liar = Scribbler(dice)
+    for _ in range(rounds):
+        times = dice.choice((1, 2, 20, 500))
+        if busy:
+            thread = threading.Thread(target=liar.scribble, args=(times,))
+            thread.start()
+            for _ in range(5):
+                liar.say(dice.randrange(20))
+                liar.wake()
+            thread.join()
+        else:
+            liar.say(dice.randrange(20))
+            liar.scribble(times)
+            liar.wake()
+        words += times
+        reason = liar.ended()
+        if reason is not None:
+            ends[reason_in_short(reason)] += 1
+            liar.close()
+            liar = Scribbler(dice)
+    liar.close()
+    return words, ends
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["at rest", "while traffic runs"])
+def test_a_client_that_scribbles_harms_nobody_else(busy: bool) -> None:
+    with served() as process, Polite("tested") as polite:
+        watched = Watched(process)
+        with shmrpc.sync.connect("tested") as client:
+            before = client.descriptors()
+            words, ends = scribbled(random.Random(5), scaled(400, 12_000), busy=busy)
+            assert client.add(1, 2) == 3
+            assert eventually(lambda: client.descriptors() == before, 20)
+        growth = watched.check()
+    assert ends, "lies are noticed"
+    figures.note(
+        f"lies: segment, {'busy' if busy else 'at rest'}",
+        words=words,
+        connections_ended=sum(ends.values()),
+        polite_calls=polite.calls,
+        server_grew=growth,
+    )
+
+
+def test_every_word_of_the_control_with_every_chosen_value() -> None:
+    """One lie for each connection: it ends for a fault, or the call that follows is answered."""
+    dice = random.Random(6)
+    values = (1, 8, 2**32 - 1, 2**63, 2**64 - 8, 2**64 - 1)
+    others = [(at, value) for at in range(0, 1280, 8) if at != TAIL for value in values]
+    lies = [*((TAIL, value) for value in values), *dice.sample(others, scaled(120, len(others)))]
+    ends = Counter[str]()
+    with served() as process, Polite("tested"):
+        for at, value in lies:
+            with WireClient("tested") as wire:
+                assert wire.call("add", 1, 2) == 3
+                struct.pack_into("=Q", wire._mmap, at, value)
+                ends[outcome(wire, at)] += 1
+        assert process.process.poll() is None
+    assert ends["ended"] >= len(values) and ends["answered"]
+    figures.note("lies: control words", lies=len(lies), **ends)
+
+
+#: Where the server finds how much we have written.
+TAIL = 128
+
+
+def outcome(wire: WireClient, at: int) -> str:
+    """How a connection goes on after a lie."""
+    if at == TAIL:
+        wire.wake_server()  # A call would correct it.
+        message, _ = wire.control.expect("goodbye")
+        return "ended" if message["fault"] else "lost"
+    try:
+        return "answered" if wire.call("add", 3, 4) == 7 else "wrong"
+    except Gone as gone:
+        return "ended" if gone.message and gone.message["fault"] else "lost"
+    except AssertionError:
+        return "misled"  # The liar, who has to read its own lie.
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=shmrpc.DeadlineExceeded,
+    reason="an eventfd is one for both sides: its other holder can make our writes block, which a socket could refuse",
+)
+def test_a_bell_that_was_made_to_block_holds_nobody_up() -> None:
+    """Its flags are shared like its count: the liar lets it block, fills it, and says that it sleeps."""
+    with served(), shmrpc.sync.connect("tested", call_timeout=3) as client, WireClient("tested") as wire:
+        flags = fcntl.fcntl(wire._bell, fcntl.F_GETFL)
+        fcntl.fcntl(wire._bell, fcntl.F_SETFL, flags & ~os.O_NONBLOCK)
+        os.eventfd_write(wire._bell, 2**64 - 2)
+        wire.into.set_flag(READER_WAITS, ON_EVENTFD)
+        wire.request("add", 1, 2)
+        assert eventually(lambda: wire.out.room() == wire.out.capacity), "the server has taken the call"
+        try:
+            assert client.add(1, 2) == 3
+        finally:
+            os.eventfd_read(wire._bell)
+
+
+class ScribblingServer:
+    """A server that answers rightly, and scribbles over the segments of its clients at the same time."""
+
+    def __init__(self, runtime: Path, dice: random.Random) -> None:
+        self._dice = dice
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listening.bind(str(runtime / "liar.sock"))
+        self._listening.listen(5)
+        self._over = threading.Event()
+        self.words = 0
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> ScribblingServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as last:
+            last.connect(self._listening.getsockname())
+        self._thread.join(30)
+        self._listening.close()
+        assert not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        while True:
+            client, _ = self._listening.accept()
+            with client:
+                if self._over.is_set():
+                    return
+                client.settimeout(10)
+                self._lie_to(client)
+
+    def _lie_to(self, client: socket.socket) -> None:
+        hello = control.decode(client.recv(1000))
+        assert isinstance(hello, control.Hello)
+        offer = handshake.Offer("liar", ["add"], {})
+        steps = handshake.server_side(hello, offer, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
+        packet, descriptors = next(steps)
+        welcome = control.decode(packet)
+        assert isinstance(welcome, control.Welcome)
+        opened = os.open(f"/dev/shm/{welcome.segment}", os.O_RDWR)
+        segment = mmap.mmap(opened, 0)
+        os.close(opened)
+        socket.send_fds(client, [packet], descriptors)
+        try:
+            steps.send((client.recv(1000), []))
+        except StopIteration as stop:
+            established: handshake.Established = stop.value
+        client.send(control.encode(control.Ready()))
+        client.setblocking(False)
+        try:
+            self._answer(client, established.channel, segment)
+        finally:
+            established.channel.close()
+            os.close(established.eventfd)
+            segment.close()
+
+    def _answer(self, client: socket.socket, channel: _core.Channel, segment: mmap.mmap) -> None:
+        dice = self._dice
+        while not self._over.is_set():
+            with contextlib.suppress(BlockingIOError):
+                client.recv(1000)
+                return
+            try:
+                channel.wake()
+                call = channel.receive()
+                if call is not None:
+                    channel.send(0, call[1], msgpack.packb(sum(msgpack.unpackb(bytes(call[2])))))
+            except (_core.ChannelError, ValueError, TypeError):
+                return  # It has fallen for its own lies.
+            if call is None:
+                time.sleep(0.0005)
+            elif dice.random() < 0.1:
+                for _ in range(dice.randrange(1, 50)):
+                    at = dice.choice(CONTROL) if dice.random() < 0.1 else dice.randrange(0, len(segment), 8)
+                    struct.pack_into("=Q", segment, at, word(dice))
+                    self.words += 1
+
+
+#: What a call may say of a server that lies. A lie that nobody can see is another answer.
+TOLD: tuple[type[Exception], ...] = (shmrpc.RemoteProtocolError, shmrpc.ConnectionLost, shmrpc.CallError)
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
+async def test_a_server_that_scribbles_harms_no_other_connection(runtime: Path, blocking: bool) -> None:
+    """Either client of it, in this process, which has a good server too."""
+    outcomes = Counter[str]()
+    with served(), ScribblingServer(runtime, random.Random(7)) as liar:
+        async with shmrpc.connect("tested") as good:
+            for _ in range(scaled(12, 300)):
+                if blocking:
+                    await asyncio.to_thread(call_in_threads, outcomes)
+                else:
+                    await call_in_a_loop(outcomes)
+                assert await good.add(1, 2) == 3
+    assert outcomes["answered"] and outcomes.total() > outcomes["answered"]
+    figures.note(f"lies: scribbling server, {'threads' if blocking else 'loop'}", words=liar.words, **outcomes)
+
+
+async def call_in_a_loop(outcomes: Counter[str]) -> None:
+    async with shmrpc.connect("liar", timeout=10, call_timeout=0.1) as client:
+        for number in range(60):
+            try:
+                await client.add(number, 1)
+            except TOLD as error:
+                outcomes[type(error).__name__] += 1
+                return
+            outcomes["answered"] += 1
+
+
+def call_in_threads(outcomes: Counter[str]) -> None:
+    with shmrpc.sync.connect("liar", timeout=10, call_timeout=0.1) as client:
+        for number in range(60):
+            try:
+                client.add(number, 1)
+            except TOLD as error:
+                outcomes[type(error).__name__] += 1
+                return
+            outcomes["answered"] += 1

@@ -97,6 +97,7 @@ class Client(BaseClient[ThreadLink]):
         Handlers of calls that had begun are cancelled.
         """
         self._link.stopped.append(True)
+        self._link.stops += 1
         if self._link.session is not None:
             self._link.session.stop()
 

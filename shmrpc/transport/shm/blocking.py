@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from typing import Final
 
 from shmrpc import _core
@@ -20,10 +21,16 @@ from shmrpc.transport.shm.farewell import explain
 LIFE_CHECK: Final = 0.1
 
 
-def connect(service: str, timeout: float | None, settings: handshake.Settings) -> ThreadConnection:
-    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
+def connect(
+    service: str, timeout: float | None, settings: handshake.Settings, check: Callable[[], None] = lambda: None
+) -> ThreadConnection:
+    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever.
+
+    ``check`` is called before each look, and raises if nobody wants the connection any more.
+    """
     patience = rendezvous.Patience(service, timeout)
     while True:
+        check()
         dialled = rendezvous.dial(service)
         if dialled is not None:
             try:

@@ -74,7 +74,7 @@ class ThreadLink:
                 return session
             if self.session is not None:
                 self._leaving.append(self.session)
-            self._leaving = [left for left in self._leaving if not is_over(left)]
+            self._leaving = [left for left in self._leaving if not left.is_over()]
             return self._connect(max(0.0, end - time.monotonic()), stops)
         finally:
             self._connecting.release()
@@ -106,11 +106,3 @@ class ThreadLink:
         for session in (self.session, *self._leaving):
             if session is not None:
                 session.close(error)
-
-
-def is_over(session: ThreadSession) -> bool:
-    """Whether the server has closed the connection; then this side of it is closed too."""
-    if session.connection.is_over():
-        session.close(ConnectionLost(f"the server of {session.service!r} is gone"))
-        return True
-    return False

@@ -70,3 +70,28 @@ def test_a_first_connection_that_is_waited_for_is_given_up_by_close() -> None:
     assert not thread.is_alive(), "it waits on"
     # Who closes first is told that it is closed, too.
     assert isinstance(outcomes[0], (shmrpc.ConnectionLost, shmrpc.LocalProtocolError))
+
+
+def test_what_a_server_had_sent_is_read_though_another_call_hears_of_its_end(server: ServerProcess) -> None:
+    with shmrpc.sync.connect("tested.flows") as client:
+        items = client.count(5)
+        assert next(items) == 0
+        while client.seen().get("count:finished") != 1:
+            pass
+        server.kill()
+        with pytest.raises(shmrpc.ConnectionLost):
+            client.wait_for_ready(0)
+        assert list(items) == [1, 2, 3, 4]
+
+
+def test_a_stream_that_was_begun_may_have_been_executed(server: ServerProcess) -> None:
+    """It owes the dead server credit before it comes to the end."""
+    with shmrpc.sync.connect("tested.flows") as client:
+        items = client.flood()
+        assert next(items) == 0
+        server.kill()
+        with pytest.raises(shmrpc.ConnectionLost):
+            client.wait_for_ready(0)
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            assert list(items) == []
+        assert caught.value.maybe_executed

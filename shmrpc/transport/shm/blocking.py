@@ -143,15 +143,6 @@ class ThreadConnection:
         """Raises LocalProtocolError in a forked child."""
         fork.check_process(self.service, self._made_by)
 
-    def is_over(self) -> bool:
-        """Whether the server has closed the connection."""
-        try:
-            if self._open and self._poll.poll(0):
-                self._hear()
-        except Ended:
-            return True
-        return not self._open
-
     def fault(self, error: Exception) -> ShmrpcError:
         """The server broke the rules: says so, and closes. The error to raise."""
         with contextlib.suppress(OSError):

@@ -37,7 +37,7 @@ from shmrpc.calling.requests import (
     undecodable,
 )
 from shmrpc.calling.sync_streams import Feed, converse, feeds_of
-from shmrpc.calling.thread_link import ThreadLink, is_over
+from shmrpc.calling.thread_link import ThreadLink
 from shmrpc.calling.threads import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.interceptors import SyncInterceptor, enter_all_plain
@@ -99,6 +99,7 @@ class Client(BaseClient[ThreadLink]):
         Handlers of calls that had begun are cancelled.
         """
         self._link.stopped.append(True)
+        self._link.stops += 1
         if self._link.session is not None:
             self._link.session.stop()
 
@@ -113,8 +114,8 @@ class Client(BaseClient[ThreadLink]):
         ended the connection if there will be none.
         """
         session = self._link.session
-        if session is not None and session.ended is None:
-            is_over(session)
+        if session is not None:
+            session.is_over()
         self._link.ready(timeout=timeout)
 
     def __repr__(self) -> str:

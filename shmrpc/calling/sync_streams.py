@@ -91,18 +91,19 @@ def converse(
     session: ThreadSession, call: Call, kind: int, body: Body, feeds: dict[int, Feed]
 ) -> Generator[Body, None, Body]:
     """Makes a call with streams: yields the items that come, and returns the body of the result."""
-    over = False
+    over = sent = False
     consumed = 0
     try:
         with session.waiting(call.id) as waiter:
             session.connection.send(kind, call.id, body)
+            sent = True
             while True:
                 frame = _next_frame(session, call, waiter, feeds)
                 kind, number = frame[0] & 0xFF, frame[0] >> 8
                 if kind == frames.ITEM:
                     consumed += len(frame[2]) + OVERHEAD
                     yield frame[2]
-                    if consumed >= WINDOW // 2:
+                    if consumed >= WINDOW // 2 and session.ended is None:
                         session.connection.send(frames.CREDIT, call.id, frames.encode_credit(consumed))
                         consumed = 0
                 elif kind == frames.CREDIT:
@@ -117,7 +118,10 @@ def converse(
                     return body_of(frame, call)
     except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
         over = True
-        raise session.unsent(call.endpoint, error) from None
+        unsent = session.unsent(call.endpoint, error)
+        if sent and session.ended is not None and isinstance(error, _core.ChannelError):
+            unsent = lost_call(session.ended, call.id)  # The call itself had gone before.
+        raise unsent from None
     except (CallStopped, DeadlineExceeded, KeyboardInterrupt) as error:  # waiting() has cancelled it.
         over = True
         raise _broken(feeds) or error from None
@@ -142,6 +146,8 @@ def _next_frame(session: ThreadSession, call: Call, waiter: Waiter, feeds: dict[
     while True:
         session.check_stopped(stops)
         if session.ended is not None:
+            if waiter.frames:  # What the server had sent before it went is still good.
+                return waiter.take()
             raise lost_call(session.ended, call.id)
         if time.monotonic() - looked > LIFE_CHECK:  # A source may be slow, and the server gone meanwhile.
             looked = time.monotonic()

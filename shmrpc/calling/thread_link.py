@@ -6,7 +6,7 @@ import threading
 import time
 
 from shmrpc.calling.requests import ended_call, not_begun
-from shmrpc.calling.threads import ThreadSession
+from shmrpc.calling.threads import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
 from shmrpc.transport.shm import blocking as shm
 from shmrpc.transport.shm.handshake import Settings
@@ -22,6 +22,8 @@ class ThreadLink:
         self.ended: ConnectionLost | None = None
         self.numbers: dict[str, int] = {}
         self.stopped: list[bool] = []
+        #: How often stop() was called: who waits for a server then waits no longer.
+        self.stops = 0
         self._settings = settings
         self._timeout = timeout
         #: Sessions whose server goes, and which may have calls under way yet.
@@ -37,13 +39,22 @@ class ThreadLink:
         """The first connection."""
         if self.session is not None or self.ended is not None:
             raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
-        self._connect(self._timeout)
+        self._connect(self._timeout, self.stops)
 
-    def _connect(self, timeout: float) -> ThreadSession:
-        session = ThreadSession(shm.connect(self.service, timeout, self._settings))
+    def _connect(self, timeout: float, stops: int) -> ThreadSession:
+        def check() -> None:
+            if self.ended is not None:
+                raise ended_call(self.ended)
+            if self.stops != stops:
+                raise stopped_call(self.service)
+
+        session = ThreadSession(shm.connect(self.service, timeout, self._settings, check))
         session.stopped = self.stopped
         self.numbers = session.numbers
         self.session = session
+        if self.ended is not None:  # Closed by another thread while we connected, which may not have seen it.
+            session.close(self.ended)
+            raise ended_call(self.ended)
         return session
 
     def ready(self, deadline: int | None = None, timeout: float | None = None) -> ThreadSession:
@@ -51,6 +62,7 @@ class ThreadLink:
         session = self._usable()
         if session is not None:
             return session
+        stops = self.stops
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         if deadline is not None:
             end = min(end, deadline / 1e9)
@@ -62,8 +74,8 @@ class ThreadLink:
                 return session
             if self.session is not None:
                 self._leaving.append(self.session)
-            self._leaving = [left for left in self._leaving if not is_over(left)]
-            return self._connect(max(0.0, end - time.monotonic()))
+            self._leaving = [left for left in self._leaving if not left.is_over()]
+            return self._connect(max(0.0, end - time.monotonic()), stops)
         finally:
             self._connecting.release()
 
@@ -89,17 +101,8 @@ class ThreadLink:
         return True
 
     def close(self) -> None:
-        """Closes all connections."""
-        if self.session is None:
-            return
+        """Closes all connections; threads that wait for one are told."""
         self.ended = error = ConnectionLost(f"this client of {self.service!r} was closed")
         for session in (self.session, *self._leaving):
-            session.close(error)
-
-
-def is_over(session: ThreadSession) -> bool:
-    """Whether the server has closed the connection; then this side of it is closed too."""
-    if session.connection.is_over():
-        session.close(ConnectionLost(f"the server of {session.service!r} is gone"))
-        return True
-    return False
+            if session is not None:
+                session.close(error)

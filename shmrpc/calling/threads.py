@@ -226,6 +226,22 @@ class ThreadSession:
             self.give_up_lead()
         return True
 
+    def is_over(self) -> bool:
+        """Whether the server has closed the connection. What it had answered before it went is delivered yet."""
+        while self.ended is None and self.connection.lead():
+            try:
+                frame = self.connection.receive() or self.connection.wait(0)
+                if frame is None:
+                    return False
+                self._deliver(frame)
+            except Ended as ended:
+                self._over(ended)
+            except _core.ChannelError as error:
+                self.end(End(self.connection.fault(error)))
+            finally:
+                self.give_up_lead()
+        return self.ended is not None  # If another thread receives, it hears of the end.
+
     def _over(self, ended: Ended) -> None:
         """The server has ended the connection."""
         self.end(ended.end)

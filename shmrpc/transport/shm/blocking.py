@@ -8,6 +8,7 @@ import select
 import socket
 import time
 import warnings
+from collections.abc import Callable
 from typing import Final
 
 from shmrpc import _core
@@ -22,10 +23,16 @@ from shmrpc.transport.shm.trust import peer_credentials
 LIFE_CHECK: Final = 0.1
 
 
-def connect(service: str, timeout: float | None, settings: handshake.Settings) -> ThreadConnection:
-    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
+def connect(
+    service: str, timeout: float | None, settings: handshake.Settings, check: Callable[[], None] = lambda: None
+) -> ThreadConnection:
+    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever.
+
+    ``check`` is called before each look, and raises if nobody wants the connection any more.
+    """
     patience = rendezvous.Patience(service, timeout, settings.allow_uids)
     while True:
+        check()
         dialled = patience.dial()
         if dialled is not None:
             try:
@@ -141,15 +148,6 @@ class ThreadConnection:
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""
         fork.check_process(self.service, self._made_by)
-
-    def is_over(self) -> bool:
-        """Whether the server has closed the connection."""
-        try:
-            if self._open and self._poll.poll(0):
-                self._hear()
-        except Ended:
-            return True
-        return not self._open
 
     def fault(self, error: Exception) -> ShmrpcError:
         """The server broke the rules: says so, and closes. The error to raise."""

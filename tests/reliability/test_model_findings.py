@@ -1,0 +1,97 @@
+"""What the model found, each as a plain test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import shmrpc
+from tests.support import ServerProcess
+
+TARGET = "tests.flows:service"
+
+
+def outcome_of_a_call_without_a_server(
+    server: ServerProcess, end: Callable[[shmrpc.sync.Client], None]
+) -> BaseException | None:
+    """What a thread reads that waits for the next server, when ``end`` ends that."""
+    with shmrpc.sync.connect("tested.flows", reconnect=True, timeout=60) as client:
+        server.kill()
+        with pytest.raises(shmrpc.ServiceUnavailable):
+            client.wait_for_ready(0)
+        outcomes: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                client.add(1, 2)
+            except BaseException as error:
+                outcomes.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        while not client._link._connecting.locked():
+            pass
+        end(client)
+        thread.join(20)
+        assert not thread.is_alive(), "it waits on"
+        return outcomes[0] if outcomes else None
+
+
+def test_a_thread_that_waits_for_a_server_is_freed_by_close(server: ServerProcess) -> None:
+    error = outcome_of_a_call_without_a_server(server, lambda client: client.close())
+    assert isinstance(error, shmrpc.ConnectionLost)
+    assert "was closed" in str(error) and not error.maybe_executed
+
+
+def test_a_thread_that_waits_for_a_server_is_freed_by_stop(server: ServerProcess) -> None:
+    def stop(client: shmrpc.sync.Client) -> None:
+        client.stop()
+        client.resume()
+
+    assert isinstance(outcome_of_a_call_without_a_server(server, stop), shmrpc.CallStopped)
+
+
+def test_a_first_connection_that_is_waited_for_is_given_up_by_close() -> None:
+    client = shmrpc.sync.connect("tested.flows", timeout=60)
+    outcomes: list[BaseException] = []
+
+    def connect() -> None:
+        try:
+            client.__enter__()
+        except BaseException as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    client.close()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits on"
+    # Who closes first is told that it is closed, too.
+    assert isinstance(outcomes[0], (shmrpc.ConnectionLost, shmrpc.LocalProtocolError))
+
+
+def test_what_a_server_had_sent_is_read_though_another_call_hears_of_its_end(server: ServerProcess) -> None:
+    with shmrpc.sync.connect("tested.flows") as client:
+        items = client.count(5)
+        assert next(items) == 0
+        while client.seen().get("count:finished") != 1:
+            pass
+        server.kill()
+        with pytest.raises(shmrpc.ConnectionLost):
+            client.wait_for_ready(0)
+        assert list(items) == [1, 2, 3, 4]
+
+
+def test_a_stream_that_was_begun_may_have_been_executed(server: ServerProcess) -> None:
+    """It owes the dead server credit before it comes to the end."""
+    with shmrpc.sync.connect("tested.flows") as client:
+        items = client.flood()
+        assert next(items) == 0
+        server.kill()
+        with pytest.raises(shmrpc.ConnectionLost):
+            client.wait_for_ready(0)
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            assert list(items) == []
+        assert caught.value.maybe_executed

@@ -84,8 +84,6 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
         welcome = _expect(packet, control.Welcome)
         if len(descriptors) != 3:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 3")
-        for bell in descriptors[:2]:
-            _check_bell(bell)
         channel = _open_channel(welcome, descriptors, settings, server_uid)
         try:
             eventfd = os.dup(descriptors[1])
@@ -136,6 +134,8 @@ def _open_channel(
     to_server, to_client = welcome.semaphores
     try:
         check_semaphores(welcome.semaphores, welcome.segment, server_uid)
+        for bell in descriptors[:2]:
+            _check_bell(bell)
         return _core.Channel(
             segment=segment,
             capacity=welcome.capacity,

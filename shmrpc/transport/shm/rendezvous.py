@@ -98,12 +98,12 @@ class Claim:
                 "stop it first, or choose another name",
                 pid,
             )
-        self._lock = lock
         try:
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except BaseException:
             os.close(lock)
             raise
+        self._lock = lock
         fork.close_in_child(self)
         try:
             os.ftruncate(lock, 0)

@@ -218,7 +218,7 @@ async def test_a_server_whose_loop_is_held_is_not_called_stopped(
     said = rf"process {server.pid}\) has read nothing for .*: something holds its loop"
     with pytest.raises(shmrpc.DeadlineExceeded, match=said):
         await client.with_options(timeout=SOON).add(1, 2)
-    until.touch()  # noqa: ASYNC240 - it is there at once
+    until.touch()
     await asyncio.wait_for(holding, HANGS)
     assert await client.add(1, 2) == 3
 

@@ -80,7 +80,7 @@ def test_children_work_and_the_parent_is_unharmed(server: ServerProcess) -> None
         [sys.executable, "-c", textwrap.dedent(PARENT), str(forks)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=scaled(100, 300),
         env=os.environ,
     )
     assert (done.returncode, done.stderr) == (0, "")

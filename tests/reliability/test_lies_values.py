@@ -24,7 +24,7 @@ from tests.babbler import Babbler, babbling, connected
 from tests.reliability import figures
 from tests.reliability.liars import Polite, Watched, mutated, served
 from tests.reliability.scale import scaled
-from tests.wire_client import CALL, FAILURE, RESULT, WireClient, unpacked
+from tests.wire_client import CALL, CALL_DEADLINE, CALL_KEYWORDS, CALL_WITH, FAILURE, RESULT, WireClient, unpacked
 from tests.wire_memory import PARCEL, SENDER, Entry, parcel
 
 #: The hash of a whole number is its rest by this one.
@@ -118,9 +118,9 @@ def arguments(value: bytes) -> bytes:
     return b"\x91" + value
 
 
-def asked(wire: WireClient, endpoint: str, body: bytes) -> tuple[int, Any]:
+def asked(wire: WireClient, endpoint: str, body: bytes, kind: int = CALL) -> tuple[int, Any]:
     """Calls with these arguments; what comes. The next call of the connection is answered rightly."""
-    call = wire.send(CALL | wire.number(endpoint) << 8, body)
+    call = wire.send(kind | wire.number(endpoint) << 8, body)
     opcode, answered, came = wire.receive(timeout=60)
     assert answered == call
     assert wire.call("add", 1, 2) == 3
@@ -136,6 +136,13 @@ def test_what_is_no_value_is_an_error_of_its_call_alone() -> None:
                 assert opcode == FAILURE, (name, endpoint)
                 failure = unpacked(came)
                 assert failure["kind"] == "arguments" and endpoint in failure["message"], (name, failure)
+            for kind, before in (
+                (CALL_KEYWORDS, b"\x92\x91"),
+                (CALL_WITH, b"\x93\x80\x91"),
+                (CALL_DEADLINE, b"\x92\x01"),
+            ):
+                opcode, came = asked(wire, "echo", before + value + b"\x80" * (kind != CALL_DEADLINE), kind)
+                assert opcode == FAILURE and unpacked(came)["kind"] in ("arguments", "deadline"), (name, kind)
         watched.check()
 
 

@@ -26,6 +26,10 @@ OFFER = handshake.Offer("tested", ["add", "count", "total"], {1: Shape(streams=T
 SUM = msgpack.packb(3)
 
 
+class Died(Exception):
+    """What a misdeed raises for the server to be gone without a word."""
+
+
 class Babbler:
     """A server of one client. It answers each call with 3, and the first not before its misdeed.
 
@@ -39,6 +43,10 @@ class Babbler:
         self.told, self._told_client = socket.socketpair(type=socket.SOCK_SEQPACKET)
         #: What the client sent with its last call: bytes, or a parcel.
         self.body: bytes | _core.Parcel = b""
+        #: Its end of the bell.
+        self.bell = -1
+        #: Rings that a deaf one has left in it.
+        self.unheard = 0
         #: The client's last words.
         self.heard: control.Message | None = None
         runtime.mkdir(mode=0o700)
@@ -55,20 +63,21 @@ class Babbler:
             assert isinstance(hello, control.Hello)
             steps = handshake.server_side(hello, OFFER, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
             packet, descriptors = next(steps)
-            told = self._told_client.fileno() if self._forges else descriptors[2]
-            socket.send_fds(client, [packet], [*descriptors[:2], told])
+            told = self._told_client.fileno() if self._forges else descriptors[1]
+            socket.send_fds(client, [packet], [descriptors[0], told])
             try:
                 steps.send((client.recv(1000), []))
             except StopIteration as stop:
                 established: handshake.Established = stop.value
             client.send(control.encode(control.Ready()))
             client.settimeout(0)
-            self.channel = established.channel
+            self.channel, self.bell = established.channel, established.bell
             try:
-                self._answer(client)
+                with contextlib.suppress(Died):
+                    self._answer(client)
             finally:
                 self.channel.close()
-                os.close(established.eventfd)
+                os.close(self.bell)
                 self.told.close()
                 self._told_client.close()
 

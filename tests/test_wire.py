@@ -22,7 +22,7 @@ from tests.wire_client import (
     CALL,
     CALL_KEYWORDS,
     FAILURE,
-    ON_EVENTFD,
+    ON_BELL,
     ON_SEMAPHORE,
     READER_WAITS,
     RESULT,
@@ -61,7 +61,7 @@ def test_the_names_of_a_segment_exist_for_the_handshake_alone() -> None:
         welcome, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
-        assert len(descriptors) == 3
+        assert len(descriptors) == 2
         segment, to_server, to_client = linked(welcome)
         assert (to_server.suffix, to_client.suffix) == (".c2s", ".s2c")
         assert segment.name.startswith("shmrpc.tested.")
@@ -142,7 +142,7 @@ def test_the_other_kinds_of_failure() -> None:
         assert wire.call("add", 1, 2) == 3
 
 
-@pytest.mark.parametrize("how", [ON_EVENTFD, ON_SEMAPHORE])
+@pytest.mark.parametrize("how", [ON_BELL, ON_SEMAPHORE])
 def test_bodies_larger_than_the_ring_travel_in_pieces(how: int, server: ServerProcess) -> None:
     with WireClient("tested", how=how) as wire:
         for size in (65_508, 65_509, 300_000, 3_000_000):
@@ -164,7 +164,7 @@ def test_answers_come_in_any_order_with_the_ids_of_their_calls(wire: WireClient)
     assert [wire.read(opcode, body) for opcode, _, body in answers] == [0.0, 0.2, 0.4]
 
 
-@pytest.mark.parametrize("how", [ON_EVENTFD, ON_SEMAPHORE])
+@pytest.mark.parametrize("how", [ON_BELL, ON_SEMAPHORE])
 def test_an_answer_wakes_a_sleeper_once(how: int, server: ServerProcess) -> None:
     with WireClient("tested", how=how) as wire:
         time.sleep(0.05)  # The server goes to sleep too, and has to be woken.
@@ -181,14 +181,14 @@ def test_a_server_at_rest_has_announced_its_sleep(wire: WireClient) -> None:
         return wire.out.flag(READER_WAITS)
 
     assert wire.call("add", 1, 2) == 3
-    assert eventually(lambda: flag() == ON_EVENTFD)
+    assert eventually(lambda: flag() == ON_BELL)
     wire.call("add", 1, 2)
-    assert eventually(lambda: flag() == ON_EVENTFD)
+    assert eventually(lambda: flag() == ON_BELL)
 
 
 def test_a_client_that_does_not_read_is_waited_for(wire: WireClient) -> None:
     calls = [wire.request("zeros", 20_000) for _ in range(20)]
-    assert eventually(lambda: wire.into.flag(WRITER_WAITS) == ON_EVENTFD)
+    assert eventually(lambda: wire.into.flag(WRITER_WAITS) == ON_BELL)
     for call_id in calls:
         opcode, answered, body = wire.receive()
         assert answered == call_id

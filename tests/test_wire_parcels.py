@@ -35,7 +35,7 @@ from tests.wire_client import (
     FAILURE,
     ITEM,
     MEMORYVIEW,
-    ON_EVENTFD,
+    ON_BELL,
     ON_SEMAPHORE,
     OVERHEAD,
     RESULT,
@@ -120,7 +120,7 @@ def test_the_numbers_are_the_documented_ones() -> None:
 # What the server sends.
 
 
-@pytest.mark.parametrize("how", [ON_EVENTFD, ON_SEMAPHORE])
+@pytest.mark.parametrize("how", [ON_BELL, ON_SEMAPHORE])
 def test_a_large_body_comes_by_reference(how: int, server: ServerProcess) -> None:
     with WireClient("tested", how=how) as wire:
         for length in (IN_THE_RING - 4, 300_000, 5_000_000):
@@ -263,7 +263,7 @@ def test_an_extent_that_nobody_uses_is_gone_after_a_while_and_its_number_with_it
 # In pieces and in the frame: what there is no memory for.
 
 
-@pytest.mark.parametrize("how", [ON_EVENTFD, ON_SEMAPHORE])
+@pytest.mark.parametrize("how", [ON_BELL, ON_SEMAPHORE])
 def test_a_large_body_comes_in_pieces_if_there_is_no_memory(how: int) -> None:
     with ServerProcess("tests.services:service", "--max-memory", str(MIB)), WireClient("tested", how=how) as wire:
         for length in (IN_THE_RING, MIB - 5, MIB, 3_000_000):
@@ -549,7 +549,7 @@ def test_release_is_not_answered_and_counts_for_nothing(wire: WireClient, server
     call_id = wire.request("zeros", 100_000)
     _, _, body = wire.receive()
     wire.send(RELEASE, release(lent(body)[0].extent, lent(body)[0].block), 0)
-    assert eventually(lambda: wire.out.flag(0 + 256) == ON_EVENTFD)
+    assert eventually(lambda: wire.out.flag(0 + 256) == ON_BELL)
     assert not wire.into.available()
     server.stop()
     with pytest.raises(Gone) as caught:

@@ -31,7 +31,7 @@ ANY: Final = 0xFF_FFFF
 #: The first credit of a stream, and what an item costs besides the bytes of its body: a fixed sum, and one for so
 #: many bytes of its buffers.
 WINDOW, OVERHEAD, BUFFER_BYTES_PER_BYTE = 131_072, 48, 16
-AWAKE, ON_EVENTFD, ON_SEMAPHORE = range(3)
+AWAKE, ON_BELL, ON_SEMAPHORE = range(3)
 TAIL, HEAD, READER_WAITS, WRITER_WAITS = 0, 128, 256, 384
 #: Offsets: control of ring 0, bytes of one control, the four words in it, data; bytes of a word and of a header.
 LAYOUT: Final = (128, 512, TAIL, HEAD, READER_WAITS, WRITER_WAITS, 2048, 8, 16)
@@ -226,7 +226,7 @@ class Ring:
 class WireClient:
     """One connection. ``how`` is what it sleeps on."""
 
-    def __init__(self, service: str, *, how: int = ON_EVENTFD, max_frame: int = 64 << 20, pickle: bool = False) -> None:
+    def __init__(self, service: str, *, how: int = ON_BELL, max_frame: int = 64 << 20, pickle: bool = False) -> None:
         self.how = how
         self.sleeps = 0
         self._ids = 0
@@ -243,8 +243,7 @@ class WireClient:
         self.control = Control(service)
         self.control.send("hello", version=1, max_frame=max_frame, pickle=pickle)
         self.welcome, descriptors = self.control.expect("welcome")
-        self._server_bell, self._bell, told = descriptors
-        self.told = socket.socket(fileno=told)
+        self.bell, self.told = (socket.socket(fileno=each) for each in descriptors)
         self.theirs = Theirs(self.told)
         self._map()
         self._server_semaphore, self._semaphore = (
@@ -435,10 +434,10 @@ class WireClient:
                 raise TimeoutError from None
             seconds = 0
         else:
-            poll.register(self._bell, select.POLLIN)
+            poll.register(self.bell, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
-        if self._bell in ready:
-            os.eventfd_read(self._bell)
+        if self.bell.fileno() in ready:
+            self.bell.recv(1, socket.MSG_DONTWAIT)
         if self.control.socket.fileno() in ready:
             try:
                 message, _ = self.control.receive()
@@ -454,21 +453,21 @@ class WireClient:
             self._wake(self.into.claim(WRITER_WAITS))
 
     def _wake(self, how: int) -> None:
-        if how == ON_EVENTFD:
+        if how == ON_BELL:
             self.wake_server()
         elif how == ON_SEMAPHORE:
             self._server_semaphore.release()
 
     def wake_server(self) -> None:
-        os.eventfd_write(self._server_bell, 1)
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            self.bell.send(b"\1", socket.MSG_DONTWAIT)
 
     def close(self, **goodbye: Any) -> None:
         """Says goodbye and gives everything back."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.control.send("goodbye", **(goodbye or {"reason": "done"}))
         self.control.socket.close()
-        for descriptor in (self._bell, self._server_bell):
-            os.close(descriptor)
+        self.bell.close()
         for extent in self._own.values():
             extent.close()
         self.theirs.close()

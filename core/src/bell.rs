@@ -1,4 +1,4 @@
-//! What wakes a sleeper: an eventfd for an event loop, a named semaphore for a blocked thread.
+//! What wakes a sleeper: a bell, which is a socket, for an event loop; a named semaphore for a blocked thread.
 //!
 //! Both are wake-ups and never locks. Nothing is lost when a holder dies, because nobody holds one.
 
@@ -8,28 +8,50 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The eventfd that a loop has among its readers.
-pub struct EventFd(OwnedFd);
+/// Rings that are taken at a time: what is left wakes the loop again, so a peer that rings without end keeps nobody.
+const TAKEN_AT_ONCE: usize = 8;
 
-impl EventFd {
-    /// Takes over `fd`, a non-blocking eventfd.
+/// Our end of the pair of sockets that joins the loops of both sides: what one sends, the other hears.
+///
+/// Each call says itself that it does not wait. The flags of the open socket say so too, but whoever has a copy of
+/// the descriptor can change those; that is why it is no eventfd, whose writes know no other way.
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// Takes over `fd`, one end of a pair of `SOCK_SEQPACKET` sockets.
     pub fn new(fd: OwnedFd) -> Self {
-        EventFd(fd)
+        Bell(fd)
     }
 
     /// Wakes the loop on the other side.
     pub fn ring(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes of `one` are readable. A full counter (EAGAIN) is a
-        // ring that is still unheard, so the result does not matter.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: one byte is readable. A full socket (EAGAIN) is a ring that is still unheard, and a peer that has
+        // closed its end hears nothing, so the result does not matter.
+        unsafe { libc::send(self.0.as_raw_fd(), [1u8].as_ptr().cast(), 1, flags) };
     }
 
-    /// Silences it, so that the loop does not wake for the same ring twice.
-    pub fn silence(&self) {
-        let mut count = 0u64;
-        // SAFETY: eight bytes of `count` are writable. EAGAIN means it was silent.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+    /// Silences it, so that the loop does not wake for the same ring twice. False if it will never ring again: the
+    /// peer has closed or shut down its end. Then it is readable for ever.
+    pub fn silence(&self) -> bool {
+        let mut ring = 0u8;
+        for _ in 0..TAKEN_AT_ONCE {
+            let (fd, to) = (self.0.as_raw_fd(), (&raw mut ring).cast());
+            // SAFETY: one byte of `ring` is writable; what is longer is cut off.
+            let taken = unsafe { libc::recv(fd, to, 1, libc::MSG_DONTWAIT) };
+            match taken {
+                1 => {}
+                0 => return false,
+                _ => {
+                    let error = io::Error::last_os_error().kind();
+                    return matches!(
+                        error,
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    );
+                }
+            }
+        }
+        true
     }
 }
 
@@ -88,29 +110,108 @@ impl Drop for Semaphore {
     }
 }
 
-/// The two bells of one side of a connection: whichever it says it sleeps on is rung.
+/// What wakes either side of a connection, as one side has it.
 pub struct Bells {
-    /// For an event loop.
-    pub eventfd: EventFd,
-    /// For a blocked thread.
-    pub semaphore: Semaphore,
+    /// Wakes an event loop: theirs if we ring it, ours if they do.
+    pub bell: Bell,
+    /// Wakes a thread of ours.
+    pub ours: Semaphore,
+    /// Wakes a thread of theirs.
+    pub theirs: Semaphore,
 }
 
 impl Bells {
-    /// Rings the bell that the flag named. A value that no side of ours stores rings nothing.
+    /// Wakes the peer, in the way that the flag named. A value that no side of ours stores wakes nobody.
     pub fn ring(&self, how: u32) {
         match how {
-            crate::wait::ON_EVENTFD => {
+            crate::wait::ON_BELL => {
                 crash::point!(WakeClaimed);
-                self.eventfd.ring();
+                self.bell.ring();
                 crash::point!(BellRung);
             }
             crate::wait::ON_SEMAPHORE => {
                 crash::point!(WakeClaimed);
-                self.semaphore.ring();
+                self.theirs.ring();
                 crash::point!(BellRung);
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::FromRawFd;
+
+    fn pair() -> [Bell; 2] {
+        let mut fds = [0; 2];
+        // SAFETY: room for two descriptors, which are ours alone. They block: the calls have to say that they do not.
+        unsafe {
+            let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+            let made = libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr());
+            assert_eq!(made, 0);
+            fds.map(|fd| Bell::new(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    fn is_readable(bell: &Bell) -> bool {
+        let (fd, events, revents) = (bell.0.as_raw_fd(), libc::POLLIN, 0);
+        let mut asked = libc::pollfd {
+            fd,
+            events,
+            revents,
+        };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&mut asked, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn neither_a_full_bell_nor_a_silent_one_blocks() {
+        let [ours, theirs] = pair();
+        assert!(ours.silence());
+        for _ in 0..10_000 {
+            theirs.ring();
+        }
+        assert!(!is_readable(&theirs), "each hears the other alone");
+        while is_readable(&ours) {
+            assert!(ours.silence());
+        }
+        theirs.ring();
+        assert!(is_readable(&ours));
+    }
+
+    #[test]
+    fn a_look_takes_some_rings_and_no_more() {
+        let [ours, theirs] = pair();
+        for _ in 0..=TAKEN_AT_ONCE {
+            theirs.ring();
+        }
+        assert!(ours.silence());
+        assert!(is_readable(&ours));
+        assert!(ours.silence());
+        assert!(!is_readable(&ours));
+    }
+
+    #[test]
+    fn the_end_of_the_peer_is_the_end_of_its_bell() {
+        let [ours, theirs] = pair();
+        theirs.ring();
+        drop(theirs);
+        // What it rang before is heard, or is not: the end is.
+        assert!(!ours.silence());
+        ours.ring();
+
+        let [ours, theirs] = pair();
+        ours.ring();
+        drop(theirs); // With a ring unheard: an error first.
+        assert!(!ours.silence());
+        assert!(!ours.silence());
+
+        let [ours, theirs] = pair();
+        // SAFETY: it is open.
+        unsafe { libc::shutdown(theirs.0.as_raw_fd(), libc::SHUT_RDWR) };
+        assert!(!ours.silence());
+        ours.ring();
     }
 }

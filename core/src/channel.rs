@@ -26,7 +26,7 @@ pub(crate) const LOOKS_PER_CLOCK: u32 = 32;
 /// How this side sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// In an event loop that has the eventfd among its readers.
+    /// In an event loop that has the bell among its readers.
     Loop,
     /// In a thread, on the semaphore.
     Thread,
@@ -35,7 +35,7 @@ pub enum Sleep {
 impl Sleep {
     fn flag(self) -> u32 {
         match self {
-            Sleep::Loop => wait::ON_EVENTFD,
+            Sleep::Loop => wait::ON_BELL,
             Sleep::Thread => wait::ON_SEMAPHORE,
         }
     }
@@ -153,8 +153,7 @@ pub struct Channel {
     max_frame: usize,
     /// Bytes of payload that may wait for room.
     max_kept: u64,
-    ours: Bells,
-    theirs: Bells,
+    bells: Bells,
     sleep: Sleep,
     lending: Arc<Lending>,
     is_client: bool,
@@ -212,8 +211,7 @@ impl Channel {
     pub fn new(
         region: Arc<Region>,
         direction: Direction,
-        ours: Bells,
-        theirs: Bells,
+        bells: Bells,
         sleep: Sleep,
         max_frame: usize,
         spin: u64,
@@ -243,8 +241,7 @@ impl Channel {
                 fault: OnceLock::new(),
                 max_frame,
                 max_kept: max_memory,
-                ours,
-                theirs,
+                bells,
                 sleep,
                 lending,
                 is_client: direction == Direction::ClientToServer,
@@ -285,9 +282,9 @@ impl Channel {
         }
     }
 
-    /// Our eventfd, for the loop's reader to silence.
-    pub fn silence(&self) {
-        self.ours.eventfd.silence();
+    /// Our bell, for the loop's reader to silence. False if the peer has ended it.
+    pub fn silence(&self) -> bool {
+        self.bells.bell.silence()
     }
 
     /// Sends a frame. `keep` makes the payload last, should there be no room now.
@@ -321,7 +318,7 @@ impl Channel {
         match wait::claim(writer.memory().reader_waits()) {
             wait::AWAKE => Ok(Sent::Hot),
             how => {
-                self.theirs.ring(how);
+                self.bells.ring(how);
                 Ok(Sent::Rang)
             }
         }
@@ -345,7 +342,7 @@ impl Channel {
 
     fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
         let how = wait::claim(writer.memory().reader_waits());
-        self.theirs.ring(how);
+        self.bells.ring(how);
     }
 
     /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for
@@ -483,7 +480,7 @@ impl Channel {
 
     /// A thread that sleeps on this channel wakes, or the next one does not fall asleep.
     pub fn interrupt(&self) {
-        self.ours.semaphore.ring();
+        self.bells.ours.ring();
     }
 
     /// Nothing is sent any more, a thread that sleeps on this channel wakes, and none falls asleep.
@@ -575,7 +572,7 @@ impl Channel {
         if receiver.reader.has_room() {
             let how = wait::claim_seen(receiver.reader.memory().writer_waits());
             if how != wait::AWAKE {
-                self.theirs.ring(how);
+                self.bells.ring(how);
             }
         }
     }
@@ -650,7 +647,7 @@ impl Channel {
         let arrived = receiver.peek()?.is_some();
         if receiver.reader.has_room() {
             let how = wait::claim(receiver.reader.memory().writer_waits());
-            self.theirs.ring(how);
+            self.bells.ring(how);
         }
         if arrived {
             wait::withdraw(receiver.reader.memory().reader_waits());
@@ -670,7 +667,7 @@ impl Channel {
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
         if self.park(true)? {
-            self.closing.sleep(|| self.ours.semaphore.wait(limit));
+            self.closing.sleep(|| self.bells.ours.wait(limit));
             crash::point!(Woken);
             self.unpark();
         }
@@ -687,7 +684,7 @@ impl Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bell::{EventFd, Semaphore};
+    use crate::bell::{Bell, Semaphore};
     use crate::region::size_for;
     use std::ffi::CString;
     use std::fs::File;
@@ -729,11 +726,6 @@ mod tests {
         }
     }
 
-    fn eventfd() -> OwnedFd {
-        // SAFETY: the descriptor that comes back is ours alone.
-        unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) }
-    }
-
     fn socket_pair() -> [OwnedFd; 2] {
         let mut fds = [0; 2];
         // SAFETY: room for two descriptors, which are ours alone.
@@ -752,11 +744,11 @@ mod tests {
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
         file.set_len(size_for(CAPACITY) as u64).unwrap();
         let names = Names::new();
-        let fds = [eventfd(), eventfd()];
-        let sockets = socket_pair();
+        let [rung, sockets] = [socket_pair(), socket_pair()];
         let bells = |side: usize| Bells {
-            eventfd: EventFd::new(fds[side].try_clone().unwrap()),
-            semaphore: Semaphore::open(&names.0[side]).unwrap(),
+            bell: Bell::new(rung[side].try_clone().unwrap()),
+            ours: Semaphore::open(&names.0[side]).unwrap(),
+            theirs: Semaphore::open(&names.0[1 - side]).unwrap(),
         };
         let side = |server: bool| {
             let (region, direction, ours) = if server {
@@ -772,14 +764,12 @@ mod tests {
                     1,
                 )
             };
-            let (ours, theirs) = (bells(ours), bells(1 - ours));
             let sleep = Sleep::Thread;
             let socket = sockets[usize::from(server)].try_clone().unwrap();
             Channel::new(
                 region.unwrap(),
                 direction,
-                ours,
-                theirs,
+                bells(ours),
                 sleep,
                 1 << 20,
                 spin,

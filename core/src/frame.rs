@@ -414,9 +414,9 @@ mod tests {
         assert!(!writer.send(1, 2, &[2; 48]).unwrap());
         writer.keep(1, 2, Box::new(vec![2; 48]));
         assert!(!writer.flush().unwrap());
-        assert!(writer.must_wait(wait::ON_EVENTFD).unwrap());
+        assert!(writer.must_wait(wait::ON_BELL).unwrap());
         assert_eq!(receive(&mut reader), Some((1, 1, vec![1; 64])));
-        assert!(!writer.must_wait(wait::ON_EVENTFD).unwrap());
+        assert!(!writer.must_wait(wait::ON_BELL).unwrap());
         assert!(writer.flush().unwrap());
         assert_eq!(receive(&mut reader), Some((1, 2, vec![2; 48])));
     }

@@ -143,17 +143,19 @@ impl<K> Poller<K> {
             .map(|entry| &entry.channel)
     }
 
-    /// A channel's bell rang: looks at it from now on.
-    pub fn wake(&mut self, index: usize) {
-        if let Some(Some(entry)) = self.entries.get_mut(index) {
-            entry.channel.silence();
-            if !entry.hot {
-                entry.channel.unpark();
-                entry.hot = true;
-                self.hot.push(index);
-                crash::point!(ChannelWoken);
-            }
+    /// A channel's bell rang: looks at it from now on. False if its peer has ended the bell.
+    pub fn wake(&mut self, index: usize) -> bool {
+        let Some(Some(entry)) = self.entries.get_mut(index) else {
+            return true;
+        };
+        let rings = entry.channel.silence();
+        if !entry.hot {
+            entry.channel.unpark();
+            entry.hot = true;
+            self.hot.push(index);
+            crash::point!(ChannelWoken);
         }
+        rings
     }
 
     /// Looks for the next frame on any channel, for as long as it pays.

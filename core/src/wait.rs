@@ -22,8 +22,8 @@ use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Nobody sleeps.
 pub const AWAKE: u32 = 0;
-/// The sleeper waits on its eventfd (an event loop).
-pub const ON_EVENTFD: u32 = 1;
+/// The sleeper waits for its bell (an event loop).
+pub const ON_BELL: u32 = 1;
 /// The sleeper waits on its direction's named semaphore (a blocked thread).
 pub const ON_SEMAPHORE: u32 = 2;
 

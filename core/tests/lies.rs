@@ -8,7 +8,7 @@
 mod hostile;
 
 use _core::arena::Place;
-use _core::bell::{Bells, EventFd, Semaphore};
+use _core::bell::{Bell, Bells, Semaphore};
 use _core::channel::{Channel, Sleep};
 use _core::extent::{self, Extent};
 use _core::frame::{FrameReader, FrameWriter, HEADER};
@@ -704,11 +704,6 @@ fn semaphores() -> [Semaphore; 4] {
     made
 }
 
-fn eventfd() -> OwnedFd {
-    // SAFETY: the descriptor that comes back is ours alone.
-    unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)) }
-}
-
 const CAPACITY: usize = 4096;
 const MAX_FRAME: usize = 2000;
 
@@ -718,6 +713,8 @@ struct Connection {
     out: Pair<MappedRing>,
     into: FrameReader<MappedRing>,
     told: OwnedFd,
+    /// Its end of the bell.
+    _rung: OwnedFd,
     /// What the server has lent.
     lent: Vec<Entry>,
     extents: u32,
@@ -729,16 +726,17 @@ impl Connection {
         let region = Region::create(file.as_fd(), CAPACITY).expect("a segment");
         let theirs = Region::open(file.as_fd(), CAPACITY).expect("the same");
         let [a, b, ..] = semaphores();
-        let bells = |semaphore| Bells {
-            eventfd: EventFd::new(eventfd()),
-            semaphore,
+        let (rung, bell) = sockets();
+        let bells = Bells {
+            bell: Bell::new(bell),
+            ours: a,
+            theirs: b,
         };
         let (told, ours) = sockets();
         let server = Channel::new(
             region,
             Direction::ServerToClient,
-            bells(a),
-            bells(b),
+            bells,
             Sleep::Loop,
             MAX_FRAME,
             0,
@@ -754,6 +752,7 @@ impl Connection {
             ),
             into: FrameReader::new(Consumer::new(into), MAX_FRAME),
             told,
+            _rung: rung,
             lent: Vec::new(),
             extents: 0,
         }

@@ -7,7 +7,7 @@ table says so.
 message    from    meaning
 =========  ======  ==============================================================================
 hello      client  who I am and what I can take
-welcome    server  here is your segment; with it two eventfds and a socket for extents
+welcome    server  here is your segment; with it a bell, and a socket for extents
 confirm    client  I have mapped it
 ready      server  its names are gone; call
 refuse     server  no, and why; the socket is closed next
@@ -37,6 +37,8 @@ DEFAULT_MAX_MEMORY: Final = 1 << 30
 MIN_MAX_MEMORY: Final = 1 << 20
 #: Seconds that either side gives the other for one step of the handshake.
 STEP_TIMEOUT: Final = 5.0
+#: Seconds that a peer whose bell has ended may take to be gone altogether: who dies closes one after the other.
+DEATH_TIMEOUT: Final = 5.0
 
 
 #: Of a server, from its first moment to its last.
@@ -56,7 +58,7 @@ class Hello(msgspec.Struct, tag="hello"):
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
-    """The server's segment. Descriptors: the server's eventfd, the client's, and a socket for extents."""
+    """The server's segment. Descriptors: the client's end of the bell, and of the socket for extents."""
 
     service: str
     pid: int

@@ -250,9 +250,9 @@ def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
                 case 0:
                     packet = mutated(dice, packet)
                 case 1:
-                    files[dice.randrange(3)] = others[0]
+                    files[dice.randrange(2)] = others[0]
                 case 2:
-                    files = (files + others)[: dice.choice((0, 1, 2, 4, 8, 12))]
+                    files = (files + others)[: dice.choice((0, 1, 3, 4, 8, 12))]
                 case 3:
                     field = dice.choice(("capacity", "max_frame", "pid"))
                     packet = msgpack.packb(welcome | {field: dice.choice([*CHOSEN, -1])})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import mmap
 import os
 import random
@@ -26,7 +25,7 @@ from tests.reliability import figures
 from tests.reliability.liars import Polite, Watched, served, word
 from tests.reliability.scale import scaled
 from tests.support import eventually
-from tests.wire_client import CALL, ON_EVENTFD, READER_WAITS, Gone, WireClient, frame
+from tests.wire_client import CALL, Gone, WireClient, frame
 
 #: Where the words are that matter the most: both rings' control, and the beginning of each one's data.
 CONTROL = [*range(128, 1152, 128)]
@@ -174,26 +173,6 @@ def outcome(wire: WireClient, at: int) -> str:
         return "misled"  # The liar, who has to read its own lie.
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=shmrpc.DeadlineExceeded,
-    reason="an eventfd is one for both sides: its other holder can make our writes block, which a socket could refuse",
-)
-def test_a_bell_that_was_made_to_block_holds_nobody_up() -> None:
-    """Its flags are shared like its count: the liar lets it block, fills it, and says that it sleeps."""
-    with served(), shmrpc.sync.connect("tested", call_timeout=2) as client, WireClient("tested") as wire:
-        flags = fcntl.fcntl(wire._bell, fcntl.F_GETFL)
-        fcntl.fcntl(wire._bell, fcntl.F_SETFL, flags & ~os.O_NONBLOCK)
-        os.eventfd_write(wire._bell, 2**64 - 2)
-        wire.into.set_flag(READER_WAITS, ON_EVENTFD)
-        wire.request("add", 1, 2)
-        assert eventually(lambda: wire.out.room() == wire.out.capacity), "the server has taken the call"
-        try:
-            assert client.add(1, 2) == 3
-        finally:
-            os.eventfd_read(wire._bell)
-
-
 class ScribblingServer:
     """A server that answers rightly, and scribbles over the segments of its clients at the same time."""
 
@@ -250,7 +229,7 @@ class ScribblingServer:
             self._answer(client, established.channel, segment)
         finally:
             established.channel.close()
-            os.close(established.eventfd)
+            os.close(established.bell)
             segment.close()
 
     def _answer(self, client: socket.socket, channel: _core.Channel, segment: mmap.mmap) -> None:

@@ -2,7 +2,7 @@
 
 use super::block::{Block, copy_out};
 use super::parcel::{Flat, Parcel};
-use crate::bell::{Bells, EventFd, Semaphore};
+use crate::bell::{Bell, Bells, Semaphore};
 use crate::channel::{self, Receiver, SendError, Sent, Sleep};
 use crate::frame::{Header, Kept};
 use crate::lending::{self, Memory};
@@ -260,18 +260,9 @@ fn duplicate(fd: i32) -> PyResult<OwnedFd> {
         .map_err(|error| PyOSError::new_err((error.raw_os_error(), error.to_string())))
 }
 
-fn bells(eventfd: i32, semaphore: &str) -> PyResult<Bells> {
-    let name = CString::new(semaphore)?;
-    let semaphore = Semaphore::open(&name).map_err(|error| {
-        PyOSError::new_err((
-            error.raw_os_error(),
-            error.to_string(),
-            semaphore.to_owned(),
-        ))
-    })?;
-    Ok(Bells {
-        eventfd: EventFd::new(duplicate(eventfd)?),
-        semaphore,
+fn open_semaphore(name: &str) -> PyResult<Semaphore> {
+    Semaphore::open(&CString::new(name)?).map_err(|error| {
+        PyOSError::new_err((error.raw_os_error(), error.to_string(), name.to_owned()))
     })
 }
 
@@ -356,14 +347,13 @@ fn receive_one<'py>(
 #[pymethods]
 impl Channel {
     #[new]
-    #[pyo3(signature = (*, segment, capacity, server, own_eventfd, peer_eventfd, own_semaphore, peer_semaphore, lending, blocking, max_frame, max_memory, spin))]
+    #[pyo3(signature = (*, segment, capacity, server, bell, own_semaphore, peer_semaphore, lending, blocking, max_frame, max_memory, spin))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         segment: i32,
         capacity: usize,
         server: bool,
-        own_eventfd: i32,
-        peer_eventfd: i32,
+        bell: i32,
         own_semaphore: &str,
         peer_semaphore: &str,
         lending: i32,
@@ -384,8 +374,11 @@ impl Channel {
         let inner = channel::Channel::new(
             region,
             direction,
-            bells(own_eventfd, own_semaphore)?,
-            bells(peer_eventfd, peer_semaphore)?,
+            Bells {
+                bell: Bell::new(duplicate(bell)?),
+                ours: open_semaphore(own_semaphore)?,
+                theirs: open_semaphore(peer_semaphore)?,
+            },
             sleep,
             max_frame,
             (spin * 1e3) as u64,
@@ -546,16 +539,18 @@ impl Channel {
         Ok(Some((taken as usize, PyBytes::new(py, &joined))))
     }
 
-    /// Our eventfd rang: silences it, and sends what was kept as far as there is room now.
-    fn wake(&self) -> PyResult<()> {
+    /// Our bell rang: silences it, and sends what was kept as far as there is room now. False if it will never
+    /// ring again: the peer has ended it.
+    fn wake(&self) -> PyResult<bool> {
         let channel = self.open()?;
-        channel.silence();
+        let rings = channel.silence();
         let mut receiver = channel.receiver();
         if receiver.peek().map_err(broken)?.is_some() {
             channel.woke(&mut receiver);
         }
         drop(receiver);
-        channel.await_room().map_err(broken)
+        channel.await_room().map_err(broken)?;
+        Ok(rings)
     }
 
     /// Says that we sleep: the peer will ring. False if there is something to do first.

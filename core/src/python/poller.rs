@@ -94,9 +94,9 @@ impl Poller {
         drop(key);
     }
 
-    /// The eventfd of this channel rang.
-    fn wake(&self, index: usize) {
-        self.lock().wake(index);
+    /// The bell of this channel rang. False if it will never ring again: the peer has ended it.
+    fn wake(&self, index: usize) -> bool {
+        self.lock().wake(index)
     }
 
     /// Whether to look for more than what is there.

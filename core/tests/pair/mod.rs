@@ -1,6 +1,6 @@
 //! Both sides of a connection in one process, each with a mapping of its own. Nothing of it has a name for long.
 
-use _core::bell::{Bells, EventFd, Semaphore};
+use _core::bell::{Bell, Bells, Semaphore};
 use _core::channel::{Channel, Sleep};
 use _core::region::{Direction, Region, size_for};
 use std::ffi::CString;
@@ -34,12 +34,6 @@ fn semaphores() -> [Semaphore; 2] {
     opened
 }
 
-fn eventfds() -> [EventFd; 2] {
-    // SAFETY: the descriptor that comes back is ours alone.
-    let fd = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) };
-    [fd.try_clone().unwrap(), fd].map(EventFd::new)
-}
-
 fn sockets() -> [OwnedFd; 2] {
     let mut fds = [0; 2];
     // SAFETY: room for two descriptors, which are ours alone.
@@ -62,34 +56,29 @@ pub fn pair() -> [Arc<Channel>; 2] {
         Region::create(file.as_fd(), CAPACITY).unwrap(),
         Region::open(file.as_fd(), CAPACITY).unwrap(),
     ];
-    let bells = || {
-        let ([a, b], [c, d]) = (eventfds(), semaphores());
-        let both = [(a, c), (b, d)];
-        both.map(|(eventfd, semaphore)| Bells { eventfd, semaphore })
-    };
-    let ([server, servers], [client, clients]) = (bells(), bells());
+    let [server_bell, client_bell] = sockets().map(Bell::new);
+    let ([server, servers], [client, clients]) = (semaphores(), semaphores());
+    let bells = |bell, ours, theirs| Bells { bell, ours, theirs };
     let [server_news, client_news] = sockets();
     let [server_region, client_region] = regions;
-    let side = |region, direction, ours, theirs, news| {
+    let side = |region, direction, bells, news| {
         let sleep = Sleep::Thread;
         let (spin, memory) = (20_000, 1 << 24);
         Channel::new(
-            region, direction, ours, theirs, sleep, MAX_FRAME, spin, news, memory,
+            region, direction, bells, sleep, MAX_FRAME, spin, news, memory,
         )
     };
     [
         side(
             server_region,
             Direction::ServerToClient,
-            server,
-            clients,
+            bells(server_bell, server, clients),
             server_news,
         ),
         side(
             client_region,
             Direction::ClientToServer,
-            client,
-            servers,
+            bells(client_bell, client, servers),
             client_news,
         ),
     ]

@@ -67,7 +67,7 @@ fn what_was_sent_before_a_close_is_there() {
         let mut reader = FrameReader::new(Consumer::new(memory), 64);
         let mut taken = 0;
         loop {
-            wait::announce(reader.memory().reader_waits(), wait::ON_EVENTFD);
+            wait::announce(reader.memory().reader_waits(), wait::ON_BELL);
             // Before the last look at the ring: what is sent before the end is then in it.
             let last = *ended.lock().unwrap();
             let frame = receive(&mut reader);

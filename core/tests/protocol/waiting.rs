@@ -27,7 +27,7 @@ fn a_parked_reader_gets_every_frame() {
                 if let Some(frame) = receive(&mut reader) {
                     break frame;
                 }
-                wait::announce(reader.memory().reader_waits(), wait::ON_EVENTFD);
+                wait::announce(reader.memory().reader_waits(), wait::ON_BELL);
                 if reader.peek().unwrap().is_none() {
                     bell.sleep();
                 }
@@ -58,7 +58,7 @@ fn a_frame_larger_than_the_ring_flows_through_two_sleepers() {
                 if writer.backlog() == 0 {
                     break;
                 }
-                if writer.must_wait(wait::ON_EVENTFD).unwrap() {
+                if writer.must_wait(wait::ON_BELL).unwrap() {
                     their_room.sleep();
                 }
             }
@@ -68,7 +68,7 @@ fn a_frame_larger_than_the_ring_flows_through_two_sleepers() {
             if let Some(frame) = receive(&mut reader) {
                 break frame;
             }
-            wait::announce(reader.memory().reader_waits(), wait::ON_EVENTFD);
+            wait::announce(reader.memory().reader_waits(), wait::ON_BELL);
             let arrived = reader.peek().unwrap().is_some();
             if reader.has_room() && wait::claim(reader.memory().writer_waits()) != wait::AWAKE {
                 room.ring();

@@ -102,7 +102,6 @@ class ThreadConnection:
         self.untaken = established.channel.untaken
         self.take_back = established.channel.take_back
         self._channel = established.channel
-        self._eventfd = established.eventfd
         self._control = dialled
         self._open = True
         self._made_by = os.getpid()
@@ -175,4 +174,3 @@ class ThreadConnection:
             self._open = False
             self._channel.close()
             fork.close(self._control)
-            os.close(self._eventfd)

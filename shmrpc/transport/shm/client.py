@@ -16,7 +16,7 @@ from shmrpc.protocol import control, frames
 from shmrpc.streams import OVERHEAD, Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
-from shmrpc.transport.shm.farewell import explain
+from shmrpc.transport.shm.farewell import BELL_ENDED, explain
 from shmrpc.transport.shm.trust import peer_credentials
 
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
@@ -90,13 +90,15 @@ class LoopConnection:
         self.unpark = established.channel.unpark
         self.untaken = established.channel.untaken
         self._channel = established.channel
-        self._eventfd = established.eventfd
+        self._bell = established.bell
         self._control = dialled
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._made_by = os.getpid()
         #: For what is to be taken on the next turn of the loop.
         self._again: asyncio.Handle | None = None
+        #: Runs from the end of the bell to that of the connection.
+        self._bell_ended: asyncio.TimerHandle | None = None
         #: The stream that was read last: its call, and where its items go. No call has the id 0.
         self._run: tuple[int, Callable[[Part], None]] = 0, lambda part: None
         #: Those who wait for room to send.
@@ -113,7 +115,7 @@ class LoopConnection:
         self._on_frame = on_frame
         self._on_end = on_end
         self._on_go_away = on_go_away
-        self._loop.add_reader(self._eventfd, self._on_bell)
+        self._loop.add_reader(self._bell, self._on_bell)
         self._loop.add_reader(self._control, self._on_control)
 
     def listen(self) -> None:
@@ -137,7 +139,8 @@ class LoopConnection:
 
     def _on_bell(self) -> None:
         try:
-            self._channel.wake()
+            if not self._channel.wake():
+                self._end_bell()
             self._drain()
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
@@ -146,6 +149,17 @@ class LoopConnection:
             if self._pending or self._room:
                 self.listen()
             self._wake_senders()
+
+    def _end_bell(self) -> None:
+        """The server has ended the bell. If it has died, the control socket says so soon."""
+        self._loop.remove_reader(self._bell)
+        self._bell_ended = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_ended)
+
+    def _on_bell_ended(self) -> None:
+        if self._open:
+            self._on_control()
+        if self._open:
+            self.fault(RemoteProtocolError(BELL_ENDED))
 
     async def room(self) -> None:
         """Waits until all that was sent has found room. Raises what the end of the connection raises."""
@@ -241,7 +255,9 @@ class LoopConnection:
         """Closes the connection. Again: nothing."""
         if self._open:
             if not self._loop.is_closed():
-                self._loop.remove_reader(self._eventfd)
+                self._loop.remove_reader(self._bell)
+                if self._bell_ended is not None:
+                    self._bell_ended.cancel()
                 self._loop.remove_reader(self._control)
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
@@ -262,7 +278,7 @@ class LoopConnection:
                 self._again.cancel()
             self._channel.close()
             fork.close(self._control)
-            os.close(self._eventfd)
+            os.close(self._bell)
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""

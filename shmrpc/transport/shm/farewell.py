@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import socket
+from typing import Final
+
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.protocol import control
 from shmrpc.transport import End
+
+#: The fault of a peer that lives and has ended its bell.
+BELL_ENDED: Final = "the bell was closed, and the connection was not"
+
+
+def is_over(control_socket: socket.socket) -> bool:
+    """Whether the peer has said its last, or is gone: whoever reads the socket next learns it."""
+    try:
+        control_socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def explain(packet: bytes, peer: str, pid: int) -> End | None:

@@ -5,12 +5,11 @@ Who drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import socket
 from collections.abc import Generator, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -60,8 +59,8 @@ class Established:
     """What a side has after the handshake."""
 
     channel: _core.Channel
-    #: rings for us; ours to close
-    eventfd: int
+    #: readable when it rings for our loop, ours to close; -1 for a side that waits in threads
+    bell: int
     service: str
     pid: int
     max_frame: int
@@ -80,16 +79,14 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
     """
     hello = control.Hello(control.VERSION, settings.max_frame, settings.pickle, settings.max_memory)
     packet, descriptors = yield control.encode(hello)
+    bell = -1
     try:
         welcome = _expect(packet, control.Welcome)
-        if len(descriptors) != 3:
-            raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 3")
+        if len(descriptors) != 2:
+            raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
         channel = _open_channel(welcome, descriptors, settings, server_uid)
-        try:
-            eventfd = os.dup(descriptors[1])
-        except OSError as error:
-            channel.close()
-            raise wants.explained(error, 0) from None
+        if not settings.blocking:
+            bell, descriptors = descriptors[0], descriptors[1:]
     finally:
         _close_all(descriptors)
     try:
@@ -98,24 +95,24 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
         _expect(packet, control.Ready)
     except BaseException:
         channel.close()
-        os.close(eventfd)
+        if bell >= 0:
+            os.close(bell)
         raise
     return Established(
-        channel, eventfd, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints, welcome.shapes
+        channel, bell, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints, welcome.shapes
     )
-
-
-#: What the kernel calls an eventfd.
-_EVENTFD: Final = "anon_inode:[eventfd]"
 
 
 def _check_bell(descriptor: int) -> None:
     """RemoteProtocolError unless it can be rung, and waited for in a loop."""
-    with contextlib.suppress(OSError):  # Without /proc it is believed.
-        if os.readlink(f"/proc/self/fd/{descriptor}") != _EVENTFD:
-            raise RemoteProtocolError("the server sent a descriptor with its welcome that is no eventfd")
-    if os.get_blocking(descriptor):
-        raise RemoteProtocolError("the server sent an eventfd with its welcome that blocks")
+    try:
+        bell = socket.socket(fileno=descriptor)
+    except OSError:
+        raise RemoteProtocolError("the server sent a bell with its welcome that is no socket") from None
+    kind = bell.family, bell.type
+    bell.detach()
+    if kind != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+        raise RemoteProtocolError("the server sent a bell with its welcome that is a socket of another kind")
 
 
 def _open_channel(
@@ -134,17 +131,15 @@ def _open_channel(
     to_server, to_client = welcome.semaphores
     try:
         check_semaphores(welcome.semaphores, welcome.segment, server_uid)
-        for bell in descriptors[:2]:
-            _check_bell(bell)
+        _check_bell(descriptors[0])
         return _core.Channel(
             segment=segment,
             capacity=welcome.capacity,
             server=False,
-            own_eventfd=descriptors[1],
-            peer_eventfd=descriptors[0],
+            bell=descriptors[0],
             own_semaphore=f"/{to_client}",
             peer_semaphore=f"/{to_server}",
-            lending=descriptors[2],
+            lending=descriptors[1],
             blocking=settings.blocking,
             max_frame=welcome.max_frame,
             max_memory=welcome.max_memory,
@@ -179,17 +174,15 @@ def server_side(
     segment = NewSegment(offer.service, client_uid)
     descriptors: list[int] = []
     try:
-        descriptors += (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
-        bell, their_bell = descriptors
-        lending, their_lending = (each.detach() for each in socket.socketpair(type=socket.SOCK_SEQPACKET))
-        descriptors += (lending, their_lending)
+        for _ in range(2):
+            descriptors += (each.detach() for each in socket.socketpair(type=socket.SOCK_SEQPACKET))
+        bell, their_bell, lending, their_lending = descriptors
         to_server, to_client = segment.semaphores
         channel = _core.Channel(
             segment=segment.descriptor,
             capacity=segment.capacity,
             server=True,
-            own_eventfd=bell,
-            peer_eventfd=their_bell,
+            bell=bell,
             own_semaphore=f"/{to_server}",
             peer_semaphore=f"/{to_client}",
             lending=lending,
@@ -209,7 +202,7 @@ def server_side(
             offer.shapes,
             max_memory,
         )
-        packet, unwanted = yield control.encode(welcome), (bell, their_bell, their_lending)
+        packet, unwanted = yield control.encode(welcome), (their_bell, their_lending)
         _close_all(unwanted)
         _expect(packet, control.Confirm)
     except OSError as error:

@@ -21,7 +21,7 @@ from shmrpc.transport.serving import BaseListener
 from shmrpc.transport.shm import blocks, fork, handshake, wants
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.arrivals import Arrivals
-from shmrpc.transport.shm.farewell import explain
+from shmrpc.transport.shm.farewell import BELL_ENDED, explain, is_over
 from shmrpc.transport.shm.inbox import Inbox
 from shmrpc.transport.shm.trust import peer_credentials
 
@@ -44,7 +44,7 @@ class Peer:
         self._steps: Generator[handshake.Packet, handshake.Packet, handshake.Established] | None = None
         #: What it said first, until its handshake begins.
         self._hello: control.Hello | None = None
-        self._eventfd = -1
+        self._bell = -1
         self._index = -1
         self._open = True
         self._loop = asyncio.get_running_loop()
@@ -172,16 +172,23 @@ class Peer:
         self._listener.arrivals.leave(self)
         self.channel = established.channel
         self.max_frame = established.max_frame
-        self._eventfd = established.eventfd
+        self._bell = established.bell
         self.key = self._listener.connected(self)
         self._index = self._listener.inbox.poller.add(established.channel, self.key)
-        self._loop.add_reader(self._eventfd, self._on_bell)
+        self._loop.add_reader(self._bell, self._on_bell)
         self._say(control.Ready())
         self._listener.inbox.pump()  # It may have called already.
 
     def _on_bell(self) -> None:
-        self._listener.inbox.poller.wake(self._index)
+        if not self._listener.inbox.poller.wake(self._index):
+            # If the client has died, the control socket says so soon.
+            self._loop.remove_reader(self._bell)
+            self._timer = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_ended)
         self._listener.inbox.pump()
+
+    def _on_bell_ended(self) -> None:
+        if not is_over(self._control):
+            self.fault(BELL_ENDED)
 
     def begin(self) -> None:
         """Welcomes the client: there is a place for its handshake."""
@@ -191,8 +198,8 @@ class Peer:
             return
         try:
             self._steps = self._listener.begin_handshake(self._hello, self.uid)
-            welcome, eventfds = next(self._steps)
-            socket.send_fds(self._control, [welcome], eventfds)
+            welcome, descriptors = next(self._steps)
+            socket.send_fds(self._control, [welcome], descriptors)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             self._turn_down(error)
 
@@ -233,8 +240,8 @@ class Peer:
         if closing:
             self._timer.cancel()
             self._loop.remove_reader(self._control)
-            if self._eventfd >= 0:
-                self._loop.remove_reader(self._eventfd)
+            if self._bell >= 0:
+                self._loop.remove_reader(self._bell)
                 self._listener.inbox.poller.remove(self._index)
             if self._steps is not None:
                 self._steps.close()
@@ -242,8 +249,8 @@ class Peer:
         if self.channel is not None:
             self.channel.close()
         fork.close(self._control)
-        if self._eventfd >= 0:
-            os.close(self._eventfd)
+        if self._bell >= 0:
+            os.close(self._bell)
 
 
 class Listener(BaseListener[Peer]):

@@ -17,7 +17,7 @@ from tests.reliability.greedy import KINDS
 from tests.reliability.scale import LONG, scaled
 from tests.support import ServerProcess
 
-CALLS = scaled(100, 1000)
+CALLS = scaled(100, 400)
 #: Seconds between two calls of the polite one.
 PAUSE = 0.005
 GREEDY = 8

@@ -1,4 +1,4 @@
-"""A peer that shortens the files of its connection, where our next look is a SIGBUS: its connection ends, and no more."""
+"""A peer that shortens the files of its connection, where our next look is a SIGBUS: its connection ends, no more."""
 
 from __future__ import annotations
 

@@ -45,6 +45,8 @@ class Babbler:
         self.body: bytes | _core.Parcel = b""
         #: Its end of the bell.
         self.bell = -1
+        #: The files of the connection: segment and semaphores, to be cut off.
+        self.files: list[int] = []
         #: Rings that a deaf one has left in it.
         self.unheard = 0
         #: The client's last words.
@@ -63,6 +65,10 @@ class Babbler:
             assert isinstance(hello, control.Hello)
             steps = handshake.server_side(hello, OFFER, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
             packet, descriptors = next(steps)
+            welcome = control.decode(packet)
+            assert isinstance(welcome, control.Welcome)
+            names = [welcome.segment, *(f"sem.{name}" for name in welcome.semaphores)]
+            self.files = [os.open(f"/dev/shm/{name}", os.O_RDWR | os.O_CLOEXEC) for name in names]
             told = self._told_client.fileno() if self._forges else descriptors[1]
             socket.send_fds(client, [packet], [descriptors[0], told])
             try:
@@ -77,7 +83,8 @@ class Babbler:
                     self._answer(client)
             finally:
                 self.channel.close()
-                os.close(self.bell)
+                for descriptor in (self.bell, *self.files):
+                    os.close(descriptor)
                 self.told.close()
                 self._told_client.close()
 

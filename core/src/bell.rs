@@ -3,8 +3,10 @@
 //! Both are wake-ups and never locks. Nothing is lost when a holder dies, because nobody holds one.
 
 use crate::crash;
+use crate::guard::Guard;
 use std::ffi::CStr;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -56,7 +58,10 @@ impl Bell {
 }
 
 /// A named POSIX semaphore that somebody else has created.
-pub struct Semaphore(*mut libc::sem_t);
+pub struct Semaphore {
+    semaphore: *mut libc::sem_t,
+    guard: ManuallyDrop<Guard>,
+}
 
 // SAFETY: sem_post and sem_clockwait may be called from any thread at any time; the
 // handle itself does not change until `drop`.
@@ -81,13 +86,22 @@ impl Semaphore {
         if semaphore == libc::SEM_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Semaphore(semaphore))
+        // SAFETY: glibc maps each semaphore's file by itself, and has not touched it yet; `drop` lets go of the guard
+        // before it closes. A semaphore of zeros is one that nobody has rung.
+        let guard = unsafe { Guard::new(semaphore.cast(), size_of::<libc::sem_t>()) };
+        let guard = ManuallyDrop::new(guard);
+        Ok(Semaphore { semaphore, guard })
     }
 
     /// Wakes the thread on the other side.
     pub fn ring(&self) {
         // SAFETY: open until `drop`. An overflow (EOVERFLOW) is a ring that is still unheard.
-        unsafe { libc::sem_post(self.0) };
+        unsafe { libc::sem_post(self.semaphore) };
+    }
+
+    /// Whether the peer has cut it off: nobody hears it, and it will not ring.
+    pub fn is_cut_off(&self) -> bool {
+        self.guard.is_cut_off()
     }
 
     /// Sleeps until it rings, a signal comes, or `limit` has passed.
@@ -99,14 +113,16 @@ impl Semaphore {
         };
         // SAFETY: open until `drop`; `until` is a valid timespec. Whatever ended the
         // sleep, the caller looks again.
-        unsafe { sem_clockwait(self.0, libc::CLOCK_MONOTONIC, &until) };
+        unsafe { sem_clockwait(self.semaphore, libc::CLOCK_MONOTONIC, &until) };
     }
 }
 
 impl Drop for Semaphore {
     fn drop(&mut self) {
+        // SAFETY: not used again, here or later.
+        unsafe { ManuallyDrop::drop(&mut self.guard) };
         // SAFETY: opened by `open`, closed once.
-        unsafe { libc::sem_close(self.0) };
+        unsafe { libc::sem_close(self.semaphore) };
     }
 }
 

@@ -118,7 +118,7 @@ impl Receiver {
         if header.len != RELEASE_SIZE {
             return Err(Violation::Table);
         }
-        self.reader.take(&mut payload);
+        self.take(&mut payload)?;
         crash::point!(ReleaseRead);
         self.lending.give_back(&payload)
     }
@@ -134,10 +134,14 @@ impl Receiver {
         self.reader.reached()
     }
 
-    /// See [`FrameReader::take`].
+    /// See [`FrameReader::take`]. What was taken counts only if the memory was there.
     #[inline]
-    pub fn take(&mut self, payload: &mut [u8]) {
+    pub fn take(&mut self, payload: &mut [u8]) -> Result<(), Violation> {
         self.reader.take(payload);
+        if self.reader.memory().is_cut_off() {
+            return Err(Violation::CutOff);
+        }
+        Ok(())
     }
 }
 
@@ -154,6 +158,7 @@ pub struct Channel {
     /// Bytes of payload that may wait for room.
     max_kept: u64,
     bells: Bells,
+    region: Arc<Region>,
     sleep: Sleep,
     lending: Arc<Lending>,
     is_client: bool,
@@ -223,7 +228,10 @@ impl Channel {
             Direction::ServerToClient => Direction::ClientToServer,
         };
         let writer = FrameWriter::new(Producer::new(MappedRing::new(region.clone(), direction)));
-        let reader = FrameReader::new(Consumer::new(MappedRing::new(region, back)), max_frame);
+        let reader = FrameReader::new(
+            Consumer::new(MappedRing::new(region.clone(), back)),
+            max_frame,
+        );
         Arc::new_cyclic(|us| {
             let lending = Lending::new(us.clone(), news, max_memory);
             Channel {
@@ -242,6 +250,7 @@ impl Channel {
                 max_frame,
                 max_kept: max_memory,
                 bells,
+                region,
                 sleep,
                 lending,
                 is_client: direction == Direction::ClientToServer,
@@ -318,7 +327,7 @@ impl Channel {
         match wait::claim(writer.memory().reader_waits()) {
             wait::AWAKE => Ok(Sent::Hot),
             how => {
-                self.bells.ring(how);
+                self.ring(how);
                 Ok(Sent::Rang)
             }
         }
@@ -340,9 +349,17 @@ impl Channel {
         Ok(())
     }
 
+    /// Wakes the peer as its flag said.
+    fn ring(&self, how: u32) {
+        self.bells.ring(how);
+        if how == wait::ON_SEMAPHORE && self.bells.theirs.is_cut_off() {
+            self.region.cut_off();
+        }
+    }
+
     fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
         let how = wait::claim(writer.memory().reader_waits());
-        self.bells.ring(how);
+        self.ring(how);
     }
 
     /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for
@@ -481,6 +498,14 @@ impl Channel {
     /// A thread that sleeps on this channel wakes, or the next one does not fall asleep.
     pub fn interrupt(&self) {
         self.bells.ours.ring();
+        self.look_at_ours();
+    }
+
+    /// What is cut off of our semaphore is cut off of the connection.
+    fn look_at_ours(&self) {
+        if self.bells.ours.is_cut_off() {
+            self.region.cut_off();
+        }
     }
 
     /// Nothing is sent any more, a thread that sleeps on this channel wakes, and none falls asleep.
@@ -572,7 +597,7 @@ impl Channel {
         if receiver.reader.has_room() {
             let how = wait::claim_seen(receiver.reader.memory().writer_waits());
             if how != wait::AWAKE {
-                self.bells.ring(how);
+                self.ring(how);
             }
         }
     }
@@ -647,7 +672,7 @@ impl Channel {
         let arrived = receiver.peek()?.is_some();
         if receiver.reader.has_room() {
             let how = wait::claim(receiver.reader.memory().writer_waits());
-            self.bells.ring(how);
+            self.ring(how);
         }
         if arrived {
             wait::withdraw(receiver.reader.memory().reader_waits());
@@ -668,6 +693,7 @@ impl Channel {
         self.flush()?;
         if self.park(true)? {
             self.closing.sleep(|| self.bells.ours.wait(limit));
+            self.look_at_ours();
             crash::point!(Woken);
             self.unpark();
         }
@@ -791,7 +817,7 @@ mod tests {
             let mut receiver = channel.receiver();
             if let Some(header) = receiver.peek().unwrap() {
                 let mut payload = vec![0; header.len];
-                receiver.take(&mut payload);
+                receiver.take(&mut payload).unwrap();
                 channel.release(&receiver);
                 return (header.id, payload);
             }

@@ -57,6 +57,8 @@ pub mod closing;
 pub mod extent;
 pub mod frame;
 #[cfg(not(loom))]
+pub mod guard;
+#[cfg(not(loom))]
 pub mod lending;
 #[cfg(not(loom))]
 pub mod poll;

@@ -18,10 +18,12 @@
 //! The control of a ring is four words, each on a pair of cache lines of its own:
 //! `tail` +0, `head` +128, `reader_waits` +256, `writer_waits` +384.
 
+use crate::guard::Guard;
 use crate::ring::{RingMemory, WORD};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -148,6 +150,7 @@ pub struct Region {
     base: NonNull<u8>,
     size: usize,
     capacity: usize,
+    guard: ManuallyDrop<Guard>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is accessed by atomics only.
@@ -251,11 +254,20 @@ impl Region {
             return Err(io::Error::last_os_error().into());
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at null"))?;
+        // SAFETY: mapped above and not yet touched; `drop` lets go of the guard first. What a peer shares with us may
+        // be anything, so also zeros.
+        let guard = ManuallyDrop::new(unsafe { Guard::new(base.as_ptr(), size) });
         Ok(Region {
             base,
             size,
             capacity,
+            guard,
         })
+    }
+
+    /// Marks it as cut off, since something else of its connection was.
+    pub fn cut_off(&self) {
+        self.guard.cut_off();
     }
 
     #[inline]
@@ -277,6 +289,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        // SAFETY: not used again, here or later.
+        unsafe { ManuallyDrop::drop(&mut self.guard) };
         // SAFETY: mapped by `map` with this size; no reference outlives the region.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.size) };
     }
@@ -353,6 +367,10 @@ impl RingMemory for MappedRing {
     #[inline]
     fn writer_waits(&self) -> &AtomicU32 {
         self.region.u32_at(self.control + WRITER_WAITS)
+    }
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        self.region.guard.is_cut_off()
     }
 }
 

@@ -75,6 +75,8 @@ pub enum Violation {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// The peer has shortened a file that the connection lies in.
+    CutOff,
     /// What the peer told of its extents cannot be read.
     News,
     /// No fault of the peer's: the receiver had no descriptor left to take an extent with.
@@ -112,6 +114,9 @@ impl fmt::Display for Violation {
                     "there is no lease of block {offset} of extent {extent}"
                 )
             }
+            Violation::CutOff => {
+                write!(out, "the peer has cut off the memory of the connection")
+            }
             Violation::News => write!(out, "a message about extents is malformed"),
             Violation::Descriptors { number } => write!(
                 out,
@@ -143,6 +148,11 @@ pub trait RingMemory {
     fn reader_waits(&self) -> &AtomicU32;
     /// How the writer sleeps for room, see [`crate::wait`].
     fn writer_waits(&self) -> &AtomicU32;
+    /// Whether the peer has cut it off: what was read before this question may never have been written.
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        false
+    }
 }
 
 impl<M: RingMemory> RingMemory for Arc<M> {
@@ -173,6 +183,10 @@ impl<M: RingMemory> RingMemory for Arc<M> {
     #[inline]
     fn writer_waits(&self) -> &AtomicU32 {
         (**self).writer_waits()
+    }
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        (**self).is_cut_off()
     }
 }
 
@@ -311,6 +325,9 @@ impl<M: RingMemory> Producer<M> {
     pub fn room(&mut self) -> Result<usize, Violation> {
         // Acquire: the reader has done with the words below `head` (table above).
         let claim = self.memory.head().load(Ordering::Acquire);
+        if self.memory.is_cut_off() {
+            return Err(Violation::CutOff);
+        }
         self.head = check(claim, self.head, self.tail)?;
         Ok(self.known_room())
     }
@@ -395,6 +412,9 @@ impl<M: RingMemory> Consumer<M> {
     pub fn available(&mut self) -> Result<usize, Violation> {
         // Acquire: the words below this tail are the ones written (table above).
         let claim = self.memory.tail().load(Ordering::Acquire);
+        if self.memory.is_cut_off() {
+            return Err(Violation::CutOff);
+        }
         if claim != self.tail {
             let high = self.head + self.memory.capacity() as u64;
             self.tail = check(claim, self.tail, high)?;

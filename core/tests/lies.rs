@@ -850,7 +850,7 @@ impl Connection {
             };
             assert!(header.len <= MAX_FRAME && header.opcode != RELEASE);
             let mut payload = vec![0; header.len];
-            receiver.take(&mut payload);
+            receiver.take(&mut payload)?;
             let mut memories = Vec::new();
             if header.opcode & PARCEL != 0 {
                 for entry in &table::parse(&payload)?.entries {

@@ -26,7 +26,7 @@ fn receive(channel: &Channel) -> (Header, Vec<u8>) {
         let mut receiver = channel.receiver();
         if let Some(header) = receiver.peek().unwrap() {
             let mut payload = vec![0; header.len];
-            receiver.take(&mut payload);
+            receiver.take(&mut payload).unwrap();
             channel.release(&receiver);
             return (header, payload);
         }
@@ -154,7 +154,7 @@ fn a_thread_that_sleeps_on_a_channel_that_is_closed_wakes() {
                     sleeper.sleep(Duration::from_secs(3600)).unwrap();
                     let mut receiver = sleeper.receiver();
                     if let Some(header) = receiver.peek().unwrap() {
-                        receiver.take(&mut vec![0; header.len]);
+                        receiver.take(&mut vec![0; header.len]).unwrap();
                     }
                 }
                 asleep.send(()).unwrap();

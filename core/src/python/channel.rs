@@ -100,17 +100,14 @@ pub(super) fn take<'py>(
 ) -> PyResult<Taken<'py>> {
     if header.opcode & PARCEL != 0 {
         let mut payload = vec![0; header.len];
-        receiver.take(&mut payload);
+        receiver.take(&mut payload).map_err(broken)?;
         // Before anybody takes the next frame: that may be the end of the lease by which a buffer
         // of ours comes back.
         let opened = open_all(channel, &payload);
         channel.release(receiver);
         return Ok(Taken::Parcel(payload, opened));
     }
-    let payload = PyBytes::new_with(py, header.len, |bytes| {
-        receiver.take(bytes);
-        Ok(())
-    })?;
+    let payload = PyBytes::new_with(py, header.len, |bytes| receiver.take(bytes).map_err(broken))?;
     channel.release(receiver);
     Ok(Taken::Plain(payload))
 }
@@ -525,7 +522,7 @@ impl Channel {
                     }
                     let from = joined.len();
                     joined.resize(from + header.len, 0);
-                    receiver.take(&mut joined[from..]);
+                    receiver.take(&mut joined[from..]).map_err(broken)?;
                     taken += 1;
                 }
                 _ => break,

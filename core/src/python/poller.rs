@@ -39,7 +39,10 @@ impl Poller {
             Ok(None) => return Ok(None),
             Err(violation) => return broken(key, ChannelError::new_err(violation.to_string())),
         };
-        let taken = take(py, &channel, &mut receiver, header)?;
+        let taken = match take(py, &channel, &mut receiver, header) {
+            Err(error) if error.is_instance_of::<ChannelError>(py) => return broken(key, error),
+            taken => taken?,
+        };
         drop(receiver);
         match taken.open(py, &channel, header.opcode) {
             Ok((opcode, payload)) => Ok(Some((key, opcode, header.id, payload).into_pyobject(py)?)),

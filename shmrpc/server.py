@@ -295,8 +295,8 @@ def serve(
     ``max_frame`` is the largest body accepted or sent, in bytes; arrays and large ``bytes`` are not part of it.
     They lie in shared memory, of which each side sets aside up to ``max_memory`` bytes for a connection, as they
     are needed, and gives them back when they are not; of the two sides' limits the smaller one holds. As many
-    bytes may the requests take that a client has under way, those of its that wait, and the answers that it does
-    not read. ``spin`` is the longest that one wait for the
+    bytes, or one largest body, may the requests take that a client has under way, those of its that wait, and
+    the answers that it does not read. ``spin`` is the longest that one wait for the
     next request may spin, in microseconds; it does so only while requests come quickly one after another, and
     0 means never. ``interceptors`` stand around each call, the first one outermost.
 
@@ -310,6 +310,6 @@ def serve(
     Raises ValueError for an option out of range. What entering it raises: :meth:`Server.__aenter__`.
     """
     check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
-    load = Load(max_in_flight, max_per_connection, max_waiting, max_memory)
+    load = Load(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
     settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
     return Server(services, SharedMemory(settings), codec, interceptors, load, adopting=adopting)

@@ -211,7 +211,7 @@ impl Channel {
     ///
     /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload
     /// accepted, in bytes; `news` the socket for news of extents; `max_memory` bytes of either side's arena, and
-    /// of payloads of ours that wait for room.
+    /// of payloads of ours that wait for room, or one largest frame if that is more.
     #[allow(clippy::too_many_arguments)] // In one place.
     pub fn new(
         region: Arc<Region>,
@@ -248,7 +248,7 @@ impl Channel {
                 closing: Closing::new(),
                 fault: OnceLock::new(),
                 max_frame,
-                max_kept: max_memory,
+                max_kept: max_memory.max(max_frame as u64),
                 bells,
                 region,
                 sleep,

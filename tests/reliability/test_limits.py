@@ -69,7 +69,7 @@ async def test_requests_that_wait_take_no_more_memory_than_a_connection_has() ->
         return len(text)
 
     large = "x" * 400_000
-    async with shmrpc.serve(gate.service, max_memory=MIB) as server:
+    async with shmrpc.serve(gate.service, max_memory=MIB, max_frame=MIB) as server:
         async with shmrpc.connect("tested.bytes") as greedy, shmrpc.connect("tested.bytes") as polite:
             begun = [asyncio.create_task(greedy.hold(large)) for _ in range(3)]
             await waits(server, 3, 0)
@@ -96,7 +96,7 @@ async def test_a_client_that_does_not_read_its_answers_is_let_go() -> None:
         built.append(size)
         return "y" * size
 
-    async with shmrpc.serve(gate.service, max_memory=2 * MIB) as server, shmrpc.connect("tested.gate") as polite:
+    async with shmrpc.serve(gate.service, max_memory=2 * MIB, max_frame=MIB) as server, shmrpc.connect("tested.gate") as polite:
         with await asyncio.to_thread(WireClient, "tested.gate") as greedy:
             for _ in range(100):
                 greedy.request("build", 100_000)
@@ -111,7 +111,7 @@ async def test_a_client_that_does_not_read_its_answers_is_let_go() -> None:
 
 
 async def test_a_client_keeps_no_more_for_a_server_that_does_not_read_than_the_limit(server: ServerProcess) -> None:
-    async with shmrpc.connect("tested", max_memory=2 * MIB) as client:
+    async with shmrpc.connect("tested", max_memory=2 * MIB, max_frame=MIB) as client:
         text = "z" * 100_000
         with stopped(server.pid):
             calls = [asyncio.create_task(client.echo(text)) for _ in range(100)]

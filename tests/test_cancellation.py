@@ -113,6 +113,7 @@ async def test_a_handler_that_ends_in_the_same_tick_has_finished_once() -> None:
             call = asyncio.create_task(client.wait(1))
             while server.in_flight != 1:
                 await asyncio.sleep(0)
+            await _turns(2)  # Its task has begun too.
             gate.open.set()  # Its handler ends on the next turn,
             call.cancel()  # on which its cancellation goes out.
             await asyncio.wait([call])
@@ -129,6 +130,7 @@ async def test_at_any_turn_of_the_loop_it_either_finished_or_was_cancelled(turns
         call = asyncio.create_task(client.wait(1))
         while server.in_flight != 1:
             await asyncio.sleep(0)
+        await _turns(2)  # Its task has begun too.
         gate.open.set()
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -96,7 +96,10 @@ async def test_a_client_that_does_not_read_its_answers_is_let_go() -> None:
         built.append(size)
         return "y" * size
 
-    async with shmrpc.serve(gate.service, max_memory=2 * MIB, max_frame=MIB) as server, shmrpc.connect("tested.gate") as polite:
+    async with (
+        shmrpc.serve(gate.service, max_memory=2 * MIB, max_frame=MIB) as server,
+        shmrpc.connect("tested.gate") as polite,
+    ):
         with await asyncio.to_thread(WireClient, "tested.gate") as greedy:
             for _ in range(100):
                 greedy.request("build", 100_000)

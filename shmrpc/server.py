@@ -117,6 +117,7 @@ class Server:
         self._used = True
         self._engine = Engine(self._codec, self._load, self._interceptors)
         self._inbox = self._transport.open(self._pump)
+        self._engine.between = self._inbox.glance
         self._load.on_change = lambda: self._inbox.set_spinning(self._load.busy == 0)
         try:
             for service in self.services:

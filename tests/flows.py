@@ -33,9 +33,11 @@ def _watched(name: str) -> Iterator[None]:
         yield
     except asyncio.CancelledError:
         _seen[f"{name}:cancelled"] += 1
+        _seen[f"{name}:left"] += 1
         raise
     except GeneratorExit:
         _seen[f"{name}:closed"] += 1
+        _seen[f"{name}:left"] += 1  # As if cancelled: which of the two depends on where it is at that moment.
         raise
     except BaseException as error:
         _seen[f"{name}:{type(error).__name__}"] += 1

@@ -290,7 +290,7 @@ def test_stop_ends_a_stream(sync_client: shmrpc.sync.Client) -> None:
         for _ in sync_client.ticks(0.01):
             pass
     sync_client.resume()
-    assert eventually(lambda: "ticks:cancelled" in sync_client.seen())
+    assert eventually(lambda: "ticks:left" in sync_client.seen())
 
 
 def test_close_ends_a_blocked_thread(sync_client: shmrpc.sync.Client) -> None:

@@ -95,7 +95,7 @@ async def test_leaving_the_loop_early_closes_the_generator(client: shmrpc.Client
     assert await eventually_seen(client, "flood:closed")
     async for _ in client.ticks(60):
         break
-    assert await eventually_seen(client, "ticks:cancelled") or await eventually_seen(client, "ticks:closed")
+    assert await eventually_seen(client, "ticks:left")
 
 
 async def test_an_exception_in_the_loop_closes_the_generator(client: shmrpc.Client) -> None:
@@ -129,7 +129,7 @@ async def test_cancelling_the_reader_closes_the_generator(client: shmrpc.Client)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await eventually_seen(client, "ticks:cancelled")
+    assert await eventually_seen(client, "ticks:left")
 
 
 async def test_a_reader_that_dies_closes_the_generator(client: shmrpc.Client) -> None:
@@ -142,7 +142,7 @@ async def test_a_reader_that_dies_closes_the_generator(client: shmrpc.Client) ->
         assert reader.line()
         assert (await client.seen())["ticks:began"] == 1
         reader.kill()
-    assert await eventually_seen(client, "ticks:cancelled")
+    assert await eventually_seen(client, "ticks:left")
 
 
 async def test_an_exception_in_the_generator_comes_after_its_items(client: shmrpc.Client) -> None:
@@ -279,14 +279,14 @@ async def test_both_at_once(client: shmrpc.Client) -> None:
             break
     while not source.closed:
         await asyncio.sleep(0.001)
-    assert await eventually_seen(client, "doubled:closed") or await eventually_seen(client, "doubled:cancelled")
+    assert await eventually_seen(client, "doubled:left")
 
 
 async def test_a_deadline_ends_a_stream(client: shmrpc.Client) -> None:
     with pytest.raises(shmrpc.DeadlineExceeded, match="ticks"):
         async for _ in client.with_options(timeout=0.05).ticks(0.01):
             pass
-    assert await eventually_seen(client, "ticks:cancelled")
+    assert await eventually_seen(client, "ticks:left")
 
 
 async def test_closing_the_client_ends_its_streams(client: shmrpc.Client) -> None:
@@ -296,7 +296,7 @@ async def test_closing_the_client_ends_its_streams(client: shmrpc.Client) -> Non
         await other.close()
         with pytest.raises(shmrpc.ConnectionLost, match="was closed"):
             await anext(stream)
-    assert await eventually_seen(client, "ticks:cancelled")
+    assert await eventually_seen(client, "ticks:left")
 
 
 def test_sync_streams(sync_client: shmrpc.sync.Client) -> None:
@@ -310,7 +310,7 @@ def test_sync_streams(sync_client: shmrpc.sync.Client) -> None:
     assert eventually(lambda: sync_client.seen().get("flood:closed") == 1)
     with pytest.raises(shmrpc.DeadlineExceeded):
         list(sync_client.with_options(timeout=0.05).ticks(0.01))
-    assert eventually(lambda: sync_client.seen().get("ticks:cancelled") == 1)
+    assert eventually(lambda: sync_client.seen().get("ticks:left") == 1)
     assert list(sync_client.call(flows.count, 3)) == [0, 1, 2]
 
 

@@ -3,7 +3,8 @@
 //! A channel is *hot* while frames come often enough to be worth looking for, and
 //! *cold* otherwise. Hot channels are looked at in turn, starting after the one
 //! that was served last, so that none starves. Cold ones have announced that they
-//! sleep: a frame on one rings its bell in the loop. While a poller is awake for
+//! sleep: a frame on one rings its bell in the loop. Turns are fair by time: who has taken
+//! much of it is looked at after those who have taken less. While a poller is awake for
 //! its hot channels it also glances at the cold ones now and then, so that they
 //! need not wait until the loop turns.
 //!
@@ -19,6 +20,10 @@ use std::sync::Arc;
 
 /// The longest a poller keeps the loop from turning, in nanoseconds.
 pub const SLICE: u64 = 300_000;
+/// How much more of the time than another one a channel may have taken before it waits for that one, in nanoseconds.
+const AHEAD: u64 = 100_000;
+/// The most that a channel which took little may have saved up, in nanoseconds.
+const SAVED: u64 = 1_000_000;
 /// How often an awake poller glances at its cold channels, in nanoseconds.
 const GLANCE: u64 = 10_000;
 
@@ -28,6 +33,8 @@ struct Entry<K> {
     /// When the last frame came, in nanoseconds.
     last: u64,
     hot: bool,
+    /// How much of the caller's time its frames have taken, in nanoseconds; it counts on from where others are.
+    taken: u64,
 }
 
 /// What a poller found.
@@ -56,6 +63,10 @@ pub struct Poller<K> {
     crowding: Crowding,
     /// When we began to wait for the next frame, in nanoseconds; 0 while the last one is worked on.
     since: u64,
+    /// Whose frame the caller works on, and since when.
+    served: Option<(usize, u64)>,
+    /// How much time the one that was served last had taken before.
+    reached: u64,
     limit: u64,
     /// Whether part of a large frame has moved since we last asked.
     moved: bool,
@@ -76,6 +87,8 @@ impl<K> Poller<K> {
             spin: Spin::new(limit),
             crowding: Crowding::default(),
             since: 0,
+            served: None,
+            reached: 0,
             limit,
             moved: false,
             spinning: true,
@@ -89,6 +102,7 @@ impl<K> Poller<K> {
             key,
             last: clock::now(),
             hot: true,
+            taken: self.reached,
         };
         let index = match self.entries.iter().position(Option::is_none) {
             Some(index) => index,
@@ -147,6 +161,11 @@ impl<K> Poller<K> {
     /// Looks for the next frame on any channel, for as long as it pays.
     pub fn find(&mut self) -> Found {
         let start = clock::now();
+        if let Some((index, began)) = self.served.take()
+            && let Some(Some(entry)) = self.entries.get_mut(index)
+        {
+            entry.taken += start.saturating_sub(began);
+        }
         if self.slice == 0 {
             self.slice = start;
         }
@@ -192,6 +211,15 @@ impl<K> Poller<K> {
             self.glance(now);
         }
         let count = self.hot.len();
+        let entries = &self.entries;
+        let taken = |&index: &usize| {
+            entries[index]
+                .as_ref()
+                .map_or(u64::MAX, |entry| entry.taken)
+        };
+        let least = self.hot.iter().map(taken).min().unwrap_or(0);
+        // The one that has taken the least of those that are ahead of others: its place, index and time.
+        let mut ahead: Option<(usize, usize, u64)> = None;
         for step in 0..count {
             let mut place = self.turn + step;
             if place >= count {
@@ -219,12 +247,12 @@ impl<K> Poller<K> {
             match receiver.peek() {
                 Ok(Some(_)) => {
                     drop(receiver);
-                    entry.last = now;
-                    self.spin.record(now.saturating_sub(self.since));
-                    self.since = 0;
-                    self.turn = if place + 1 >= count { 0 } else { place + 1 };
-                    crash::point!(ChannelFound);
-                    return Found::Frame(index);
+                    if entry.taken <= least + AHEAD {
+                        return self.serve(place, index, now);
+                    }
+                    if ahead.is_none_or(|(_, _, taken)| entry.taken < taken) {
+                        ahead = Some((place, index, entry.taken));
+                    }
                 }
                 Ok(None) => {
                     self.moved |= receiver.came() != came;
@@ -233,7 +261,30 @@ impl<K> Poller<K> {
                 Err(violation) => return Found::Broken(index, violation),
             }
         }
-        Found::Nothing
+        match ahead {
+            Some((place, index, _)) => self.serve(place, index, now),
+            None => Found::Nothing,
+        }
+    }
+
+    /// It is this channel's turn.
+    #[inline]
+    fn serve(&mut self, place: usize, index: usize, now: u64) -> Found {
+        if let Some(entry) = &mut self.entries[index] {
+            entry.last = now;
+            entry.taken = entry.taken.max(self.reached.saturating_sub(SAVED));
+            self.reached = entry.taken;
+        }
+        self.spin.record(now.saturating_sub(self.since));
+        self.since = 0;
+        self.turn = if place + 1 >= self.hot.len() {
+            0
+        } else {
+            place + 1
+        };
+        self.served = Some((index, now));
+        crash::point!(ChannelFound);
+        Found::Frame(index)
     }
 
     /// Wakes cold channels that have something, and lays silent hot ones to rest.
@@ -261,6 +312,7 @@ impl<K> Poller<K> {
     /// the loop is to call again on its next turn.
     pub fn rest(&mut self) -> bool {
         self.slice = 0;
+        self.served = None;
         if std::mem::take(&mut self.slice_over) {
             return false;
         }

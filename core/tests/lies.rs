@@ -544,7 +544,7 @@ fn lies_while_traffic_runs() {
     bounded("while traffic runs", |seed| {
         let mut dice = Dice(seed ^ 2);
         let (mut frames, mut violations) = (0, 0);
-        for round in 0..scaled(16, 400) {
+        for round in 0..scaled(16, 250) {
             let capacity = 1024 << dice.below(4);
             let target =
                 [Target::Flags, Target::Payload, Target::All, Target::All][round as usize % 4];

@@ -23,6 +23,7 @@ from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
 from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import End, Frame
+from shmrpc.transport.shm import fork
 from shmrpc.transport.shm.blocking import LIFE_CHECK, Ended, ThreadConnection
 
 
@@ -85,6 +86,11 @@ class ThreadSession:
         self.stops = 0
         #: Guards the waiters. Held for moments only; by one thread more than once, since the garbage collector
         #: may close a stream at any point, and a signal handler may call stop().
+        self._state = threading.RLock()
+        fork.close_in_child(self)
+
+    def abandon(self) -> None:
+        """In a forked child: a thread that is not here may have held the lock, and would for ever."""
         self._state = threading.RLock()
 
     def allocate(self, size: int) -> Any:

@@ -66,22 +66,40 @@ async def call_each(function: Callable[..., Any], calls: Sequence[Any]) -> Outco
     """Calls a plain function with each of the arguments; the loop has its turn now and then."""
     results: list[Any] = []
     failures: dict[int, Failure] = {}
-    looks, slice_end = 0, time.monotonic() + SLICE
-    for args in calls:
-        try:
-            if type(args) is Rejected:
-                raise args
-            results.append(function(*args))
-        except Exception as error:
-            failures[len(results)] = frames.describe_failure(error)
-            results.append(None)
-        looks += 1
-        if looks == _CALLS_PER_LOOK:
-            looks = 0
-            if time.monotonic() > slice_end:
-                await asyncio.sleep(0)
-                slice_end = time.monotonic() + SLICE
+    looks = 0
+    _turns.wanted += 1
+    try:
+        slice_end = _turns.slice_end()
+        for args in calls:
+            try:
+                if type(args) is Rejected:
+                    raise args
+                results.append(function(*args))
+            except Exception as error:
+                failures[len(results)] = frames.describe_failure(error)
+                results.append(None)
+            looks += 1
+            if looks == _CALLS_PER_LOOK:
+                looks = 0
+                if time.monotonic() > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = _turns.slice_end()
+    finally:
+        _turns.wanted -= 1
     return results, failures
+
+
+class _Turns:
+    """Batches under way: together they take one slice of a turn of the loop, so that many keep nobody waiting."""
+
+    wanted = 0
+
+    def slice_end(self) -> float:
+        """When the turn of one of them is over."""
+        return time.monotonic() + SLICE / self.wanted
+
+
+_turns: Final = _Turns()
 
 
 def sorted_out(results: list[Any]) -> Outcomes:

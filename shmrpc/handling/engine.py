@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from shmrpc import _core
@@ -55,6 +55,8 @@ class Engine:
         self._under_way: set[Underway] = set()
         #: Endpoints of which the log has said that they held the loop.
         self._held: set[str] = set()
+        #: Called after each call that has ended: many may end in one turn of the loop, and others wait meanwhile.
+        self.between: Callable[[], None] = lambda: None
         load.begin = self._begin_waiting
         load.refuse = self.fail
 
@@ -117,6 +119,7 @@ class Engine:
             # An exception of the task has this frame in its traceback.
             under.task = None
             del task
+            self.between()
 
     def _answer(self, under: Underway, result: Any) -> Body | None:
         """The body of the plain answer; None if there is none, or it is sent already with its metadata."""

@@ -90,6 +90,9 @@ class Inbox:
     def set_spinning(self, spinning: bool) -> None:
         """Nothing here ever spins."""
 
+    def glance(self) -> None:
+        """Here nothing comes while the loop does not turn."""
+
     def put(self, peer: MemoryPeer, opcode: int, call_id: int, body: Body) -> None:
         """A client has sent a frame."""
         if self._open:

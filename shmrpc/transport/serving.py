@@ -60,6 +60,10 @@ class Inbox(Protocol):
         """Whether a wait for the next frame may spin."""
         ...
 
+    def glance(self) -> None:
+        """Takes what is there, if the loop has not turned for long. Not within a task."""
+        ...
+
     def close(self) -> None:
         """Nothing is taken any more."""
         ...

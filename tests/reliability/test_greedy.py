@@ -14,10 +14,10 @@ import pytest
 import shmrpc
 from tests.reliability.figures import note
 from tests.reliability.greedy import KINDS
-from tests.reliability.scale import scaled
+from tests.reliability.scale import LONG, scaled
 from tests.support import ServerProcess
 
-CALLS = scaled(100, 1000)
+CALLS = scaled(100, 400)
 #: Seconds between two calls of the polite one.
 PAUSE = 0.005
 GREEDY = 8
@@ -52,7 +52,7 @@ async def polite(client: shmrpc.Client) -> list[float]:
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-@pytest.mark.parametrize("kind", [*KINDS, "all of them"])
+@pytest.mark.parametrize("kind", [*KINDS, "all of them"] if LONG else ["all of them"])
 async def test_a_polite_client_beside_greedy_ones(server: ServerProcess, kind: str) -> None:
     kinds = [*KINDS, "calls", "bodies"] if kind == "all of them" else [kind] * GREEDY
     async with shmrpc.connect("tested") as client:

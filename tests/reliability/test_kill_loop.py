@@ -114,11 +114,11 @@ async def test_every_acknowledged_call_is_accounted_for(tmp_path: Path) -> None:
         for book in books.values():
             book.close()
         processes.close()
+    cleanup.clean()  # Of servers that died in a handshake.
+    assert ours_in_shm() == []
     faults = tmp_path / "faults"
     assert not faults.exists(), faults.read_text()
     asked, answered = _accounted(books)
-    cleanup.clean()  # Of servers that died in a handshake.
-    assert ours_in_shm() == []
     deaths = [when for role, when in kills if role == "server"]
     figures.note(
         "kill loop",

@@ -137,7 +137,7 @@ def test_control_messages_of_all_kinds_harm_nobody_else() -> None:
         silent = [Control("tested") for _ in range(50)]
         for each in silent[:25]:
             each.send("hello", version=1, max_frame=1 << 20)
-        for _ in range(scaled(300, 20_000)):
+        for _ in range(scaled(250, 4_000)):
             sent += lied_to_once(dice, outcomes)
         for each in silent:
             each.socket.close()
@@ -157,7 +157,7 @@ def test_control_messages_of_all_kinds_harm_nobody_else() -> None:
 def test_anything_but_goodbye_ends_a_connection_that_stands() -> None:
     dice, outcomes = random.Random(10), Counter[str]()
     with served() as process, Polite("tested"):
-        for _ in range(scaled(80, 3000)):
+        for _ in range(scaled(60, 600)):
             with WireClient("tested") as wire, descriptors(dice, dice.choice((0, 1, 3, 8, 9, 50))) as files:
                 socket.send_fds(wire.control.socket, [any_message(dice)], files)
                 with pytest.raises(Gone):
@@ -300,7 +300,7 @@ async def test_a_server_whose_handshake_lies(runtime: Path, blocking: bool, monk
         async with shmrpc.serve(service), shmrpc.connect("tested") as good:
             assert await good.add(1, 2) == 3
             before = len(os.listdir("/proc/self/fd"))
-            for _ in range(scaled(60, 3000)):
+            for _ in range(scaled(40, 300)):
                 try:
                     await (asyncio.to_thread(in_threads) if blocking else in_a_loop())
                 except TOLD as error:

@@ -24,7 +24,8 @@ from tests.babbler import Babbler, babbling, connected
 from tests.reliability import figures
 from tests.reliability.liars import Polite, Watched, mutated, served
 from tests.reliability.scale import scaled
-from tests.wire_client import CALL, FAILURE, RESULT, WireClient, unpacked
+from tests.wire_client import CALL, CALL_DEADLINE, CALL_KEYWORDS, CALL_WITH, FAILURE, RESULT, WireClient, unpacked
+from tests.wire_memory import PARCEL, SENDER, Entry, parcel
 
 #: The hash of a whole number is its rest by this one.
 PRIME: Final = 2**61 - 1
@@ -117,9 +118,9 @@ def arguments(value: bytes) -> bytes:
     return b"\x91" + value
 
 
-def asked(wire: WireClient, endpoint: str, body: bytes) -> tuple[int, Any]:
+def asked(wire: WireClient, endpoint: str, body: bytes, kind: int = CALL) -> tuple[int, Any]:
     """Calls with these arguments; what comes. The next call of the connection is answered rightly."""
-    call = wire.send(CALL | wire.number(endpoint) << 8, body)
+    call = wire.send(kind | wire.number(endpoint) << 8, body)
     opcode, answered, came = wire.receive(timeout=60)
     assert answered == call
     assert wire.call("add", 1, 2) == 3
@@ -135,6 +136,13 @@ def test_what_is_no_value_is_an_error_of_its_call_alone() -> None:
                 assert opcode == FAILURE, (name, endpoint)
                 failure = unpacked(came)
                 assert failure["kind"] == "arguments" and endpoint in failure["message"], (name, failure)
+            for kind, before in (
+                (CALL_KEYWORDS, b"\x92\x91"),
+                (CALL_WITH, b"\x93\x80\x91"),
+                (CALL_DEADLINE, b"\x92\x01"),
+            ):
+                opcode, came = asked(wire, "echo", before + value + b"\x80" * (kind != CALL_DEADLINE), kind)
+                assert opcode == FAILURE and unpacked(came)["kind"] in ("arguments", "deadline"), (name, kind)
         watched.check()
 
 
@@ -218,7 +226,7 @@ async def test_mutated_answers_are_values_or_errors(runtime: Path, blocking: boo
         "traceback": "t",
     }
     good = [(ANSWERED, encode([1, {2}, 2**70])), (FAILED, encode(failure)), (RESULT_WITH, encode([{"k": "v"}, 5]))]
-    count = scaled(150, 5000)
+    count = scaled(150, 5_000)
 
     def answer(server: Babbler, call_id: int) -> None:
         for number in range(count):
@@ -281,3 +289,19 @@ def test_a_body_takes_its_size_times_a_factor() -> None:
             watched.check()
             figure[name] = f"{watched.growth() / (1 << 20):.0f} bytes for one"
     figures.note("lies: a body of a byte's values", **figure)
+
+
+def test_a_table_of_all_the_lines_that_a_frame_holds() -> None:
+    """Each is a lease, all of one block: they end one by one, and the client hears of each."""
+    with served() as process, Polite("tested"), WireClient("tested", max_frame=1 << 20) as wire:
+        watched = Watched(process)
+        wire.extent()
+        body = arguments(b"\x01")
+        lines = ((1 << 20) - 8 - len(body)) // 32
+        wire.send(CALL | PARCEL | wire.number("size") << 8, parcel([Entry(SENDER, 0, 0, 0, 1)] * lines, body))
+        opcode, _, came = wire.receive(timeout=60)
+        assert (opcode, came) == (RESULT, b"\x00")
+        while len(wire.given_back) < lines:
+            assert wire.call("add", 1, 2) == 3
+        assert wire.given_back == [(0, 0)] * lines
+        figures.note("lies: lines of a table", lines=lines, server_grew=watched.check())

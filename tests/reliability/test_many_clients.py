@@ -124,6 +124,7 @@ def test_a_thousand_connections(open_server: ServerProcess) -> None:
 def test_a_storm_of_connections(open_server: ServerProcess) -> None:
     server, count = open_server, possible(open_server, scaled(200, 1000))
     with shmrpc.sync.connect("tested.watched") as first:
+        assert first.add(1, 2) == 3
         base = held_by(server.pid)
         with crowds("storm", count) as all_of_them:
             for crowd in all_of_them:
@@ -141,12 +142,13 @@ def test_clients_that_come_and_go_leave_nothing_behind(open_server: ServerProces
     server, count = open_server, scaled(300, 10_000)
     holds: list[dict[str, int]] = []
     with shmrpc.sync.connect("tested.watched") as first:
+        assert first.add(1, 2) == 3
+        base = held_by(server.pid)
         for part in (count // 10, count - count // 10):
             passing = Crowd("pass", part)
             assert passing.told() == {"passed": part}
             passing.end()
-            base = held_by(server.pid) if not holds else holds[0]
-            assert eventually(lambda base=base: as_before(server, base), 30)  # type: ignore[misc]
+            assert eventually(lambda: as_before(server, base), 30)
             holds.append(held_by(server.pid))
         assert first.add(1, 2) == 3
     early, late = holds

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -208,14 +209,18 @@ async def test_other_connections_do_not_notice(client: shmrpc.Client, server: Se
             assert await asyncio.wait_for(asyncio.gather(*waiting), HANGS) == list(range(MANY))
 
 
-async def test_a_server_whose_loop_is_held_is_not_called_stopped(client: shmrpc.Client, server: ServerProcess) -> None:
-    holding = asyncio.create_task(client.block(3 * SOON))
-    await asyncio.sleep(0)
-    with pytest.raises(shmrpc.DeadlineExceeded) as caught:
-        for _ in range(100):  # Until the handler holds the loop.
-            await client.with_options(timeout=SOON / 2).add(1, 2)
-    await holding
-    assert re.search(rf"process {server.pid}\) has read nothing for .*: something holds its loop", str(caught.value))
+async def test_a_server_whose_loop_is_held_is_not_called_stopped(
+    client: shmrpc.Client, server: ServerProcess, tmp_path: Path
+) -> None:
+    began, until = tmp_path / "began", tmp_path / "until"
+    holding = asyncio.create_task(client.hold_loop(str(began), str(until)))
+    assert await eventually_in_loop(began.exists, HANGS)
+    said = rf"process {server.pid}\) has read nothing for .*: something holds its loop"
+    with pytest.raises(shmrpc.DeadlineExceeded, match=said):
+        await client.with_options(timeout=SOON).add(1, 2)
+    until.touch()
+    await asyncio.wait_for(holding, HANGS)
+    assert await client.add(1, 2) == 3
 
 
 def test_the_words_tell_a_slow_reader_from_one_that_does_not_read() -> None:

@@ -20,6 +20,8 @@ _marks: list[int] = []
 _produced = 0
 _hoard: list[int] = []
 _gates: dict[str, asyncio.Event] = {}
+#: Descriptors of a server before its first client, by process.
+_resting: dict[int, int] = {}
 
 
 @service.endpoint
@@ -44,8 +46,12 @@ async def sleep(seconds: float, result: Any = None) -> Any:
 
 
 @service.endpoint
-def block(seconds: float) -> None:
-    time.sleep(seconds)
+def hold_loop(began: str, until: str) -> None:
+    """Holds the server's loop from when the one file is there until the other one is."""
+    Path(began).touch()
+    end = time.monotonic() + 60
+    while not Path(until).exists() and time.monotonic() < end:
+        time.sleep(0.005)
 
 
 @service.endpoint
@@ -163,7 +169,9 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def as_new(server: ServerProcess) -> ServerProcess:
-    """A server that other tests have used, without what they left of marks and gates."""
+    """A server that other tests have used, without what they left of marks and gates, and without clients."""
+    resting = _resting.setdefault(server.pid, held_by(server.pid)["descriptors"])
     with shmrpc.sync.connect(server.name, timeout=30) as client:
         client.forget()
+    assert eventually(lambda: held_by(server.pid)["descriptors"] == resting, 30), "a client is left, or a descriptor"
     return server

@@ -20,7 +20,7 @@ from shmrpc.transport.shm.farewell import explain
 from shmrpc.transport.shm.trust import peer_credentials
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
-LIFE_CHECK: Final = 0.1
+LIFE_CHECK: Final = 0.05
 
 
 def connect(

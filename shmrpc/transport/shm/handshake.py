@@ -84,7 +84,6 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
         welcome = _expect(packet, control.Welcome)
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
-        _check_bell(descriptors[0])
         channel = _open_channel(welcome, descriptors, settings, server_uid)
         if not settings.blocking:
             bell, descriptors = descriptors[0], descriptors[1:]
@@ -132,6 +131,7 @@ def _open_channel(
     to_server, to_client = welcome.semaphores
     try:
         check_semaphores(welcome.semaphores, welcome.segment, server_uid)
+        _check_bell(descriptors[0])
         return _core.Channel(
             segment=segment,
             capacity=welcome.capacity,

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from typing import Final
 
 from shmrpc import _core
+
+#: Seconds for which a turn of the loop may keep new frames waiting, if there is a moment to look.
+LONG: Final = 1e-3
 
 
 class Inbox:
@@ -18,6 +23,13 @@ class Inbox:
         self._loop = asyncio.get_running_loop()
         self._again: asyncio.Handle | None = None
         self._open = True
+        #: When frames were last taken.
+        self._taken = 0.0
+
+    def glance(self) -> None:
+        """Takes what is there, if the loop has not turned for long. Not within a task."""
+        if time.monotonic() - self._taken > LONG:
+            self.pump()
 
     def pump(self) -> None:
         """Lets frames be taken; then rests until a bell rings, or for one turn of the loop."""
@@ -28,6 +40,7 @@ class Inbox:
             if self._open:
                 self._take()
         finally:  # Even if an endpoint wants the program to exit: until it does, others are served.
+            self._taken = time.monotonic()
             if self._open and not self.poller.rest():
                 self._again = self._loop.call_soon(self.pump)
 

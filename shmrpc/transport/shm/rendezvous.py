@@ -43,8 +43,8 @@ class Claim:
         path = socket_path(service)  # Whom we only serve we do not let replace our files: no other owners.
         self._lock_path = Path(f"{path.removesuffix('.sock')}.lock")
         self._socket_path = Path(path)
-        _check_free(self._lock_path, stat.S_ISREG)
-        _check_free(self._socket_path, lambda mode: not stat.S_ISDIR(mode))
+        _check_free(self._lock_path, service, stat.S_ISREG)
+        _check_free(self._socket_path, service, lambda mode: not stat.S_ISDIR(mode))
         try:
             lock = _lock_patiently(self._lock_path)
         except OSError as error:
@@ -160,10 +160,16 @@ def _check_lock(lock: int, path: Path, service: str) -> None:
         raise LocalProtocolError(f"{path} is no lock file, or has another name too; remove it")
 
 
-def _check_free(path: Path, may_be: Callable[[int], bool]) -> None:
-    """LocalProtocolError if something is in the place of a file of ours that none of ours has put there."""
+def _check_free(path: Path, service: str, may_be: Callable[[int], bool]) -> None:
+    """LocalProtocolError if something is in the place of a file of ours that none of ours has put there.
+
+    ServiceInUse if another user has.
+    """
     with contextlib.suppress(FileNotFoundError):
-        if not may_be(os.lstat(path).st_mode):
+        status = os.lstat(path)
+        if status.st_uid != os.geteuid():
+            raise _somebody_elses(path, service, status.st_uid)
+        if not may_be(status.st_mode):
             raise LocalProtocolError(
                 f"{path} is in the way, and is nothing that shmrpc makes; look at it and remove it"
             )

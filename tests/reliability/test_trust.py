@@ -372,7 +372,7 @@ def test_a_server_cannot_let_us_open_what_it_cannot_itself(
             accepted.recv(1000)
             name, semaphores = {whose}
             welcome = control.Welcome(shared.NAME, 1, name, 65536, semaphores, 2000, ["caller"])
-            socket.send_fds(accepted, [control.encode(welcome)], [0, 1])
+            socket.send_fds(accepted, [control.encode(welcome)], [accepted.fileno()] * 2)
             accepted.recv(1000)
         sys.stdin.readline()
         theirs.unlink()

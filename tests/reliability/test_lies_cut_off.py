@@ -18,7 +18,7 @@ from tests.babbler import Babbler, Died, Misdeed, babbling, connected
 from tests.reliability import figures
 from tests.reliability.liars import Polite, Watched, served
 from tests.reliability.scale import scaled
-from tests.support import eventually
+from tests.support import eventually, eventually_in_loop
 from tests.wire_client import CALL, ON_SEMAPHORE, READER_WAITS, WireClient, frame
 
 CUT_OFF = "the peer has cut off the memory of the connection"
@@ -149,7 +149,7 @@ async def test_a_server_that_cuts_off_what_a_client_shares_with_it(runtime: Path
                     await caller.call("add", 1, 2)
         finally:
             over.set()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert await eventually_in_loop(lambda: len(os.listdir("/proc/self/fd")) == before)
 
 
 #: Faults in a mapping of its own while it has a connection, or is sent the signal.

@@ -107,6 +107,10 @@ class Dispatcher:
         special = _has_streams(endpoint) or endpoint.signature.writable or self.engine.interceptors
         return endpoint.run_in == "loop" and not special
 
+    def _is_inline(self, endpoint: Endpoint) -> bool:
+        """Whether a call of it is over before anything else can happen."""
+        return self._is_plain(endpoint) and not endpoint.is_coroutine
+
     def _function(
         self, endpoint: Endpoint, call: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
     ) -> RunRequest:
@@ -301,7 +305,7 @@ class Dispatcher:
     def _batch(self, endpoint: Endpoint) -> RunRequest:
         """Many calls of one endpoint in one frame."""
         read = batches.reader(endpoint.signature, self.engine.codec)
-        inline = self._is_plain(endpoint) and not endpoint.is_coroutine
+        inline = self._is_inline(endpoint)
 
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
             if inline:
@@ -330,7 +334,10 @@ class Dispatcher:
                 return self._no_endpoint()
 
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
-            return self._gather(under, [prepare(call) for call in calls])
+            prepared = [prepare(call) for call in calls]
+            if all(isinstance(each, Rejected) or self._is_inline(each[0]) for each in prepared):
+                return batches.call_each(functools.partial(self._call_one, under), prepared)
+            return self._gather(under, prepared)
 
         return self._batch_with("batch", batches.mixed_reader(self.service.name, self.engine.codec), work)
 
@@ -355,6 +362,13 @@ class Dispatcher:
             return engine.run(under, answer(work(under, calls)))
 
         return run
+
+    @staticmethod
+    def _call_one(under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """One call of a batch, of a plain function."""
+        batch = under.call
+        handled.set(Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata))
+        return endpoint.function(*args, **kwargs)
 
     async def _gather(self, under: Underway, calls: Sequence[_Prepared]) -> batches.Outcomes:
         """Runs each call of a batch in a task of its own."""

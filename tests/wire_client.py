@@ -437,7 +437,10 @@ class WireClient:
             poll.register(self.bell, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
         if self.bell.fileno() in ready:
-            self.bell.recv(1, socket.MSG_DONTWAIT)
+            with contextlib.suppress(
+                BlockingIOError, ConnectionResetError
+            ):  # Its end is for the control socket to say.
+                self.bell.recv(1, socket.MSG_DONTWAIT)
         if self.control.socket.fileno() in ready:
             try:
                 message, _ = self.control.receive()

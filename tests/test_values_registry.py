@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import numpy as np
@@ -105,6 +105,19 @@ def unregister(by_type: Any = (), by_name: Any = ()) -> None:
 
 def money() -> None:
     register(Money, lambda value: (value.amount, value.currency), lambda pair: Money(*pair))
+
+
+class Sized(TypedDict):
+    size: int
+
+
+def test_a_typed_dict_beside_a_registered_class(codec: Codec) -> None:
+    register(Order)
+    assert codec.decoder(list[Sized])(codec.encode([{"size": 1}])) == [{"size": 1}]
+    assert codec.decoder(tuple[Sized, Order])(codec.encode(({"size": 1}, Order("book")))) == (
+        {"size": 1},
+        Order("book"),
+    )
 
 
 VALUES = [

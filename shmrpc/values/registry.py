@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import threading
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -128,7 +129,7 @@ def entry_of(cls: type) -> Entry | None:
 
 def is_covered(cls: type) -> bool:
     """Whether it, or a class derived from it, is registered."""
-    return any(issubclass(known, cls) for known in list(_by_type))
+    return not typing.is_typeddict(cls) and any(issubclass(known, cls) for known in list(_by_type))
 
 
 def writer(entry: Entry) -> Callable[[Any, Packing], Ext]:

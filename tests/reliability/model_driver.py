@@ -255,6 +255,9 @@ class AsyncReal:
         """Whether it knows already that its server is gone."""
         return not repr(self.client).endswith(", connected>")
 
+    def reads(self) -> None:
+        """Its loop does, all the time."""
+
     def close(self) -> None:
         self._driver.result(self._driver.task(self.client.close()))
 
@@ -334,6 +337,11 @@ class SyncReal:
         with contextlib.suppress(shmrpc.ConnectionLost, shmrpc.ServiceUnavailable):
             self.client.wait_for_ready(0)
         return not repr(self.client).endswith(", connected>")
+
+    def reads(self) -> None:
+        """It does when it is asked: a server whose frames lie unread asks it for nothing, not for a cancellation either."""
+        with contextlib.suppress(shmrpc.ConnectionLost, shmrpc.ServiceUnavailable):
+            self.client.wait_for_ready(0)
 
     def close(self) -> None:
         self._driver.result(self._in_thread(self.client.close))

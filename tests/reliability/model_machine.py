@@ -675,11 +675,17 @@ class Machine(RuleBasedStateMachine):
         self.model.refill(MAX_PER_CONNECTION)
         if self.model.health == "draining" and not self.model.in_flight and not self.model.waiting:
             self.ended("drained")
-        end = time.monotonic() + _patience[0]
+        began = time.monotonic()
+        looks = 0
         while differences := self.differences():
-            if time.monotonic() > end:
+            waited = time.monotonic() - began
+            if waited > _patience[0]:
                 _patience[0] = _patience[1]
                 raise AssertionError("\n".join(["the model and reality differ:", *differences]))
+            if self.model.health == "serving" and waited > looks + 0.5:
+                looks += 1
+                for real in self.reals.values():
+                    real.reads()
             self.driver.turn(0.001)
 
     def differences(self) -> list[str]:

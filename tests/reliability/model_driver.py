@@ -339,7 +339,7 @@ class SyncReal:
         return not repr(self.client).endswith(", connected>")
 
     def reads(self) -> None:
-        """It does when it is asked. Whoever leaves frames unread is asked for nothing, not for a cancellation either."""
+        """It does when it is asked. Who leaves frames unread is asked for nothing, not for a cancellation either."""
         with contextlib.suppress(shmrpc.ConnectionLost, shmrpc.ServiceUnavailable):
             self.client.wait_for_ready(0)
 

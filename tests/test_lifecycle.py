@@ -16,6 +16,7 @@ import pytest
 import shmrpc
 from tests import flows
 from tests.support import ServerProcess, eventually, ours_in_shm
+from tests.wire_client import Control
 
 TARGET = "tests.flows:service"
 
@@ -395,3 +396,16 @@ def test_processes_of_multiprocessing_connect_for_themselves(method: str) -> Non
             assert pool.map(_add_in_child, range(4)) == [1, 2, 3, 4]
         assert client.add(1, 2) == 3
     assert eventually(lambda: not ours_in_shm())
+
+
+async def test_a_client_in_the_handshake_of_a_server_that_closes_may_come_again() -> None:
+    async with shmrpc.serve(flows.service):
+        control = Control("tested.flows")
+        control.send("hello", version=1, max_frame=1 << 20)
+        message, descriptors = await asyncio.to_thread(control.receive)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert message["type"] == "welcome"
+    with control.socket:
+        message, _ = control.receive()
+        assert (message["type"], message["reason"], message["try_again"]) == ("refuse", "the server stopped", True)

@@ -79,7 +79,10 @@ class Peer:
         self._end(RemoteProtocolError(f"client process {self.pid}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Says goodbye and closes."""
+        """Says goodbye and closes; who is not connected yet may come to the next server."""
+        if self.channel is None:
+            self._refuse(reason, try_again=True)
+            return
         reached = self.channel.reached() if self.channel is not None else None
         self._say(control.Goodbye(reason, reached=reached))
         self.abandon(closing=True)

@@ -612,7 +612,7 @@ impl Channel {
         // Who had to be woken has not even begun: its answer is slept for. A large frame needs
         // us to push: as long as it moves, it pays to stay.
         let mut budget = match sent {
-            Sent::Hot if receiver.crowding.must_sleep() => 0,
+            Sent::Hot if receiver.crowding.must_sleep(start) => 0,
             Sent::Hot => receiver.spin.budget(),
             Sent::Rang => 0,
             Sent::Kept => receiver.spin.limit(),
@@ -645,7 +645,9 @@ impl Channel {
                 if now - idle_since > budget {
                     return Ok((false, now));
                 }
-                receiver.crowding.pause(now - idle_since);
+                if receiver.crowding.pause(now - idle_since) {
+                    budget = 0; // One more look.
+                }
             }
             spin_loop();
         }

@@ -175,7 +175,7 @@ impl<K> Poller<K> {
         let mut now = start;
         let mut idle_since = start;
         let mut looks = 0u32;
-        let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep();
+        let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep(start);
         let mut budget = if fruitless { 0 } else { self.spin.budget() };
         loop {
             // First, since there may always be a frame.
@@ -197,7 +197,9 @@ impl<K> Poller<K> {
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {
                 now = clock::now();
-                self.crowding.pause(now - idle_since);
+                if self.crowding.pause(now - idle_since) {
+                    budget = 0; // One more look.
+                }
             }
             spin_loop();
         }

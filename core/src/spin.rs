@@ -61,22 +61,37 @@ const PATIENCE: u64 = 4_000;
 const YIELD: u64 = 1_000;
 /// After this many waits in a row in which somebody else ran on our CPU, one is slept through.
 const CROWDED: u32 = 8;
+/// A yield that takes longer than this, in nanoseconds, let somebody compute for a whole turn of the scheduler's.
+const TURN: u64 = 1_500_000;
+/// How long waits are slept through after such a yield, in nanoseconds: each time twice as long, within these.
+const SHORTEST: u64 = 2_000_000;
+const LONGEST: u64 = 1_000_000_000;
 
 /// Whether the peer, or anybody, competes for the CPU that we spin on.
 ///
 /// On a crowded host a spinning waiter hands its CPU on. But two sides that share one CPU while
 /// another idles would hand it back and forth for ever: the scheduler places a task when it
 /// wakes, and these never sleep. So after a few such waits one must be slept through.
+///
+/// Beside a process that computes, handing the CPU on costs a whole turn of the scheduler's, milliseconds,
+/// while who sleeps is put in front when it is woken. So for a time every wait is slept through then, and for twice
+/// that if the next try ends in the same way.
 #[derive(Debug, Default)]
 pub struct Crowding {
     waits: u32,
     now: bool,
+    /// Until when waits are slept through, and for how long the last time, in nanoseconds.
+    until: u64,
+    length: u64,
 }
 
 impl Crowding {
-    /// A wait begins; whether it is one to sleep through.
+    /// A wait begins at `now`; whether it is one to sleep through.
     #[inline]
-    pub fn must_sleep(&mut self) -> bool {
+    pub fn must_sleep(&mut self, now: u64) -> bool {
+        if now < self.until {
+            return true;
+        }
         self.waits = if std::mem::take(&mut self.now) {
             self.waits + 1
         } else {
@@ -89,14 +104,32 @@ impl Crowding {
         true
     }
 
-    /// To be called now and then by who has spun for `spun` nanoseconds: lets somebody else run.
+    /// To be called now and then by who has spun for `spun` nanoseconds: lets somebody else run. True if it is
+    /// better to sleep now.
     #[inline]
-    pub fn pause(&mut self, spun: u64) {
-        if spun > PATIENCE {
-            let before = clock::now();
-            std::thread::yield_now();
-            self.now |= clock::now() - before > YIELD;
+    pub fn pause(&mut self, spun: u64) -> bool {
+        if spun <= PATIENCE {
+            return false;
         }
+        let before = clock::now();
+        std::thread::yield_now();
+        self.yielded(before, clock::now())
+    }
+
+    /// Takes note of a yield.
+    #[inline]
+    fn yielded(&mut self, before: u64, after: u64) -> bool {
+        let took = after - before;
+        if took <= TURN {
+            self.now |= took > YIELD;
+            return false;
+        }
+        (self.waits, self.now) = (0, false);
+        // Who spun in peace for as long as it had slept before has found a quieter time.
+        let soon = before.saturating_sub(self.until) < self.length;
+        self.length = if soon { self.length * 2 } else { 0 }.clamp(SHORTEST, LONGEST);
+        self.until = after + self.length;
+        true
     }
 }
 
@@ -152,14 +185,32 @@ mod tests {
     fn a_shared_cpu_is_slept_on_after_a_few_waits() {
         let mut crowding = Crowding::default();
         let sleeps = (0..CROWDED * 2 + 1).filter(|_| {
-            let sleep = crowding.must_sleep();
+            let sleep = crowding.must_sleep(1);
             crowding.now = true;
             sleep
         });
         assert_eq!(sleeps.count(), 2);
         crowding.now = false;
-        assert!(!crowding.must_sleep());
+        assert!(!crowding.must_sleep(1));
         assert_eq!(crowding.waits, 0);
+    }
+
+    #[test]
+    fn beside_who_computes_waits_are_slept_through_twice_as_long_each_time() {
+        let (mut crowding, mut now) = (Crowding::default(), 1_000_000_000);
+        for length in [2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000] {
+            assert!(!crowding.must_sleep(now));
+            assert!(crowding.yielded(now, now + TURN + 1));
+            now += TURN + 1;
+            assert!(crowding.must_sleep(now + length * 1_000_000 - 1));
+            now += length * 1_000_000;
+        }
+        assert!(!crowding.must_sleep(now));
+        assert!(!crowding.yielded(now, now + TURN));
+        // After a quiet time it begins anew.
+        now += LONGEST;
+        assert!(crowding.yielded(now, now + TURN + 1));
+        assert_eq!(crowding.length, SHORTEST);
     }
 
     #[test]

@@ -216,6 +216,34 @@ async def test_a_long_batch_lets_others_have_their_turn() -> None:
     assert order.index("quick") < 199
 
 
+async def test_the_arguments_of_a_long_batch_are_checked_in_turns_too() -> None:
+    service = shmrpc.Service("tested.checks")
+    order: list[str] = []
+
+    @service.endpoint
+    def long(numbers: list[int]) -> int:
+        order.append("long")
+        return len(numbers)
+
+    @service.endpoint
+    def quick() -> None:
+        order.append("quick")
+
+    async with shmrpc.serve(service), shmrpc.connect("tested.checks") as one, shmrpc.connect("tested.checks") as other:
+
+        async def batched() -> list[int]:
+            async with one.batch() as batch:
+                results = [batch.long([1] * 20_000) for _ in range(100)]
+            return [result.result() for result in results]
+
+        running = asyncio.create_task(batched())
+        while not order:
+            await asyncio.sleep(0)
+        await other.quick()
+        assert await running == [20_000] * 100
+    assert order.index("quick") < 99
+
+
 async def test_a_batch_of_any_calls_each_with_its_own_outcome(client: shmrpc.Client) -> None:
     async with client.batch() as batch:
         added = batch.add(1, 2)

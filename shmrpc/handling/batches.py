@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from shmrpc.handling.engine import Encoded, Engine
@@ -62,7 +62,7 @@ def mixed_reader(service: str, codec: Codec) -> Callable[[Body], tuple[Header, S
     return read
 
 
-async def call_each(function: Callable[..., Any], calls: Sequence[Any]) -> Outcomes:
+async def call_each(function: Callable[..., Any], calls: Iterable[Any]) -> Outcomes:
     """Calls a plain function with each of the arguments; the loop has its turn now and then."""
     results: list[Any] = []
     failures: dict[int, Failure] = {}

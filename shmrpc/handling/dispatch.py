@@ -333,11 +333,26 @@ class Dispatcher:
             except (TypeError, ValueError):  # They are no array and no map.
                 return self._no_endpoint()
 
+        def is_inline(call: Any) -> bool:
+            try:
+                return self._is_inline(self.endpoints[call[0]])
+            except (TypeError, LookupError):
+                return True  # It will be rejected.
+
+        def run(under: Underway, call: Any) -> Any:
+            prepared = prepare(call)
+            if isinstance(prepared, Rejected):
+                try:
+                    raise prepared
+                finally:
+                    del prepared  # It has this frame in its traceback.
+            return self._call_one(under, *prepared)
+
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
-            prepared = [prepare(call) for call in calls]
-            if all(isinstance(each, Rejected) or self._is_inline(each[0]) for each in prepared):
-                return batches.call_each(functools.partial(self._call_one, under), prepared)
-            return self._gather(under, prepared)
+            if all(map(is_inline, calls)):
+                # Each is checked when its turn comes: to check a thousand takes as long as many turns of the loop.
+                return batches.call_each(functools.partial(run, under), zip(calls, strict=True))
+            return self._gather(under, list(map(prepare, calls)))
 
         return self._batch_with("batch", batches.mixed_reader(self.service.name, self.engine.codec), work)
 

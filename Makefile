@@ -62,7 +62,7 @@ format: build
 	$(CARGO) fmt $(CORE)
 
 bench: build  ## The benchmark: see benchmark/README.md. A rival that cannot be installed is reported as such.
-	-$(BIN)/python -m pip install --quiet --group rivals --group plots
+	-$(BIN)/python -m benchmark.packages
 	$(BIN)/python -m benchmark
 
 build: $(STAMP)  ## The environment with the package and the developers' tools in it.

@@ -1,112 +1,218 @@
-"""``python -m benchmark``: progress while it runs, tables at the end, JSON on request."""
+"""``python -m benchmark``: measures, shows what a run found, and compares two of them."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
-from rich.status import Status
-from rich.table import Table
 
-import shmrpc
-from benchmark import plot, sweep
+from benchmark import environment
+from benchmark.progress import Shown
 from benchmark.questions import QUESTIONS
+from benchmark.report import compare as comparing
+from benchmark.report import files, png, terminal
+from benchmark.report.files import Outcome, Unreadable
+from benchmark.report.markdown import markdown as as_markdown
+from benchmark.report.page import page
+from benchmark.rivals import RIVALS
 from benchmark.rows import Row
-from benchmark.subjects import Run
+from benchmark.run import FULL, QUICK, USUAL, Form, Run
+from benchmark.subjects import OURS, Subject
 from benchmark.targets import verdicts
 from benchmark.verdict import Verdict
 
-#: What became of a target; None: not measured.
-_WORDS: Final = {True: "met", False: "MISSED", None: "not measured"}
+#: Columns for whoever reads the report from a file.
+_COLUMNS: Final = 170
+_INTERRUPTED: Final = 130
+
+_output_file = click.Path(path_type=Path, dir_okay=False)
+_output_directory = click.Path(path_type=Path, exists=True, file_okay=False, writable=True)
+_result = click.Path(path_type=Path)
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="One short round: rough figures in about half a minute.")
-@click.option("--only", multiple=True, type=click.Choice(list(QUESTIONS)), help="Ask only this question.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result there.")
-@click.option(
-    "--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw the sweep there, as PNG."
+def _families(context: click.Context, parameter: click.Parameter, value: str) -> list[Subject]:
+    """The rivals of those families."""
+    known = list(dict.fromkeys(rival.family for rival in RIVALS))
+    if value in ("all", "none"):
+        return list(RIVALS) if value == "all" else []
+    asked = [name.strip() for name in value.split(",") if name.strip()]
+    unknown = [name for name in asked if name not in known]
+    if unknown or not asked:
+        wrong = ", ".join(map(repr, unknown)) or "nothing named"
+        raise click.BadParameter(f"{wrong}; there are all, none, {', '.join(known)}", context, parameter)
+    return [rival for rival in RIVALS if rival.family in asked]
+
+
+def _writable(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """A file can be written there: that is found out before anything is measured."""
+    if value is not None:
+        if not value.parent.is_dir():
+            raise click.BadParameter(f"there is no directory {value.parent}", context, parameter)
+        if value.exists() and not value.is_file():
+            raise click.BadParameter(f"{value} is no file", context, parameter)
+        if not os.access(value if value.exists() else value.parent, os.W_OK):
+            raise click.BadParameter(f"{value} cannot be written", context, parameter)
+    return value
+
+
+def _drawable(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Pictures can be drawn there."""
+    if value is not None:
+        try:
+            png.check()
+        except png.NoMatplotlib as error:
+            raise click.BadParameter(str(error), context, parameter) from error
+    return value
+
+
+_html = click.option(
+    "--html", "html_path", type=_output_file, callback=_writable, help="Write a page with plots there."
 )
-def main(quick: bool, only: tuple[str, ...], json_path: Path | None, plot_path: Path | None) -> None:
-    """Measure what a call costs: direct, thread to thread, process to process, and over a UNIX socket."""
-    if plot_path is not None:
-        if only and "sweep" not in only:
-            raise click.UsageError("--plot draws the sweep: add --only sweep")
-        plot.check(plot_path)
-    console = Console()
-    rows: list[Row] = []
-    started, load = time.monotonic(), os.getloadavg()
-    with console.status("starting") as status:
-        run = Run(0.02 if quick else 1.0, _teller(console, status))
-        for name, ask in QUESTIONS.items():
-            if not only or name in only:
-                rows += ask(run)
-    judged = verdicts(rows)
-    environment = _environment(load, time.monotonic() - started)
-    _show(console, rows, judged, environment)
-    if plot_path is not None:
-        plot.draw(rows, plot_path)
+_png = click.option(
+    "--png", "png_path", type=_output_directory, callback=_drawable, help="Draw latency, sizes and scaling there."
+)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--quick", is_flag=True, help="One round: a minute.")
+@click.option("--full", is_flag=True, help="Five long rounds and every case: half an hour.")
+@click.option("--only", multiple=True, type=click.Choice(list(QUESTIONS)), help="Ask only this question.")
+@click.option(
+    "--rivals", "rivals", default="all", callback=_families, metavar="NAMES", help="Families, or all, or none."
+)
+@click.option("--pin", is_flag=True, help="Keep each client on one CPU and each server on another.")
+@click.option("--json", "json_path", type=_output_file, callback=_writable, help="Write the result there.")
+@_html
+@_png
+@click.pass_context
+def main(
+    context: click.Context,
+    quick: bool,
+    full: bool,
+    only: tuple[str, ...],
+    rivals: list[Subject],
+    pin: bool,
+    json_path: Path | None,
+    html_path: Path | None,
+    png_path: Path | None,
+) -> None:
+    """Measure what a call costs, with us and with every rival. Without a command it measures, for five minutes."""
+    if context.invoked_subcommand is not None:
+        return
+    if quick and full:
+        raise click.UsageError("--quick or --full, not both")
+    console, form = _console(), QUICK if quick else FULL if full else USUAL
+    questions = [name for name in QUESTIONS if not only or name in only]
+    outcome, broken = _measure(form, questions, [*OURS, *rivals], pin, console)
     if json_path is not None:
-        result = {
-            "environment": environment,
-            "rows": [dataclasses.asdict(row) for row in rows],
-            "targets": [dataclasses.asdict(verdict) for verdict in judged],
-        }
-        json_path.write_text(json.dumps(result, indent=2) + "\n")
+        files.write(outcome, json_path)
+    terminal.show(outcome, console)
+    _draw(outcome, html_path, png_path)
+    if not outcome.complete:
+        context.exit(_INTERRUPTED)
+    context.exit(1 if broken else 0)
 
 
-def _teller(console: Console, status: Status) -> Any:
-    """Tells the step: in place on a terminal, as lines elsewhere."""
-    return status.update if console.is_terminal else console.print
+def _measure(
+    form: Form, questions: Sequence[str], subjects: Sequence[Subject], pin: bool, console: Console
+) -> tuple[Outcome, bool]:
+    """Asks them all. Whoever interrupts it, or a question that breaks, does not lose what is known by then."""
+    known = environment.before(subjects, pinned=pin)
+    rows: list[Row] = []
+    broken: dict[str, str] = {}
+    started, complete = time.monotonic(), True
+    with Shown(console, len(questions)) as progress, Run(form, subjects, progress.step, pin) as run:
+        for name in questions:
+            progress.question(QUESTIONS[name].title)
+            begun = len(run.measured)
+            try:
+                rows += QUESTIONS[name].ask(run)
+            except KeyboardInterrupt:
+                rows += run.measured[begun:]
+                complete = False
+                break
+            except Exception as error:
+                rows += run.measured[begun:]
+                broken[f"question {name}"] = _breaking(error)
+    known |= environment.after(time.monotonic() - started)
+    targets: list[Verdict] = []
+    try:
+        targets = verdicts(rows)
+    except Exception as error:
+        broken["targets"] = _breaking(error)
+    return Outcome(form.name, known, rows, targets, {**run.absent, **broken}, complete), bool(broken)
 
 
-def _environment(load: tuple[float, ...], seconds: float) -> dict[str, Any]:
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "cpu": models[0].partition(": ")[2] if models else platform.machine(),
-        "usable cpus": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "shmrpc": shmrpc.__version__,
-        "load before": [round(each, 2) for each in load],
-        "seconds": round(seconds),
-    }
+def _breaking(error: Exception) -> str:
+    return f"it broke: {type(error).__name__}: {error}"
 
 
-def _show(console: Console, rows: list[Row], judged: list[Verdict], environment: dict[str, Any]) -> None:
-    table = Table(title="Times in µs; medians over the rounds")
-    for column in ("question", "subject"):
-        table.add_column(column)
-    for column in ("p50", "p99", "p99.9", "calls/s", "CPU/call", "more"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        if sweep.is_swept(row):
-            continue
-        times = [f"{value:,.2f}" if value is not None else "" for value in (row.p50, row.p99, row.p999)]
-        rate = f"{row.calls_per_second:,.0f}" if row.calls_per_second else ""
-        cpu = f"{row.cpu:,.2f}" if row.cpu is not None else ""
-        more = row.note or ", ".join(f"{name} {value:,.2f}" for name, value in row.extra.items())
-        table.add_row(row.question, row.subject, *times, rate, cpu, more)
-    if table.row_count:
-        console.print(table)
-    if any(map(sweep.is_swept, rows)):
-        console.print(sweep.table(rows))
-    targets = Table(title="Targets")
-    for column in ("what", "target", "measured", ""):
-        targets.add_column(column)
-    for verdict in judged:
-        targets.add_row(verdict.what, verdict.target, verdict.measured, _WORDS[verdict.met])
-    if judged:
-        console.print(targets)
-    console.print(", ".join(f"{name} {value}" for name, value in environment.items()))
+@main.command()
+@click.argument("result", type=_result)
+@_html
+@_png
+@click.option("--markdown", is_flag=True, help="Print the tables as the READMEs hold them.")
+def show(result: Path, html_path: Path | None, png_path: Path | None, markdown: bool) -> None:
+    """Show a stored result again."""
+    outcome = _read(result)
+    if markdown:
+        click.echo(as_markdown(outcome), nl=False)
+    else:
+        terminal.show(outcome, _console())
+    _draw(outcome, html_path, png_path)
+
+
+@main.command()
+@click.argument("old", type=_result)
+@click.argument("new", type=_result)
+@click.option("--fail", is_flag=True, help="Exit with 1 if something of ours became slower by more than 5 %.")
+@click.pass_context
+def compare(context: click.Context, old: Path, new: Path, fail: bool) -> None:
+    """Show what became slower or faster from one result to another."""
+    before, after = _read(old), _read(new)
+    comparison = comparing.compare(before, after)
+    console = _console()
+    for remark in comparing.remarks(before, after, comparison):
+        terminal.say(console, remark, "yellow")
+    if comparison.changes:
+        terminal.show_table(comparing.table(comparison), console)
+    for word, rows in (("old", comparison.only_old), ("new", comparison.only_new)):
+        for row in rows:
+            terminal.say(console, f"Only in the {word} run: {row.line}: {row.subject}", "dim")
+    if not fail:
+        return
+    if not comparison.judged:
+        raise click.UsageError("--fail cannot tell: no row of both runs has rounds enough")
+    failing = [change for change in comparison.changes if change.fails]
+    for change in failing:
+        became = f"slower, {change.worse:.2f} ×" if change.new.rounds else change.new.note
+        terminal.say(console, f"Fails: {change.new.line}: {change.new.subject}: {became}", "bold red")
+    context.exit(1 if failing else 0)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_COLUMNS)
+
+
+def _read(path: Path) -> Outcome:
+    try:
+        return files.read(path)
+    except Unreadable as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _draw(outcome: Outcome, html_path: Path | None, png_path: Path | None) -> None:
+    if html_path is not None:
+        html_path.write_text(page(outcome), encoding="utf-8")
+    if png_path is not None:
+        png.draw(outcome, png_path)
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="python -m benchmark")

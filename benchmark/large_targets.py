@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Iterator
 from typing import Final
 
-from benchmark import large, one_way
-from benchmark.verdict import Found, Verdict
+from benchmark.questions import arrays, bulk, frame, payload_bytes
+from benchmark.verdict import Found, Target
+
+_SOCKET: Final = "socket, large frames, uvloop"
+_SMALL_SOCKET: Final = "socket, msgpack, uvloop"
+_RIVAL: Final = "InterProcessPyObjects"
+_OURS: Final = ("shmrpc, uvloop", "shmrpc, asyncio")
 
 
-def _arrays(found: Found) -> list[Verdict]:
-    small, big = found.p50(large.ARRAYS, "64 KB"), found.p50(large.ARRAYS, "64 MB")
-    text = f"{big:.1f} µs against {small:.1f}, {big / small:.2f} ×"
-    what = "array built in place, 64 MB against 64 KB, p50"
-    return [Verdict(what, "≤ 1.5 × the time", text, big <= 1.5 * small)]
+def targets() -> Iterator[Target]:
+    """Those for arrays, a megabyte of bytes, messages one way, and a frame."""
+    yield Target("array built in place, 64 MB against 64 KB, p50", "≤ 1.5 × the time", _arrays)
+    for ours in _OURS:
+        judge = functools.partial(_megabyte, ours=ours)
+        yield Target(f"1 MB of bytes, there and back, p50, {ours}", "≥ 5 × the socket's throughput", judge)
+    yield Target("messages of 400 KB, one way", f"≥ 2 × {_RIVAL}", _rival)
+    yield Target("messages of 400 KB, one way", "≥ 80 % of memcpy", _memcpy)
+    yield Target("a frame in and its mean back", "< 20 µs more than the mean", _frame)
 
 
-def _megabyte(found: Found) -> list[Verdict]:
-    peer, small_peer = (found.p50(large.MEGABYTE, name) for name in ("UNIX socket, uvloop", large.SMALL_PEER))
-    return [
-        Verdict(
-            f"1 MB of bytes, there and back, p50, {subject}",
-            "≥ 5 × the socket's throughput",
-            f"{(ours := found.p50(large.MEGABYTE, subject)):,.0f} µs against {peer:,.0f}, {peer / ours:.1f} × "
-            f"({small_peer / ours:.0f} × the socket of the small calls)",
-            peer >= 5 * ours,
-        )
-        for subject in ("process, uvloop", "process, asyncio")
-    ]
+def _arrays(found: Found) -> tuple[str, bool]:
+    little, large = (found.value(arrays.NAME, "", size) for size in ("64 KB", "64 MB"))
+    return f"{large:.1f} µs against {little:.1f}, {large / little:.2f} ×", large <= 1.5 * little
 
 
-def _one_way(found: Found) -> list[Verdict]:
-    what = "1000 messages of 400 KB, one way"
-    ours, floor = found.rate(one_way.QUESTION, one_way.BYTES), found.rate(one_way.QUESTION, one_way.FLOOR)
-    gigabytes, places = (found.extra(one_way.QUESTION, one_way.BYTES, name) for name in ("GB/s", "MB in use"))
-    text = f"{gigabytes:.1f} GB/s, {ours / floor:.0%} (into {places:.0f} MB in turn)"
-    return [_rival(found, what, ours, gigabytes), Verdict(what, "≥ 80 % of memcpy", text, ours >= 0.8 * floor)]
+def _megabyte(found: Found, ours: str) -> tuple[str, bool]:
+    own, peer, other = (found.value(payload_bytes.NAME, "1,000,000", name) for name in (ours, _SOCKET, _SMALL_SOCKET))
+    text = f"{own:,.0f} µs against {peer:,.0f}, {peer / own:.1f} × ({other / own:.0f} × the socket of the small calls)"
+    return text, peer >= 5 * own
 
 
-def _rival(found: Found, what: str, ours: float, gigabytes: float) -> Verdict:
-    target, note = f"≥ 2 × {one_way.RIVAL}", found.note(one_way.QUESTION, one_way.RIVAL)
-    if note:
-        return Verdict(what, target, note, None)
-    rival = found.rate(one_way.QUESTION, one_way.RIVAL)
-    return Verdict(what, target, f"{gigabytes:.1f} GB/s, {ours / rival:.1f} ×", ours >= 2 * rival)
+def _rival(found: Found) -> tuple[str, bool]:
+    own, rival = (found.value(bulk.NAME, bulk.COPIED, name) for name in (_OURS[0], _RIVAL))
+    return f"{own:.1f} GB/s, {own / rival:.1f} ×", own >= 2 * rival
 
 
-def _frame(found: Found) -> list[Verdict]:
-    more, spinning = (found.extra(large.FRAME, name, "µs more than alone") for name in (large.CALLED, large.SPINNING))
-    text = f"{more:+.0f} µs to {found.p50(large.FRAME, large.ALONE):,.0f} ({spinning:+.0f} if the client spins)"
-    return [Verdict("a frame in and its mean back", "< 20 µs more than the mean", text, more < 20)]
+def _memcpy(found: Found) -> tuple[str, bool]:
+    own, floor = (found.value(bulk.NAME, bulk.COPIED, name) for name in (_OURS[0], bulk.FLOOR))
+    in_use = found.extra(bulk.NAME, bulk.COPIED, bulk.FLOOR, "MB in use")
+    return f"{own:.1f} GB/s, {own / floor:.0%} (into {in_use:.0f} MB in turn)", own >= 0.8 * floor
 
 
-JUDGES: Final[tuple[Callable[[Found], list[Verdict]], ...]] = (_arrays, _megabyte, _one_way, _frame)
+def _frame(found: Found) -> tuple[str, bool]:
+    more, spinning = (found.extra(frame.NAME, "", name, frame.ADDED) for name in (frame.CALLED, frame.SPINNING))
+    alone = found.value(frame.NAME, "", frame.ALONE)
+    return f"{more:+.0f} µs to {alone:,.0f} ({spinning:+.0f} if the client spins)", more < 20

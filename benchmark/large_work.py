@@ -1,4 +1,4 @@
-"""The service for large data: what comes in goes out, is looked at, or is averaged."""
+"""The service for large data: arrays go out as they came in, or are averaged."""
 
 from __future__ import annotations
 
@@ -16,35 +16,12 @@ service = shmrpc.Service("benchmark-large")
 Frame = npt.NDArray[np.uint8]
 
 _kept: Final[list[Frame]] = []
-_counts: Final = [0, 0]
 
 
 @service.endpoint
 def echo(value: Any) -> Any:
     """What comes in goes out."""
     return value
-
-
-@service.endpoint
-def take(message: bytes) -> None:
-    """Counts a message, and looks at its length and its last byte."""
-    _counts[0] += 1
-    _counts[1] += message[len(message) - 1]
-
-
-@service.endpoint
-def look(message: memoryview) -> None:
-    """The same where the message lies."""
-    _counts[0] += 1
-    _counts[1] += message[len(message) - 1]
-
-
-@service.endpoint
-def taken() -> list[int]:
-    """How many messages came since the last time, and the sum of their last bytes."""
-    counts = list(_counts)
-    _counts[:] = 0, 0
-    return counts
 
 
 @service.endpoint

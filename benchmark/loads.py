@@ -1,193 +1,218 @@
-"""The loads: what a client does while it is measured. Each takes the client and returns latencies or counts."""
+"""What a client with a loop does in its turn. Each load is given a caller and how long it shall take."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
-import shmrpc
-from benchmark.work import nested
-
-Result = dict[str, Any]
-AsyncLoad = Callable[..., Awaitable[Result]]
+from benchmark.histogram import Histogram
+from benchmark.payloads import payload
+from benchmark.processes import Caller
+from benchmark.results import Result
 
 _now = time.perf_counter_ns
-NESTED = nested()
 
 
-async def one_after_another(client: Any, *, calls: int) -> Result:
+async def one_after_another(caller: Caller, *, seconds: float) -> Result:
     """The small call, again as soon as it is answered."""
-    add, latencies = client.add, [0] * calls
+    add, times, i = caller.client.add, [], 0
+    start = before = _now()
+    end = start + int(seconds * 1e9)
+    while before < end:
+        result = await add(i, 2)
+        after = _now()
+        times.append(after - before)
+        before = after
+        i += 1
+    assert result == i + 1
+    return Result(i, (before - start) / 1e9, Histogram.of(times))
+
+
+async def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Result:
+    """A payload there and back, again as soon as it is there, three times at least."""
+    value, call = payload(kind, size), caller.client.echo
+    times: list[int] = []
+    back = await call(value)
+    start = before = _now()
+    end = start + int(seconds * 1e9)
+    while before < end or len(times) < 3:
+        back = await call(value)
+        after = _now()
+        times.append(after - before)
+        before = after
+    assert len(back) == len(value)
+    assert back == value
+    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+
+
+async def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
+    """The small call after each ``interval`` seconds of sleep: nobody is hot."""
+    add, times = caller.client.add, []
     start = _now()
-    for i in range(calls):
-        before = _now()
-        await add(i, 2)
-        latencies[i] = _now() - before
-    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
-
-
-async def large(client: Any, *, calls: int) -> Result:
-    """The large call, again as soon as it is answered."""
-    echo, latencies = client.echo, [0] * calls
-    start = _now()
-    for i in range(calls):
-        before = _now()
-        await echo(NESTED)
-        latencies[i] = _now() - before
-    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
-
-
-async def sparse(client: Any, *, calls: int, interval: float) -> Result:
-    """The small call every ``interval`` seconds: nobody is hot."""
-    add, latencies = client.add, [0] * calls
-    start = _now()
-    for i in range(calls):
+    end = start + int(seconds * 1e9)
+    while _now() < end:
         await asyncio.sleep(interval)
         before = _now()
-        await add(i, 2)
-        latencies[i] = _now() - before
-    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+        await add(1, 2)
+        times.append(_now() - before)
+    return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
 
 
-async def in_flight(client: Any, *, calls: int, tasks: int) -> Result:
+async def in_flight(caller: Caller, *, seconds: float, tasks: int) -> Result:
     """The small call from many tasks at once."""
+    end = time.perf_counter() + seconds
 
-    async def caller(count: int) -> None:
-        add = client.add
-        for i in range(count):
-            await add(i, 2)
-
-    start = _now()
-    await asyncio.gather(*(caller(calls // tasks) for _ in range(tasks)))
-    return {"latencies": [], "calls": calls // tasks * tasks, "seconds": (_now() - start) / 1e9}
-
-
-async def stream(client: Any, *, calls: int) -> Result:
-    """A stream of small items; each is a call in the figures."""
-    start, items = _now(), 0
-    async for _ in client.count(calls):
-        items += 1
-    assert items == calls
-    return {"latencies": [], "calls": items, "seconds": (_now() - start) / 1e9}
-
-
-async def under_a_deadline(client: Any, *, calls: int) -> Result:
-    """The small call, with a timeout that never fires."""
-    return await one_after_another(client.with_options(timeout=30), calls=calls)
-
-
-async def under_a_deadline_each(client: Any, *, calls: int) -> Result:
-    """The same, with the options said anew for each call."""
-    latencies = [0] * calls
-    start = _now()
-    for i in range(calls):
-        before = _now()
-        await client.with_options(timeout=30).add(i, 2)
-        latencies[i] = _now() - before
-    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
-
-
-async def mapped(client: Any, *, calls: int) -> Result:
-    """The small call by map(), many in a frame."""
-    start, results = _now(), 0
-    async for _ in client.map("add", range(calls), range(calls)):
-        results += 1
-    assert results == calls
-    return {"latencies": [], "calls": results, "seconds": (_now() - start) / 1e9}
-
-
-async def one_way(client: Any, *, calls: int) -> Result:
-    """The small call with nobody waiting for its result; at the end one that is waited for."""
-    notify = client.notify
-    start = _now()
-    for i in range(calls):
-        await notify("add", i, 2)
-    await client.add(1, 2)
-    return {"latencies": [], "calls": calls, "seconds": (_now() - start) / 1e9}
-
-
-async def for_a_while(client: Any, *, seconds: float, start_at: float) -> Result:
-    """As many small calls as go into a time that begins for all clients at once (CLOCK_MONOTONIC)."""
-    await asyncio.sleep(max(0.0, start_at - time.monotonic()))
-    add, calls, end = client.add, 0, time.monotonic() + seconds
-    while time.monotonic() < end:
-        for i in range(50):
-            await add(i, 2)
-        calls += 50
-    return {"latencies": [], "calls": calls, "seconds": seconds}
-
-
-async def beside_a_ticker(client: Any, *, seconds: float) -> Result:
-    """Small calls without pause beside a 1 ms ticker on the same loop; the latencies are its latenesses."""
-    lateness: list[int] = []
-    busy = True
-
-    async def caller() -> int:
-        calls = 0
-        while busy:
-            await client.add(calls, 2)
+    async def call() -> int:
+        add, calls = caller.client.add, 0
+        while time.perf_counter() < end:
+            await add(calls, 2)
             calls += 1
         return calls
 
-    task = asyncio.create_task(caller())
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    start = time.perf_counter()
+    calls = sum(await asyncio.gather(*(call() for _ in range(tasks))))
+    return Result(calls, time.perf_counter() - start)
+
+
+async def open_loop(caller: Caller, *, seconds: float, rate: int) -> Result:
+    """The small call so many times a second, whether those before are answered or not.
+
+    Each time counts from when the call was due, so that a call which had to wait because the client or the server was
+    late is as late as its user would have seen it. ``kept up`` is the share of the rate at which answers came; whoever
+    is half a second behind is not called any more.
+    """
+    count = max(10, int(seconds * rate))
+    times: list[int] = []
+    add, behind = caller.client.add, set[asyncio.Task[None]]()
+
+    async def call(due: int) -> None:
+        await add(1, 2)
+        times.append(_now() - due)
+
+    start = _now() + 1_000_000
+    for number in range(count):
+        due = start + number * 1_000_000_000 // rate
+        while (left := due - _now()) > 0:
+            # A timer would be late by more than the times that are measured here: the last part is waited out.
+            await asyncio.sleep(left / 1e9 - 0.001 if left > 2_000_000 else 0)
+        task = asyncio.ensure_future(call(due))
+        behind.add(task)
+        task.add_done_callback(behind.discard)
+        if len(behind) > rate // 2 + 100:
+            break
+    await asyncio.gather(*behind)
+    elapsed = (_now() - start) / 1e9
+    kept_up = len(times) / count if len(times) < count else min(1.0, count / rate / elapsed)
+    return Result(len(times), elapsed, Histogram.of(times), extra={"kept up": kept_up})
+
+
+async def stream(caller: Caller, *, seconds: float) -> Result:
+    """A stream of small items, read for so long and then left."""
+    items, start = 0, time.perf_counter()
+    end, feed = start + seconds, caller.client.count(1 << 40)
+    async for item in feed:
+        assert item == items
+        items += 1
+        if items % 64 == 0 and time.perf_counter() > end:
+            break
+    elapsed = time.perf_counter() - start
+    await _leave(feed)
+    return Result(items, elapsed)
+
+
+async def _leave(feed: AsyncIterator[Any]) -> None:
+    await feed.aclose()  # type: ignore[attr-defined]
+    await asyncio.sleep(0.01)  # The other side hears of it in its own time.
+
+
+async def bulk(caller: Caller, *, seconds: float, size: int, messages: int, **how: Any) -> Result:
+    """So many messages of ``bytes`` one way, until the other side has looked at the last; again and again."""
+    data, sent = b"\1" * size, 0
+    start = time.perf_counter()
+    while not sent or time.perf_counter() - start < seconds:
+        await caller.client.bulk(data, messages, **how)
+        sent += messages
+    elapsed = time.perf_counter() - start
+    return Result(sent, elapsed, extra={"GB/s": sent * size / elapsed / 1e9})
+
+
+async def for_a_while(caller: Caller, *, seconds: float, start_at: float) -> Result:
+    """The small calls that are answered in a time that begins for all clients at once, by CLOCK_MONOTONIC."""
+    await asyncio.sleep(max(0.0, start_at - time.monotonic()))
+    add, calls, end = caller.client.add, 0, start_at + seconds
+    before = time.process_time()
+    while True:
+        await add(calls, 2)
+        if time.monotonic() > end:
+            break
+        calls += 1
+    return Result(calls, seconds, cpu=time.process_time() - before)
+
+
+async def beside_a_ticker(caller: Caller, *, seconds: float) -> Result:
+    """Small calls without pause beside a ticker of a millisecond on the same loop; the times are how late it is."""
+    late: list[int] = []
+    add, busy = caller.client.add, True
+
+    async def call() -> int:
+        calls = 0
+        while busy:
+            await add(calls, 2)
+            calls += 1
+        return calls
+
+    task = asyncio.ensure_future(call())
+    start = _now()
+    while _now() < start + seconds * 1e9:
         due = _now() + 1_000_000
         await asyncio.sleep(0.001)
-        lateness.append(max(0, _now() - due))
+        late.append(max(0, _now() - due))
     busy = False
-    return {"latencies": lateness, "calls": await task, "seconds": seconds}
+    return Result(await task, (_now() - start) / 1e9, Histogram.of(late))
 
 
-def sync_one_after_another(client: Any, *, calls: int) -> Result:
-    """The small call in a thread without a loop."""
-    add, latencies = client.add, [0] * calls
+async def first_answer_connecting(caller: Caller, *, patience: float) -> Result:
+    """From nothing to an answer, tried again until there is a server; says when that was, by CLOCK_MONOTONIC."""
+    end = time.monotonic() + patience
+    while True:
+        with contextlib.suppress(Exception):
+            async with caller.connect() as client:
+                assert await client.add(1, 2) == 3
+                return Result(1, 0.0, extra={"answered at": time.monotonic()})
+        if time.monotonic() > end:
+            raise TimeoutError(f"no answer for {patience:g} s")
+        await asyncio.sleep(0.001)
+
+
+async def one_more_connecting(caller: Caller, *, seconds: float) -> Result:
+    """Connects, calls once and disconnects, again and again; the times are those until the answer."""
+    times: list[int] = []
     start = _now()
-    for i in range(calls):
+    while not times or _now() < start + seconds * 1e9:
         before = _now()
-        add(i, 2)
-        latencies[i] = _now() - before
-    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+        async with caller.connect() as client:
+            assert await client.add(1, 2) == 3
+            times.append(_now() - before)
+    return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
 
 
-def sync_large(client: Any, *, calls: int) -> Result:
-    """The large call in a thread without a loop."""
-    echo, latencies = client.echo, [0] * calls
-    start = _now()
-    for i in range(calls):
-        before = _now()
-        echo(NESTED)
-        latencies[i] = _now() - before
-    return {"latencies": latencies, "calls": calls, "seconds": (_now() - start) / 1e9}
+#: What :func:`hold` has connected.
+_held: Final = contextlib.AsyncExitStack()
 
 
-class Direct:
-    """The same calls as plain awaits: the floor of any transport."""
-
-    @staticmethod
-    async def add(a: int, b: int) -> int:
-        """The small call."""
-        return a + b
-
-    @staticmethod
-    async def echo(value: Any) -> Any:
-        """The large call."""
-        return value
-
-
-async def idle(client: Any, *, seconds: float) -> Result:
-    """Nothing."""
-    await asyncio.sleep(seconds)
-    return {"latencies": [], "calls": 0, "seconds": seconds}
-
-
-_held: list[Any] = []
-
-
-async def connect_more(client: Any, *, connections: int) -> Result:
-    """Connects that many times more, and keeps the connections."""
+async def hold(caller: Caller, *, connections: int) -> Result:
+    """Connects so many times more, calls once over each, and keeps the connections."""
+    start = time.perf_counter()
     for _ in range(connections):
-        _held.append(await shmrpc.connect("benchmark"))
-    return {"latencies": [], "calls": 0, "seconds": 0.0}
+        client = await _held.enter_async_context(caller.connect())
+        assert await client.add(1, 2) == 3
+    return Result(connections, time.perf_counter() - start)
+
+
+async def let_go(_caller: Caller) -> Result:
+    """Ends what :func:`hold` has connected."""
+    await _held.aclose()
+    return Result(0, 0.0)

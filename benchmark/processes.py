@@ -1,182 +1,213 @@
-"""The processes of a run: servers, and clients that do a load when they are told to."""
+"""The processes of a subject: a server, and a client that does a load when it is told to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import dataclasses
 import importlib
 import multiprocessing
 import os
 import signal
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal
+from types import FrameType, TracebackType
+from typing import Any, Final
 
 import uvloop
 
-import shmrpc
-from benchmark import large_loads, loads, peer, unix_socket
-from benchmark.rivals import large_socket
-from benchmark.work import service
-from shmrpc.options import DEFAULT_SPIN
-
-#: The large ones have a service and a peer of their own.
-Kind = Literal["direct", "large", "large socket", "shmrpc", "socket", "thread"]
-Loop = Literal["asyncio", "uvloop", "sync"]
+from benchmark.results import Result
+from benchmark.subjects import Loop
 
 _spawn: Final = multiprocessing.get_context("spawn")
+#: A load whose name ends so measures the connecting, and is given no client.
+CONNECTING: Final = "_connecting"
+_PR_SET_PDEATHSIG: Final = 1
+#: Seconds that a process has to get ready.
+_START: Final = 30.0
 
 
-def _run(loop: Loop, main: Coroutine[Any, Any, None]) -> None:
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where both sides of a subject meet."""
+
+    #: A directory of their own.
+    directory: str
+    #: What both inherit, where the subject has that.
+    shared: Any = None
+
+    def socket(self, name: str = "socket") -> str:
+        """The path of a UNIX socket in it."""
+        return str(Path(self.directory) / name)
+
+
+class NotStarted(RuntimeError):
+    """A process did not get ready; says why."""
+
+
+class Failed(RuntimeError):
+    """A process could not do what it was told; says why."""
+
+
+def function(name: str) -> Any:
+    """The function that is called ``module:function``."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclasses.dataclass
+class Caller:
+    """What a load is given: a client, and a way to make more of them, as context managers."""
+
+    client: Any
+    connect: Callable[[], Any]
+
+
+def run(loop: Loop, main: Coroutine[Any, Any, None]) -> None:
+    """Runs it to its end on that loop."""
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(main) if loop == "uvloop" else asyncio.run(main)
 
 
-class NotStarted(RuntimeError):
-    """A process of the run did not get ready; says why."""
+def prepare(place: Place, cpu: int | None) -> None:
+    """What every process of a subject begins with; it ends when the one that started it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it, which ends it then.
+    os.environ.update(XDG_RUNTIME_DIR=place.directory, SHMRPC_DIRECTORY="")
+    if cpu is not None:
+        os.sched_setaffinity(0, {cpu})
 
 
-def _service(kind: Kind) -> shmrpc.Service:
-    # NumPy and its threads stay out of the processes that have no use for them.
-    return importlib.import_module("benchmark.large_work").service if kind == "large" else service
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
-def _load(name: str) -> Any:
-    return getattr(loads, name, None) or getattr(large_loads, name)
+def _serve(name: str, loop: Loop, place: Place, cpu: int | None, connection: Connection) -> None:
+    """The main function of a server."""
+    prepare(place, cpu)
 
-
-def socket_path() -> str:
-    """Where the peer's server listens, beside our own sockets."""
-    return str(Path(os.environ["XDG_RUNTIME_DIR"]) / "peer.sock")
-
-
-@contextlib.asynccontextmanager
-async def _serving(kind: Kind) -> AsyncIterator[None]:
-    if kind == "socket":
-        async with unix_socket.serve(peer.Server, socket_path()):
-            yield
-    elif kind == "large socket":
-        async with unix_socket.serve(large_socket.Server, socket_path()):
-            yield
-    else:
-        async with shmrpc.serve(_service(kind)):
-            yield
-
-
-async def _serve(kind: Kind, ready: Callable[[], None]) -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with _serving(kind):
-        ready()
-        await stop.wait()
-
-
-def _server_main(kind: Kind, loop: Loop, place: str, connection: Connection) -> None:
-    os.environ.update(XDG_RUNTIME_DIR=place, SHMRPC_DIRECTORY="")
-    _run(loop, _serve(kind, lambda: connection.send("ready")))
-
-
-@contextlib.asynccontextmanager
-async def _connected(kind: Kind, connections: int, spin: float) -> AsyncIterator[Any]:
-    """A client; with more than one connection the others idle beside it."""
-    async with contextlib.AsyncExitStack() as stack:
-        for _ in range(connections - 1):
-            await stack.enter_async_context(shmrpc.connect("benchmark"))
-        if kind == "direct":
-            yield loads.Direct()
-        elif kind == "socket":
-            yield await stack.enter_async_context(unix_socket.connect(peer.Client, socket_path()))
-        elif kind == "large socket":
-            yield await stack.enter_async_context(unix_socket.connect(large_socket.Client, socket_path()))
-        else:
-            yield await stack.enter_async_context(shmrpc.connect(_service(kind).name, spin=spin))
-
-
-def _answer(connection: Connection, result: loads.Result, before: float) -> None:
-    result["cpu"] = time.process_time() - before
-    os.set_blocking(connection.fileno(), True)  # A loop that watched it has made it the other way.
-    connection.send(result)
-
-
-async def _client(kind: Kind, connections: int, spin: float, connection: Connection) -> None:
-    async with _connected(kind, connections, spin) as client:
+    def ready() -> None:
         connection.send("ready")
-        loop = asyncio.get_running_loop()
-        told = asyncio.Event()
-        loop.add_reader(connection.fileno(), told.set)
-        while True:
-            await told.wait()
-            told.clear()
-            if not connection.poll():
-                continue
-            order = connection.recv()
-            if order is None:
-                break
-            name, parameters = order
-            before = time.process_time()
-            # Not read meanwhile: at the end of a parent that was killed it would be readable for ever.
-            loop.remove_reader(connection.fileno())
-            _answer(connection, await _load(name)(client, **parameters), before)
-            loop.add_reader(connection.fileno(), told.set)
-        loop.remove_reader(connection.fileno())
-
-
-def _client_main(kind: Kind, loop: Loop, place: str, connections: int, spin: float, connection: Connection) -> None:
-    os.environ.update(XDG_RUNTIME_DIR=place, SHMRPC_DIRECTORY="")
-    if kind == "thread":
-        _start_server_thread(loop)
-    if loop == "sync":
-        _sync_client(connection)
-    else:
-        _run(loop, _client(kind, connections, spin, connection))
-
-
-def _sync_client(connection: Connection) -> None:
-    with shmrpc.sync.connect("benchmark") as client:
-        connection.send("ready")
-        while (order := connection.recv()) is not None:
-            name, parameters = order
-            before = time.process_time()
-            _answer(connection, _load(f"sync_{name}")(client, **parameters), before)
-
-
-def _start_server_thread(loop: Loop) -> None:
-    """The server in another thread of the client's process."""
-    ready = threading.Event()
 
     async def serve() -> None:
-        async with shmrpc.serve(service):
-            ready.set()
-            await asyncio.Event().wait()
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        async with function(name)(place):
+            ready()
+            await stop.wait()
 
-    threading.Thread(target=_run, args=("uvloop" if loop == "uvloop" else "asyncio", serve()), daemon=True).start()
-    ready.wait()
+    with _telling(connection):
+        if loop == "none":
+            signal.signal(signal.SIGTERM, _end)
+            function(name)(place, ready)
+        else:
+            run(loop, serve())
+
+
+@contextlib.contextmanager
+def _telling(connection: Connection) -> Iterator[None]:
+    """What goes wrong is told to the parent."""
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            connection.send(NotStarted(f"{type(error).__name__}: {error}"))
+
+
+def _call(name: str, loop: Loop, place: Place, cpu: int | None, connection: Connection) -> None:
+    """The main function of a client. It connects when it is first told to do something."""
+    prepare(place, cpu)
+
+    def connect() -> Any:
+        return function(name)(place)
+
+    with _telling(connection):
+        function(name)  # Its imports belong to no load.
+        connection.send("ready")
+        if loop == "none":
+            signal.signal(signal.SIGTERM, _end)
+            _call_blocking(connect, connection)
+        else:
+            run(loop, _call_in_loop(connect, connection))
+
+
+async def _call_in_loop(connect: Callable[[], Any], connection: Connection) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        caller: Caller | None = None
+        while (order := await _next_order(connection)) is not None:
+            name, parameters = order
+            try:
+                if caller is None and not name.endswith(CONNECTING):
+                    caller = Caller(await stack.enter_async_context(connect()), connect)
+                result: Result | Failed = await function(name)(caller or Caller(None, connect), **parameters)
+            except Exception as error:
+                result = _failure(error)
+            os.set_blocking(connection.fileno(), True)  # A loop that watched it has made it the other way.
+            connection.send(result)
+
+
+async def _next_order(connection: Connection) -> Any:
+    """Waits for it. The connection is watched only meanwhile."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection.fileno(), told.set)
+    try:
+        await told.wait()
+    finally:
+        loop.remove_reader(connection.fileno())
+    return connection.recv()
+
+
+def _call_blocking(connect: Callable[[], Any], connection: Connection) -> None:
+    with contextlib.ExitStack() as stack:
+        caller: Caller | None = None
+        while (order := connection.recv()) is not None:
+            name, parameters = order
+            try:
+                if caller is None and not name.endswith(CONNECTING):
+                    caller = Caller(stack.enter_context(connect()), connect)
+                result: Result | Failed = function(name)(caller or Caller(None, connect), **parameters)
+            except Exception as error:
+                result = _failure(error)
+            connection.send(result)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # It ends: nothing shall interrupt its cleaning up.
+
+
+def _failure(error: Exception) -> Failed:
+    traceback.print_exc()
+    return Failed(f"{type(error).__name__}: {error}".splitlines()[0][:200])
 
 
 class Child:
-    """A process that has said that it is ready."""
+    """A process that has been started; within its block it has said that it is ready."""
 
     def __init__(self, main: Callable[..., None], *arguments: Any) -> None:
         self._connection, theirs = _spawn.Pipe()
-        self.process = _spawn.Process(target=main, args=(*arguments, theirs), daemon=True)
+        # Not a daemon: those may have no children, and some rivals start their own.
+        self.process = _spawn.Process(target=main, args=(*arguments, theirs))
+        self._listens = main is _call
         self.process.start()
         theirs.close()
-        said = self._first_word()
-        if said != "ready":
-            self.stop()
-            raise NotStarted(said)
 
-    def _first_word(self) -> str:
+    def _first_word(self) -> Any:
         try:
-            return str(self._connection.recv()) if self._connection.poll(30) else "it said nothing for 30 seconds"
-        except EOFError:
+            return self._connection.recv() if self._connection.poll(_START) else f"said nothing for {_START:g} s"
+        except (EOFError, OSError):
             return "it ended before it was ready"
 
     def __enter__(self) -> Child:
+        try:
+            said = self._first_word()
+        except BaseException:  # Somebody who interrupts it leaves nothing behind either.
+            self.stop()
+            raise
+        if said != "ready":
+            self.stop()
+            raise NotStarted(str(said))
         return self
 
     def __exit__(
@@ -190,53 +221,84 @@ class Child:
         assert self.process.pid is not None
         return self.process.pid
 
-    def cpu(self) -> float:
-        """Seconds of CPU that its threads have used."""
-        stats = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(stat.read_text().split()[0]) for stat in stats) / 1e9
-
-    def switches(self) -> int:
-        """How often it has gone to sleep."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
-
-    def anonymous(self) -> int:
-        """Bytes of memory that are its own."""
-        lines = Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
-        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
-
     def order(self, load: str, **parameters: Any) -> None:
-        """Tells a client to do a load."""
-        self._connection.send((load, parameters))
+        """Tells a client to do a load, which is written as ``module:function``."""
+        try:
+            self._connection.send((load, parameters))
+        except OSError as error:
+            raise Failed("its process is gone") from error
 
-    def result(self) -> loads.Result:
-        """Waits until it has done it."""
-        result: loads.Result = self._connection.recv()
+    def result(self, patience: float) -> Any:
+        """Waits so many seconds until it has done it."""
+        try:
+            if not self._connection.poll(patience):
+                raise Failed(f"no result after {patience:g} s")
+            result = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise Failed("its process ended") from error
+        if isinstance(result, Exception):
+            raise Failed(str(result))
         return result
 
-    def do(self, load: str, **parameters: Any) -> loads.Result:
-        """Both."""
-        self.order(load, **parameters)
-        return self.result()
-
     def stop(self) -> None:
-        """Ends it."""
+        """Ends it, and what it has started."""
         with contextlib.suppress(OSError):
             self._connection.send(None)
-        if self.process.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGTERM)
-        self.process.join(5)
+        children = list(descendants(self.pid))
+        if self._listens:
+            self.process.join(2)  # It ends by itself, and what it uses with it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        self.process.join(3)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self._connection.close()
 
 
-def server(kind: Kind, loop: Loop, place: str) -> Child:
-    """A server process; ``place`` is the directory where it meets its clients."""
-    return Child(_server_main, kind, loop, place)
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process has started, and those that they have."""
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, listed.read_text().split()):
+                yield child
+                yield from descendants(child)
 
 
-def client(kind: Kind, loop: Loop, place: str, connections: int = 1, spin: float = DEFAULT_SPIN) -> Child:
-    """A client process; connections beyond the first idle."""
-    return Child(_client_main, kind, loop, place, connections, spin)
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU that the threads of a process and of its descendants have used."""
+    nanoseconds = 0
+    for each in (pid, *descendants(pid)):
+        for stat in Path(f"/proc/{each}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):
+                nanoseconds += int(stat.read_text().split()[0])
+    return nanoseconds / 1e9
+
+
+def switches_of(pid: int) -> int:
+    """How often the threads of a process have gone to sleep."""
+    switches = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):
+            lines = status.read_text().splitlines()
+            switches += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return switches
+
+
+def anonymous_of(pid: int) -> int:
+    """Bytes of memory that are a process's own."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+
+
+def server(name: str, loop: Loop, place: Place, cpu: int | None = None) -> Child:
+    """A server process."""
+    return Child(_serve, name, loop, place, cpu)
+
+
+def client(name: str, loop: Loop, place: Place, cpu: int | None = None) -> Child:
+    """A client process."""
+    return Child(_call, name, loop, place, cpu)

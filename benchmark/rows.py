@@ -1,47 +1,132 @@
-"""What a run finds: one row for each question and subject."""
+"""What a run finds: one row for each subject of each line, and a line is a case of a question."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
 
-from benchmark.loads import Result
+from benchmark.histogram import Histogram
+from benchmark.results import Result
+
+#: A subject is ours, a rival, or a floor: what the machine or the codec takes by itself. The rest is there to be
+#: looked at and competes with nobody, as a direct call is.
+Role = Literal["ours", "rival", "floor", "context"]
+#: Which of a result's figures decides a line. ``cpu`` is for a call; anything else stands among the extras.
+Lead = Literal["p50", "p99", "rate", "cpu"] | str
+
+_PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+#: How sure an interval is to hold the median, if there are rounds enough; of five rounds it is from least to most.
+CONFIDENCE: Final = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A case of a question, and by what its subjects are compared."""
+
+    question: str
+    case: str = ""
+    lead: Lead = "p50"
+    unit: str = "µs"
+    higher_is_better: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.question}, {self.case}" if self.case else self.question
 
 
 @dataclasses.dataclass
 class Row:
     """The medians over the rounds. Times in microseconds."""
 
-    question: str
+    line: Line
     subject: str
+    role: Role
+    #: The leading figure of each round.
+    rounds: list[float] = dataclasses.field(default_factory=list)
     p50: float | None = None
+    p90: float | None = None
     p99: float | None = None
     p999: float | None = None
+    longest: float | None = None
     calls_per_second: float | None = None
-    #: CPU time of client and server together for one call.
+    #: CPU time of all processes of the subject for one call.
     cpu: float | None = None
     #: What does not fit into the columns.
     extra: dict[str, float] = dataclasses.field(default_factory=dict)
+    #: The distribution over all rounds: microseconds, and the share of the calls that took no longer.
+    steps: list[tuple[float, float]] = dataclasses.field(default_factory=list)
     #: Why there are no figures.
     note: str = ""
 
+    @property
+    def value(self) -> float | None:
+        """The median of the rounds' leading figures."""
+        return statistics.median(self.rounds) if self.rounds else None
 
-def percentile(latencies: list[int], share: float) -> float:
-    """The latency, in microseconds, that this share of the calls stays below. ``latencies`` is sorted."""
-    return latencies[min(len(latencies) - 1, int(len(latencies) * share))] / 1e3
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where the median of many more rounds would lie; see :func:`interval`."""
+        return interval(self.rounds) if self.rounds else None
+
+    def beats(self, other: Row) -> bool:
+        """Whether its leading figure is the better one."""
+        assert self.value is not None
+        assert other.value is not None
+        return self.value > other.value if self.line.higher_is_better else self.value < other.value
+
+    def times_better(self, other: Row) -> float:
+        """How many times better it is than another row of its line."""
+        mine, theirs = self.value or math.nan, other.value or math.nan
+        return mine / theirs if self.line.higher_is_better else theirs / mine
 
 
-def row(question: str, subject: str, rounds: Iterable[Result]) -> Row:
+def interval(rounds: Sequence[float]) -> tuple[float, float]:
+    """The narrowest pair of rounds, by their order, that holds the median with a probability of 90 per cent or more.
+
+    It supposes nothing about how the figures are spread. Fewer than five rounds cannot be as sure: then it is the
+    least and the most.
+    """
+    known, count = sorted(rounds), len(rounds)
+    outside, skip = 0.0, 0
+    while skip < count // 2:
+        outside += 2 * math.comb(count, skip) / 2**count
+        if outside > 1 - CONFIDENCE:
+            break
+        skip += 1
+    skip = max(0, skip - 1)
+    return known[skip], known[-1 - skip]
+
+
+def row(line: Line, subject: str, role: Role, results: Iterable[Result]) -> Row:
     """The row for the rounds of one subject."""
-    results = list(rounds)
-    made = Row(question, subject)
-    timed = [sorted(result["latencies"]) for result in results if result["latencies"]]
+    known = list(results)
+    made = Row(line, subject, role)
+    timed = [result.times for result in known if result.times is not None and len(result.times)]
     if timed:
-        made.p50, made.p99, made.p999 = (
-            statistics.median(percentile(latencies, share) for latencies in timed) for share in (0.5, 0.99, 0.999)
-        )
-    if any(result["calls"] for result in results):
-        made.calls_per_second = statistics.median(result["calls"] / result["seconds"] for result in results)
-        made.cpu = statistics.median(result["cpu"] / result["calls"] * 1e6 for result in results)
+        for name, share in _PERCENTILES.items():
+            setattr(made, name, statistics.median(times.percentile(share) for times in timed))
+        made.longest = max(times.longest for times in timed) / 1e3
+        together = sum(timed, Histogram())
+        made.steps = [(round(time, 3), share) for time, share in together.steps()]
+    counted = [result for result in known if result.calls]
+    if counted:
+        made.calls_per_second = statistics.median(result.calls / result.seconds for result in counted)
+        made.cpu = statistics.median(result.cpu / result.calls * 1e6 for result in counted)
+    for name in dict.fromkeys(name for result in known for name in result.extra):
+        made.extra[name] = statistics.median(result.extra[name] for result in known if name in result.extra)
+    made.rounds = [figure(result, line.lead) for result in known]
     return made
+
+
+def figure(result: Result, lead: Lead) -> float:
+    """The leading figure of one round."""
+    if lead == "rate":
+        return result.calls / result.seconds
+    if lead == "cpu":
+        return result.cpu / result.calls * 1e6
+    if lead in result.extra:
+        return result.extra[lead]
+    assert result.times is not None, lead
+    return result.times.percentile(_PERCENTILES[lead])

@@ -1,93 +1,89 @@
-"""Who is measured, and how: processes that stay alive, and rounds in which each has its turn."""
+"""Who can be measured: each way to call, where its two sides are written, and what it can do."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+import importlib.util
+from typing import Final, Literal
 
-from benchmark.loads import Result
-from benchmark.processes import Child, Kind, Loop, client, server
-from benchmark.rows import Row, row
-from shmrpc.options import DEFAULT_SPIN
+from benchmark.rows import Role
 
-#: Called with the name of each step as it begins.
-Progress = Callable[[str], None]
+#: What a side runs on; ``none``: it has no loop, and its functions block.
+Loop = Literal["asyncio", "uvloop", "none"]
+_LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 
-ROUNDS: Final = 5
-QUICK_ROUNDS: Final = 1
-
-_NAMES: Final[Mapping[Kind, str]] = {
-    "direct": "direct",
-    "thread": "thread to thread",
-    "shmrpc": "process",
-    "large": "process",
-    "socket": "UNIX socket",
-    "large socket": "UNIX socket",
-}
+#: What a subject can be asked for:
+#: ``call``: ``add(a, b)`` and ``echo(value)``, one after another;
+#: ``concurrent``: many of them at once from one client;
+#: ``stream``: ``count(n)``, an asynchronous iterator;
+#: ``bulk``: ``bulk(data, messages)``, which returns when the other side has looked at so many copies of ``data``;
+#: ``clients``: many client processes of one server;
+#: ``connections``: many connections of one client process.
+Ability = Literal["call", "concurrent", "stream", "bulk", "clients", "connections"]
 
 
-@dataclasses.dataclass
-class Run:
-    """How much is to be done, and whom to tell."""
-
-    #: 1 is a full run; smaller is quicker and rougher.
-    scale: float
-    progress: Progress
-
-    @property
-    def rounds(self) -> int:
-        """How often each subject has its turn."""
-        return ROUNDS if self.scale >= 1 else QUICK_ROUNDS
-
-    def calls(self, full: int) -> int:
-        """This many calls in a full run."""
-        return max(50, int(full * self.scale))
-
-
+@dataclasses.dataclass(frozen=True)
 class Subject:
-    """A way to call: a client process, and the server process where there is one."""
+    """A way to call.
 
-    def __init__(
-        self,
-        stack: contextlib.ExitStack,
-        kind: Kind,
-        loop: Loop,
-        server_loop: Loop = "uvloop",
-        spin: float = DEFAULT_SPIN,
-    ) -> None:
-        self.name = f"{_NAMES[kind]}, {loop}"
-        self.kind = kind
-        self.loop = loop
-        self.place = stack.enter_context(tempfile.TemporaryDirectory())
-        self.server: Child | None = None
-        if kind not in ("direct", "thread"):
-            self.server = stack.enter_context(server(kind, server_loop, self.place))
-        self.client = stack.enter_context(client(kind, loop, self.place, spin=spin))
+    ``serve`` and ``connect`` are written as ``module:function``; benchmark/README.md says what they have to do.
+    """
 
-    def do(self, load: str, **parameters: Any) -> Result:
-        """Does a load; the CPU time of the server is counted in."""
-        before = self.server.cpu() if self.server else 0.0
-        result = self.client.do(load, **parameters)
-        if self.server:
-            result["cpu"] += self.server.cpu() - before
-        return result
+    name: str
+    connect: str
+    #: None: there is no other process, or the client starts it.
+    serve: str | None
+    loop: Loop
+    server_loop: Loop
+    abilities: frozenset[Ability]
+    role: Role = "rival"
+    #: What has to be there to import, and how it is installed.
+    needs: tuple[str, ...] = ()
+    install: str = ""
+    #: ``module:function`` that makes what both sides inherit.
+    shared: str | None = None
+    #: Uses CPU while nobody calls: it ends after each question, so that it disturbs nobody else.
+    restless: bool = False
+    #: Whoever chooses rivals by name may say this for all of its forms.
+    family: str = ""
 
-
-def interleave(run: Run, question: str, subjects: list[Subject], load: Callable[[Subject], Result]) -> list[Row]:
-    """Every subject in turn, round after round."""
-    results: dict[str, list[Result]] = {subject.name: [] for subject in subjects}
-    for number in range(run.rounds):
-        for subject in subjects:
-            run.progress(f"{question}: round {number + 1} of {run.rounds}, {subject.name}")
-            results[subject.name].append(load(subject))
-    return [row(question, name, rounds) for name, rounds in results.items()]
+    def missing(self) -> str:
+        """Why it cannot run here; empty if it may."""
+        absent = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return f"not installed: {', '.join(absent)} (pip install {self.install})" if absent else ""
 
 
-@contextlib.contextmanager
-def subjects_of(*kinds: tuple[Kind, Loop, Loop]) -> Iterator[list[Subject]]:
-    """Subjects of these kinds, for a block: kind, the client's loop, the server's."""
-    with contextlib.ExitStack() as stack:
-        yield [Subject(stack, kind, loop, server_loop) for kind, loop, server_loop in kinds]
+def _ours(name: str, connect: str, loop: Loop, *abilities: Ability) -> Subject:
+    server: Loop = "uvloop" if loop == "none" else loop
+    return Subject(
+        name, f"benchmark.ours:{connect}", "benchmark.ours:serve", loop, server, frozenset(("call", *abilities)), "ours"
+    )
+
+
+def _alone(name: str, connect: str, loop: Loop, role: Role = "context") -> Subject:
+    """One that has no server process."""
+    return Subject(name, f"benchmark.{connect}", None, loop, loop, frozenset(("call",)), role)
+
+
+def _large(name: str, connect: str) -> Subject:
+    """Ours, with the service that has arrays."""
+    connect, serve = f"benchmark.large_ours:{connect}", "benchmark.large_ours:serve"
+    return Subject(name, connect, serve, "uvloop", "uvloop", frozenset(), "context", ("numpy",), "numpy")
+
+
+OURS: Final = (
+    _ours("shmrpc, uvloop", "connect", "uvloop", "concurrent", "stream", "bulk", "clients", "connections"),
+    _ours("shmrpc, asyncio", "connect", "asyncio", "concurrent", "stream", "bulk", "clients", "connections"),
+    _ours("shmrpc, sync", "connect_sync", "none", "clients", "connections"),
+)
+
+#: No call at all, and a server that is another thread.
+DIRECT: Final = tuple(_alone(f"direct await, {loop}", "context:connect_direct", loop) for loop in _LOOPS)
+THREADS: Final = tuple(_alone(f"shmrpc, two threads, {loop}", "context:connect_thread", loop) for loop in _LOOPS)
+
+#: Who measures what the machine and the codec take by themselves.
+FLOORS: Final = {loop: _alone(f"floor, {loop}", "floors:connect", loop, "floor") for loop in _LOOPS}
+
+#: Ours with arrays, as it is and with a client that spins for so many microseconds.
+LARGE: Final = _large("shmrpc, arrays", "connect")
+LARGE_SPINNING: Final = _large("shmrpc, arrays, spin=10000", "connect_spinning")

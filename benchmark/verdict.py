@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmark.rows import Row
 
@@ -19,28 +19,61 @@ class Verdict:
     met: bool | None
 
 
+class NotAsked(Exception):
+    """There is no such row: its question, or this case of it, was not asked, or not of this subject."""
+
+
+class NotMeasured(Exception):
+    """There is a row, but it has no figures; says why."""
+
+
 class Found:
-    """The rows by question and subject."""
+    """The rows by question, case and subject."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = {(row.question, row.subject): row for row in rows}
+        self._rows = {(row.line.question, row.line.case, row.subject): row for row in rows}
 
-    def p50(self, question: str, subject: str) -> float:
-        """The median time, in microseconds."""
-        return self._rows[question, subject].p50 or 0.0
+    def row(self, question: str, case: str, subject: str) -> Row:
+        """A row that has figures."""
+        row = self._rows.get((question, case, subject))
+        if row is None:
+            raise NotAsked(question, case, subject)
+        if row.value is None:
+            raise NotMeasured(f"{subject}: {row.note}")
+        return row
 
-    def p99(self, question: str, subject: str) -> float:
-        """The time that 99 of 100 calls stay below, in microseconds."""
-        return self._rows[question, subject].p99 or 0.0
+    def value(self, question: str, case: str, subject: str) -> float:
+        """The figure that leads its line."""
+        value = self.row(question, case, subject).value
+        assert value is not None
+        return value
 
-    def rate(self, question: str, subject: str) -> float:
-        """Calls a second."""
-        return self._rows[question, subject].calls_per_second or 0.0
+    def extra(self, question: str, case: str, subject: str, name: str) -> float:
+        """A figure that stands among the extras."""
+        return self.row(question, case, subject).extra[name]
 
-    def extra(self, question: str, subject: str, name: str) -> float:
-        """What did not fit into the columns."""
-        return self._rows[question, subject].extra[name]
+    def case(self, question: str) -> str:
+        """The case of a question that has only one, whose name tells how much was done."""
+        for asked, case, _ in self._rows:
+            if asked == question:
+                return case
+        raise NotAsked(question)
 
-    def note(self, question: str, subject: str) -> str:
-        """Why there are no figures; empty if there are."""
-        return self._rows[question, subject].note
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What we mean to reach; ``judge`` says what was found, and whether that is enough."""
+
+    what: str
+    target: str
+    judge: Callable[[Found], tuple[str, bool]]
+
+    def verdict(self, found: Found) -> Verdict | None:
+        """The verdict; None if it was not asked."""
+        try:
+            measured, met = self.judge(found)
+        except NotAsked:
+            return None
+        except NotMeasured as reason:
+            return Verdict(self.what, self.target, str(reason), None)
+        return Verdict(self.what, self.target, measured, met)

@@ -1,32 +1,42 @@
-"""The service under test: a small call, a large one, and a stream."""
+"""The work that every server does: a small call, a large one, a stream, and looking at messages."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
 
-import shmrpc
 
-service = shmrpc.Service("benchmark")
-
-
-@service.endpoint
 def add(a: int, b: int) -> int:
     """The small call."""
     return a + b
 
 
-@service.endpoint
 def echo(value: Any) -> Any:
     """The large call: what comes in goes out."""
     return value
 
 
-@service.endpoint
 async def count(n: int) -> AsyncIterator[int]:
     """The stream: each item is sent as it is made."""
     for i in range(n):
         yield i
+
+
+class Taken:
+    """Messages that nobody answers: how many came, and the sum of their last bytes."""
+
+    def __init__(self) -> None:
+        self._counts = [0, 0]
+
+    def take(self, message: bytes | memoryview) -> None:
+        """Looks at the length and the last byte of a message."""
+        self._counts[0] += 1
+        self._counts[1] += message[len(message) - 1]
+
+    def taken(self) -> list[int]:
+        """What came since the last time."""
+        counts, self._counts = self._counts, [0, 0]
+        return counts
 
 
 def nested() -> dict[str, Any]:

@@ -1,225 +1,386 @@
-"""The benchmark runs, answers every question, and judges every target."""
+"""The benchmark: every question is answered, its figures are what they claim to be, and targets are judged by them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib.util
+import dataclasses
 import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+import math
+import random
+import time
 
-import click
 import pytest
 
-from benchmark import large, one_way, plot, sweep, unix_socket
-from benchmark.rivals import inter_process_py_objects, large_socket
-from benchmark.rows import Row, row
+from benchmark import loads
+from benchmark.histogram import Histogram, bucket_of, width_of
+from benchmark.processes import Caller
+from benchmark.questions import QUESTIONS, bulk, frame, idle, many_clients, memory, options, streams
+from benchmark.results import Result
+from benchmark.rivals import RIVALS
+from benchmark.rows import CONFIDENCE, Line, Row, interval, row
+from benchmark.run import Form, Run, Turn
+from benchmark.subjects import DIRECT, FLOORS, OURS, Subject
 from benchmark.targets import verdicts
 from benchmark.work import nested
-from tests.test_docs import ROOT
 
-PROCESSES = ("process, uvloop", "process, asyncio", "UNIX socket, uvloop")
+TINY = Form(
+    "tiny",
+    rounds=1,
+    seconds=0.01,
+    warm_up=0.005,
+    in_flight=(1, 64),
+    clients=(1, 8),
+    sizes=(1, 1_000_000),
+    rates=(200,),
+    messages=5,
+    idle=0.1,
+    connections=3,
+    most_ints=1,
+    all_starts=False,
+)
+#: Rivals that need nothing but what the product needs.
+AT_HAND = [rival for rival in RIVALS if rival.family in ("asyncio_protocol", "pipe") and "msgspec" not in rival.name]
+SOCKET = "socket, msgpack, uvloop"
+UVLOOP, ASYNCIO = "shmrpc, uvloop", "shmrpc, asyncio"
+
+
+# Times by how often they came.
+
+
+def times(count: int) -> list[int]:
+    chance = random.Random(7)
+    return [int(chance.lognormvariate(8, 2)) for _ in range(count)]
+
+
+def test_a_time_lies_in_its_bucket_which_is_narrow() -> None:
+    for time_ in (*range(300), *times(2_000), 10**12):
+        bucket = bucket_of(time_)
+        assert bucket <= time_ < bucket + width_of(bucket)
+        assert width_of(bucket) <= max(1, time_ / 64)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 0.99, 0.999, 1.0])
+def test_percentiles_are_those_of_the_sorted_times(share: float) -> None:
+    known = sorted(times(5_000))
+    exact = known[max(0, math.ceil(share * len(known)) - 1)] / 1e3
+    assert Histogram.of(known).percentile(share) == pytest.approx(exact, rel=0.01)
+
+
+def test_the_longest_time_stays_as_it_was() -> None:
+    made = Histogram.of([1_000, 123_457])
+    assert made.longest == 123_457
+    assert made.percentile(1.0) <= 123.457
+    assert list(made.steps())[-1] == (123.457, 1.0)
+
+
+def test_histograms_add_up() -> None:
+    one, other = times(300), times(500)[300:]
+    together = Histogram.of(one) + Histogram.of(other)
+    assert together == Histogram.of(one + other)
+    assert len(together) == 500
+
+
+def test_no_times_have_no_percentile() -> None:
+    with pytest.raises(ValueError, match="no times"):
+        Histogram().percentile(0.5)
+
+
+# Rows and how sure they are.
+
+
+def coverage(count: int, skip: int) -> float:
+    """How sure the median lies between the figures of so many that are left when so many are left out at each end."""
+    return 1 - sum(math.comb(count, number) for number in range(skip + 1)) / float(2 ** (count - 1))
+
+
+@pytest.mark.parametrize("count", range(5, 31))
+def test_an_interval_holds_the_median_and_is_no_wider_than_it_must_be(count: int) -> None:
+    low, high = interval([float(number) for number in range(count)])
+    assert low == count - 1 - high
+    assert coverage(count, int(low)) >= CONFIDENCE
+    assert coverage(count, int(low) + 1) < CONFIDENCE
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_few_rounds_have_an_interval_from_least_to_most(count: int) -> None:
+    figures = [float(number) for number in range(count)]
+    random.Random(1).shuffle(figures)
+    assert interval(figures) == (0, count - 1)
+
+
+def result(*microseconds: int, calls: int = 10, seconds: float = 1.0) -> Result:
+    return Result(
+        calls, seconds, Histogram.of([time_ * 1_000 for time_ in microseconds]), cpu=1e-3, extra={"more": 2.0}
+    )
+
+
+def test_a_row_has_the_medians_of_its_rounds() -> None:
+    made = row(Line("q"), "s", "ours", [result(10, 20, 30), result(40, 50, 60), result(1, 2, 3)])
+    assert made.value == made.p50 == pytest.approx(20, rel=0.01)
+    assert made.longest == 60
+    assert (made.calls_per_second, made.extra) == (10, {"more": 2})
+    assert made.cpu == pytest.approx(100)
+    assert made.steps[-1][1] == 1.0
+
+
+@pytest.mark.parametrize(("lead", "figure"), [("p99", 30), ("rate", 10), ("cpu", 100), ("more", 2)])
+def test_a_line_says_which_figure_leads(lead: str, figure: float) -> None:
+    made = row(Line("q", lead=lead), "s", "ours", [result(10, 20, 30)])
+    assert made.value == pytest.approx(figure, rel=0.01)
+
+
+@pytest.mark.parametrize("higher_is_better", [False, True])
+def test_the_better_row_is_so_many_times_better(higher_is_better: bool) -> None:
+    line = Line("q", higher_is_better=higher_is_better)
+    one, two = Row(line, "one", "ours", [1.0]), Row(line, "two", "rival", [2.0])
+    better, worse = (two, one) if higher_is_better else (one, two)
+    assert better.beats(worse)
+    assert not worse.beats(better)
+    assert (better.times_better(worse), worse.times_better(better)) == (2, 0.5)
+
+
+# A call counts from when it was due.
+
+
+class Stalls:
+    """Answers at once, but that it stalls once: nothing is answered for so many seconds, or the loop is held."""
+
+    def __init__(self, seconds: float, *, hold_the_loop: bool = False) -> None:
+        self._seconds = seconds
+        self._hold = hold_the_loop
+        self._calls = 0
+        self._until = 0.0
+
+    async def add(self, a: int, b: int) -> int:
+        self._calls += 1
+        if self._calls == 50:
+            if self._hold:
+                time.sleep(self._seconds)
+            self._until = time.monotonic() + self._seconds
+        while (left := self._until - time.monotonic()) > 0 and not self._hold:
+            await asyncio.sleep(left)
+        return a + b
+
+
+@pytest.mark.parametrize("hold_the_loop", [False, True])
+async def test_a_stall_shows_in_every_call_that_was_due_meanwhile(hold_the_loop: bool) -> None:
+    caller = Caller(Stalls(0.2, hold_the_loop=hold_the_loop), lambda: None)
+    found = await loads.open_loop(caller, seconds=0.5, rate=1_000)
+    assert found.calls == 500
+    assert found.times is not None
+    late = sum(count for bucket, count in found.times.counts.items() if bucket >= 50_000_000)
+    # 150 of the 200 that were due during the stall; a busy machine adds some.
+    assert late >= 100
+
+
+class Slow:
+    """Answers calls one by one, each after a while."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def add(self, a: int, b: int) -> int:
+        async with self._lock:
+            await asyncio.sleep(0.002)
+        return a + b
+
+
+async def test_who_cannot_keep_up_is_found_out() -> None:
+    found = await loads.open_loop(Caller(Slow(), lambda: None), seconds=0.2, rate=2_000)
+    assert found.extra["kept up"] < 0.5
+
+
+# Every question, in a form that tells nothing but that it works.
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, object]]]:
-    path = tmp_path_factory.mktemp("benchmark") / "result.json"
-    command = [sys.executable, "-m", "benchmark", "--quick", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Targets" in done.stdout
-    parsed: dict[str, list[dict[str, object]]] = json.loads(path.read_text())
-    return parsed
+def answers() -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    with Run(TINY, [*OURS, *AT_HAND]) as run:
+        for name, question in QUESTIONS.items():
+            found[name] = question.ask(run)
+        assert not run.absent
+    return found
 
 
-def test_every_question_is_answered(result: dict[str, list[dict[str, object]]]) -> None:
-    asked = {str(found["question"]) for found in result["rows"]}
-    assert asked == {
-        "floor", "small", "large", "every 2 ms", "64 in flight", "stream", "options", "ticker", "8 clients", "idle",
-        "busy", "memory", "array, there and back", "1 MB of bytes", "mean of a frame", "one way, 400 KB",
-        *(f"{length:,} {kind}" for kind in ("ints", "bytes") for length in sweep.LENGTHS),
-    }  # fmt: skip
-    small = {str(found["subject"]) for found in result["rows"] if found["question"] == "small"}
-    assert small == {
-        "direct, uvloop", "thread to thread, uvloop", "thread to thread, asyncio", "process, sync",
-        "process, uvloop", "process, asyncio", "UNIX socket, uvloop",
-    }  # fmt: skip
-    assert subjects(result, "array, there and back") == {"64 KB", "1 MB", "64 MB"}
-    assert subjects(result, "1 MB of bytes") == {*PROCESSES, large.SMALL_PEER}
-    assert subjects(result, "mean of a frame") == {large.ALONE, large.CALLED, large.SPINNING}
-    assert subjects(result, "one way, 400 KB") == {
-        one_way.BYTES, one_way.VIEW, one_way.RIVAL, one_way.FLOOR, one_way.HOT,
-    }  # fmt: skip
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_row_has_figures(answers: dict[str, list[Row]], name: str) -> None:
+    assert QUESTIONS[name].title
+    assert QUESTIONS[name].about
+    assert answers[name]
+    for each in answers[name]:
+        assert each.line.question == name
+        if each.note:
+            # A busy machine may be too slow for a rate; nothing else may be wrong.
+            assert each.note.startswith("cannot keep up"), each
+            continue
+        assert each.value is not None
+        assert each.value > 0 or (each.value == 0 and name in (idle.NAME, memory.NAME))
+        if each.p50 is not None and each.p99 is not None and each.longest is not None:
+            assert each.p50 <= each.p99 <= each.longest
 
 
-def subjects(result: dict[str, list[dict[str, object]]], question: str) -> set[str]:
-    return {str(found["subject"]) for found in result["rows"] if found["question"] == question}
+def test_a_row_stands_once(answers: dict[str, list[Row]]) -> None:
+    names = [(each.line, each.subject) for rows in answers.values() for each in rows]
+    assert len(names) == len(set(names))
 
 
-def test_every_row_has_figures(result: dict[str, list[dict[str, object]]]) -> None:
-    for found in result["rows"]:
-        if found["question"] in ("small", "large", "every 2 ms"):
-            p50, p99, p999 = (float(str(found[name])) for name in ("p50", "p99", "p999"))
-            assert 0 < p50 <= p99 <= p999
-            assert float(str(found["calls_per_second"])) > 0
-            assert float(str(found["cpu"])) > 0
-        elif found["question"] in ("idle", "memory"):
-            assert found["extra"]
-        elif found["question"] in ("array, there and back", "1 MB of bytes", "mean of a frame"):
-            assert 0 < float(str(found["p50"])) <= float(str(found["p99"]))
+def subjects(rows: list[Row], case: str = "") -> set[str]:
+    return {each.subject for each in rows if each.line.case == case}
 
 
-def test_one_way_messages_are_told_in_bytes_a_second_beside_their_floor(
-    result: dict[str, list[dict[str, object]]],
-) -> None:
-    rows = {str(found["subject"]): found for found in result["rows"] if found["question"] == one_way.QUESTION}
-    for name, found in rows.items():
-        extra: Any = found["extra"]
-        if name == one_way.RIVAL and found["note"]:
-            assert "pip install --group rivals" in str(found["note"]) or "/dev/shm" in str(found["note"])
-        else:
-            assert extra["GB/s"] == pytest.approx(float(str(found["calls_per_second"])) * 400_000 / 1e9)
-    peak: Any = rows[one_way.BYTES]["extra"]
-    floor: Any = rows[one_way.FLOOR]["extra"]
-    # One message is there at least, all of them at most; the floor has the same memory.
-    assert 0.4 <= peak["MB in use"] == floor["MB in use"] <= 410
+def test_whoever_can_takes_part(answers: dict[str, list[Row]]) -> None:
+    everybody = {subject.name for subject in (*OURS, *AT_HAND)}
+    assert everybody < subjects(answers["small"])
+    assert everybody == subjects(answers["sparse"], "every 2 ms")
+    assert everybody < subjects(answers["record"])
+    for size in ("1", "1,000,000"):
+        assert everybody < subjects(answers["payload-bytes"], size)
+    assert {each.line.case for each in answers["payload-ints"]} == {"1"}
+    assert everybody == subjects(answers["many-clients"], "1") == subjects(answers["many-clients"], "8")
+    assert everybody == subjects(answers["idle"], "3 connections") == subjects(answers["memory"])
+    assert everybody == subjects(answers["startup"], "connection")
+    assert subjects(answers["startup"], "server") == everybody - {"multiprocessing Pipe"}
+    with_loop = {subject.name for subject in (*OURS, *AT_HAND) if subject.loop != "none"}
+    assert with_loop == subjects(answers["in-flight"], "64") == subjects(answers["streams"])
+    assert with_loop == subjects(answers["open-loop"], "200 a second")
+    assert with_loop | {"multiprocessing Pipe", bulk.FLOOR, "memcpy, one place"} == subjects(answers["bulk"], "copied")
 
 
-def test_the_sweep_has_every_length_of_both_kinds(result: dict[str, list[dict[str, object]]]) -> None:
-    rows = [Row(**found) for found in result["rows"]]  # type: ignore[arg-type]
-    for kind in ("ints", "bytes"):
-        found = sweep.lines(rows, kind)
-        assert set(found) == set(PROCESSES)
-        for line in found.values():
-            assert sorted(line) == [10, 100, 1_000, 10_000, 100_000, 1_000_000]
-            for length, each in line.items():
-                assert each.extra["bytes"] >= length
-                assert each.p50 is not None
-                assert each.extra["MB/s"] == pytest.approx(2 * each.extra["bytes"] / each.p50)
-    assert sweep.table(rows).row_count == 12
+def test_the_floors_are_there(answers: dict[str, list[Row]]) -> None:
+    assert {each.role for each in answers["floors"]} == {"floor"}
+    for name in ("small", "record", "payload-bytes", "bulk", "frame"):
+        assert "floor" in {each.role for each in answers[name]}, name
 
 
-def test_every_target_is_judged(result: dict[str, list[dict[str, object]]]) -> None:
-    assert len(result["targets"]) == 30
-    for verdict in result["targets"]:
-        # A rival that is not there is no target met.
-        missing = one_way.RIVAL in str(verdict["target"]) and subject_note(result, one_way.RIVAL)
-        assert verdict["met"] is None if missing else isinstance(verdict["met"], bool)
+def test_bulk_is_counted_in_bytes(answers: dict[str, list[Row]]) -> None:
+    for each in answers["bulk"]:
+        assert each.calls_per_second is not None
+        assert each.value == pytest.approx(each.calls_per_second * 400_000 / 1e9)
 
 
-def subject_note(result: dict[str, list[dict[str, object]]], subject: str) -> str:
-    (note,) = (str(found["note"]) for found in result["rows"] if found["subject"] == subject)
-    return note
+def test_every_target_of_the_questions_is_judged(answers: dict[str, list[Row]]) -> None:
+    judged = verdicts([each for rows in answers.values() for each in rows])
+    # All but those that are set against rivals which did not take part.
+    assert len(judged) == 28
+    assert {type(verdict.met) for verdict in judged} == {bool}
 
 
-def test_percentiles_are_those_of_the_calls() -> None:
-    made = row("q", "s", [{"latencies": list(range(1000, 0, -1)), "calls": 1000, "seconds": 2.0, "cpu": 0.5}])
-    assert (made.p50, made.p99, made.p999) == (0.501, 0.991, 1.0)
-    assert (made.calls_per_second, made.cpu) == (500, 500)
+# Who does not answer.
+
+
+def test_a_rival_that_is_not_installed_is_named_with_how_to() -> None:
+    rival = Subject("r", "m:c", "m:s", "none", "none", frozenset(("call",)), needs=("no_such_package",), install="such")
+    with Run(TINY, [rival]) as run:
+        (made,) = run.line(Line("q"), run.able("call"), "one_after_another")
+        assert (made.subject, made.role, made.value) == ("r", "rival", None)
+        assert made.note == run.absent["r"] == "not installed: no_such_package (pip install such)"
+
+
+def test_a_rival_that_does_not_start_says_why() -> None:
+    rival = Subject("r", "benchmark.work:add", "benchmark.work:nothing", "none", "none", frozenset(("call",)))
+    with Run(TINY, [rival]) as run:
+        (made,) = run.line(Line("q"), [rival], "one_after_another")
+    assert "nothing" in made.note
+
+
+def test_who_fails_says_why_and_the_others_go_on() -> None:
+    line = Line("q")
+    with Run(TINY, []) as run, run.pairs([DIRECT[0], FLOORS["uvloop"]]) as pairs:
+        turns = [
+            Turn(pairs[0], "benchmark.loads:no_such_load", {}, "fails"),
+            Turn(pairs[1], "benchmark.floors:turn", {}, "goes on"),
+        ]
+        failed, other = run.turns(line, turns)
+    assert failed.note.startswith("failed: AttributeError")
+    assert failed.value is None
+    assert other.value
+
+
+# Many clients.
+
+
+def test_above_eight_clients_only_the_better_rivals_are_asked() -> None:
+    line = Line(many_clients.NAME, "8", "rate", "/s", higher_is_better=True)
+    rows = [
+        Row(line, "ours", "ours", [10.0]),
+        Row(line, "best", "rival", [1_000.0]),
+        Row(line, "half", "rival", [500.0]),
+        Row(line, "less", "rival", [499.0]),
+        Row(line, "none", "rival", note="failed"),
+        Row(dataclasses.replace(line, case="4"), "less", "rival", [2_000.0]),
+    ]
+    assert many_clients.going_on(rows) == {"ours", "best", "half"}
+
+
+# Targets.
+
+
+def small(own: float) -> list[Row]:
+    figures = {UVLOOP: own, ASYNCIO: 1.9, "shmrpc, sync": 1.9, SOCKET: 60.0, "ping-pong of a word": 0.3}
+    return [Row(Line("small"), name, "ours", [value]) for name, value in figures.items()]
 
 
 def test_targets_can_be_missed() -> None:
-    slow = [
-        Row("floor", "ping-pong of a word", p50=0.3),
-        Row("small", "process, uvloop", p50=2.1),
-        Row("small", "process, asyncio", p50=1.9),
-        Row("small", "UNIX socket, uvloop", p50=60.0),
-    ]
-    assert [verdict.met for verdict in verdicts(slow)] == [False, True]
+    met = {verdict.what: verdict.met for verdict in verdicts(small(2.1))}
+    assert met == {
+        f"small call, p50, {UVLOOP}": False,
+        f"small call, p50, {ASYNCIO}": True,
+        "sync client, p50": True,
+    }
 
 
-def large_rows(*, good: bool) -> list[Row]:
-    """Rows on the one side of each target for large data, or on the other."""
-    rate = 25_000.0 if good else 10_000.0
+def other_rows(*, good: bool) -> list[Row]:
+    """Rows on the one side of targets, or on the other."""
+
+    def made(question: str, case: str, subject: str, value: float, **extra: float) -> Row:
+        return Row(Line(question, case), subject, "ours", [value], extra=extra)
+
+    rate = 10.0 if good else 4.9
     return [
-        Row(large.ARRAYS, "64 KB", p50=10),
-        Row(large.ARRAYS, "64 MB", p50=15 if good else 15.1),
-        *(Row(large.MEGABYTE, name, p50=100 if good else 101) for name in PROCESSES[:2]),
-        Row(large.MEGABYTE, "UNIX socket, uvloop", p50=500),
-        Row(large.MEGABYTE, large.SMALL_PEER, p50=5000),
-        Row(one_way.QUESTION, one_way.BYTES, calls_per_second=rate, extra={"GB/s": rate * 4e-4, "MB in use": 12.0}),
-        Row(one_way.QUESTION, one_way.RIVAL, calls_per_second=12_500 if good else 5_001),
-        Row(one_way.QUESTION, one_way.FLOOR, calls_per_second=31_000 if good else 12_501),
-        Row(large.FRAME, large.ALONE, p50=2000),
-        Row(large.FRAME, large.CALLED, extra={"µs more than alone": 19.9 if good else 20.0}),
-        Row(large.FRAME, large.SPINNING, extra={"µs more than alone": 5.0}),
+        made("streams", "", UVLOOP, 500 if good else 499),
+        made("streams", "", "socket, msgpack, asyncio", 100),
+        made("streams", "", SOCKET, 100),
+        made("many-clients", "8", UVLOOP, 150, least=0.11 if good else 0.1),
+        made("many-clients", "8", SOCKET, 100),
+        made(options.NAME, options.ONE, options.PLAIN, 1),
+        made(options.NAME, options.ONE, "under a deadline", 1.29 if good else 1.31),
+        made(options.NAME, options.MANY, options.MAPPED, 1e6 if good else 1e6 - 1),
+        made("memory", "", UVLOOP, 1, **{memory.SHARED: 140, memory.SERVER: 60, memory.CLIENT: 55 if good else 56}),
+        made("payload-bytes", "1,000,000", UVLOOP, 100 if good else 101),
+        made("payload-bytes", "1,000,000", "socket, large frames, uvloop", 500),
+        made("payload-bytes", "1,000,000", SOCKET, 5000),
+        made("bulk", bulk.COPIED, UVLOOP, rate),
+        made("bulk", bulk.COPIED, "InterProcessPyObjects", 2.5),
+        made("bulk", bulk.COPIED, bulk.FLOOR, 12.5, **{"MB in use": 4.0}),
+        made("arrays", "", "64 KB", 10),
+        made("arrays", "", "64 MB", 15 if good else 15.1),
+        made("frame", "", frame.ALONE, 2000),
+        made("frame", "", frame.CALLED, 2020, **{frame.ADDED: 19.9 if good else 20.0}),
+        made("frame", "", frame.SPINNING, 2005, **{frame.ADDED: 5.0}),
     ]
 
 
-def test_targets_for_large_data_can_be_met_and_missed() -> None:
-    assert [verdict.met for verdict in verdicts(large_rows(good=True))] == [True] * 6
-    assert [verdict.met for verdict in verdicts(large_rows(good=False))] == [False] * 6
+@pytest.mark.parametrize("good", [True, False])
+def test_targets_are_met_on_one_side_of_a_bound_and_missed_on_the_other(good: bool) -> None:
+    judged = verdicts(other_rows(good=good))
+    assert len(judged) == 10
+    assert {verdict.met for verdict in judged} == {good}, judged
 
 
 def test_a_target_whose_rival_is_missing_is_not_measured() -> None:
-    rows = [each for each in large_rows(good=True) if each.subject != one_way.RIVAL]
-    rows.append(Row(one_way.QUESTION, one_way.RIVAL, note="not installed (pip install --group rivals)"))
-    found = {verdict.target: verdict for verdict in verdicts(rows)}[f"≥ 2 × {one_way.RIVAL}"]
-    assert (found.met, found.measured) == (None, "not installed (pip install --group rivals)")
+    rows = [each for each in other_rows(good=True) if each.subject != "InterProcessPyObjects"]
+    rows.append(Row(Line("bulk", bulk.COPIED), "InterProcessPyObjects", "rival", note="not installed"))
+    found = {verdict.target: verdict for verdict in verdicts(rows)}
+    missing = found["≥ 2 × InterProcessPyObjects"]
+    assert (missing.met, missing.measured) == (None, "InterProcessPyObjects: not installed")
+    assert found["≥ 80 % of memcpy"].met is True
 
 
-def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest))
+def test_a_target_whose_question_was_not_asked_is_left_out() -> None:
+    assert verdicts([]) == []
+    assert verdicts([Row(Line(streams.NAME), UVLOOP, "ours", [1.0])]) == []
 
 
-def test_a_rival_that_is_not_installed_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "ipc_py_objects")
-    with contextlib.ExitStack() as stack:
-        assert one_way.start_rival(stack) == (None, "not installed (pip install --group rivals)")
-
-
-def test_a_rival_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "ipc_py_objects.py").write_text("raise ImportError('half of it is missing')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(inter_process_py_objects, "SIZE", 0)
-    with contextlib.ExitStack() as stack:
-        rival, note = one_way.start_rival(stack)
-    assert rival is None
-    assert note == "cannot be imported: half of it is missing (pip install --group rivals)"
-
-
-def test_a_rival_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(inter_process_py_objects, "SIZE", 1 << 60)
-    with contextlib.ExitStack() as stack:
-        assert one_way.start_rival(stack) == (None, f"needs {1 << 40} MiB of /dev/shm")
-
-
-def test_a_plot_is_refused_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    without(monkeypatch, "matplotlib")
-    with pytest.raises(click.UsageError, match="not installed: pip install --group plots"):
-        plot.check(tmp_path / "sweep.png")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    plot.check(tmp_path / "sweep.png")
-    with pytest.raises(click.UsageError, match="there is no directory"):
-        plot.check(tmp_path / "nowhere" / "sweep.png")
-
-
-def test_the_plot_is_a_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    rows = [
-        Row(f"{length:,} {kind}", name, p50=length / 10, extra={"length": length, "bytes": length, "MB/s": 20.0})
-        for kind in ("ints", "bytes")
-        for length in sweep.LENGTHS
-        for name in PROCESSES
-    ]
-    plot.draw(rows, tmp_path / "sweep.png")
-    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
-
-
-async def test_the_peer_for_large_frames_cuts_them_where_they_end(tmp_path: Path) -> None:
-    path = str(tmp_path / "peer.sock")
-    async with unix_socket.serve(large_socket.Server, path), unix_socket.connect(large_socket.Client, path) as client:
-        for size in (0, 1, 262_100, 262_133, 262_144, 1_000_000, 3_000_000):
-            assert await client.echo(b"x" * size) == b"x" * size
-        # Many at once: frames that begin in one read and end in another.
-        values = [bytes([number]) * (number * 7_919 % 300_007) for number in range(100)]
-        assert await asyncio.gather(*map(client.echo, values)) == values
-
-
-def test_the_nested_structure_is_of_the_size_that_it_claims() -> None:
+def test_the_record_is_of_the_size_that_it_claims() -> None:
     assert 30_000 < len(json.dumps(nested())) < 32_000

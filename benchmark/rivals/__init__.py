@@ -1,1 +1,70 @@
-"""Other ways to carry large data, each as a good engineer would use it. Their packages never enter the product."""
+"""Other ways to call, each as a good engineer would use it. Their packages never enter the product.
+
+A file holds both sides of one of them: ``serve`` and ``connect``. Here stands what each can do and what it needs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmark.subjects import Ability, Loop, Subject
+
+_GROUP: Final = "--group rivals"
+
+
+def _rival(
+    name: str,
+    module: str,
+    loop: Loop,
+    *abilities: Ability,
+    form: str = "",
+    needs: tuple[str, ...] = (),
+    install: str = _GROUP,
+    serves: bool = True,
+    shared: str | None = None,
+    restless: bool = False,
+    family: str = "",
+) -> Subject:
+    place, suffix = f"benchmark.rivals.{module}", f"_{form}" if form else ""
+    return Subject(
+        name,
+        f"{place}:connect{suffix}",
+        f"{place}:serve{suffix}" if serves else None,
+        loop,
+        loop,
+        frozenset(abilities),
+        needs=needs,
+        install=install,
+        shared=f"{place}:{shared}" if shared else None,
+        restless=restless,
+        family=family or module,
+    )
+
+
+_SOCKET: Final[tuple[Ability, ...]] = ("call", "concurrent", "stream", "bulk", "clients", "connections")
+
+RIVALS: Final = (
+    _rival("socket, msgspec, uvloop", "asyncio_protocol", "uvloop", *_SOCKET, form="msgspec"),
+    _rival("socket, msgspec, asyncio", "asyncio_protocol", "asyncio", *_SOCKET, form="msgspec"),
+    _rival("socket, msgpack, uvloop", "asyncio_protocol", "uvloop", *_SOCKET, form="msgpack"),
+    _rival("socket, msgpack, asyncio", "asyncio_protocol", "asyncio", *_SOCKET, form="msgpack"),
+    _rival("socket, large frames, uvloop", "large_socket", "uvloop", "call", "concurrent", "bulk"),
+    _rival("asyncio streams, uvloop", "asyncio_streams", "uvloop", *_SOCKET),
+    _rival("asyncio streams, asyncio", "asyncio_streams", "asyncio", *_SOCKET),
+    _rival("multiprocessing Pipe", "pipe", "none", "call", "bulk", "clients", "connections"),
+    _rival("multiprocessing Queue", "queue", "none", "call", "bulk", shared="make"),
+    _rival("multiprocessing Manager", "manager", "none", "call", "clients"),
+    _rival("ProcessPoolExecutor, uvloop", "process_pool", "uvloop", "call", "concurrent", serves=False),
+    _rival("ThreadPoolExecutor, uvloop", "threads", "uvloop", "call", "concurrent", serves=False),
+    _rival("pyzmq, uvloop", "pyzmq_asyncio", "uvloop", *_SOCKET, needs=("zmq",)),
+    _rival("pyzmq, asyncio", "pyzmq_asyncio", "asyncio", *_SOCKET, needs=("zmq",)),
+    _rival("pyzmq, sync", "pyzmq_sync", "none", "call", "bulk", "clients", "connections", needs=("zmq",)),
+    _rival("grpc.aio", "grpc_aio", "asyncio", *_SOCKET, needs=("grpc",)),
+    _rival("rpyc", "rpyc_calls", "none", "call", "bulk", "clients", "connections", needs=("rpyc",)),
+    _rival("Pyro5", "pyro", "none", "call", "bulk", "clients", "connections", needs=("Pyro5",)),
+    _rival("shm-rpc-bridge, calls", "shm_bridge", "none", "call", needs=("shm_rpc_bridge",)),
+    _rival("shm-rpc-bridge, msgspec", "shm_bridge", "none", "call", form="transport", needs=("shm_rpc_bridge",)),
+    _rival("faster-fifo", "faster_fifo_queue", "none", "call", "bulk", needs=("faster_fifo",), shared="make"),
+    _rival("iceoryx2", "iceoryx", "none", "call", "bulk", needs=("iceoryx2",), restless=True),
+    _rival("InterProcessPyObjects", "inter_process_py_objects", "none", "bulk", needs=("ipc_py_objects",)),
+)

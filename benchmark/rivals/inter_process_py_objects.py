@@ -1,123 +1,144 @@
 """InterProcessPyObjects: messages one way through one piece of shared memory, whose sides take turns.
 
 As its own benchmark does it, in the faster, synchronous form: the sender puts messages there for as long as there is
-room, the receiver takes them out and destroys them, a shared list says whose turn it is, and nobody sleeps. A
-message is taken to be processed when its length and its last byte have been looked at. The time is the sender's,
-from before the first message until it reads in the shared list that the receiver has processed them all.
-
-Two processes as of :mod:`benchmark.processes`; the sender makes the memory, and takes its name away as soon as both
-have it, so that nothing is left of them however they end.
+room, the receiver takes them out and destroys them, a shared list says whose turn it is, and nobody sleeps while
+messages are under way. A socket tells the receiver when that is, and that the sender is gone. The memory's name is
+taken away as soon as both sides have it, so that nothing is left of them however they end.
 """
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import multiprocessing.connection
 import os
-import time
 import warnings
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, Listener
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import Any, Final
 
+from benchmark.processes import NotStarted, Place
+
+with warnings.catch_warnings():
+    # It warns of every version of Python that is newer than it.
+    warnings.simplefilter("ignore")
+    import ipc_py_objects
+
 #: The bytes of memory that its own benchmark takes: enough for all messages at once.
-SIZE: Final = 1000 << 20
-#: Seconds for the other side to come.
-_PATIENCE: Final = 30
+_SIZE: Final = 1000 << 20
+#: Seconds for the other side to come, or to give the turn away.
+_PATIENCE: Final = 10.0
+#: Turns without a message after which the receiver looks whether the sender is still there.
+_TURNS: Final = 1000
 
 #: Places in the shared list: the sum of the last bytes when all messages are processed, and whether the receiver
 #: has taken out all that was there.
 _SEEN, _EMPTY = 0, 1
 
 
-def _package(connection: Connection) -> Any:
-    """The package; without it this process ends after it has said why."""
-    with warnings.catch_warnings():
-        # It warns of every version of Python that is newer than it.
-        warnings.simplefilter("ignore")
-        try:
-            return importlib.import_module("ipc_py_objects")
-        except ImportError as error:
-            connection.send(f"cannot be imported: {error}")
-            os._exit(1)
+class _Turn:
+    """As the package's own, but it does not wait for ever for a side that is gone."""
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+
+    def __enter__(self) -> None:
+        if not self._memory.wait_my_turn(_PATIENCE, periodic_sleep_time=None):
+            raise ConnectionError("the other side keeps the turn")
+
+    def __exit__(self, *error: object) -> None:
+        self._memory.release()
 
 
-def send(name: str, connection: Connection) -> None:
-    """The main function of the sender; each order is the size and the number of messages, as parameters."""
-    package = _package(connection)
-    memory = package.SharedMemory(name, create=True, size=SIZE)
+def serve(place: Place, ready: Callable[[], None]) -> None:
+    """The receiver, of one sender after another."""
+    room = os.statvfs("/dev/shm")
+    if room.f_bavail * room.f_frsize < _SIZE:
+        raise NotStarted(f"it needs {_SIZE >> 20} MiB of /dev/shm")
+    with Listener(place.socket(), "AF_UNIX") as listener:
+        ready()
+        while True:
+            with contextlib.suppress(EOFError, ConnectionError), listener.accept() as connection:
+                _serve_one(connection)
+
+
+def _serve_one(connection: Connection) -> None:
+    memory = ipc_py_objects.SharedMemory(connection.recv())
+    memory.init_consumer(_PATIENCE)
     connection.send("ready")
-    memory.wait_consumer_ready(time_limit=_PATIENCE)
-    _unlink(memory.name)
-    with package.wait_my_turn(memory):
-        state = memory.put_message([0, True])
-    for parameters in _orders(connection):
-        before = time.process_time()
-        result = _send(package, memory, state, **parameters)
-        connection.send({**result, "cpu": time.process_time() - before})
-
-
-def _send(package: Any, memory: Any, state: Any, *, size: int, messages: int) -> dict[str, Any]:
-    data, left = b"\1" * size, messages
-    with package.wait_my_turn(memory):
-        state[_SEEN], state[_EMPTY] = 0, True
-    start = time.perf_counter_ns()
-    while left:
-        with package.wait_my_turn(memory, periodic_sleep_time=None):
-            if state[_EMPTY]:
-                try:
-                    while left:
-                        memory.put_message(data)
-                        left -= 1
-                except package.FreeMemoryChunkNotFoundError:
-                    pass  # The rest when there is room again.
-                state[_EMPTY] = False
-    seen = 0
-    while not seen:
-        with package.wait_my_turn(memory, periodic_sleep_time=None):
-            seen = state[_SEEN]
-    seconds = (time.perf_counter_ns() - start) / 1e9
-    assert seen == messages
-    return {"latencies": [], "calls": messages, "seconds": seconds}
-
-
-def receive(name: str, connection: Connection) -> None:
-    """The main function of the receiver; each order is the number of messages to come, as a parameter."""
-    package = _package(connection)
-    memory = package.SharedMemory(name)
-    memory.init_consumer(time_limit=_PATIENCE)
-    with package.wait_my_turn_when_has_messages(memory):
+    messages = connection.recv()
+    with _Turn(memory):
         state = memory.take_message()
-    connection.send("ready")
-    for parameters in _orders(connection):
-        _receive(package, memory, state, **parameters)
-        connection.send({})
+    while True:
+        _receive(memory, state, messages, connection)
+        messages = connection.recv()
 
 
-def _receive(package: Any, memory: Any, state: Any, *, messages: int) -> None:
-    left, seen = messages, 0
+def _receive(memory: Any, state: Any, messages: int, connection: Connection) -> None:
+    turn, left, seen, idle = _Turn(memory), messages, 0, 0
     while left:
-        with package.wait_my_turn_when_has_messages(memory, periodic_sleep_time=None):
+        with turn:
+            idle += 1
             while memory.has_messages():
                 message, place = memory.take_message_2()
                 memory.destroy_obj(place)
                 seen += message[len(message) - 1]
                 left -= 1
+                idle = 0
             state[_EMPTY] = True
             if not left:
                 state[_SEEN] = seen
+        if idle == _TURNS:
+            idle = 0
+            if connection.poll():
+                raise EOFError  # It has nothing to say until all are processed.
 
 
-def _orders(connection: Connection) -> Any:
-    """The parameters of each order. At the end the process ends at once: it has nothing to clean up."""
-    try:
-        while (order := connection.recv()) is not None:
-            yield order[1]
-    except EOFError:
-        pass
-    os._exit(0)
+class _Client:
+    def __init__(self, memory: Any, state: Any, connection: Connection) -> None:
+        self._memory, self._state, self._connection = memory, state, connection
+
+    def bulk(self, data: bytes, messages: int) -> None:
+        memory, state, turn, left = self._memory, self._state, _Turn(self._memory), messages
+        with turn:
+            state[_SEEN], state[_EMPTY] = 0, True
+        self._connection.send(messages)
+        while left:
+            with turn:
+                if state[_EMPTY]:
+                    try:
+                        while left:
+                            memory.put_message(data)
+                            left -= 1
+                    except ipc_py_objects.FreeMemoryChunkNotFoundError:
+                        pass  # The rest when there is room again.
+                    state[_EMPTY] = False
+        seen = 0
+        while not seen:
+            with turn:
+                seen = state[_SEEN]
+        assert seen == messages * data[-1]
+
+
+@contextlib.contextmanager
+def connect(place: Place) -> Iterator[_Client]:
+    """The sender, which makes the memory."""
+    name = f"{Path(place.directory).name}-{os.getpid()}"
+    with multiprocessing.connection.Client(place.socket(), "AF_UNIX") as connection:
+        try:
+            memory = ipc_py_objects.SharedMemory(name, create=True, size=_SIZE)
+            connection.send(name)
+            connection.recv()
+        finally:
+            _unlink(name)
+        with _Turn(memory):
+            state = memory.put_message([0, True])
+        yield _Client(memory, state, connection)
 
 
 def _unlink(name: str) -> None:
-    known = SharedMemory(name)
-    known.close()
-    known.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        known = SharedMemory(name)
+        known.close()
+        known.unlink()

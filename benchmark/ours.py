@@ -1,0 +1,69 @@
+"""Our own two sides, as a rival's are written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import shmrpc
+from benchmark import work
+from benchmark.processes import Place
+from benchmark.work import Taken
+
+service = shmrpc.Service("benchmark")
+_taken = Taken()
+
+service.endpoint(work.add)
+service.endpoint(work.echo)
+service.endpoint(work.count)
+service.endpoint(_taken.taken)
+
+
+@service.endpoint
+def take(message: bytes) -> None:
+    """A message of which the receiver has a copy."""
+    _taken.take(message)
+
+
+@service.endpoint
+def look(message: memoryview) -> None:
+    """A message that is looked at where it lies."""
+    _taken.take(message)
+
+
+@contextlib.asynccontextmanager
+async def serve(place: Place) -> AsyncIterator[None]:
+    """The server."""
+    async with shmrpc.serve(service):
+        yield
+
+
+class _Client:
+    """A client that can do all that is asked of one."""
+
+    def __init__(self, client: shmrpc.Client) -> None:
+        self.client = client
+        # As a user's program has them; what a call costs is to be found here and not in what wraps it.
+        self.add, self.echo, self.count = client.add, client.echo, client.count
+
+    async def bulk(self, data: bytes, messages: int, endpoint: str = "take") -> None:
+        """One-way calls, and one that is answered."""
+        notify = self.client.notify
+        for _ in range(messages):
+            await notify(endpoint, data)
+        assert await self.client.taken() == [messages, messages * data[-1]]
+
+
+@contextlib.asynccontextmanager
+async def connect(place: Place) -> AsyncIterator[_Client]:
+    """A client with a loop."""
+    async with shmrpc.connect("benchmark") as client:
+        yield _Client(client)
+
+
+@contextlib.contextmanager
+def connect_sync(place: Place) -> Iterator[Any]:
+    """A client without."""
+    with shmrpc.sync.connect("benchmark") as client:
+        yield client

@@ -1,0 +1,71 @@
+"""The questions, a file each: what is asked of whom, and by which figure they are compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Final
+
+from benchmark.questions import (
+    arrays,
+    beside_idle,
+    bulk,
+    cpu,
+    floors,
+    frame,
+    idle,
+    in_flight,
+    many_clients,
+    memory,
+    open_loop,
+    options,
+    payload_bytes,
+    payload_ints,
+    record,
+    small,
+    sparse,
+    startup,
+    streams,
+    threads,
+    ticker,
+)
+from benchmark.rows import Row
+from benchmark.run import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What is asked, and what a reader should know of it."""
+
+    ask: Callable[[Run], list[Row]]
+    title: str
+    about: str
+
+
+#: In the order in which they are asked and shown.
+QUESTIONS: Final = {
+    module.NAME: Question(module.ask, module.TITLE, " ".join((module.__doc__ or "").split()))
+    for module in (
+        floors,
+        small,
+        sparse,
+        in_flight,
+        open_loop,
+        payload_bytes,
+        payload_ints,
+        record,
+        bulk,
+        streams,
+        many_clients,
+        cpu,
+        idle,
+        beside_idle,
+        memory,
+        startup,
+        threads,
+        options,
+        ticker,
+        arrays,
+        frame,
+    )
+}

@@ -1,0 +1,56 @@
+"""Messages of 400 KB one way: from before the first until the receiver says that it has looked at the last.
+
+It looks at the length and the last byte of each. ``copied``: the receiver has them as objects of its own, as everybody
+gives them; ``in place``: it looks at them where they lie in shared memory. The full form sends 1000 between two such
+answers, the usual one 200, the quick one 50. The floors are memcpy within one process: into one place, which stays in
+the cache, and into as much memory as our messages lay in at once, since what memory that is decides what a copy costs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmark.processes import Failed
+from benchmark.rows import Line, Row
+from benchmark.run import Run, Turn
+from benchmark.subjects import Subject
+
+NAME: Final = "bulk"
+TITLE: Final = "Large messages one way"
+
+COPIED, IN_PLACE = "copied", "in place"
+FLOOR: Final = "memcpy, as many places as ours"
+_SIZE: Final = 400_000
+#: Seconds for the slowest.
+_PATIENCE: Final = 60.0
+
+
+def ask(run: Run) -> list[Row]:
+    """Everybody who has messages one way."""
+    able = run.able("bulk")
+    ours = [subject for subject in able if subject.role == "ours"]
+    messages = {"size": _SIZE, "messages": run.form.messages}
+    floors = _floors(run, ours, messages)
+
+    def line(case: str) -> Line:
+        return Line(NAME, case, "GB/s", "GB/s", higher_is_better=True)
+
+    rows = run.line(line(COPIED), able, "bulk", patience=_PATIENCE, beside=floors, **messages)
+    rows += run.line(line(IN_PLACE), ours, "bulk", beside=floors, **messages, endpoint="look")
+    for row in rows:
+        if row.role == "floor":
+            row.cpu = None  # In it is what the memory took that they copy to.
+    return rows
+
+
+def _floors(run: Run, ours: list[Subject], messages: dict[str, int]) -> list[Turn]:
+    floors = run.floor("copies", "memcpy, one place", size=_SIZE)
+    pair = run.pair(ours[0]) if ours else None
+    if pair is None:
+        return floors
+    try:
+        found = pair.do("benchmark.our_loads:most_in_use", **messages)
+    except Failed:
+        return floors  # Its own row says why.
+    in_use = int(found.extra["bytes in use"])
+    return floors + run.floor("copies", FLOOR, size=_SIZE, footprint=in_use)

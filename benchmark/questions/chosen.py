@@ -1,0 +1,30 @@
+"""Subjects that several questions choose."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Final
+
+from benchmark.run import Run
+from benchmark.subjects import Subject
+
+#: The family of the hand-written sockets, and that of ThreadPoolExecutor.
+SOCKETS: Final = "asyncio_protocol"
+THREAD_POOL: Final = "threads"
+
+
+def our_uvloop(run: Run) -> list[Subject]:
+    """Ours on uvloop, for questions that one of ours is enough for; empty if it does not take part."""
+    return [subject for subject in run.subjects if subject.role == "ours" and subject.loop == "uvloop"]
+
+
+def of_payloads(subjects: Iterable[Subject]) -> list[Subject]:
+    """The same, where values are large: a thread hands them over by reference, which competes with nobody.
+
+    Nothing is encoded or copied there, and whoever takes a value can harm what its caller has.
+    """
+    return [
+        dataclasses.replace(subject, role="context") if subject.family == THREAD_POOL else subject
+        for subject in subjects
+    ]

@@ -1,0 +1,21 @@
+"""``bytes`` there and back, one of them to a million: what size costs.
+
+MB/s count both ways together. The floor is the codec alone, which copies them four times: the request and the result,
+by who encodes and by who decodes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmark.questions.payload import trips
+from benchmark.rows import Row
+from benchmark.run import Run
+
+NAME: Final = "payload-bytes"
+TITLE: Final = "Bytes there and back, by size"
+
+
+def ask(run: Run) -> list[Row]:
+    """Everybody who can call."""
+    return trips(run, NAME, "bytes", run.form.sizes)

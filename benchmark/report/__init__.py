@@ -1,0 +1,1 @@
+"""What a run's rows become: a file, tables in the terminal, a page with plots, pictures, a comparison of two runs."""

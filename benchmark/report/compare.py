@@ -1,0 +1,193 @@
+"""What became slower or faster from one run to another, and whether chance alone would do that."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from benchmark.report.figures import heading, measured, times
+from benchmark.report.files import Outcome
+from benchmark.report.tables import Cells, Column, Table, Tone
+from benchmark.rows import Row
+
+#: A change counts if chance alone would bring it about no more often than this.
+LEVEL: Final = 0.05
+#: How much slower something of ours may become before ``--fail`` fails.
+ALLOWED: Final = 1.05
+
+Verdict = Literal["slower", "faster", "within noise", "too few rounds", "failed"]
+_TONES: Final[dict[Verdict, Tone]] = {
+    "slower": "lost",
+    "faster": "won",
+    "within noise": "context",
+    "too few rounds": "even",
+    "failed": "lost",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A row of both runs."""
+
+    old: Row
+    new: Row
+
+    @property
+    def verdict(self) -> Verdict:
+        """What can be said."""
+        if not self.new.rounds:
+            return "failed"
+        if least_p(len(self.old.rounds), len(self.new.rounds)) > LEVEL:
+            return "too few rounds"
+        if self.p > LEVEL or self.worse == 1:
+            return "within noise"
+        return "slower" if self.worse > 1 else "faster"
+
+    @property
+    def worse(self) -> float:
+        """How many times worse the figure became: more than one is slower."""
+        old, new = self.old.value or 0.0, self.new.value or 0.0
+        if self.old.line.higher_is_better:
+            old, new = new, old
+        if old == new:
+            return 1.0
+        if min(old, new) <= 0:  # Of nothing, or less, there is no ratio, but a direction.
+            return math.inf if new > old else 0.0
+        return new / old
+
+    @property
+    def p(self) -> float:
+        """How often chance alone would bring about so much of a difference, or more."""
+        return rank_sum_p(self.old.rounds, self.new.rounds)
+
+    @property
+    def fails(self) -> bool:
+        """Whether it is of ours, and more than may be let pass."""
+        if self.new.role != "ours":
+            return False
+        return self.verdict == "failed" or (self.verdict == "slower" and self.worse > ALLOWED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two runs, row by row."""
+
+    #: What became worse stands first.
+    changes: list[Change]
+    only_old: list[Row]
+    only_new: list[Row]
+
+    @property
+    def judged(self) -> int:
+        """In how many rows there are rounds enough for a verdict."""
+        return sum(change.verdict != "too few rounds" for change in self.changes)
+
+
+def compare(old: Outcome, new: Outcome) -> Comparison:
+    """By line and subject."""
+    # A row without figures has nothing to be compared; one that had some and now says why it has none, failed.
+    before, after = ({(row.line, row.subject): row for row in outcome.rows} for outcome in (old, new))
+    changes = [
+        Change(row, after[key])
+        for key, row in before.items()
+        if key in after and row.rounds and (after[key].rounds or after[key].note)
+    ]
+    changes.sort(key=lambda change: (change.verdict != "failed", -change.worse))
+    return Comparison(
+        changes,
+        [row for key, row in before.items() if row.rounds and key not in after],
+        [row for key, row in after.items() if row.rounds and (key not in before or not before[key].rounds)],
+    )
+
+
+def least_p(first: int, second: int) -> float:
+    """The least that can come out of so many rounds: if all of one run are beyond all of the other."""
+    return min(1.0, 2 / math.comb(first + second, first))
+
+
+def rank_sum_p(first: Sequence[float], second: Sequence[float]) -> float:
+    """Mann and Whitney's test on two sides, exact, also where figures are equal.
+
+    Of all ways to deal the figures out to the two runs, the share in which the sum of the first one's ranks is as
+    far from its mean as it is, or further.
+    """
+    together = sorted([*first, *second])
+    # Equal figures share the mean of their ranks; twice the rank is always a whole number.
+    twice = {value: 2 * together.index(value) + together.count(value) + 1 for value in together}
+    ranks = tuple(twice[value] for value in together)
+    sums = _sums(ranks, len(first))
+    mean = len(first) * (len(together) + 1)
+    off = abs(sum(twice[value] for value in first) - mean)
+    return sum(ways for each, ways in sums.items() if abs(each - mean) >= off) / math.comb(len(together), len(first))
+
+
+@functools.cache
+def _sums(ranks: tuple[int, ...], count: int) -> dict[int, int]:
+    """In how many ways so many of the ranks have each sum."""
+    found: list[dict[int, int]] = [{0: 1}, *({} for _ in range(count))]
+    for rank in ranks:
+        for taken in range(count, 0, -1):
+            for total, ways in found[taken - 1].items():
+                found[taken][total + rank] = found[taken].get(total + rank, 0) + ways
+    return found[count]
+
+
+def table(comparison: Comparison) -> Table:
+    """The changes, the worst first."""
+    columns = (
+        Column("line", right=False),
+        Column("subject", right=False),
+        Column("", right=False),
+        Column("time or cost, new / old"),
+        Column("p"),
+        Column("old"),
+        Column("new"),
+        Column("figure", right=False, minor=True),
+    )
+    rows = []
+    for change in comparison.changes:
+        known = bool(change.new.rounds)
+        texts = (
+            str(change.new.line),
+            change.new.subject,
+            change.verdict,
+            times(change.worse) if known else "",
+            f"{change.p:.3f}" if known and change.verdict != "too few rounds" else "",
+            measured(change.old),
+            measured(change.new) or change.new.note,
+            heading(change.new.line),
+        )
+        rows.append(Cells(texts, _TONES[change.verdict]))
+    about = "More than 1: it became worse, a rate as well as a time."
+    return Table("What changed", about, columns, (tuple(rows),))
+
+
+def remarks(old: Outcome, new: Outcome, comparison: Comparison) -> list[str]:
+    """What has to be known before the table is believed."""
+    made = []
+    for name in ("cpu", "usable cpus", "virtual machine", "kernel", "python", "pinned"):
+        before, after = old.environment.get(name), new.environment.get(name)
+        if before != after:
+            made.append(f"The runs are not of one kind: {name} {before} and {after}.")
+    if old.form != new.form:
+        made.append(f"The runs are not of one form: {old.form} and {new.form}.")
+    made += [f"The {word} run is incomplete." for word, run in (("old", old), ("new", new)) if not run.complete]
+    compared = len(comparison.changes)
+    few = compared - comparison.judged
+    if few:
+        first = next(change for change in comparison.changes if change.verdict == "too few rounds")
+        counts = len(first.old.rounds), len(first.new.rounds)
+        made.append(
+            f"{few} of {compared} rows have too few rounds: {counts[0]} against {counts[1]} cannot give a p below "
+            f"{least_p(*counts):.2g}, and {LEVEL} is asked for. It takes 4 against 4; --full has 5."
+        )
+    if comparison.judged:
+        made.append(
+            f"A change counts at p ≤ {LEVEL}. Of {comparison.judged} rows chance alone makes about "
+            f"{LEVEL * comparison.judged:.0f} look changed. p says whether the rounds of the two runs differ, not why: "
+            "a machine that was busier, or placed elsewhere, makes them differ too."
+        )
+    return made

@@ -1,0 +1,70 @@
+"""Streams by credit, for rivals whose library has no streams: the server sends as many items as the client lets it.
+
+So what has come and was not yet taken is bounded, and no reader of one stream makes the calls beside it wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+#: Items that may be under way.
+WINDOW: Final = 8192
+
+
+class Credit:
+    """The server's side of a stream."""
+
+    def __init__(self) -> None:
+        #: Items that may still be sent; whoever sends one takes it off.
+        self.left = WINDOW
+        self._granted = asyncio.Event()
+
+    def grant(self, items: int) -> None:
+        """The client lets it send so many more."""
+        self.left += items
+        self._granted.set()
+
+    async def more(self) -> None:
+        """Waits until there is some."""
+        while not self.left:
+            self._granted.clear()
+            await self._granted.wait()
+
+
+class Items:
+    """The client's side: what has come. An item is a list of one; an empty list is the end."""
+
+    def __init__(self, grant: Callable[[int], None]) -> None:
+        self._grant = grant
+        self._come: deque[list[Any]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: list[Any]) -> None:
+        """One more."""
+        self._come.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no more."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+
+    async def take(self) -> AsyncIterator[Any]:
+        """The items, in order."""
+        come, taken = self._come, 0
+        while True:
+            while come:
+                item = come.popleft()
+                if not item:
+                    return
+                yield item[0]
+                taken += 1
+                if taken == WINDOW // 2:
+                    self._grant(taken)
+                    taken = 0
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter

@@ -1,0 +1,179 @@
+"""iceoryx2: requests and answers, and messages that are published, through shared memory, with msgspec.
+
+Both sides look again and again and never sleep, as its own benchmark does: its events are system calls, and an event
+there and back takes longer by itself than such a call. Who has looked in vain for long lets others have the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import iceoryx2 as iox2
+import msgspec
+
+from benchmark.processes import Place
+from benchmark.work import Taken, add, echo
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
+_BYTES: Final = iox2.Slice[ctypes.c_uint8]
+#: Bytes that there is room for at first; for a larger message more is allocated.
+_ROOM: Final = 1 << 16
+#: Messages that may be published and not yet taken.
+_BUFFERED: Final = 8
+#: Clients over the time of a server: one that was killed keeps its place for a while.
+_CLIENTS: Final = 8
+#: How often one looks before others may have the CPU.
+_LOOKS: Final = 2000
+
+
+class _Services(NamedTuple):
+    """What each side opens."""
+
+    calls: Any
+    messages: Any
+
+
+def _prefix(place: Place) -> str:
+    """All that is made in /dev/shm has a name that begins so."""
+    return f"{Path(place.directory).name}_"
+
+
+def _open(place: Place) -> _Services:
+    iox2.set_log_level(iox2.LogLevel.Fatal)
+    config = iox2.config.default()
+    config.global_cfg.root_path = iox2.Path.new(f"{place.directory}/")
+    config.global_cfg.prefix = iox2.FileName.new(_prefix(place))
+    node = (
+        iox2.NodeBuilder.new()
+        .config(config)
+        .signal_handling_mode(iox2.SignalHandlingMode.Disabled)
+        .create(iox2.ServiceType.Ipc)
+    )
+    name = iox2.ServiceName.new("benchmark")
+    # As little memory as does: the same places are used again and again, and stay in the cache.
+    calls = (
+        node.service_builder(name)
+        .request_response(_BYTES, _BYTES)
+        .max_clients(_CLIENTS)
+        .max_servers(1)
+        .max_active_requests_per_client(1)
+        .max_loaned_requests(1)
+        .max_response_buffer_size(1)
+        .max_borrowed_responses_per_pending_response(1)
+        .open_or_create()
+    )
+    messages = (
+        node.service_builder(name)
+        .publish_subscribe(_BYTES)
+        .max_publishers(_CLIENTS)
+        .max_subscribers(1)
+        .enable_safe_overflow(False)  # Who publishes waits for room: no message is lost.
+        .subscriber_max_buffer_size(_BUFFERED)
+        .open_or_create()
+    )
+    return _Services(calls, messages)
+
+
+def _grows(builder: Any) -> Any:
+    return builder.initial_max_slice_len(_ROOM).allocation_strategy(iox2.AllocationStrategy.PowerOfTwo).create()
+
+
+def _send(loan: Any, data: bytes) -> Any:
+    ctypes.memmove(loan.payload_ptr, data, len(data))
+    return loan.assume_init().send()
+
+
+def _bytes(message: Any) -> memoryview:
+    """Its bytes where they lie, until it is deleted."""
+    view: memoryview = message.payload().as_memory_view()
+    return view.cast("B")
+
+
+def serve(place: Place, ready: Callable[[], None]) -> None:
+    """The server."""
+    try:
+        with contextlib.ExitStack() as stack:
+            services = _open(place)
+            server = _grows(services.calls.server_builder())
+            stack.callback(server.delete)
+            subscriber = services.messages.subscriber_builder().create()
+            stack.callback(subscriber.delete)
+            ready()
+            _answer(server, subscriber)
+    finally:
+        # What clients have left that were killed, as well.
+        for path in Path("/dev/shm").glob(f"{_prefix(place)}*"):
+            path.unlink(missing_ok=True)
+
+
+def _answer(server: Any, subscriber: Any) -> None:
+    taken = Taken()
+    functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
+    receive, receive_sample = server.receive, subscriber.receive
+    while True:
+        for _ in range(_LOOKS):
+            # What was published before a request is there before it.
+            request = receive()
+            while (sample := receive_sample()) is not None:
+                taken.take(_bytes(sample))
+                sample.delete()
+            if request is not None:
+                name, arguments = _decode(_bytes(request))
+                answer = _encode(functions[name](*arguments))
+                _send(request.loan_slice_uninit(len(answer)), answer)
+                request.delete()
+                break
+        else:
+            os.sched_yield()
+
+
+class _Client:
+    def __init__(self, client: Any, publisher: Any) -> None:
+        self._client, self._publisher = client, publisher
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        data = _encode((name, arguments))
+        pending = _send(self._client.loan_slice_uninit(len(data)), data)
+        response = _wait(pending.receive)
+        result = _decode(_bytes(response))
+        response.delete()
+        pending.delete()
+        return result
+
+    def add(self, a: int, b: int) -> Any:
+        return self._call("add", a, b)
+
+    def echo(self, value: Any) -> Any:
+        return self._call("echo", value)
+
+    def bulk(self, data: bytes, messages: int) -> None:
+        loan = self._publisher.loan_slice_uninit
+        for _ in range(messages):
+            _send(loan(len(data)), data)
+        assert self._call("taken") == [messages, messages * data[-1]]
+
+
+def _wait(receive: Callable[[], Any]) -> Any:
+    while True:
+        for _ in range(_LOOKS):
+            if (response := receive()) is not None:
+                return response
+        os.sched_yield()
+
+
+@contextlib.contextmanager
+def connect(place: Place) -> Iterator[_Client]:
+    """A client."""
+    with contextlib.ExitStack() as stack:
+        services = _open(place)
+        client = _grows(services.calls.client_builder())
+        stack.callback(client.delete)
+        publisher = _grows(services.messages.publisher_builder())
+        stack.callback(publisher.delete)
+        yield _Client(client, publisher)

@@ -1,0 +1,70 @@
+"""multiprocessing's Queue: one for requests and one for answers, which both sides inherit."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Callable, Iterator
+from multiprocessing.queues import Queue
+from typing import Any, Final, NamedTuple
+
+from benchmark.processes import Place
+from benchmark.work import Taken, add, echo
+
+#: Messages under way, so that who puts faster than the other gets has to wait.
+_MOST: Final = 1000
+
+
+class Queues(NamedTuple):
+    """What both sides inherit."""
+
+    requests: Queue[tuple[str, tuple[Any, ...]]]
+    answers: Queue[Any]
+
+
+def make() -> Queues:
+    """The queues, for processes that are spawned."""
+    context = multiprocessing.get_context("spawn")
+    return Queues(context.Queue(_MOST), context.Queue(_MOST))
+
+
+def serve(place: Place, ready: Callable[[], None]) -> None:
+    """The server."""
+    requests, answers = place.shared
+    answers.cancel_join_thread()  # Nobody may be there to take what is left at the end.
+    taken = Taken()
+    functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
+    ready()
+    while True:
+        name, arguments = requests.get()
+        if name == "take":
+            taken.take(*arguments)
+        else:
+            answers.put(functions[name](*arguments))
+
+
+class _Client:
+    def __init__(self, queues: Queues) -> None:
+        self._put, self._get = queues.requests.put, queues.answers.get
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        self._put((name, arguments))
+        return self._get()
+
+    def add(self, a: int, b: int) -> Any:
+        return self._call("add", a, b)
+
+    def echo(self, value: Any) -> Any:
+        return self._call("echo", value)
+
+    def bulk(self, data: bytes, messages: int) -> None:
+        for _ in range(messages):
+            self._put(("take", (data,)))
+        assert self._call("taken") == [messages, messages * data[-1]]
+
+
+@contextlib.contextmanager
+def connect(place: Place) -> Iterator[_Client]:
+    """A client."""
+    place.shared.requests.cancel_join_thread()
+    yield _Client(place.shared)

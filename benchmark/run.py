@@ -1,0 +1,304 @@
+"""How a run goes: its form, the pairs of processes that stay alive, and rounds in which each has its turn."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from benchmark.processes import Child, Failed, NotStarted, Place, client, cpu_of, function, server
+from benchmark.results import Result
+from benchmark.rows import Line, Role, Row, row
+from benchmark.subjects import FLOORS, Ability, Loop, Subject
+
+#: Called with the name of each step as it begins.
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How much is done."""
+
+    name: str
+    rounds: int
+    #: Seconds of a turn, and of one that warms up.
+    seconds: float
+    warm_up: float
+    #: How many tasks call at once, how many processes do, and how large payloads are.
+    in_flight: tuple[int, ...]
+    clients: tuple[int, ...]
+    sizes: tuple[int, ...]
+    #: Calls a second of an open loop.
+    rates: tuple[int, ...]
+    #: How many messages go one way until their receiver is asked whether it has seen them.
+    messages: int
+    #: Seconds for which idle connections are watched, and how many there are.
+    idle: float
+    connections: int
+    #: The longest list of ints: a million of them take most ways to call a tenth of a second and more.
+    most_ints: int = 1_000_000
+    #: Whether every server is started once more for each round, to see how long that takes, or only some.
+    all_starts: bool = True
+
+
+FULL: Final = Form(
+    "full",
+    rounds=5,
+    seconds=0.4,
+    warm_up=0.1,
+    in_flight=(1, 8, 64, 512),
+    clients=(1, 2, 4, 8, 16, 32, 64),
+    sizes=(1, 10, 100, 1_000, 10_000, 100_000, 1_000_000),
+    rates=(1_000, 10_000, 50_000),
+    messages=1_000,
+    idle=10.0,
+    connections=100,
+)
+USUAL: Final = Form(
+    "usual",
+    rounds=3,
+    seconds=0.15,
+    warm_up=0.05,
+    in_flight=(8, 64),
+    clients=(1, 8),
+    sizes=(10, 1_000, 100_000, 1_000_000),
+    rates=(1_000, 10_000),
+    messages=200,
+    idle=5.0,
+    connections=100,
+    most_ints=100_000,
+)
+QUICK: Final = Form(
+    "quick",
+    rounds=1,
+    seconds=0.05,
+    warm_up=0.02,
+    in_flight=(64,),
+    clients=(8,),
+    sizes=(1_000, 1_000_000),
+    rates=(10_000,),
+    messages=50,
+    idle=1.0,
+    connections=20,
+    most_ints=1_000,
+    all_starts=False,
+)
+
+#: Seconds beyond the length of its turn after which a subject is given up.
+_PATIENCE: Final = 20.0
+
+
+def module_of(subject: Subject) -> str:
+    """Where the loads of its client stand."""
+    return "sync_loads" if subject.loop == "none" else "loads"
+
+
+class Pair:
+    """The two processes of a subject, each with a CPU of its own if they are pinned."""
+
+    def __init__(self, subject: Subject, pin: bool = False) -> None:
+        self.subject = subject
+        usable = sorted(os.sched_getaffinity(0))
+        cpus = (usable[0], usable[1 % len(usable)]) if pin else (None, None)
+        with contextlib.ExitStack() as stack:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shmrpc-benchmark-"))
+            self.place = Place(directory, function(subject.shared)() if subject.shared else None)
+            self.server: Child | None = None
+            if subject.serve is not None:
+                self.server = server(subject.serve, subject.server_loop, self.place, cpus[0])
+                stack.callback(self.server.stop)
+            self.client = client(subject.connect, subject.loop, self.place, cpus[1])
+            stack.callback(self.client.stop)
+            # They get ready side by side: a client connects when it is first told to do something.
+            for child in self.sides().values():
+                child.__enter__()
+            self._stack = stack.pop_all()
+
+    def do(self, load: str, *, seconds: float = 0.0, patience: float = _PATIENCE, **parameters: Any) -> Result:
+        """Does a load for so long; the CPU time of all its processes is counted. Raises Failed.
+
+        ``patience`` is how many seconds beyond its length it may take.
+        """
+        pids = [child.pid for child in (self.server, self.client) if child is not None]
+        before = sum(map(cpu_of, pids))
+        if seconds:
+            parameters["seconds"] = seconds
+        self.client.order(load, **parameters)
+        result: Result = self.client.result(seconds + patience)
+        result.cpu = max(0.0, sum(map(cpu_of, pids)) - before)
+        return result
+
+    def sides(self) -> dict[str, Child]:
+        """Its processes, by what they are."""
+        return {"server": self.server, "client": self.client} if self.server is not None else {"client": self.client}
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Its turn. What is restless has only the CPU that nobody else wants, but for its turns."""
+        self.rest(os.SCHED_OTHER)
+        try:
+            yield
+        finally:
+            self.rest(os.SCHED_IDLE)
+
+    def rest(self, policy: int = os.SCHED_IDLE) -> None:
+        """From now on, if it is restless."""
+        if self.subject.restless:
+            for child in self.sides().values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setscheduler(child.pid, policy, os.sched_param(0))
+
+    def close(self) -> None:
+        """Ends both."""
+        self._stack.close()
+
+
+@dataclasses.dataclass
+class Turn:
+    """What one subject does when its turn comes: a load, by its pair."""
+
+    pair: Pair
+    load: str
+    parameters: dict[str, Any]
+    #: As what it stands in the table; a subject may have several turns of a line.
+    name: str = ""
+    #: What it is in this line; its subject's role unless it is said.
+    role: Role | None = None
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.pair.subject.name
+
+    def row(self, line: Line, results: Sequence[Result], failed: str) -> Row:
+        """What came of its rounds."""
+        role = self.role or self.pair.subject.role
+        return Row(line, self.name, role, note=failed) if failed else row(line, self.name, role, results)
+
+
+@dataclasses.dataclass
+class Run:
+    """One run: who takes part, how much is done, and whom to tell."""
+
+    form: Form
+    subjects: Sequence[Subject]
+    progress: Progress = lambda step: None
+    pin: bool = False
+    #: Why subjects that were asked for do not take part, or no more.
+    absent: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: The rows of every line that is done, for whoever is interrupted in the middle of a question.
+    measured: list[Row] = dataclasses.field(default_factory=list)
+    _pairs: dict[str, Pair] = dataclasses.field(default_factory=dict)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name in list(self._pairs):
+            self.part(name)
+
+    def able(self, *abilities: Ability) -> list[Subject]:
+        """Those that can do all of this, whether they are there or not."""
+        return [subject for subject in self.subjects if subject.abilities.issuperset(abilities)]
+
+    def pair(self, subject: Subject) -> Pair | None:
+        """Its processes, started when they are first needed; None if they cannot be: the reason is noted."""
+        if subject.name in self.absent:
+            return None
+        if subject.name not in self._pairs:
+            self.progress(f"starting {subject.name}")
+            missing = subject.missing()
+            try:
+                if missing:
+                    raise NotStarted(missing)
+                self._pairs[subject.name] = Pair(subject, self.pin)
+            except (NotStarted, Failed, OSError, ImportError) as error:
+                self.absent[subject.name] = str(error)
+                return None
+        return self._pairs[subject.name]
+
+    def part(self, name: str) -> None:
+        """Ends the processes of a subject; who needs them later starts others."""
+        pair = self._pairs.pop(name, None)
+        if pair is not None:
+            pair.close()
+
+    @contextlib.contextmanager
+    def pairs(self, subjects: Iterable[Subject]) -> Iterator[list[Pair]]:
+        """The pairs of those that are there, for one question."""
+        found = [pair for subject in subjects if (pair := self.pair(subject)) is not None]
+        yield found
+        for pair in found:
+            if pair.subject.restless:
+                self.part(pair.subject.name)
+
+    def line(
+        self,
+        line: Line,
+        subjects: Sequence[Subject],
+        load: str,
+        *,
+        seconds: float | None = None,
+        patience: float = _PATIENCE,
+        beside: Sequence[Turn] = (),
+        **parameters: Any,
+    ) -> list[Row]:
+        """Every subject does the load in turn, round after round, after a turn that warms up.
+
+        ``load`` is written without its module: blocking clients do that of the same name in ``sync_loads``.
+        ``beside`` are turns of another kind that have their place in the rounds, such as a floor's.
+        """
+        with self.pairs(subjects) as pairs:
+            there = {pair.subject.name: pair for pair in pairs}
+            turns = [
+                Turn(there[each.name], f"benchmark.{module_of(each)}:{load}", parameters, role=each.role)
+                for each in subjects
+                if each.name in there
+            ]
+            return self.turns(line, [*beside, *turns], seconds, patience) + self.notes(line, subjects)
+
+    def floor(self, load: str, name: str, *, loop: Loop = "uvloop", **parameters: Any) -> list[Turn]:
+        """The turn of a floor, of ``floors``, or none if it cannot be measured."""
+        pair = self.pair(FLOORS[loop])
+        return [Turn(pair, f"benchmark.floors:{load}", parameters, name)] if pair is not None else []
+
+    def turns(
+        self, line: Line, turns: Sequence[Turn], seconds: float | None = None, patience: float = _PATIENCE
+    ) -> list[Row]:
+        """A row for each of these turns: A B C, A B C. One that fails has no further turn, and says why."""
+        results: dict[str, list[Result]] = {turn.name: [] for turn in turns}
+        failed: dict[str, str] = {}
+        for turn in turns:
+            turn.pair.rest()
+        for number in range(self.form.rounds + 1):
+            for turn in turns:
+                if turn.name in failed:
+                    continue
+                self.tell(line, number, turn.name)
+                spent = (self.form.seconds if seconds is None else seconds) if number else self.form.warm_up
+                try:
+                    with turn.pair.turn():
+                        result = turn.pair.do(turn.load, seconds=spent, patience=patience, **turn.parameters)
+                except Failed as error:
+                    failed[turn.name] = f"failed: {error}"
+                    self.part(turn.pair.subject.name)
+                    continue
+                if number:
+                    results[turn.name].append(result)
+        rows = [turn.row(line, results[turn.name], failed.get(turn.name, "")) for turn in turns]
+        self.measured += rows
+        return rows
+
+    def tell(self, line: Line, number: int, name: str) -> None:
+        """Says whose turn it is, and in which round; the one before the first warms up."""
+        step = f"round {number} of {self.form.rounds}" if number else "warming up"
+        self.progress(f"{line}: {step}, {name}")
+
+    def notes(self, line: Line, subjects: Iterable[Subject]) -> list[Row]:
+        """Rows without figures for those that are not there."""
+        return [
+            Row(line, each.name, each.role, note=self.absent[each.name])
+            for each in subjects
+            if each.name in self.absent
+        ]

@@ -1,0 +1,86 @@
+"""Rivals that fail in every way that a run has to survive, and one that does not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import connection
+from typing import Any
+
+from benchmark.processes import Place
+
+
+class _Client:
+    def __init__(self, add: Callable[[int, int], int]) -> None:
+        self.add = add
+
+
+@contextlib.contextmanager
+def _client(add: Callable[[int, int], int]) -> Iterator[_Client]:
+    yield _Client(add)
+
+
+def connect(place: Place) -> Any:
+    """Does as it is asked."""
+    return _client(lambda a, b: a + b)
+
+
+def connect_failing(place: Place) -> Any:
+    """A client that raises when it is called."""
+
+    def add(a: int, b: int) -> int:
+        raise ValueError("no sum today\nand more of that")
+
+    return _client(add)
+
+
+def connect_refused(place: Place) -> Any:
+    """There is nobody to connect to."""
+    raise ConnectionRefusedError("nobody is there")
+
+
+def connect_dying(place: Place) -> Any:
+    """A client whose process ends when it is called."""
+    return _client(lambda a, b: os._exit(3))
+
+
+def connect_hanging(place: Place) -> Any:
+    """A client that gets no answer."""
+
+    def add(a: int, b: int) -> int:
+        time.sleep(600)
+        return a + b
+
+    return _client(add)
+
+
+@contextlib.contextmanager
+def connect_lonely(place: Place) -> Iterator[_Client]:
+    """A client of the server that dies."""
+    with connection.Client(place.socket(), "AF_UNIX") as server:
+
+        def add(a: int, b: int) -> int:
+            server.send((a, b))
+            return int(server.recv())
+
+        yield _Client(add)
+
+
+def serve_dying(place: Place, ready: Callable[[], None]) -> None:
+    """A server whose process ends with the first call."""
+    with connection.Listener(place.socket(), "AF_UNIX") as listener:
+        ready()
+        listener.accept().recv()
+        os._exit(3)
+
+
+def serve_failing(place: Place, ready: Callable[[], None]) -> None:
+    """A server that cannot start."""
+    raise OSError("no room for a server")
+
+
+def serve_ending(place: Place, ready: Callable[[], None]) -> None:
+    """A server whose process ends before it is ready."""
+    os._exit(3)

@@ -1,0 +1,164 @@
+"""Loads that look at answers instead of times; those whose names end with ``_sync`` are for clients without a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import Any, Final
+
+from benchmark.payloads import RECORD
+from benchmark.processes import Caller
+from benchmark.results import Result
+
+#: What is echoed: sizes at which frames, rings and buffers end, and values of several kinds.
+VALUES: Final[tuple[Any, ...]] = (
+    *(
+        bytes(range(256)) * (size // 256) + b"\1" * (size % 256)
+        for size in (0, 1, 255, 4096, 65_536, 262_144, 1_000_000)
+    ),
+    [],
+    list(range(-1000, 1000)),
+    list(range(100_000)),
+    RECORD,
+)
+_TASKS: Final = 64
+_held: Final[list[Any]] = []
+
+
+def _done(calls: int) -> Result:
+    return Result(calls, 1.0)
+
+
+async def call(caller: Caller) -> Result:
+    """Sums and equal values."""
+    for i in range(20):
+        assert await caller.client.add(i, 2) == i + 2
+    for value in VALUES:
+        back = await caller.client.echo(value)
+        assert type(back) is type(value) and back == value
+    return _done(20 + len(VALUES))
+
+
+def call_sync(caller: Caller) -> Result:
+    """The same."""
+    for i in range(20):
+        assert caller.client.add(i, 2) == i + 2
+    for value in VALUES:
+        back = caller.client.echo(value)
+        assert type(back) is type(value) and back == value
+    return _done(20 + len(VALUES))
+
+
+async def concurrent(caller: Caller) -> Result:
+    """300 calls by 64 tasks, small ones and larger ones mixed: every answer belongs to its call."""
+    numbers = iter(range(300))
+
+    async def some() -> int:
+        calls = 0
+        for number in numbers:
+            if number % 3:
+                assert await caller.client.add(number, 1000) == number + 1000
+            else:
+                value = number.to_bytes(2, "big") * (number * 53)
+                assert await caller.client.echo(value) == value
+            calls += 1
+        return calls
+
+    return _done(sum(await asyncio.gather(*(some() for _ in range(_TASKS)))))
+
+
+async def stream(caller: Caller) -> Result:
+    """All items of a short stream; endless ones left early, with calls after them; two at once."""
+    count = caller.client.count
+    assert [item async for item in count(0)] == []
+    assert [item async for item in count(20_000)] == list(range(20_000))
+    for most in (1, 10_000):
+        seen, feed = 0, count(1 << 40)
+        async for item in feed:
+            assert item == seen
+            seen += 1
+            if seen == most:
+                break
+        await feed.aclose()
+        assert await caller.client.add(seen, 1) == seen + 1
+    one, two = count(1 << 40), count(1 << 40)
+    for i in range(1000):
+        assert (await anext(one), await anext(two)) == (i, i)
+    await one.aclose()
+    assert await anext(two) == 1000
+    await two.aclose()
+    assert await caller.client.add(1, 2) == 3
+    return _done(1)
+
+
+async def hold_stream(caller: Caller) -> Result:
+    """Begins a stream and takes one item of it; the other side has time to send as much more as it may."""
+    feed = caller.client.count(1 << 40)
+    assert await anext(feed) == 0
+    _held.append(feed)
+    await asyncio.sleep(0.1)
+    return _done(1)
+
+
+async def leave_stream(caller: Caller) -> Result:
+    """Leaves it."""
+    await _held.pop().aclose()
+    assert await caller.client.add(1, 2) == 3
+    return _done(1)
+
+
+async def nothing(caller: Caller) -> Result:
+    """Sleeps: whoever uses CPU meanwhile does so unasked."""
+    await asyncio.sleep(0.25)
+    return _done(1)
+
+
+async def bulk(caller: Caller) -> Result:
+    """The client's own check says that all has come; calls go on."""
+    for size, messages in ((1, 500), (10_000, 100), (400_000, 20)):
+        await caller.client.bulk(b"\3" * size, messages)
+    if hasattr(caller.client, "add"):
+        assert await caller.client.add(1, 2) == 3
+    return _done(620)
+
+
+def bulk_sync(caller: Caller) -> Result:
+    """The same."""
+    for size, messages in ((1, 500), (10_000, 100), (400_000, 20)):
+        caller.client.bulk(b"\3" * size, messages)
+    if hasattr(caller.client, "add"):
+        assert caller.client.add(1, 2) == 3
+    return _done(620)
+
+
+async def connections(caller: Caller) -> Result:
+    """Eight more, each with its answers; those that are left work when others are gone."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(caller.connect()) for _ in range(8)]
+        for number, client in enumerate(clients):
+            assert await client.add(number, 1) == number + 1
+    assert await caller.client.add(1, 2) == 3
+    return _done(8)
+
+
+def connections_sync(caller: Caller) -> Result:
+    """The same."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(caller.connect()) for _ in range(8)]
+        for number, client in enumerate(clients):
+            assert client.add(number, 1) == number + 1
+    assert caller.client.add(1, 2) == 3
+    return _done(8)
+
+
+async def die(caller: Caller) -> Result:
+    """The client's process ends in the middle of what it does."""
+    await caller.client.add(1, 2)
+    os._exit(3)
+
+
+def die_sync(caller: Caller) -> Result:
+    """The same."""
+    caller.client.add(1, 2)
+    os._exit(3)

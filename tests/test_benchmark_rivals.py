@@ -1,0 +1,236 @@
+"""Every way to call that the benchmark measures gives right answers, and a run goes on without those that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from benchmark.processes import Child, Failed, client, descendants
+from benchmark.results import Result
+from benchmark.rivals import RIVALS
+from benchmark.rows import Line, Row
+from benchmark.run import QUICK, Pair, Run
+from benchmark.subjects import OURS, Ability, Subject
+from tests.support import Script, eventually
+
+SUBJECTS: Final = (*OURS, *RIVALS)
+
+
+class Stage:
+    """The processes of the subject that is looked at; those of the one before have ended."""
+
+    def __init__(self) -> None:
+        self.pair: Pair | None = None
+
+    def enter(self, subject: Subject) -> Pair:
+        if self.pair is not None and self.pair.subject is not subject:
+            self.clear()
+        if self.pair is None:
+            self.pair = Pair(subject)
+        return self.pair
+
+    def clear(self) -> None:
+        pair, self.pair = self.pair, None
+        if pair is not None:
+            pair.close()
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.clear()
+
+
+def check(subject: Subject, name: str) -> str:
+    return f"tests.rival_checks:{name}{'_sync' if subject.loop == 'none' else ''}"
+
+
+def do(pair: Pair, name: str) -> Result:
+    return pair.do(check(pair.subject, name), patience=60)
+
+
+def sums_and_equal_values_come_back(pair: Pair) -> None:
+    do(pair, "call")
+
+
+def many_at_once_get_each_its_own_answer(pair: Pair) -> None:
+    assert do(pair, "concurrent").calls == 300
+
+
+def a_stream_is_in_order_and_may_be_left(pair: Pair) -> None:
+    do(pair, "stream")
+
+
+def nobody_works_for_a_stream_that_is_not_read_or_was_left(pair: Pair) -> None:
+    for step in ("hold_stream", "leave_stream"):
+        do(pair, step)
+        if step == "hold_stream" and pair.subject.family == "grpc_aio":
+            continue  # Its window is of megabytes, and small items take minutes to fill it.
+        # An endless stream that nobody holds back takes all that there is of a CPU, and goes on to.
+        assert any(do(pair, "nothing").cpu < 0.1 for _ in range(20)), step
+
+
+def all_messages_arrive(pair: Pair) -> None:
+    do(pair, "bulk")
+
+
+def a_process_may_have_several_connections(pair: Pair) -> None:
+    do(pair, "connections")
+
+
+def clients_do_not_feel_each_other_nor_the_death_of_one(pair: Pair) -> None:
+    subject = pair.subject
+    with client(subject.connect, subject.loop, pair.place) as other:
+        other.order(check(subject, "call"))
+        do(pair, "call")
+        other.result(60)
+        other.order(check(subject, "die"))
+        with pytest.raises(Failed, match="its process ended"):
+            other.result(60)
+    do(pair, "call")
+
+
+PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
+    ("call", sums_and_equal_values_come_back),
+    ("concurrent", many_at_once_get_each_its_own_answer),
+    ("stream", a_stream_is_in_order_and_may_be_left),
+    ("stream", nobody_works_for_a_stream_that_is_not_read_or_was_left),
+    ("bulk", all_messages_arrive),
+    ("connections", a_process_may_have_several_connections),
+    ("clients", clients_do_not_feel_each_other_nor_the_death_of_one),
+)
+
+
+@pytest.mark.parametrize(
+    ("subject", "holds"),
+    [
+        pytest.param(subject, holds, id=f"{subject.name}-{holds.__name__}")
+        for subject in SUBJECTS
+        for ability, holds in PROPERTIES
+        if ability in subject.abilities
+    ],
+)
+def test_what_it_can_do_it_does_right(stage: Stage, subject: Subject, holds: Callable[[Pair], None]) -> None:
+    if missing := subject.missing():
+        pytest.skip(missing)
+    try:
+        holds(stage.enter(subject))
+    except BaseException:
+        stage.clear()  # What comes next begins anew.
+        raise
+
+
+def fake(name: str, connect: str = "connect", serve: str | None = None) -> Subject:
+    """One of tests/fake_rivals.py."""
+    module = "tests.fake_rivals"
+    calls = frozenset[Ability](["call"])
+    return Subject(name, f"{module}:{connect}", f"{module}:{serve}" if serve else None, "none", "none", calls)
+
+
+def asked(bad: Subject, lines: int = 1, patience: float = 30.0) -> list[Row]:
+    """Its rows of some lines, each of which was also asked of one that answers, and did."""
+    found = []
+    with Run(QUICK, [bad, fake("good")]) as run:
+        for number in range(lines):
+            rows = run.line(Line(str(number)), run.able("call"), "one_after_another", patience=patience)
+            named = {row.subject: row for row in rows}
+            assert set(named) == {"bad", "good"}
+            assert named["good"].rounds and not named["good"].note
+            assert not named["bad"].rounds
+            found.append(named["bad"])
+    return found
+
+
+def test_what_is_not_installed_is_reported_with_how_to_install_it() -> None:
+    absent = dataclasses.replace(fake("bad"), needs=("no_such_package", "sys"), install="no-such")
+    for row in asked(absent, lines=2):
+        assert row.note == "not installed: no_such_package (pip install no-such)"
+
+
+@pytest.mark.parametrize(
+    ("serve", "note"),
+    [("serve_failing", "OSError: no room for a server"), ("serve_ending", "it ended before it was ready")],
+)
+def test_a_server_that_does_not_start_is_reported(serve: str, note: str) -> None:
+    assert [row.note for row in asked(fake("bad", serve=serve))] == [note]
+
+
+@pytest.mark.parametrize(
+    ("connect", "serve", "note"),
+    [
+        ("connect_failing", None, "failed: ValueError: no sum today"),
+        ("connect_refused", None, "failed: ConnectionRefusedError: nobody is there"),
+        ("connect_dying", None, "failed: its process ended"),
+        ("connect_lonely", "serve_dying", "failed: EOFError: "),
+    ],
+)
+def test_a_rival_that_fails_in_its_turn_is_reported(connect: str, serve: str | None, note: str) -> None:
+    assert [row.note for row in asked(fake("bad", connect, serve))] == [note]
+
+
+def test_a_rival_that_has_failed_is_started_anew_for_the_next_line() -> None:
+    assert [row.note for row in asked(fake("bad", "connect_dying"), lines=2)] == ["failed: its process ended"] * 2
+
+
+def test_a_rival_that_hangs_is_given_up() -> None:
+    (row,) = asked(fake("bad", "connect_hanging"), patience=3.0)
+    assert row.note.startswith("failed: no result after 3")
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def family(children: list[Child]) -> set[int]:
+    return {pid for child in children for pid in (child.pid, *descendants(child.pid))}
+
+
+NAMED = {subject.name: subject for subject in SUBJECTS}
+#: A server and a client; a client that starts its server.
+PROCESSES = ("multiprocessing Pipe", "ProcessPoolExecutor, uvloop")
+
+
+def test_processes_end_with_the_run() -> None:
+    with Run(QUICK, [NAMED[name] for name in PROCESSES]) as run:
+        run.line(Line("small"), run.subjects, "one_after_another")
+        pids = set()
+        for subject in run.subjects:
+            pair = run.pair(subject)
+            assert pair is not None
+            pids |= family([child for child in (pair.server, pair.client) if child is not None])
+        assert len(pids) >= 4 and all(map(alive, pids))
+    assert eventually(lambda: not any(map(alive, pids)))
+
+
+def test_processes_end_with_a_run_that_is_killed() -> None:
+    source = f"""
+        import time
+        from benchmark.rows import Line
+        from benchmark.run import QUICK, Run
+        from tests.test_benchmark_rivals import NAMED, family
+
+        with Run(QUICK, [NAMED[name] for name in {PROCESSES!r}]) as run:
+            run.line(Line("small"), run.subjects, "one_after_another")
+            pairs = [run.pair(subject) for subject in run.subjects]
+            print(*family([child for pair in pairs for child in (pair.server, pair.client) if child]), flush=True)
+            print(*[pair.place.directory for pair in pairs], flush=True)
+            time.sleep(600)
+        """
+    with Script(source) as script:
+        pids, directories = [int(pid) for pid in script.line().split()], script.line().split()
+        assert len(pids) >= 4 and all(map(alive, pids))
+        os.kill(script.process.pid, signal.SIGKILL)
+        assert eventually(lambda: not any(map(alive, pids)))
+        for directory in directories:
+            shutil.rmtree(directory)

@@ -62,7 +62,7 @@ const YIELD: u64 = 1_000;
 /// After this many waits in a row in which somebody else ran on our CPU, one is slept through.
 const CROWDED: u32 = 8;
 /// A yield that takes longer than this, in nanoseconds, let somebody compute for a whole turn of the scheduler's.
-const TURN: u64 = 1_500_000;
+const TURN: u64 = 2_500_000;
 /// How long waits are slept through after such a yield, in nanoseconds: each time twice as long, within these.
 const SHORTEST: u64 = 2_000_000;
 const LONGEST: u64 = 1_000_000_000;

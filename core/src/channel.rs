@@ -169,6 +169,13 @@ pub struct Channel {
 /// A payload of so many bytes is kept whatever waits before it: it belongs to a call that is under way.
 const TINY: usize = 64;
 
+/// Bytes of payload, and frames, that wait for a peer's room before it counts as behind: a server asks it for nothing
+/// more. Up to there it reads on, or it would not hear what takes nothing, a CANCEL above all, from a client that
+/// reads nothing: a thread that has left a stream, say. What a stream may send ahead is 128 KiB, so that is for a few
+/// of them; and a frame that is kept takes about 100 bytes besides its payload, so the frames are 800 KiB at most.
+const BEHIND_BYTES: usize = 512 << 10;
+const BEHIND_FRAMES: usize = 8192;
+
 /// Bytes that may be away before a client waits for some to come back.
 const AHEAD: u64 = 4 << 20;
 /// How long it waits for the next lease to end, and for all of them, in nanoseconds.
@@ -211,7 +218,8 @@ impl Channel {
     ///
     /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload
     /// accepted, in bytes; `news` the socket for news of extents; `max_memory` bytes of either side's arena, and
-    /// of payloads of ours that wait for room, or one largest frame if that is more.
+    /// of payloads of ours that wait for room, or one largest frame behind those of a peer that is not yet behind, if
+    /// that is more: who is asked for one more answer is not let go for its size.
     #[allow(clippy::too_many_arguments)] // In one place.
     pub fn new(
         region: Arc<Region>,
@@ -248,7 +256,7 @@ impl Channel {
                 closing: Closing::new(),
                 fault: OnceLock::new(),
                 max_frame,
-                max_kept: max_memory.max(max_frame as u64),
+                max_kept: max_memory.max((max_frame + BEHIND_BYTES) as u64),
                 bells,
                 region,
                 sleep,
@@ -533,6 +541,15 @@ impl Channel {
         self.stalled.load(Ordering::Relaxed)
     }
 
+    /// Whether so much waits for the peer to read that it is asked for nothing more until it does.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.is_stalled() && {
+            let writer = lock(&self.writer);
+            writer.kept() >= BEHIND_BYTES || writer.backlog() >= BEHIND_FRAMES
+        }
+    }
+
     /// What the peer has not taken yet.
     pub fn untaken(&self) -> Result<Untaken, Violation> {
         lock(&self.writer).untaken()
@@ -552,13 +569,34 @@ impl Channel {
         let Some((opcode, payload)) = unsent else {
             return false;
         };
+        self.unlend(opcode, (*payload).as_ref());
+        true
+    }
+
+    /// Takes back all that is kept of the call `id`, but for a frame of which something went: nobody waits for it.
+    pub fn take_back_all(&self, id: u64) {
+        if !self.is_stalled() {
+            return;
+        }
+        let mut writer = lock(&self.writer);
+        // An end of a lease belongs to no call, whatever id the peer may give one.
+        let unsent = writer.take_back_all(id, |opcode| opcode != RELEASE);
+        // Relaxed: see `flush`.
+        self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
+        drop(writer);
+        for (opcode, payload) in unsent {
+            self.unlend(opcode, (*payload).as_ref());
+        }
+    }
+
+    /// What a frame that was not sent would have lent is ours alone again.
+    fn unlend(&self, opcode: u32, payload: &[u8]) {
         if opcode & PARCEL != 0 {
-            let parsed = table::parse((*payload).as_ref()).expect("a table of our own");
+            let parsed = table::parse(payload).expect("a table of our own");
             for entry in &parsed.entries {
                 self.lending.unlend(entry);
             }
         }
-        true
     }
 
     fn progress(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
@@ -663,11 +701,11 @@ impl Channel {
 
     /// Says that we sleep, unless there is something to do: then false.
     ///
-    /// With `reading` false we sleep for room alone and leave what comes in the ring.
+    /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is behind yet.
     pub fn park(&self, reading: bool) -> Result<bool, Violation> {
         self.await_room()?;
         if !reading {
-            return Ok(self.is_stalled());
+            return Ok(self.is_behind());
         }
         let mut receiver = lock(&self.receiver);
         wait::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());

@@ -149,6 +149,21 @@ impl<M: RingMemory> FrameWriter<M> {
         Some((frame.opcode, frame.payload))
     }
 
+    /// Takes back all frames that are kept of `id`, have an opcode that `belongs` knows, and of which nothing is
+    /// published: their opcodes and payloads.
+    pub fn take_back_all(&mut self, id: u64, belongs: impl Fn(u32) -> bool) -> Vec<(u32, Kept)> {
+        let mut unsent = Vec::new();
+        for frame in std::mem::take(&mut self.pending) {
+            if frame.id == id && frame.done == 0 && belongs(frame.opcode) {
+                self.kept -= (*frame.payload).as_ref().len();
+                unsent.push((frame.opcode, frame.payload));
+            } else {
+                self.pending.push_back(frame);
+            }
+        }
+        unsent
+    }
+
     /// Publishes as much as there is room for. True if anything was published.
     pub fn flush(&mut self) -> Result<bool, Violation> {
         let mut published = false;
@@ -453,6 +468,33 @@ mod tests {
         assert_eq!(ids, [2, 4, 4]);
         let untaken = writer.untaken().unwrap();
         assert_eq!((untaken.in_ring, untaken.frames, untaken.bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn all_that_is_kept_of_an_id_can_be_taken_back_but_for_what_is_on_its_way() {
+        let (mut writer, mut reader) = pair(128, 1000);
+        assert!(writer.send(1, 1, &[1; 100]).unwrap());
+        for (opcode, id, len) in [(1, 2, 300), (1, 3, 1), (1, 2, 5), (9, 2, 6), (7, 2, 7)] {
+            writer.keep(opcode, id, Box::new(vec![id as u8; len]));
+        }
+        receive(&mut reader).unwrap();
+        writer.flush().unwrap(); // A piece of the next frame went.
+        let unsent = writer.take_back_all(2, |opcode| opcode != 7);
+        let unsent: Vec<_> = unsent
+            .iter()
+            .map(|(opcode, payload)| (*opcode, (**payload).as_ref().len()))
+            .collect();
+        assert_eq!(unsent, [(1, 5), (9, 6)]);
+        assert_eq!((writer.backlog(), writer.kept()), (3, 308));
+        let mut received = Vec::new();
+        for _ in 0..100 {
+            received.extend(
+                receive(&mut reader).map(|(opcode, id, payload)| (opcode, id, payload.len())),
+            );
+            writer.flush().unwrap();
+        }
+        assert_eq!(received, [(1, 2, 300), (1, 3, 1), (7, 2, 7)]);
+        assert_eq!((writer.backlog(), writer.kept()), (0, 0));
     }
 
     #[test]

@@ -234,13 +234,13 @@ impl<K> Poller<K> {
             if let Some(violation) = entry.channel.fault() {
                 return Found::Broken(index, violation);
             }
-            // A peer that does not read its answers is not asked for more questions.
+            // A peer that leaves many answers unread is not asked for more questions.
             if entry.channel.is_stalled() {
                 match entry.channel.flush() {
                     Ok(moved) => self.moved |= moved,
                     Err(violation) => return Found::Broken(index, violation),
                 }
-                if entry.channel.is_stalled() {
+                if entry.channel.is_behind() {
                     continue;
                 }
             }
@@ -333,5 +333,5 @@ impl<K> Poller<K> {
 
 /// Whether the channel could be parked. A broken one could not: the next look says why.
 fn rests(channel: &Channel) -> bool {
-    channel.park(!channel.is_stalled()).unwrap_or(false)
+    channel.park(!channel.is_behind()).unwrap_or(false)
 }

@@ -25,6 +25,10 @@ class Peer(Protocol):
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
         ...
 
+    def take_back(self, call_id: int, /) -> None:
+        """Nobody waits for this call any more: what waits to be sent for it is not."""
+        ...
+
     def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
         """What sends the items of a stream."""
         ...

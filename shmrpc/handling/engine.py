@@ -240,6 +240,8 @@ class Engine:
             under = caller.calls.get(call_id)
             if under is not None:
                 self._abandon(under)
+            # Of a call that has ended, too: its answer may wait for room.
+            caller.peer.take_back(call_id)
 
     def _credit(self, body: Body, caller: Caller, call_id: int) -> None:
         size = frames.decode_credit(body)

@@ -177,6 +177,9 @@ class MemoryPeer:
         """What sends the items of a stream."""
         return PlainSender(functools.partial(self.send, opcode, call_id), credit)
 
+    def take_back(self, call_id: int) -> None:
+        """Nothing waits to be sent: what was is on its way to the client at once."""
+
     def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
         body = _on_the_way(body, self.max_frame)

@@ -574,6 +574,11 @@ impl Channel {
         self.open().is_ok_and(|channel| channel.is_stalled())
     }
 
+    /// Whether so much waits for the peer to read that it is asked for nothing more until it does.
+    fn is_behind(&self) -> bool {
+        self.open().is_ok_and(|channel| channel.is_behind())
+    }
+
     /// What the peer has not taken yet: bytes that it has read so far, bytes that are in the ring, and how many
     /// frames, of how many bytes, wait for room.
     fn untaken(&self) -> PyResult<(u64, usize, usize, usize)> {
@@ -587,6 +592,13 @@ impl Channel {
         Ok(self
             .open()?
             .take_back(id, |opcode| kinds.contains(&(opcode as u8))))
+    }
+
+    /// Takes back all that is kept of the call `id`, but for a frame of which something went.
+    fn take_back_all(&self, id: u64) {
+        if let Ok(channel) = self.open() {
+            channel.take_back_all(id);
+        }
     }
 
     /// Whether a frame is there.

@@ -63,6 +63,11 @@ class Peer:
             except (_core.ChannelError, _core.Backlog) as error:
                 self.fault(str(error))
 
+    def take_back(self, call_id: int) -> None:
+        """Nobody waits for this call any more: what waits for room is not sent."""
+        if self.channel is not None:
+            self.channel.take_back_all(call_id)
+
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
         """What sends the items of a stream."""
         assert self.channel is not None
@@ -126,9 +131,9 @@ class Peer:
             self._end(error)
 
     def _has_last_words(self) -> bool:
-        """Whether there are frames yet that are read: those of a client that left its answers unread are not."""
+        """Whether there are frames yet that are read: those of a client that left too many answers unread are not."""
         try:
-            return self.channel is not None and self.channel.has_frame() and not self.channel.is_stalled()
+            return self.channel is not None and self.channel.has_frame() and not self.channel.is_behind()
         except _core.ChannelError:
             return False
 

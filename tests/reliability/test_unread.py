@@ -1,0 +1,146 @@
+"""A client that leaves much unread is heard all the same, and read on from up to a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+import shmrpc
+from shmrpc import _core
+from tests.support import eventually_in_loop
+from tests.wire_client import CANCEL, RESULT, WireClient
+
+#: Seconds after which something hangs.
+HANGS = 30.0
+#: What a server lets wait for a client before it reads nothing more from it: core/src/channel.rs.
+BEHIND_BYTES, BEHIND_FRAMES = 512 << 10, 8192
+
+
+class Unread:
+    """A service whose answers fill a ring, and that counts its handlers."""
+
+    def __init__(self) -> None:
+        self.service = shmrpc.Service("tested.unread")
+        self.answered = self.left = 0
+        self.service.endpoint(self.items)
+        self.service.endpoint(self.answer)
+        self.service.endpoint(self.answer_later)
+
+    async def items(self, size: int) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(size)
+        finally:
+            self.left += 1
+
+    def answer(self, size: int) -> bytes:
+        self.answered += 1
+        return bytes(size)
+
+    async def answer_later(self, size: int) -> bytes:
+        await asyncio.sleep(0)
+        return self.answer(size)
+
+
+def channel_of(server: shmrpc.Server) -> _core.Channel:
+    """The way to the only client."""
+    peers: Any = server._listeners[0].listener.peers
+    (peer,) = peers
+    channel: _core.Channel = peer.channel
+    return channel
+
+
+def waits_for(server: shmrpc.Server) -> tuple[int, int]:
+    """Frames that wait for the client to read, and their bytes."""
+    _, _, count, size = channel_of(server).untaken()
+    return count, size
+
+
+def lent_by(server: shmrpc.Server) -> int:
+    """Bytes of the server's memory that the client has."""
+    return channel_of(server).memory()[1]
+
+
+async def becomes(true: Callable[[], bool]) -> None:
+    assert await eventually_in_loop(true, HANGS)
+
+
+async def test_a_thread_that_leaves_a_stream_and_reads_no_more_is_heard() -> None:
+    """Its ring is full of items, and it will not look at them before its next call."""
+    unread = Unread()
+    client = shmrpc.sync.connect("tested.unread")
+    async with shmrpc.serve(unread.service) as server:
+        await asyncio.to_thread(client.__enter__)
+        try:
+            for streams in range(1, 4):
+                items = client.items(1000)
+                assert await asyncio.to_thread(next, items) == bytes(1000)
+                await becomes(lambda: waits_for(server)[0] > 0)
+                await asyncio.to_thread(items.close)
+                await becomes(lambda streams=streams: (unread.left, server.in_flight) == (streams, 0))  # type: ignore[misc]
+                assert waits_for(server) == (0, 0), "items of a stream that was left wait for nobody"
+            await asyncio.wait_for(server.drain(10 * HANGS), HANGS)
+        finally:
+            await asyncio.to_thread(client.close)
+
+
+@pytest.mark.parametrize("size", [1000, 40_000])
+async def test_calls_that_are_cancelled_leave_nothing_that_waits(size: int) -> None:
+    """However many streams and answers it leaves: what was in the ring is all that stays. Large items are lent."""
+    unread = Unread()
+    many = 60
+    async with shmrpc.serve(unread.service) as server:
+        with await asyncio.to_thread(WireClient, "tested.unread") as wire:
+            for n in range(many):
+                stream, answer = wire.request("items", size), wire.request("answer_later", 10_000)
+                # The answer is sent, or waits: one that is about to be sent comes behind the news of its cancellation.
+                await becomes(lambda n=n: (unread.answered, server.in_flight) == (n + 1, 1))  # type: ignore[misc]
+                wire.part(CANCEL, answer)
+                wire.part(CANCEL, stream)
+                await becomes(lambda n=n: unread.left == n + 1)  # type: ignore[misc]
+            await becomes(lambda: server.in_flight == 0)
+            assert waits_for(server) == (0, 0)
+            assert lent_by(server) > 0 or size == 1000
+
+            def read_all() -> None:
+                last = wire.request("answer", 1)
+                while wire.receive(HANGS)[1] != last:
+                    pass
+
+            await asyncio.to_thread(read_all)
+            await becomes(lambda: lent_by(server) == 0)
+
+
+@pytest.mark.parametrize("size", [0, 1000, 100_000])
+async def test_more_than_a_bound_is_not_asked_for_and_nothing_is_lost(size: int) -> None:
+    unread = Unread()
+    many = {0: 12_000, 1000: 1500, 100_000: 30}[size]
+    async with shmrpc.serve(unread.service, max_memory=1 << 20, max_frame=1 << 20) as server:
+        with await asyncio.to_thread(WireClient, "tested.unread") as wire:
+            for _ in range(many):
+                wire.request("answer", size)
+
+            def is_behind() -> bool:
+                wire._push()
+                count, waiting = waits_for(server)
+                return count >= BEHIND_FRAMES or waiting >= BEHIND_BYTES
+
+            await becomes(is_behind)
+            taken = unread.answered
+            for _ in range(20):
+                assert is_behind()
+                await asyncio.sleep(0.001)
+            count, waiting = waits_for(server)
+            assert unread.answered == taken < many
+            assert count <= BEHIND_FRAMES and waiting < BEHIND_BYTES + size + 100
+
+            def read_all() -> None:
+                for _ in range(many):
+                    opcode, _, _ = wire.receive(HANGS)
+                    assert opcode == RESULT
+
+            await asyncio.to_thread(read_all)
+            assert unread.answered == many and waits_for(server) == (0, 0)

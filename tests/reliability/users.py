@@ -93,7 +93,7 @@ def nurse() -> None:
 
 
 def _watch(order: dict[str, str], descriptors: list[int], names: dict[str, object]) -> None:
-    """In a child: starts one program, says its process id, and how it has ended."""
+    """In a child: starts one program, hands out its process id and what to signal it by, and how it has ended."""
     talk, errors, status = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
@@ -103,8 +103,10 @@ def _watch(order: dict[str, str], descriptors: list[int], names: dict[str, objec
         os.closerange(3, 64)
         _be(int(order.pop("uid")), order.pop("source"), order, names)
     os.close(talk)
-    os.write(status, b"%d\n" % child)
-    os.write(status, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    told = socket.socket(fileno=status)
+    # Once we have waited for it, its number may be another's; this stays its own.
+    socket.send_fds(told, [b"%d" % child], [os.pidfd_open(child)])
+    told.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os._exit(0)
 
 
@@ -141,7 +143,7 @@ class Program:
         variables = {name: os.environ.get(name, "") for name in ("SHMRPC_DIRECTORY", "XDG_RUNTIME_DIR")}
         order = {"uid": str(uid), "source": textwrap.dedent(source), **variables}
         self._talk, theirs = socket.socketpair()
-        self._status, status = socket.socketpair()
+        self._status, status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the program
         with theirs, status:
             socket.send_fds(
@@ -149,8 +151,9 @@ class Program:
             )
         for each in (self._talk, self._status):
             each.settimeout(_PATIENCE)
-        self._lines, self._news = self._talk.makefile("r"), self._status.makefile("r")
-        self.pid = int(self._news.readline())
+        self._lines = self._talk.makefile("r")
+        pid, (self._handle,), _, _ = socket.recv_fds(self._status, 100, 1)
+        self.pid = int(pid)
         #: Its exit code, or what killed it as a negative number.
         self.code: int | None = None
 
@@ -183,8 +186,13 @@ class Program:
 
     def _wait(self) -> int:
         if self.code is None:
-            self.code = int(self._news.readline())
+            self.code = int(self._status.recv(100))
         return self.code
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal. One that has ended by itself needs none."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
 
     def end(self) -> str:
         """Waits for its end, which has to be a good one; what else it printed."""
@@ -194,9 +202,9 @@ class Program:
         return printed.rstrip("\n")
 
     def kill(self) -> None:
-        if self.is_running():
-            os.kill(self.pid, signal.SIGKILL)
-            self._wait()
+        """Ends it, whatever it does; again, or after its own end: nothing."""
+        self.send_signal(signal.SIGKILL)
+        self._wait()
 
     def __enter__(self) -> Self:
         return self
@@ -205,8 +213,9 @@ class Program:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        for each in (self._lines, self._news, self._talk, self._status, self._errors):
+        for each in (self._lines, self._talk, self._status, self._errors):
             each.close()
+        os.close(self._handle)
 
 
 def run_as(uid: int, source: str) -> str:
@@ -220,7 +229,7 @@ class Server(Program):
 
     def stop(self) -> str:
         """Ends it gently; what it printed on stderr."""
-        os.kill(self.pid, signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         self.end()
         return self.errors
 

@@ -156,7 +156,7 @@ class Server:
         end = time.monotonic() + grace
         if self._load.in_flight or self._load.waiting:
             logger.info("stopping: waiting up to %g s for %s", grace, self._under_way())
-        while (self._load.in_flight or self._load.waiting or self._is_stalled()) and time.monotonic() < end:
+        while (self._load.in_flight or self._load.waiting or self._is_awaited()) and time.monotonic() < end:
             await asyncio.sleep(_DRAIN_LOOK)
         if self._load.in_flight or self._load.waiting:
             logger.warning("stopping now: after %g s there are yet %s", grace, self._under_way())
@@ -170,9 +170,9 @@ class Server:
         count, waiting = self._load.in_flight, self._load.waiting
         return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
 
-    def _is_stalled(self) -> bool:
+    def _is_awaited(self) -> bool:
         """Whether answers still wait for their readers."""
-        return any(served.listener.is_stalled for served in self._listeners)
+        return any(served.listener.is_awaited for served in self._listeners)
 
     async def close(self) -> None:
         """Stops: the names are free, clients are told, suspended handlers are cancelled. Again: nothing."""

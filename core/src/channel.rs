@@ -350,7 +350,7 @@ impl Channel {
         id: u64,
         payload: Kept,
     ) -> Result<(), Violation> {
-        writer.keep(opcode, id, payload);
+        writer.keep(opcode, id, payload, opcode != RELEASE);
         if !self.progress(writer)? {
             self.wake_reader(writer);
         }
@@ -541,6 +541,12 @@ impl Channel {
         self.stalled.load(Ordering::Relaxed)
     }
 
+    /// Whether a frame is kept for which somebody waits: ends of leases, and what is left of a call that was
+    /// cancelled, are nobody's.
+    pub fn is_awaited(&self) -> bool {
+        self.is_stalled() && lock(&self.writer).is_awaited()
+    }
+
     /// Whether so much waits for the peer to read that it is asked for nothing more until it does.
     #[inline]
     pub fn is_behind(&self) -> bool {
@@ -573,7 +579,8 @@ impl Channel {
         true
     }
 
-    /// Takes back all that is kept of the call `id`, but for a frame of which something went: nobody waits for it.
+    /// Nobody waits for the call `id` any more: takes back all that is kept of it, but for a frame of which
+    /// something went.
     pub fn take_back_all(&self, id: u64) {
         if !self.is_stalled() {
             return;

@@ -44,6 +44,8 @@ struct Pending {
     payload: Kept,
     /// Bytes of header and payload that are published.
     done: usize,
+    /// Whether anybody waits for it.
+    awaited: bool,
 }
 
 /// The sending end: writes what fits, keeps the rest in order.
@@ -113,14 +115,16 @@ impl<M: RingMemory> FrameWriter<M> {
         Ok(true)
     }
 
-    /// Keeps a frame that [`FrameWriter::send`] had no room for; [`FrameWriter::flush`] sends it.
-    pub fn keep(&mut self, opcode: u32, id: u64, payload: Kept) {
+    /// Keeps a frame that [`FrameWriter::send`] had no room for; [`FrameWriter::flush`] sends it. `awaited`:
+    /// whether anybody waits for it.
+    pub fn keep(&mut self, opcode: u32, id: u64, payload: Kept, awaited: bool) {
         self.kept += (*payload).as_ref().len();
         self.pending.push_back(Pending {
             opcode,
             id,
             payload,
             done: 0,
+            awaited,
         });
         crash::point!(FrameKept);
     }
@@ -149,15 +153,22 @@ impl<M: RingMemory> FrameWriter<M> {
         Some((frame.opcode, frame.payload))
     }
 
-    /// Takes back all frames that are kept of `id`, have an opcode that `belongs` knows, and of which nothing is
-    /// published: their opcodes and payloads.
+    /// Whether anybody waits for a frame that is kept.
+    pub fn is_awaited(&self) -> bool {
+        self.pending.iter().any(|frame| frame.awaited)
+    }
+
+    /// Nobody waits for `id` any more. Takes back all frames that are kept of it, have an opcode that `belongs`
+    /// knows, and of which nothing is published: their opcodes and payloads.
     pub fn take_back_all(&mut self, id: u64, belongs: impl Fn(u32) -> bool) -> Vec<(u32, Kept)> {
         let mut unsent = Vec::new();
-        for frame in std::mem::take(&mut self.pending) {
-            if frame.id == id && frame.done == 0 && belongs(frame.opcode) {
+        for mut frame in std::mem::take(&mut self.pending) {
+            let dropped = frame.id == id && belongs(frame.opcode);
+            if dropped && frame.done == 0 {
                 self.kept -= (*frame.payload).as_ref().len();
                 unsent.push((frame.opcode, frame.payload));
             } else {
+                frame.awaited &= !dropped;
                 self.pending.push_back(frame);
             }
         }
@@ -398,7 +409,7 @@ mod tests {
             .collect();
         for (id, payload) in frames.iter().enumerate() {
             if writer.backlog() > 0 || !writer.send(9, id as u64, payload).unwrap() {
-                writer.keep(9, id as u64, Box::new(payload.clone()));
+                writer.keep(9, id as u64, Box::new(payload.clone()), true);
             }
         }
         let mut received = Vec::new();
@@ -427,7 +438,7 @@ mod tests {
         let (mut writer, mut reader) = pair(128, 1000);
         assert!(writer.send(1, 1, &[1; 64]).unwrap());
         assert!(!writer.send(1, 2, &[2; 48]).unwrap());
-        writer.keep(1, 2, Box::new(vec![2; 48]));
+        writer.keep(1, 2, Box::new(vec![2; 48]), true);
         assert!(!writer.flush().unwrap());
         assert!(writer.must_wait(wait::ON_BELL).unwrap());
         assert_eq!(receive(&mut reader), Some((1, 1, vec![1; 64])));
@@ -440,10 +451,10 @@ mod tests {
     fn what_is_kept_is_counted_and_can_be_taken_back_until_its_first_byte_went() {
         let (mut writer, mut reader) = pair(128, 1000);
         assert!(writer.send(1, 1, &[1; 100]).unwrap());
-        writer.keep(1, 2, Box::new(vec![2; 300]));
-        writer.keep(1, 3, Box::new(vec![3; 40]));
-        writer.keep(9, 4, Box::new(vec![4; 2]));
-        writer.keep(1, 4, Box::new(vec![4; 1]));
+        writer.keep(1, 2, Box::new(vec![2; 300]), true);
+        writer.keep(1, 3, Box::new(vec![3; 40]), true);
+        writer.keep(9, 4, Box::new(vec![4; 2]), true);
+        writer.keep(1, 4, Box::new(vec![4; 1]), true);
         let kept = |writer: &mut Writer| {
             let untaken = writer.untaken().unwrap();
             (untaken.read, untaken.frames, untaken.bytes)
@@ -475,10 +486,16 @@ mod tests {
         let (mut writer, mut reader) = pair(128, 1000);
         assert!(writer.send(1, 1, &[1; 100]).unwrap());
         for (opcode, id, len) in [(1, 2, 300), (1, 3, 1), (1, 2, 5), (9, 2, 6), (7, 2, 7)] {
-            writer.keep(opcode, id, Box::new(vec![id as u8; len]));
+            writer.keep(
+                opcode,
+                id,
+                Box::new(vec![id as u8; len]),
+                id == 2 && opcode != 7,
+            );
         }
         receive(&mut reader).unwrap();
         writer.flush().unwrap(); // A piece of the next frame went.
+        assert!(writer.is_awaited());
         let unsent = writer.take_back_all(2, |opcode| opcode != 7);
         let unsent: Vec<_> = unsent
             .iter()
@@ -486,6 +503,7 @@ mod tests {
             .collect();
         assert_eq!(unsent, [(1, 5), (9, 6)]);
         assert_eq!((writer.backlog(), writer.kept()), (3, 308));
+        assert!(!writer.is_awaited());
         let mut received = Vec::new();
         for _ in 0..100 {
             received.extend(

@@ -354,7 +354,7 @@ fn a_frame_in_pieces_takes_no_more_memory_than_it_says() {
             let mut reader = FrameReader::new(Consumer::new(memory.clone()), max);
             let sent = vec![dice.next() as u8; max - dice.below(100)];
             let expected = sent.clone();
-            writer.keep(1, 2, Box::new(sent));
+            writer.keep(1, 2, Box::new(sent), true);
             let liar = dice.one_in(4);
             let (outcome, largest) = measured(|| {
                 loop {

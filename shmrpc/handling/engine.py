@@ -213,8 +213,9 @@ class Engine:
                 self._abandon(under)
 
     def _abandon(self, under: Underway) -> None:
-        # A handler that has ended in this very turn of the loop counts as one that has ended.
-        if under.task is not None and under.task.cancel():
+        # A handler that has ended in this very turn of the loop counts as one that has ended, but nobody hears of it.
+        if under.task is not None:
+            under.task.cancel()
             under.silent = True
 
     def control_table(self) -> dict[int, RunRequest]:

@@ -205,8 +205,8 @@ class MemoryPeer:
             self.connection.go_away()
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether frames wait for the client to read."""
+    def is_awaited(self) -> bool:
+        """Whether answers wait for the client to read."""
         return self._open and self.connection.has_mail
 
     def _leave(self) -> None:

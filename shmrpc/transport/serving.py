@@ -88,8 +88,8 @@ class Listener(Protocol):
         ...
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether frames wait for clients to read."""
+    def is_awaited(self) -> bool:
+        """Whether answers wait for clients to read."""
         ...
 
     def begin(self, handler: Handler, /) -> None:
@@ -120,8 +120,8 @@ class ListenerPeer(Protocol):
         ...
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether frames wait for the client to read."""
+    def is_awaited(self) -> bool:
+        """Whether answers wait for the client to read."""
         ...
 
 
@@ -151,9 +151,9 @@ class BaseListener(Generic[_P]):
             peer.go_away()
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether frames wait for clients to read."""
-        return any(peer.is_stalled for peer in self.peers)
+    def is_awaited(self) -> bool:
+        """Whether answers wait for clients to read."""
+        return any(peer.is_awaited for peer in self.peers)
 
     def lost(self, peer: _P, error: ShmrpcError) -> None:
         """A client is gone."""

@@ -574,6 +574,11 @@ impl Channel {
         self.open().is_ok_and(|channel| channel.is_stalled())
     }
 
+    /// Whether a frame is kept for which somebody waits.
+    fn is_awaited(&self) -> bool {
+        self.open().is_ok_and(|channel| channel.is_awaited())
+    }
+
     /// Whether so much waits for the peer to read that it is asked for nothing more until it does.
     fn is_behind(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_behind())
@@ -594,7 +599,8 @@ impl Channel {
             .take_back(id, |opcode| kinds.contains(&(opcode as u8))))
     }
 
-    /// Takes back all that is kept of the call `id`, but for a frame of which something went.
+    /// Nobody waits for the call `id` any more: takes back all that is kept of it, but for a frame of which
+    /// something went.
     fn take_back_all(&self, id: u64) {
         if let Ok(channel) = self.open() {
             channel.take_back_all(id);

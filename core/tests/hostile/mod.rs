@@ -85,7 +85,7 @@ pub fn ring(bytes: &[u8]) {
                 let payload = script.take(len).to_vec();
                 match writer.send(opcode, 1, &payload) {
                     Ok(true) => {}
-                    Ok(false) => writer.keep(opcode, 1, Box::new(payload)),
+                    Ok(false) => writer.keep(opcode, 1, Box::new(payload), true),
                     Err(_) => writes = false, // The connection is over.
                 }
                 writes = writes && writer.flush().is_ok() && writer.must_wait(1).is_ok();

@@ -48,7 +48,7 @@ fn a_frame_larger_than_the_ring_flows_through_two_sleepers() {
         let (theirs, their_data, their_room) = (memory.clone(), data.clone(), room.clone());
         let writer = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));
-            writer.keep(0, 1, Box::new(vec![7; 40]));
+            writer.keep(0, 1, Box::new(vec![7; 40]), true);
             loop {
                 if writer.flush().unwrap()
                     && wait::claim(writer.memory().reader_waits()) != wait::AWAKE

@@ -98,9 +98,9 @@ class Peer:
             self._say(control.GoAway())
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether frames wait for the client to read."""
-        return self.channel is not None and self.channel.is_stalled()
+    def is_awaited(self) -> bool:
+        """Whether answers wait for the client to read."""
+        return self.channel is not None and self.channel.is_awaited()
 
     def _on_control(self) -> None:
         try:

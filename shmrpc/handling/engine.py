@@ -188,6 +188,7 @@ class Engine:
             raise
         finally:
             self.running.frame = None
+            self.kept[0] = None  # Nobody else does here, and the next result may be long in coming.
 
     def _expire(self, under: Underway) -> None:
         if under.task is not None and under.task.cancel():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 import shmrpc
-from tests.support import ServerProcess
+from tests.large import memory_of
+from tests.support import ServerProcess, eventually_in_loop
 
 TARGET = "tests.flows:service"
 
@@ -95,3 +99,22 @@ def test_a_stream_that_was_begun_may_have_been_executed(server: ServerProcess) -
         with pytest.raises(shmrpc.ConnectionLost) as caught:
             assert list(items) == []
         assert caught.value.maybe_executed
+
+
+async def test_what_a_call_returned_that_had_waited_in_line_is_let_go() -> None:
+    """It ends as soon as it begins: without a task of its own, and not by the server's pump."""
+    service, gate = shmrpc.Service("tested.gate"), asyncio.Event()
+
+    @service.endpoint
+    async def echo(value: Any) -> Any:
+        await gate.wait()
+        return value
+
+    async with shmrpc.serve(service, max_in_flight=1) as server, shmrpc.connect("tested.gate") as client:
+        calls = [asyncio.create_task(client.echo(np.zeros(100_000, np.uint8))) for _ in range(2)]
+        assert await eventually_in_loop(lambda: (server.in_flight, server.waiting) == (1, 1), 30)
+        gate.set()
+        await asyncio.wait(calls)
+        assert all((call.result() == 0).all() for call in calls)
+        calls.clear()
+        assert await eventually_in_loop(lambda: memory_of(client)[1] == 0, 30)

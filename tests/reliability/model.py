@@ -159,6 +159,10 @@ class Model:
             return "waits"
         return UNAVAILABLE if self.health == "draining" and its_own else NOT_BEGUN
 
+    def flights_of(self, client: int) -> list[Flight]:
+        """The calls of a client that have not been answered."""
+        return [flight for flight in self.flights.values() if flight.client == client]
+
     def running(self, client: int | None = None) -> list[Flight]:
         """Handlers that are under way for calls, of one client or of all."""
         flights = [*self.flights.values(), *self.orphans.values()]
@@ -302,8 +306,10 @@ class Model:
         flight.end = end
         self._end(flight, *outcomes)
 
-    def cancel(self, flight: Flight, *outcomes: Outcome, histories: Histories | None = None) -> None:
-        """Its caller wants it no more."""
+    def cancel(
+        self, flight: Flight, *outcomes: Outcome, histories: Histories | None = None, at_once: bool = False
+    ) -> None:
+        """Its caller wants it no more. ``at_once``: others are given up at the same time, in any order."""
         if flight.place == "running" and flight.endpoint == "stubborn":
             del self.flights[flight.ticket]
             self.outcomes[flight.ticket] = outcomes
@@ -311,8 +317,20 @@ class Model:
             flight.cancelled = True
             self.histories[flight.ticket] = frozenset(["bs"])
             return
-        begun = frozenset(["bc"]) if flight.place == "running" else frozenset([""])
-        self._end(flight, *outcomes, history=histories or begun)
+        # A generator may have let the loop turn at an item when it was told.
+        cut_off = frozenset(["bc", "bx"] if flight.endpoint == "stream" else ["bc"])
+        match flight.place:
+            case "running":
+                ends = cut_off
+            case "line" if at_once:  # A place that one of the others leaves may be given to it before it is given up.
+                ends = cut_off | {""}
+            case _:
+                ends = frozenset([""])
+        self._end(flight, *outcomes, history=histories or ends)
+
+    def is_chance(self, flights: list[Flight]) -> bool:
+        """Whether what stays of these, when they are given up at once, cannot be known."""
+        return len(flights) > 1 and any(f.endpoint == "stubborn" and f.place == "line" for f in flights)
 
     def leave(self, stream: Stream) -> None:
         """Its reader wants no more of it."""
@@ -327,8 +345,10 @@ class Model:
 
     def close(self, number: int) -> list[Stream]:
         """A client goes; the streams that it had open, with how they may end."""
-        for flight in [f for f in self.flights.values() if f.client == number]:
-            self.cancel(flight, NOT_BEGUN if flight.place == "nowhere" else LOST)
+        # Each thread of its says on its own that it gives up.
+        at_once = self.clients[number].kind == "sync"
+        for flight in self.flights_of(number):
+            self.cancel(flight, NOT_BEGUN if flight.place == "nowhere" else LOST, at_once=at_once)
         streams = [s for s in self.streams.values() if s.client == number]
         for stream in streams:
             self.leave(stream)

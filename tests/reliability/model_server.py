@@ -28,6 +28,8 @@ service = shmrpc.Service("tested.model")
 
 #: Calls of one client that may be under way: more wait in line.
 MAX_PER_CONNECTION: Final = 4
+#: Seconds that a drain may take: as long as the steps do in which it ends.
+DRAINS: Final = 3600.0
 #: Items of a stream without end.
 ENDLESS: Final = 1 << 40
 #: What may be logged: the first is what a one-way call may do, the second is about a slow machine.
@@ -248,7 +250,7 @@ class _Child:
             loop.add_reader(self._side, self._on_command)
             self._answer({"pid": os.getpid()})
             if await self._told == "drain":
-                await server.drain(60)
+                await server.drain(DRAINS)
             else:
                 closing = asyncio.create_task(server.close())
                 for _ in range(5):  # By then all have been cancelled.
@@ -292,6 +294,7 @@ class _Child:
             "in flight": server.in_flight,
             "waiting": server.waiting,
             "connections": server.connections,
+            "unsent": any(caller.channel.is_stalled() for caller in callers),
             "store": _store,
             "sums": _sums,
             "kept": {name: sum_of(array) for name, array in _kept.items()},

@@ -41,7 +41,6 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
         yield nursery
 
 
-@pytest.mark.skipif(not LONG, reason="it still finds differences on a busy machine: docs/reliability.md, last section")
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_clients_and_a_server_do_what_the_model_says(loop: str, nursery: Nursery) -> None:
     factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop

@@ -91,7 +91,7 @@ async def test_one_server_offers_several_services() -> None:
 
 async def test_a_lifespan_is_entered_before_the_first_call_and_left_after_the_last() -> None:
     log: list[str] = []
-    opened = asyncio.Event()
+    opened, waits = asyncio.Event(), asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def lifespan(service: shmrpc.Service) -> AsyncIterator[str]:
@@ -115,6 +115,7 @@ async def test_a_lifespan_is_entered_before_the_first_call_and_left_after_the_la
 
     @service.endpoint
     async def wait() -> None:
+        waits.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -127,6 +128,7 @@ async def test_a_lifespan_is_entered_before_the_first_call_and_left_after_the_la
                 assert await client.state() == "the state"
                 waiting = asyncio.create_task(client.wait())
                 await connecting
+                await waits.wait()
                 await server.close()
                 with pytest.raises(shmrpc.ConnectionLost):
                     await waiting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,6 +39,8 @@ def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
     """The number of an endpoint; EndpointNotFound names those that there are."""
     number = numbers.get(name)
     if number is None:
+        import difflib  # Only who misspells needs it.
+
         close = difflib.get_close_matches(name, numbers, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(numbers) or 'none'}"
         raise EndpointNotFound(f"service {service!r} has no endpoint {name!r}{hint}")

@@ -18,7 +18,6 @@ segment answers for it: that is created before the semaphores and removed after 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import fcntl
@@ -247,6 +246,8 @@ def run(*, dry_run: bool, as_json: bool) -> tuple[str, int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of the script."""
+    import argparse  # Only who cleans up needs it.
+
     parser = argparse.ArgumentParser(description="Remove what dead shmrpc servers left, and nothing else.")
     parser.add_argument("--dry-run", action="store_true", help="only list it")
     parser.add_argument("--json", action="store_true", help="print it as JSON")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmark.questions import (
+    anatomy,
     arrays,
     beside_idle,
     bulk,
@@ -48,6 +49,7 @@ QUESTIONS: Final = {
     for module in (
         floors,
         small,
+        anatomy,
         sparse,
         in_flight,
         open_loop,

@@ -1,0 +1,61 @@
+"""The parts of a small call, each by itself: loads that reach into our own client and server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmark.histogram import Histogram
+from benchmark.processes import Caller
+from benchmark.results import Result
+from shmrpc.protocol import frames
+from shmrpc.protocol.codec import Body, get_codec
+
+_now = time.perf_counter_ns
+
+
+def request() -> tuple[int, Body]:
+    """Opcode, without the endpoint's number, and body of the small call's frame."""
+    return frames.CALL, get_codec("msgspec").encode_all((1000, 2))
+
+
+async def frames_alone(caller: Caller, *, seconds: float) -> Result:
+    """The frames of the small call, which the client neither makes nor reads: everything but its own Python."""
+    session = caller.client.client._link.session
+    kind, body = request()
+    opcode, exchange, next_id = frames.opcode(kind, session.numbers["add"]), session.exchange, session.next_id
+    times: list[int] = []
+    answer: Any = b""
+    start = before = _now()
+    end = start + int(seconds * 1e9)
+    while before < end:
+        number = next_id()
+        answer = exchange(opcode, number, body)
+        if type(answer) is not bytes:
+            answer = await session.wait(number, answer)
+        after = _now()
+        times.append(after - before)
+        before = after
+    assert get_codec("msgspec").decoder(int)(answer) == 1002
+    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+
+
+async def servers_python(caller: Caller, *, seconds: float) -> Result:
+    """From the frame's body to that of the answer, again and again within the server; nothing is sent meanwhile."""
+    times: list[int] = []
+    start = _now()
+    while _now() < start + seconds * 1e9 or not times:
+        times += await caller.client.client.time_add()
+    return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
+
+
+async def clock(_caller: Caller, *, seconds: float) -> Result:
+    """Two looks at the clock and nothing between: it is part of every figure here."""
+    times: list[int] = []
+    start = before = _now()
+    end = start + int(seconds * 1e9)
+    while before < end:
+        after = _now()
+        times.append(after - before)
+        before = after
+    return Result(len(times), (before - start) / 1e9, Histogram.of(times))

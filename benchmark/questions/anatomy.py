@@ -1,0 +1,38 @@
+"""What a small call of ours is made of. Each part is measured by itself, in turns with the whole.
+
+``frames alone`` is the same call without the client's Python around it; ``server's Python`` is what the server does
+between the two frames; codec and a word there and back are within those. What is left of ``frames alone`` is two frames
+through the ring, the server's pump, and letting the GIL go and getting it back on both sides.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmark.questions.chosen import our_uvloop
+from benchmark.questions.small import FLOOR
+from benchmark.rows import Line, Row
+from benchmark.run import Run, Turn
+
+NAME: Final = "anatomy"
+TITLE: Final = "What a small call is made of"
+
+_PARTS: Final = {
+    "the call": "loads:one_after_another",
+    "frames alone": "anatomy_loads:frames_alone",
+    "server's Python": "anatomy_loads:servers_python",
+    "two looks at the clock": "anatomy_loads:clock",
+}
+
+
+def ask(run: Run) -> list[Row]:
+    """Ours only, on uvloop."""
+    with run.pairs(our_uvloop(run)) as pairs:
+        parts = [
+            Turn(pair, f"benchmark.{load}", {}, name, "context") for pair in pairs for name, load in _PARTS.items()
+        ]
+        floors = [
+            *run.floor("codec", "codec, both sides", codec="msgspec", kind="small"),
+            *run.floor("ping_pong", FLOOR),
+        ]
+        return run.turns(Line(NAME), [*parts, *floors])

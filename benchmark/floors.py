@@ -66,7 +66,7 @@ async def turn(_caller: Caller, *, seconds: float) -> Result:
     loop, times = asyncio.get_running_loop(), []
     start = before = _now()
     end = start + int(seconds * 1e9)
-    while before < end:
+    while before < end or not times:
         future = loop.create_future()
         loop.call_soon(future.set_result, None)
         await future

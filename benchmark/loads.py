@@ -21,7 +21,7 @@ async def one_after_another(caller: Caller, *, seconds: float) -> Result:
     add, times, i = caller.client.add, [], 0
     start = before = _now()
     end = start + int(seconds * 1e9)
-    while before < end:
+    while before < end or not times:
         result = await add(i, 2)
         after = _now()
         times.append(after - before)
@@ -53,7 +53,7 @@ async def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
     add, times = caller.client.add, []
     start = _now()
     end = start + int(seconds * 1e9)
-    while _now() < end:
+    while _now() < end or not times:
         await asyncio.sleep(interval)
         before = _now()
         await add(1, 2)
@@ -67,7 +67,7 @@ async def in_flight(caller: Caller, *, seconds: float, tasks: int) -> Result:
 
     async def call() -> int:
         add, calls = caller.client.add, 0
-        while time.perf_counter() < end:
+        while not calls or time.perf_counter() < end:
             await add(calls, 2)
             calls += 1
         return calls

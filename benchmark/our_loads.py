@@ -25,7 +25,7 @@ async def under_a_deadline_each(caller: Caller, *, seconds: float) -> Result:
     client, times, i = caller.client.client, [], 0
     start = before = _now()
     end = start + int(seconds * 1e9)
-    while before < end:
+    while before < end or not times:
         await client.with_options(timeout=30).add(i, 2)
         after = _now()
         times.append(after - before)
@@ -48,7 +48,7 @@ async def one_way(caller: Caller, *, seconds: float) -> Result:
     """The small call with nobody waiting for its result; at the end one that is waited for."""
     notify, calls = caller.client.client.notify, 0
     start = time.perf_counter()
-    while time.perf_counter() < start + seconds:
+    while not calls or time.perf_counter() < start + seconds:
         await notify("add", calls, 2)
         calls += 1
     await caller.client.add(1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -77,7 +78,7 @@ def _in_flight(found: Found, ours: str) -> tuple[str, bool]:
 def _many(found: Found, ours: str) -> tuple[str, bool]:
     own, peer = (found.value(many_clients.NAME, "8", name) for name in (ours, _SOCKET))
     least = found.extra(many_clients.NAME, "8", ours, many_clients.LEAST)
-    text = f"{own:,.0f}/s, {own / peer:.1f} ×; the least served has {least:.0%} of a fair share"
+    text = f"{own:,.0f}/s, {own / peer if peer else math.inf:.1f} ×; the least served has {least:.0%} of a fair share"
     return text, own >= 1.5 * peer and least > 0.1
 
 

@@ -63,7 +63,8 @@ async def ping_pong(_caller: Caller, *, seconds: float) -> Result:
 
 async def turn(_caller: Caller, *, seconds: float) -> Result:
     """A future that is done in the loop's next turn: what it costs to wait for anything at all."""
-    loop, times = asyncio.get_running_loop(), []
+    times: list[int] = []
+    loop = asyncio.get_running_loop()
     start = before = _now()
     end = start + int(seconds * 1e9)
     while before < end or not times:

@@ -18,7 +18,8 @@ _now = time.perf_counter_ns
 
 async def one_after_another(caller: Caller, *, seconds: float) -> Result:
     """The small call, again as soon as it is answered."""
-    add, times, i = caller.client.add, [], 0
+    times: list[int] = []
+    add, i = caller.client.add, 0
     start = before = _now()
     end = start + int(seconds * 1e9)
     while before < end or not times:
@@ -50,7 +51,8 @@ async def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Resul
 
 async def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
     """The small call after each ``interval`` seconds of sleep: nobody is hot."""
-    add, times = caller.client.add, []
+    times: list[int] = []
+    add = caller.client.add
     start = _now()
     end = start + int(seconds * 1e9)
     while _now() < end or not times:

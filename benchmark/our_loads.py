@@ -22,7 +22,8 @@ async def under_a_deadline(caller: Caller, *, seconds: float) -> Result:
 
 async def under_a_deadline_each(caller: Caller, *, seconds: float) -> Result:
     """The same, with the timeout said anew for each call."""
-    client, times, i = caller.client.client, [], 0
+    times: list[int] = []
+    client, i = caller.client.client, 0
     start = before = _now()
     end = start + int(seconds * 1e9)
     while before < end or not times:

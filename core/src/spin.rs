@@ -63,7 +63,9 @@ const YIELD: u64 = 1_000;
 const CROWDED: u32 = 8;
 /// A yield that takes longer than this, in nanoseconds, let somebody compute for a whole turn of the scheduler's.
 const TURN: u64 = 2_500_000;
-/// How long waits are slept through after such a yield, in nanoseconds: each time twice as long, within these.
+/// Two of them within this time, in nanoseconds, are no chance.
+const SOON: u64 = 20_000_000;
+/// How long waits are slept through after those, in nanoseconds: each time twice as long, within these.
 const SHORTEST: u64 = 2_000_000;
 const LONGEST: u64 = 1_000_000_000;
 
@@ -126,10 +128,14 @@ impl Crowding {
         }
         (self.waits, self.now) = (0, false);
         // Who spun in peace for as long as it had slept before has found a quieter time.
-        let soon = before.saturating_sub(self.until) < self.length;
-        self.length = if soon { self.length * 2 } else { 0 }.clamp(SHORTEST, LONGEST);
+        let again = before.saturating_sub(self.until) < self.length.max(SOON);
+        self.length = if again {
+            (self.length * 2).clamp(SHORTEST, LONGEST)
+        } else {
+            0
+        };
         self.until = after + self.length;
-        true
+        again
     }
 }
 
@@ -198,6 +204,8 @@ mod tests {
     #[test]
     fn beside_who_computes_waits_are_slept_through_twice_as_long_each_time() {
         let (mut crowding, mut now) = (Crowding::default(), 1_000_000_000);
+        assert!(!crowding.yielded(now, now + TURN + 1), "once is chance");
+        now += SOON;
         for length in [2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000] {
             assert!(!crowding.must_sleep(now));
             assert!(crowding.yielded(now, now + TURN + 1));
@@ -209,7 +217,8 @@ mod tests {
         assert!(!crowding.yielded(now, now + TURN));
         // After a quiet time it begins anew.
         now += LONGEST;
-        assert!(crowding.yielded(now, now + TURN + 1));
+        assert!(!crowding.yielded(now, now + TURN + 1));
+        assert!(crowding.yielded(now + SOON, now + SOON + TURN + 1));
         assert_eq!(crowding.length, SHORTEST);
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -137,22 +138,26 @@ class Pair:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Its turn. What is restless has only the CPU that nobody else wants, but for its turns."""
-        self.rest(os.SCHED_OTHER)
+        """Its turn. What is restless stands still but for its turns."""
+        self._signal(signal.SIGCONT)
         try:
             yield
         finally:
-            self.rest(os.SCHED_IDLE)
+            self.rest()
 
-    def rest(self, policy: int = os.SCHED_IDLE) -> None:
-        """From now on, if it is restless."""
+    def rest(self) -> None:
+        """From now on it stands still, if it is restless: others would have one CPU less."""
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
         if self.subject.restless:
             for child in self.sides().values():
                 with contextlib.suppress(ProcessLookupError):
-                    os.sched_setscheduler(child.pid, policy, os.sched_param(0))
+                    os.kill(child.pid, number)
 
     def close(self) -> None:
         """Ends both."""
+        self._signal(signal.SIGCONT)
         self._stack.close()
 
 

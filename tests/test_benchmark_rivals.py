@@ -186,10 +186,14 @@ def test_a_rival_that_hangs_is_given_up() -> None:
     assert row.note.startswith("failed: no result after 3")
 
 
-def alive(pid: int) -> bool:
+def state(pid: int) -> str:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "Z"
+
+
+def alive(pid: int) -> bool:
+    return state(pid) != "Z"
 
 
 def family(children: list[Child]) -> set[int]:
@@ -197,8 +201,25 @@ def family(children: list[Child]) -> set[int]:
 
 
 NAMED = {subject.name: subject for subject in SUBJECTS}
-#: A server and a client; a client that starts its server.
-PROCESSES = ("multiprocessing Pipe", "ProcessPoolExecutor, uvloop")
+#: One that stands still but for its turns, whether it needs that or not.
+NAMED["restless"] = dataclasses.replace(NAMED["multiprocessing Pipe"], name="restless", restless=True)
+#: A server and a client; a client that starts its server; those that stand still.
+PROCESSES = ("multiprocessing Pipe", "ProcessPoolExecutor, uvloop", "restless")
+
+
+def test_who_is_restless_stands_still_but_for_its_turns() -> None:
+    with Run(QUICK, [NAMED["restless"]]) as run:
+        (row,) = run.line(Line("small"), run.subjects, "one_after_another")
+        assert row.value
+        pair = run.pair(run.subjects[0])
+        assert pair is not None and pair.server is not None
+        pids = [pair.server.pid, pair.client.pid]
+        pair.rest()
+        assert eventually(lambda: [state(pid) for pid in pids] == ["T", "T"])
+        with pair.turn():
+            assert pair.do("benchmark.sync_loads:one_after_another", seconds=0.01).calls > 0
+        assert eventually(lambda: [state(pid) for pid in pids] == ["T", "T"])
+    assert eventually(lambda: not any(map(alive, pids)))
 
 
 def test_processes_end_with_the_run() -> None:

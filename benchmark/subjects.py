@@ -17,9 +17,10 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``concurrent``: many of them at once from one client;
 #: ``stream``: ``count(n)``, an asynchronous iterator;
 #: ``bulk``: ``bulk(data, messages)``, which returns when the other side has looked at so many copies of ``data``;
+#: ``in place``: the same, where they are looked at in the memory into which they were sent;
 #: ``clients``: many client processes of one server;
 #: ``connections``: many connections of one client process.
-Ability = Literal["call", "concurrent", "stream", "bulk", "clients", "connections"]
+Ability = Literal["call", "concurrent", "stream", "bulk", "in place", "clients", "connections"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,6 +105,7 @@ PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("stream", a_stream_is_in_order_and_may_be_left),
     ("stream", nobody_works_for_a_stream_that_is_not_read_or_was_left),
     ("bulk", all_messages_arrive),
+    ("in place", all_messages_arrive),
     ("connections", a_process_may_have_several_connections),
     ("clients", clients_do_not_feel_each_other_nor_the_death_of_one),
 )

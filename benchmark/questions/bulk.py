@@ -1,7 +1,7 @@
 """Messages of 400 KB one way: from before the first until the receiver says that it has looked at the last.
 
 It looks at the length and the last byte of each. ``copied``: the receiver has them as objects of its own, as everybody
-gives them; ``in place``: it looks at them where they lie in shared memory. The full form sends 1000 between two such
+gives them; ``in place``: it looks at them where they lie in shared memory, as ours and iceoryx2's can. The full form sends 1000 between two such
 answers, the usual one 200, the quick one 50. The floors are memcpy within one process: into one place, which stays in
 the cache, and into as much memory as our messages lay in at once, since what memory that is decides what a copy costs.
 """
@@ -36,7 +36,10 @@ def ask(run: Run) -> list[Row]:
         return Line(NAME, case, "GB/s", "GB/s", higher_is_better=True)
 
     rows = run.line(line(COPIED), able, "bulk", patience=_PATIENCE, beside=floors, **messages)
-    rows += run.line(line(IN_PLACE), ours, "bulk", beside=floors, **messages, endpoint="look")
+    others = run.able("in place")
+    with run.pairs(ours) as pairs:
+        look = [Turn(pair, "benchmark.loads:bulk", {**messages, "endpoint": "look"}) for pair in pairs]
+        rows += run.line(line(IN_PLACE), others, "bulk", patience=_PATIENCE, beside=[*floors, *look], **messages)
     for row in rows:
         if row.role == "floor":
             row.cpu = None  # In it is what the memory took that they copy to.

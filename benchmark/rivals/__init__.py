@@ -65,6 +65,6 @@ RIVALS: Final = (
     _rival("shm-rpc-bridge, calls", "shm_bridge", "none", "call", needs=("shm_rpc_bridge",)),
     _rival("shm-rpc-bridge, msgspec", "shm_bridge", "none", "call", form="transport", needs=("shm_rpc_bridge",)),
     _rival("faster-fifo", "faster_fifo_queue", "none", "call", "bulk", needs=("faster_fifo",), shared="make"),
-    _rival("iceoryx2", "iceoryx", "none", "call", "bulk", needs=("iceoryx2",), restless=True),
+    _rival("iceoryx2", "iceoryx", "none", "call", "in place", needs=("iceoryx2",), restless=True),
     _rival("InterProcessPyObjects", "inter_process_py_objects", "none", "bulk", needs=("ipc_py_objects",)),
 )

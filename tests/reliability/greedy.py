@@ -12,6 +12,12 @@ import numpy as np
 import shmrpc
 
 
+async def computes(client: shmrpc.Client) -> None:
+    """No calls at all: what the machine itself makes of eight busy processes."""
+    while True:
+        pass
+
+
 async def calls(client: shmrpc.Client) -> None:
     """64 small calls at a time."""
 
@@ -66,7 +72,7 @@ async def batches(client: shmrpc.Client) -> None:
 
 
 KINDS: dict[str, Callable[[shmrpc.Client], Awaitable[None]]] = {
-    each.__name__: each for each in (calls, suspended, bodies, arrays, told, batches)
+    each.__name__: each for each in (computes, calls, suspended, bodies, arrays, told, batches)
 }
 
 

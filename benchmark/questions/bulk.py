@@ -1,9 +1,10 @@
 """Messages of 400 KB one way: from before the first until the receiver says that it has looked at the last.
 
-It looks at the length and the last byte of each. ``copied``: the receiver has them as objects of its own, as everybody
-gives them; ``in place``: it looks at them where they lie in shared memory, as ours and iceoryx2's can. The full form sends 1000 between two such
-answers, the usual one 200, the quick one 50. The floors are memcpy within one process: into one place, which stays in
-the cache, and into as much memory as our messages lay in at once, since what memory that is decides what a copy costs.
+It looks at the length and the last byte of each. ``copied``: the receiver has them as objects of its own, as nearly
+everybody gives them; ``in place``: it looks at them where they lie in shared memory. The full form sends 1000 between
+two such answers, the usual one 200, the quick one 50. The floors are memcpy within one process: into one place, which
+stays in the cache, and into as much memory as our messages lay in at once, since what memory that is decides what a copy
+costs.
 """
 
 from __future__ import annotations

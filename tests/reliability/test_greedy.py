@@ -54,11 +54,8 @@ async def polite(client: shmrpc.Client) -> list[float]:
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("kind", [*KINDS, "all of them"] if LONG else ["all of them"])
 async def test_a_polite_client_beside_greedy_ones(server: ServerProcess, kind: str) -> None:
-    kinds = (
-        [*(each for each in KINDS if each != "computes"), "calls", "bodies"]
-        if kind == "all of them"
-        else [kind] * GREEDY
-    )
+    callers = [each for each in KINDS if each != "computes"]
+    kinds = [*callers, "calls", "bodies"] if kind == "all of them" else [kind] * GREEDY
     async with shmrpc.connect("tested") as client:
         await polite(client)
         quiet = await polite(client)

@@ -606,3 +606,21 @@ def test_the_environment_names_the_packages_of_those_who_take_part() -> None:
     assert {"msgspec", "uvloop"} <= set(known["packages"])
     assert dict(environment.lines(known))["pinned"] == "yes"
     assert QUICK.rounds == 1
+
+
+def shown(text: str) -> set[str]:
+    return {line for line in text.splitlines() if line.startswith("|")}
+
+
+@pytest.mark.parametrize("name", ["README.md", "benchmark/README.md"])
+def test_the_pages_show_the_stored_result(name: str) -> None:
+    (stored,) = (ROOT / "benchmark" / "results").glob("*.json")
+    outcome = files.read(stored)
+    assert (outcome.form, outcome.complete, outcome.absent) == ("full", True, {})
+    known = shown(markdown.markdown(outcome))
+    page = (ROOT / name).read_text()
+    table = shown(page[page.index("| line |") :].partition("\n\n")[0])
+    assert len(table) > 20
+    assert table <= known
+    lost = {str(each.line) for each in standings(outcome.rows) if each.standing == "lost"}
+    assert lost <= {line.split("|")[1].strip(" *") for line in table}, "what we lose is shown"

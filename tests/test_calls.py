@@ -115,11 +115,13 @@ async def test_thousands_of_calls_in_flight_answered_in_any_order(client: shmrpc
 
 
 async def test_quick_calls_overtake_slow_ones(client: shmrpc.Client) -> None:
-    slow = asyncio.create_task(client.sleep(0.5, "slow"))
+    slow = asyncio.create_task(client.sleep(60, "slow"))
+    soon = asyncio.create_task(client.sleep(0.05, "soon"))
     await asyncio.sleep(0.01)
     assert [await client.add(i, 1) for i in range(2000)] == list(range(1, 2001))
+    assert await soon == "soon"
     assert not slow.done()
-    assert await slow == "slow"
+    slow.cancel()
 
 
 async def test_many_tasks_share_a_client(client: shmrpc.Client) -> None:

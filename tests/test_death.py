@@ -76,7 +76,7 @@ async def test_answers_given_before_death_still_arrive(server: ServerProcess) ->
     async with shmrpc.connect("tested") as client:
         call = asyncio.create_task(client.sleep(0.1, "in time"))
         await asyncio.sleep(0.05)
-        time.sleep(0.15)
+        time.sleep(0.6)
         server.kill()
         assert await call == "in time"
 

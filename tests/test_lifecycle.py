@@ -29,7 +29,7 @@ async def _until_served(name: str) -> None:
 async def test_draining_finishes_what_is_under_way_and_takes_nothing_new() -> None:
     server = shmrpc.serve(flows.service)
     async with server, shmrpc.connect("tested.flows") as client, shmrpc.connect("tested.flows") as idle:
-        under_way = [asyncio.create_task(client.sleep(0.1, f"{i}")) for i in range(5)]
+        under_way = [asyncio.create_task(client.sleep(0.5, f"{i}")) for i in range(5)]
         stream = client.count(5)
         first = await anext(stream)
         while server.in_flight < 5:
@@ -242,7 +242,7 @@ async def test_health_in_the_report() -> None:
     await entering
     assert [await health(), str(server.health)] == ["serving"] * 2
     async with shmrpc.connect("tested.health") as client:
-        call = asyncio.create_task(client.sleep(0.3))
+        call = asyncio.create_task(client.sleep(1))
         while not server.in_flight:
             await asyncio.sleep(0.001)
         draining = asyncio.create_task(server.drain())
@@ -328,7 +328,7 @@ def test_threads_follow_a_drain_and_lose_no_call() -> None:
 def test_a_server_that_stops_answers_a_blocked_thread_first() -> None:
     with ServerProcess(TARGET) as process, shmrpc.sync.connect("tested.flows") as client:
         outcome: list[object] = []
-        thread = threading.Thread(target=lambda: outcome.append(client.sleep(0.3)))
+        thread = threading.Thread(target=lambda: outcome.append(client.sleep(1)))
         thread.start()
         time.sleep(0.1)
         process.process.terminate()

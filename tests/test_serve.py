@@ -153,7 +153,7 @@ def test_services_of_one_name_are_not_mixed_up(app: Path) -> None:
 )
 def test_a_signal_cuts_off_no_call(app: Path, options: tuple[str, ...], number: int) -> None:
     with serving(app, *options) as server, clients(2) as (busy, idle):
-        call = InThread(lambda: busy.sleep(0.6))
+        call = InThread(lambda: busy.sleep(1.5))
         assert eventually(lambda: busy.pid() > 0)
         os.kill(server.pid, number)
         time.sleep(0.2)
@@ -196,8 +196,8 @@ def test_ctrl_c_reaches_workers_too_and_cuts_off_nothing(app: Path) -> None:
     command = [sys.executable, "-m", "shmrpc", "serve", "made_service:service", "--app-dir", str(app), "--workers", "1"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     with clients(1) as (client,):
-        call = InThread(lambda: client.sleep(0.5))
-        time.sleep(0.2)
+        call = InThread(lambda: client.sleep(1))
+        time.sleep(0.3)
         os.killpg(server.pid, signal.SIGINT)
         _, errors = server.communicate(timeout=10)
         assert isinstance(call.join(), int)
@@ -299,8 +299,8 @@ def test_workers_of_a_killed_supervisor_stop_and_the_name_is_free(app: Path) -> 
 def test_a_worker_that_is_told_to_stop_finishes_and_is_replaced(app: Path) -> None:
     with serving(app, "--workers", "1") as server, clients(1) as (client,):
         (worker,) = workers_of(server)
-        call = InThread(lambda: client.sleep(0.4))
-        time.sleep(0.1)
+        call = InThread(lambda: client.sleep(1.2))
+        time.sleep(0.3)
         os.kill(worker, signal.SIGTERM)
         with clients(1) as (other,):
             assert other.pid() != worker
@@ -455,8 +455,8 @@ def test_options_come_from_the_environment_and_the_command_line(app: Path, monke
     with serving(app) as server, clients(2) as (client, other):
         assert [client.pid()] == workers_of(server)
         assert client.loop().startswith("asyncio")
-        call = InThread(lambda: client.sleep(0.5))
-        time.sleep(0.2)
+        call = InThread(lambda: client.sleep(1.5))
+        time.sleep(0.3)
         with pytest.raises(shmrpc.Overloaded):
             other.sleep(0)
         with pytest.raises(shmrpc.FrameTooLarge):

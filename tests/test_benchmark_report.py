@@ -608,7 +608,7 @@ def test_the_environment_names_the_packages_of_those_who_take_part() -> None:
     assert QUICK.rounds == 1
 
 
-def shown(text: str) -> set[str]:
+def rows_of_tables(text: str) -> set[str]:
     return {line for line in text.splitlines() if line.startswith("|")}
 
 
@@ -617,9 +617,9 @@ def test_the_pages_show_the_stored_result(name: str) -> None:
     (stored,) = (ROOT / "benchmark" / "results").glob("*.json")
     outcome = files.read(stored)
     assert (outcome.form, outcome.complete, outcome.absent) == ("full", True, {})
-    known = shown(markdown.markdown(outcome))
+    known = rows_of_tables(markdown.markdown(outcome))
     page = (ROOT / name).read_text()
-    table = shown(page[page.index("| line |") :].partition("\n\n")[0])
+    table = rows_of_tables(page[page.index("| line |") :].partition("\n\n")[0])
     assert len(table) > 20
     assert table <= known
     lost = {str(each.line) for each in standings(outcome.rows) if each.standing == "lost"}

@@ -158,8 +158,13 @@ class LoopConnection:
     def _on_bell_ended(self) -> None:
         if self._open:
             self._on_control()
-        if self._open:
-            self.fault(RemoteProtocolError(BELL_ENDED))
+        if not self._open:
+            return
+        try:
+            self._drain()  # This loop may have stood still: what the server has answered meanwhile is still good.
+            raise RemoteProtocolError(BELL_ENDED)
+        except (_core.ChannelError, RemoteProtocolError) as error:
+            self.fault(error)
 
     async def room(self) -> None:
         """Waits until all that was sent has found room. Raises what the end of the connection raises."""

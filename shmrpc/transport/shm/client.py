@@ -162,9 +162,10 @@ class LoopConnection:
             return
         try:
             self._drain()  # This loop may have stood still: what the server has answered meanwhile is still good.
-            raise RemoteProtocolError(BELL_ENDED)
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
+        else:
+            self.fault(RemoteProtocolError(BELL_ENDED))
 
     async def room(self) -> None:
         """Waits until all that was sent has found room. Raises what the end of the connection raises."""

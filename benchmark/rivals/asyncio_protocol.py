@@ -18,7 +18,7 @@ import msgpack
 import msgspec
 
 from benchmark.processes import Place
-from benchmark.rivals.credit import Credit, Items
+from benchmark.rivals.credit import Credit, Items, Streams
 from benchmark.work import Taken, add, count, echo
 
 _LENGTH: Final = struct.Struct("<I")
@@ -92,7 +92,7 @@ class _Server(_Frames):
         super().__init__(codec)
         self._writable = asyncio.Event()
         self._writable.set()
-        self._streams: dict[int, tuple[asyncio.Task[None], Credit]] = {}
+        self._streams = Streams()
         self._taken = Taken()
         self._functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": self._taken.taken}
 
@@ -101,18 +101,13 @@ class _Server(_Frames):
         if name == "take":
             self._taken.take(*arguments)
         elif name == "count":
-            credit = Credit()
-            task = asyncio.ensure_future(self._stream(number, credit, *arguments))
-            self._streams[number] = task, credit
-            task.add_done_callback(lambda _: self._streams.pop(number))
+            self._streams.begin(number, functools.partial(self._stream, number, *arguments))
         elif name in ("grant", "leave"):
-            if number in self._streams:  # It may have come to its end meanwhile.
-                task, credit = self._streams[number]
-                credit.grant(*arguments) if name == "grant" else task.cancel()
+            self._streams.hear(number, name, arguments)
         else:
             self.send((number, self._functions[name](*arguments)))
 
-    async def _stream(self, number: int, credit: Credit, n: int) -> None:
+    async def _stream(self, number: int, n: int, credit: Credit) -> None:
         """Items, as many as the client and the transport let it send; at the end a frame without an item."""
         waiting = bytearray()
         async for item in count(n):
@@ -138,8 +133,7 @@ class _Server(_Frames):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         self._writable.set()
-        for task, _ in self._streams.values():
-            task.cancel()
+        self._streams.close()
 
 
 class _Client(_Frames):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import struct
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmark.processes import Place
-from benchmark.rivals.credit import Credit, Items
+from benchmark.rivals.credit import Credit, Items, Streams
 from benchmark.work import Taken, add, count, echo
 
 _LENGTH: Final = struct.Struct("<I")
@@ -62,7 +63,7 @@ class _Connection:
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._streams: dict[int, tuple[asyncio.Task[None], Credit]] = {}
+        self._streams = Streams()
         self._taken = Taken()
         self._functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": self._taken.taken}
 
@@ -77,27 +78,21 @@ class _Connection:
         except (EOFError, ConnectionError):
             pass
         finally:
-            for task, _ in self._streams.values():
-                task.cancel()
+            self._streams.close()
             self._writer.close()
 
     def _answer(self, number: int, name: str, arguments: list[Any]) -> bytes | None:
         if name == "take":
             self._taken.take(*arguments)
         elif name == "count":
-            credit = Credit()
-            task = asyncio.ensure_future(self._stream(number, credit, *arguments))
-            self._streams[number] = task, credit
-            task.add_done_callback(lambda _: self._streams.pop(number))
+            self._streams.begin(number, functools.partial(self._stream, number, *arguments))
         elif name in ("grant", "leave"):
-            if number in self._streams:  # It may have come to its end meanwhile.
-                task, credit = self._streams[number]
-                credit.grant(*arguments) if name == "grant" else task.cancel()
+            self._streams.hear(number, name, arguments)
         else:
             return _frame((number, self._functions[name](*arguments)))
         return None
 
-    async def _stream(self, number: int, credit: Credit, n: int) -> None:
+    async def _stream(self, number: int, n: int, credit: Credit) -> None:
         """Items; at the end a frame without one."""
         waiting, call_soon = bytearray(), asyncio.get_running_loop().call_soon
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Final
 
 #: Items that may be under way.
@@ -32,6 +32,31 @@ class Credit:
         while not self.left:
             self._granted.clear()
             await self._granted.wait()
+
+
+class Streams:
+    """The server's streams that are under way, by what it calls them."""
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, tuple[asyncio.Task[None], Credit]] = {}
+
+    def begin(self, key: Hashable, stream: Callable[[Credit], Coroutine[Any, Any, None]]) -> None:
+        """One more, in a task of its own."""
+        credit = Credit()
+        task = asyncio.ensure_future(stream(credit))
+        self._running[key] = task, credit
+        task.add_done_callback(lambda _: self._running.pop(key))
+
+    def hear(self, key: Hashable, name: str, arguments: Sequence[int]) -> None:
+        """What the client says of one: ``grant``, or ``leave``. It may have come to its end meanwhile."""
+        if key in self._running:
+            task, credit = self._running[key]
+            credit.grant(*arguments) if name == "grant" else task.cancel()
+
+    def close(self) -> None:
+        """Nobody reads them any more."""
+        for task, _ in self._running.values():
+            task.cancel()
 
 
 class Items:

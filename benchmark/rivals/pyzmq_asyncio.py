@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, cast
 
@@ -18,7 +19,7 @@ import zmq
 import zmq.asyncio
 
 from benchmark.processes import Place
-from benchmark.rivals.credit import Credit, Items
+from benchmark.rivals.credit import Credit, Items, Streams
 from benchmark.work import Taken, add, count, echo
 
 #: Messages that are taken or sent before others in the loop have their turn.
@@ -91,15 +92,14 @@ class _Server:
         self._calls.bind(f"ipc://{place.socket('calls')}")
         self._bulk.bind(f"ipc://{place.socket('bulk')}")
         self._functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo}
-        self._streams: dict[tuple[bytes, int], tuple[asyncio.Task[None], Credit]] = {}
+        self._streams = Streams()
         self._taken: dict[bytes, Taken] = {}
         self._answers = _Messages(self._calls, self._call)
         self._sums = _Messages(self._bulk, self._take)
 
     def close(self) -> None:
         """Ends it."""
-        for task, _ in self._streams.values():
-            task.cancel()
+        self._streams.close()
         self._answers.close()
         self._sums.close()
 
@@ -108,18 +108,13 @@ class _Server:
         number, name, arguments = _decode(message)
         key = (client, number)
         if name == "count":
-            credit = Credit()
-            task = asyncio.ensure_future(self._stream(client, number, credit, *arguments))
-            self._streams[key] = task, credit
-            task.add_done_callback(lambda _: self._streams.pop(key))
+            self._streams.begin(key, functools.partial(self._stream, client, number, *arguments))
         elif name in ("grant", "leave"):
-            if key in self._streams:  # It may have come to its end meanwhile.
-                task, credit = self._streams[key]
-                credit.grant(*arguments) if name == "grant" else task.cancel()
+            self._streams.hear(key, name, arguments)
         else:
             self._answers.send(_encode((number, self._functions[name](*arguments))), client)
 
-    async def _stream(self, client: bytes, number: int, credit: Credit, n: int) -> None:
+    async def _stream(self, client: bytes, number: int, n: int, credit: Credit) -> None:
         """Items; at the end a message without one. A client that is gone grants nothing, and so it gets no more."""
         send, made = self._answers.send, 0
         async for item in count(n):

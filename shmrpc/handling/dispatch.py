@@ -317,6 +317,7 @@ class Dispatcher:
     def _mixed(self) -> RunRequest:
         """Calls of several endpoints in one frame."""
         validators = [endpoint.signature.validator(self.engine.codec) for endpoint in self.endpoints]
+        inline = list(map(self._is_inline, self.endpoints))
 
         def prepare(call: Any) -> _Prepared:
             try:
@@ -335,7 +336,8 @@ class Dispatcher:
 
         def is_inline(call: Any) -> bool:
             try:
-                return self._is_inline(self.endpoints[call[0]])
+                number: int = call[0]
+                return inline[number]
             except (TypeError, LookupError):
                 return True  # It will be rejected.
 

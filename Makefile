@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 60
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long torture crashpoints sanitize fuzz lint format bench build clean tools
+.PHONY: demo test test-rust test-python test-long torture crashpoints compiled sanitize fuzz lint format bench build clean tools
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -20,15 +20,18 @@ test-rust: tools
 	$(CARGO) test $(CORE) --quiet
 	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --release --target-dir core/target/loom --test protocol
 
-test-python: build crashpoints
+test-python: build crashpoints compiled
 	$(BIN)/python -m pytest
 
 test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB.
 	SHMRPC_LONG=1 $(BIN)/python -m pytest tests/test_large_streams.py
 
-torture: build crashpoints  ## The long forms of tests/reliability, about 15 minutes, with the figures of docs/reliability.md.
+torture: build crashpoints compiled  ## The long forms of tests/reliability, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test lies -- --nocapture
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest tests/reliability
+
+compiled: build  ## Bytecode, as an installation has it: hundreds of processes that the tests start need not compile us.
+	$(BIN)/python -m compileall -q shmrpc tests benchmark examples
 
 crashpoints: build  ## The native core with points where a test lets its process die, beside the one in use.
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib.util
 import json
 import math
 import random
 import time
+from pathlib import Path
 
 import pytest
 
+import shmrpc.server
 from benchmark import loads
 from benchmark.histogram import Histogram, bucket_of, width_of
 from benchmark.processes import Caller
-from benchmark.questions import QUESTIONS, bulk, frame, many_clients, memory, options, streams
+from benchmark.questions import QUESTIONS, bulk, frame, many_clients, memory, options, startup, streams
 from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
@@ -387,3 +390,10 @@ def test_a_target_whose_question_was_not_asked_is_left_out() -> None:
 
 def test_the_record_is_of_the_size_that_it_claims() -> None:
     assert 30_000 < len(json.dumps(nested())) < 32_000
+
+
+def test_what_is_started_has_its_bytecode() -> None:
+    cached = Path(importlib.util.cache_from_source(shmrpc.server.__file__))
+    cached.unlink(missing_ok=True)
+    startup.compile_sources()
+    assert cached.stat().st_size > 1000

@@ -14,13 +14,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, Final, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Final, NoReturn, get_args, get_origin
 
 import msgspec
 
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec, check_type
 from shmrpc.protocol.frames import Rejected
 from shmrpc.values import is_writable
+from shmrpc.values.aliases import type_hints
 
 Parameter = inspect.Parameter
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -42,7 +43,11 @@ class Signature:
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         hints = _hints(name, function)
-        self.signature = inspect.signature(function, eval_str=True)
+        signature = inspect.signature(function)
+        declared = [p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()]
+        result = hints.get("return", signature.empty)
+        result = None if result is type(None) else result  # As it is written, for messages.
+        self.signature = signature.replace(parameters=declared, return_annotation=result)
         #: The type of its result, or of each item that it streams.
         self.result: Any = hints.get("return", Any)
         #: Whether it streams to the caller.
@@ -266,7 +271,7 @@ def _shown(value: Any) -> str:
 
 def result_type(function: Callable[..., Any]) -> Any:
     """What a function declares as its result, or as the items that it streams; Any if it does not."""
-    result = get_type_hints(function, include_extras=True).get("return", Any)
+    result = type_hints(function).get("return", Any)
     return _item_type(result, _OUTPUTS) if _streams(function, result) else result
 
 
@@ -286,7 +291,7 @@ def _array(name: str, codec: Codec, body: Body) -> list[Any]:
 
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return get_type_hints(function, include_extras=True)
+        return type_hints(function)
     except NameError as error:
         raise TypeError(
             f"endpoint {name!r}: an annotation cannot be resolved: {error}. Types of an endpoint must exist at "
@@ -297,8 +302,9 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
 def _check_type(name: str, what: str, kind: Any) -> None:
     try:
         check_type(kind)
-    except TypeError as error:
-        raise TypeError(f"endpoint {name!r}: {what} is declared as {_type_name(kind)}: {error}") from None
+    except (TypeError, RecursionError) as error:
+        why = f"{error}" if isinstance(error, TypeError) else "a type in it is part of itself: declare Any there"
+        raise TypeError(f"endpoint {name!r}: {what} is declared as {_type_name(kind)}: {why}") from None
 
 
 def _streams(function: Callable[..., Any], result: Any) -> bool:

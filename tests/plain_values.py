@@ -21,6 +21,7 @@ import numpy.typing
 import pyarrow  # type: ignore[import-untyped, unused-ignore]
 
 from shmrpc.introspection.describe import TypeDescription
+from shmrpc.values.aliases import without_aliases
 
 _NAMES = {
     **vars(builtins),
@@ -105,7 +106,7 @@ class Types:
 
 
 def _named(node: ast.expr) -> Any:
-    return eval(compile(ast.Expression(node), "", "eval"), {}, dict(_NAMES))
+    return without_aliases(eval(compile(ast.Expression(node), "", "eval"), {}, dict(_NAMES)))
 
 
 def _fits_array(value: Any, kind: Any) -> bool:

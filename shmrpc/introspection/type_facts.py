@@ -6,13 +6,14 @@ import dataclasses
 import enum
 import inspect
 import types
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import inspect as mi
 
 from shmrpc.values import fields, registry
+from shmrpc.values.aliases import type_hints, with_parameters
 
 ClassKind = Literal["dataclass", "struct", "typed dict", "named tuple", "enum"]
 
@@ -188,17 +189,10 @@ def declared_types(cls: Any) -> dict[str, Any]:
     """The types of a class's fields; those of ``Box[int]`` with int in the place of the parameter."""
     origin = get_origin(cls)
     try:
-        hints = get_type_hints(origin or cls, include_extras=True)
+        hints = type_hints(origin or cls)
     except Exception:  # As in PlainTypes: a name may stand for something else by now.
         return {}
     if origin is None:
         return hints
     given = dict(zip(origin.__parameters__, get_args(cls), strict=False))
-    return {name: _with_parameters(hint, given) for name, hint in hints.items()}
-
-
-def _with_parameters(hint: Any, given: Mapping[Any, Any]) -> Any:
-    if isinstance(hint, TypeVar):
-        return given.get(hint, hint)
-    parameters = getattr(hint, "__parameters__", ())
-    return hint[tuple(given.get(each, each) for each in parameters)] if parameters else hint
+    return {name: with_parameters(hint, given) for name, hint in hints.items()}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 import msgspec
 
 from shmrpc.values import registry
+from shmrpc.values.aliases import type_hints
 
 if TYPE_CHECKING:
     from shmrpc.values.lowering import Packing
@@ -84,7 +85,7 @@ def is_closed(cls: type) -> bool:
 
 def _hints(cls: type) -> dict[str, Any] | None:
     try:
-        return typing.get_type_hints(cls, include_extras=True)
+        return type_hints(cls)
     except Exception:  # Such as a name that exists for type checkers only.
         return None
 

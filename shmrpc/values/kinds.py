@@ -15,6 +15,7 @@ from typing import Any, Final, get_args, get_origin
 import msgspec
 
 from shmrpc.values import arrays, fields, registry
+from shmrpc.values.aliases import type_hints
 from shmrpc.values.fields import CONTAINERS, UNIONS
 
 #: These are what they are: anything else is made into bytes by msgspec from text in base64.
@@ -208,7 +209,7 @@ class Kinds:
 
     def _check_fields(self, value: Any, entry: registry.Entry) -> None:
         try:
-            hints = typing.get_type_hints(entry.cls, include_extras=True)
+            hints = type_hints(entry.cls)
         except Exception:  # Such as a name that exists for type checkers only.
             return
         for name in entry.fields:

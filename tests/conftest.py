@@ -11,7 +11,7 @@ import uvloop
 
 import shmrpc
 from tests.services import service
-from tests.support import ServerProcess, eventually, ours_in_shm
+from tests.support import PATIENCE, ServerProcess, eventually, ours_in_shm
 from tests.wire_client import WireClient
 
 
@@ -41,7 +41,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
 @pytest.fixture
 async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
     """A client of the server in another process."""
-    async with shmrpc.connect(server.name) as client:
+    async with shmrpc.connect(server.name, timeout=PATIENCE) as client:
         yield client
 
 
@@ -55,12 +55,12 @@ def wire(server: ServerProcess) -> Iterator[WireClient]:
 @pytest.fixture
 async def near() -> AsyncIterator[shmrpc.Client]:
     """A client of a server in the same loop."""
-    async with shmrpc.serve(service), shmrpc.connect("tested") as client:
+    async with shmrpc.serve(service), shmrpc.connect("tested", timeout=PATIENCE) as client:
         yield client
 
 
 @pytest.fixture
 def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
     """A client without a loop of the server in another process."""
-    with shmrpc.sync.connect(server.name) as client:
+    with shmrpc.sync.connect(server.name, timeout=PATIENCE) as client:
         yield client

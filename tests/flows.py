@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import pathlib
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,8 @@ import shmrpc
 
 _seen: Counter[str] = Counter()
 _produced = 0
+#: For three handlers that are in a thread at the same time.
+_meeting = threading.Barrier(3)
 
 
 @contextlib.asynccontextmanager
@@ -198,6 +201,36 @@ async def stubborn(seconds: float) -> str:
 
 
 @service.endpoint
+def release() -> None:
+    """Lets those end who wait for it."""
+    _seen["released"] += 1
+
+
+@service.endpoint
+async def stubborn_until_released() -> None:
+    """Does not let itself be cancelled."""
+    with _watched("stubborn"):
+        while not _seen["released"]:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.005)
+
+
+@service.endpoint(run_in="thread")
+def in_thread_until_released() -> None:
+    with _watched("in_thread"):
+        end = time.monotonic() + 60  # No test that fails is to keep its server.
+        while not _seen["released"] and time.monotonic() < end:
+            time.sleep(0.005)
+
+
+@service.endpoint(run_in="thread")
+def meet_in_thread() -> str:
+    """The thread's name, once three are there."""
+    _meeting.wait(60)
+    return threading.current_thread().name
+
+
+@service.endpoint
 async def remaining() -> float | None:
     return shmrpc.current_call().remaining()
 
@@ -267,6 +300,14 @@ def hold_in_process(seconds: float) -> None:
 @service.endpoint
 def hold(seconds: float) -> None:
     time.sleep(seconds)
+
+
+@service.endpoint
+def hold_while(path: str) -> None:
+    """Holds the loop as long as the file is there; another one beside it says that it does."""
+    pathlib.Path(f"{path}.held").touch()
+    while os.path.exists(path):
+        time.sleep(0.002)
 
 
 @service.endpoint

@@ -10,17 +10,25 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 
 import shmrpc
+
+#: Seconds that something has which comes in moments, unless the machine is busy: only a failure waits so long.
+PATIENCE = 30.0
+#: The same for the end of a server: less than the grace of calls that hang, so that they do not go unnoticed.
+STOPPING = 25.0
 
 
 class ServerProcess:
     """``shmrpc serve`` of a service; killed at the end if it has not stopped before."""
 
-    def __init__(self, target: str = "tests.services:service", *options: str) -> None:
-        command = [sys.executable, "-m", "shmrpc", "serve", target, *options]
+    def __init__(
+        self, target: str = "tests.services:service", *options: str, shmrpc_command: Sequence[str] = ("-m", "shmrpc")
+    ) -> None:
+        command = [sys.executable, *shmrpc_command, "serve", target, *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.greeting = self.process.stderr.readline()
@@ -39,7 +47,7 @@ class ServerProcess:
     def stop(self) -> str:
         """SIGTERM; what it printed on stderr."""
         self.process.terminate()
-        _, errors = self.process.communicate(timeout=10)
+        _, errors = self.process.communicate(timeout=STOPPING)
         return errors
 
     def __enter__(self) -> ServerProcess:
@@ -52,7 +60,7 @@ class ServerProcess:
             os.kill(self.pid, signal.SIGCONT)
             self.process.terminate()
         try:
-            self.process.communicate(timeout=5)
+            self.process.communicate(timeout=STOPPING)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -91,7 +99,7 @@ def ours_in_shm() -> list[str]:
     return sorted(name for name in os.listdir("/dev/shm") if name.startswith(ours))
 
 
-def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
+def eventually(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Whether it becomes true within a generous time."""
     end = time.monotonic() + seconds
     while not true():
@@ -101,7 +109,7 @@ def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
     return True
 
 
-async def eventually_in_loop(true: Callable[[], bool], seconds: float = 5.0) -> bool:
+async def eventually_in_loop(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """The same; the loop goes on meanwhile."""
     end = time.monotonic() + seconds
     while not true():
@@ -113,11 +121,42 @@ async def eventually_in_loop(true: Callable[[], bool], seconds: float = 5.0) -> 
 
 async def eventually_seen(client: shmrpc.Client, what: str, times: int = 1) -> bool:
     """Whether the service of tests/flows.py has counted this so often within a generous time."""
-    for _ in range(1000):
-        if (await client.seen()).get(what, 0) == times:
-            return True
+    end = time.monotonic() + PATIENCE
+    while (await client.seen()).get(what, 0) != times:
+        if time.monotonic() > end:
+            return False
         await asyncio.sleep(0.005)
-    return False
+    return True
 
 
-__all__ = ["Script", "ServerProcess", "eventually", "eventually_in_loop", "eventually_seen", "ours_in_shm"]
+def timeouts() -> Iterator[float]:
+    """Seconds for a call that is to begin and then to expire: longer ones for a machine that is too busy to begin it.
+
+    The first will do nearly always. Who takes the next one has seen that the call had expired before it began.
+    """
+    seconds = 0.05
+    while seconds < PATIENCE:
+        yield seconds
+        seconds *= 4
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process lives; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # The latter if it goes while it is read.
+        return False
+
+
+__all__ = [
+    "PATIENCE",
+    "STOPPING",
+    "Script",
+    "ServerProcess",
+    "eventually",
+    "eventually_in_loop",
+    "eventually_seen",
+    "is_alive",
+    "ours_in_shm",
+    "timeouts",
+]

@@ -161,9 +161,10 @@ async def test_an_answer_that_is_there_already_is_dropped_and_no_cancellation_se
 
 
 async def test_a_handler_that_will_not_be_cancelled_goes_on_for_nobody(client: shmrpc.Client) -> None:
-    call = asyncio.create_task(client.stubborn(0.2))
+    call = asyncio.create_task(client.stubborn_until_released())
     assert await eventually_seen(client, "stubborn:began")
     assert await _cancelled(call)
+    await client.release()
     assert await eventually_seen(client, "stubborn:finished")
     assert await client.add(1, 2) == 3
 
@@ -193,7 +194,7 @@ async def test_cancelled_by_a_timeout_of_asyncios(client: shmrpc.Client) -> None
         await asyncio.wait_for(client.sleep(60, "waited"), 0.05)
     assert await eventually_seen(client, "sleep:cancelled")
     assert await eventually_seen(client, "waited:cancelled")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await client.sleep(0.001, "in time") == "in time"
 
 
@@ -207,10 +208,12 @@ async def test_a_task_group_that_fails_cancels_its_calls(client: shmrpc.Client) 
 
 
 async def test_in_a_thread_the_caller_goes_and_the_thread_runs_to_its_end(client: shmrpc.Client) -> None:
-    call = asyncio.create_task(client.in_thread(0.2))
-    await asyncio.sleep(0.05)
+    call = asyncio.create_task(client.in_thread_until_released())
+    assert await eventually_seen(client, "in_thread:began")
     assert await _cancelled(call)
     assert (await client.in_thread(0))[0].startswith("shmrpc-handler")
+    await client.release()
+    assert await eventually_seen(client, "in_thread:finished")
 
 
 async def test_a_lost_connection_and_a_cancellation_at_once(server: ServerProcess, client: shmrpc.Client) -> None:
@@ -272,13 +275,13 @@ def test_stop_ends_every_blocked_thread_and_resume_lets_them_call(
                 assert eventually(lambda name=f"r{round_number}t{i}:began": name in other.seen())  # type: ignore[misc]
             sync_client.stop()
             for thread in blocked:
-                thread.join(5)
+                thread.join(60)
                 assert not thread.is_alive()
             assert [type(result) for result in outcome] == [shmrpc.CallStopped] * threads
             with pytest.raises(shmrpc.CallStopped, match="resume"):
                 sync_client.add(1, 2)
             with pytest.raises(shmrpc.CallStopped, match="resume"):
-                sync_client.with_options(timeout=5).add(1, 2)
+                sync_client.with_options(timeout=60).add(1, 2)
             sync_client.resume()
             assert sync_client.add(1, 2) == 3
             for i in range(threads):
@@ -286,11 +289,14 @@ def test_stop_ends_every_blocked_thread_and_resume_lets_them_call(
 
 
 def test_stop_ends_a_stream(sync_client: shmrpc.sync.Client) -> None:
+    ticks = sync_client.ticks(0.01)
+    next(ticks)  # Its generator has begun.
     timer = threading.Timer(0.1, sync_client.stop)
     timer.start()
     with pytest.raises(shmrpc.CallStopped):
-        for _ in sync_client.ticks(0.01):
+        for _ in ticks:
             pass
+    timer.join()
     sync_client.resume()
     assert eventually(lambda: "ticks:left" in sync_client.seen())
 
@@ -298,21 +304,22 @@ def test_stop_ends_a_stream(sync_client: shmrpc.sync.Client) -> None:
 def test_close_ends_a_blocked_thread(sync_client: shmrpc.sync.Client) -> None:
     outcome: list[object] = []
     blocked = _blocked(sync_client, "closed", outcome)
-    time.sleep(0.05)
+    assert eventually(lambda: "closed:began" in sync_client.seen())
     sync_client.close()
-    blocked.join(5)
+    blocked.join(60)
     assert not blocked.is_alive()
     assert isinstance(outcome[0], shmrpc.ConnectionLost)
 
 
 def test_ctrl_c_cancels_the_handler(sync_client: shmrpc.sync.Client) -> None:
     def interrupt() -> None:
-        time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGINT)
+        with shmrpc.sync.connect("tested.flows") as other:
+            if eventually(lambda: "sleep:began" in other.seen()):  # Anywhere else it would end the tests.
+                os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    thread.start()
     with pytest.raises(KeyboardInterrupt):
+        thread.start()
         sync_client.sleep(60)
     thread.join()
     assert eventually(lambda: "sleep:cancelled" in sync_client.seen())
@@ -328,7 +335,7 @@ def test_stop_ends_what_is_under_way_even_if_resumed_at_once(sync_client: shmrpc
         sync_client.stop()
         sync_client.resume()
         for thread in blocked:
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive()
         assert [type(result) for result in outcome] == [shmrpc.CallStopped] * 2
         assert sync_client.add(1, 2) == 3

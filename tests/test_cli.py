@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ServerProcess
+from tests.support import STOPPING, ServerProcess, eventually
 
 
 def shmrpc(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "shmrpc", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=cwd)
 
 
 def test_serve_call_ls() -> None:
@@ -27,6 +27,8 @@ def test_serve_call_ls() -> None:
         assert shmrpc("call", "calculator", "add", "-1", "2").stdout == "1\n"
         assert shmrpc("call", "-k", "punctuation=?", "calculator", "greet", "Ada").stdout == '"Hello, Ada?"\n'
         assert shmrpc("call", "calculator", "greet", '"5"').stdout == '"Hello, 5!"\n'
+        # The last client's process has ended; the server hears of it.
+        assert eventually(lambda: json.loads(shmrpc("ls", "--json").stdout)[0]["connections"] == 0)
         (row,) = json.loads(shmrpc("ls", "--json").stdout)
         assert row["uptime"] > 0
         assert (row["service"], row["pid"], row["connections"]) == ("calculator", server.pid, 0)
@@ -99,7 +101,7 @@ def test_serving_a_name_twice() -> None:
 def test_signals_stop_it_and_nothing_is_left(runtime: Path, number: signal.Signals) -> None:
     with ServerProcess() as server:
         os.kill(server.pid, number)
-        _, errors = server.process.communicate(timeout=10)
+        _, errors = server.process.communicate(timeout=STOPPING)
     assert server.process.returncode == 0
     assert errors == ""
     assert os.listdir(runtime) == []

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from pathlib import Path
 
 import pytest
 
 import shmrpc
 from shmrpc.deadlines import Deadlines
-from tests.support import ServerProcess, eventually, eventually_seen
+from tests.support import ServerProcess, eventually, eventually_in_loop, eventually_seen, timeouts
 
 TARGET = "tests.flows:service"
 
 
 async def test_a_call_that_takes_too_long_is_a_timeout_and_its_handler_is_cancelled(client: shmrpc.Client) -> None:
-    with pytest.raises(TimeoutError, match="sleep") as caught:
-        await client.with_options(timeout=0.05).sleep(60)
-    assert isinstance(caught.value, shmrpc.DeadlineExceeded)
+    for timeout in timeouts():
+        with pytest.raises(TimeoutError, match="sleep") as caught:
+            await client.with_options(timeout=timeout).sleep(60)
+        assert isinstance(caught.value, shmrpc.DeadlineExceeded)
+        if "sleep:began" in await client.seen():
+            break
     assert await eventually_seen(client, "sleep:cancelled")
-    assert await client.with_options(timeout=5).sleep(0.01, "in time") == "in time"
+    assert await client.with_options(timeout=60).sleep(0.01, "in time") == "in time"
     assert await client.sleep(0.01, "without") == "without"
 
 
@@ -28,17 +32,19 @@ async def test_one_timeout_for_all_calls(server: ServerProcess) -> None:
     async with shmrpc.connect("tested.flows", call_timeout=0.05) as client:
         with pytest.raises(shmrpc.DeadlineExceeded):
             await client.sleep(60)
-        assert await client.with_options(timeout=5).sleep(0.1, "longer") == "longer"
+        assert await client.with_options(timeout=60).sleep(0.1, "longer") == "longer"
         assert await client.with_options(timeout=math.inf).sleep(0.1, "as long as it takes") == "as long as it takes"
+    async with shmrpc.connect("tested.flows", call_timeout=60) as client:
         assert await client.add(1, b=2) == 3
+        assert await client.sleep(0.1, "in time") == "in time"
 
 
 async def test_the_handler_knows_what_remains(client: shmrpc.Client) -> None:
-    timed = client.with_options(timeout=5)
+    timed = client.with_options(timeout=600)
     for endpoint in ("remaining", "remaining_plainly"):
         assert await client.call(endpoint) is None
-        assert 4 < await timed.call(endpoint) <= 5
-    assert 1 < await timed.with_options(timeout=2).remaining() <= 2
+        assert 500 < await timed.call(endpoint) <= 600
+    assert 200 < await timed.with_options(timeout=300).remaining() <= 300
 
 
 @pytest.mark.parametrize("form", ["positional", "keyword", "metadata"])
@@ -55,20 +61,27 @@ async def test_an_expired_call_is_not_started(client: shmrpc.Client, form: str) 
     assert "late:began" not in await client.seen()
 
 
-async def test_a_call_that_expires_while_it_waits_for_the_server_is_not_started(client: shmrpc.Client) -> None:
+async def test_a_call_that_expires_while_it_waits_for_the_server_is_not_started(
+    client: shmrpc.Client, tmp_path: Path
+) -> None:
+    holds = tmp_path / "holds"
+    holds.touch()
     async with shmrpc.connect("tested.flows") as other:
-        held = asyncio.create_task(other.hold(0.3))
-        await asyncio.sleep(0.05)
-        with pytest.raises(shmrpc.DeadlineExceeded):
-            await client.with_options(timeout=0.05).sleep(0, "late")
+        held = asyncio.create_task(other.hold_while(str(holds)))
+        try:
+            assert await eventually_in_loop(Path(f"{holds}.held").exists)
+            with pytest.raises(shmrpc.DeadlineExceeded):
+                await client.with_options(timeout=0.05).sleep(0, "late")
+        finally:
+            holds.unlink()
         await held
     assert "late:began" not in await client.seen()
 
 
 async def test_nested_calls_inherit_the_deadline(client: shmrpc.Client) -> None:
     assert await client.remaining_nested("tested.flows") == [None, None]
-    left = await client.with_options(timeout=5).remaining_nested("tested.flows")
-    assert all(3 < each < 5 for each in left), left
+    left = await client.with_options(timeout=600).remaining_nested("tested.flows")
+    assert all(500 < each < 600 for each in left), left
     assert await client.remaining_nested("tested.flows") == [None, None], "and only of the call that is handled"
 
 
@@ -80,9 +93,9 @@ async def test_the_nearer_deadline_counts(client: shmrpc.Client) -> None:
         return await client.with_options(timeout=timeout).remaining()  # type: ignore[no-any-return]
 
     async with shmrpc.serve(service), shmrpc.connect("tested.middle") as middle:
-        timed = middle.with_options(timeout=3)
-        assert 2 < await timed.ask(60) <= 3
-        assert 0.5 < await timed.ask(1) <= 1
+        timed = middle.with_options(timeout=600)
+        assert 500 < await timed.ask(6000) <= 600
+        assert 200 < await timed.ask(300) <= 300
 
 
 async def test_the_server_ends_it_even_if_the_client_cannot(client: shmrpc.Client) -> None:
@@ -92,13 +105,16 @@ async def test_the_server_ends_it_even_if_the_client_cannot(client: shmrpc.Clien
         session._expire = lambda call_id: None  # type: ignore[method-assign]
         session.cancel = lambda call_id: False  # type: ignore[method-assign]
         session._deadlines._expire = lambda call_id: None
-        with pytest.raises(shmrpc.DeadlineExceeded, match="had not ended"):
-            await other.with_options(timeout=0.05).sleep(60)
+        for timeout in timeouts():
+            with pytest.raises(shmrpc.DeadlineExceeded, match="had not ended"):
+                await other.with_options(timeout=timeout).sleep(60)
+            if "sleep:began" in await client.seen():
+                break
         assert await eventually_seen(client, "sleep:cancelled")
 
 
 async def test_a_deadline_on_many_calls_at_a_time(client: shmrpc.Client) -> None:
-    soon, later = client.with_options(timeout=0.1), client.with_options(timeout=30)
+    soon, later = client.with_options(timeout=0.1), client.with_options(timeout=120)
     calls = [(soon if i % 2 else later).sleep(1, f"{i}") for i in range(100)]
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert results[::2] == [f"{i}" for i in range(0, 100, 2)]
@@ -106,7 +122,7 @@ async def test_a_deadline_on_many_calls_at_a_time(client: shmrpc.Client) -> None
 
 
 async def test_a_timeout_of_a_call_under_asyncios(client: shmrpc.Client) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(shmrpc.DeadlineExceeded):
             await client.with_options(timeout=0.05).sleep(60)
 
@@ -122,15 +138,17 @@ async def test_options_are_checked(client: shmrpc.Client) -> None:
 
 
 def test_sync_deadlines(sync_client: shmrpc.sync.Client) -> None:
-    timed = sync_client.with_options(timeout=0.05)
-    with pytest.raises(shmrpc.DeadlineExceeded, match="sleep"):
-        timed.sleep(60)
+    for timeout in timeouts():
+        with pytest.raises(shmrpc.DeadlineExceeded, match="sleep"):
+            sync_client.with_options(timeout=timeout).sleep(60)
+        if "sleep:began" in sync_client.seen():
+            break
     assert eventually(lambda: "sleep:cancelled" in sync_client.seen())
-    assert timed.add(1, 2) == 3
+    assert sync_client.with_options(timeout=60).add(1, 2) == 3
     with pytest.raises(shmrpc.DeadlineExceeded):
         sync_client.with_options(timeout=0).sleep(0, "late")
     assert "late:began" not in sync_client.seen()
-    assert 4 < sync_client.with_options(timeout=5).remaining() <= 5
+    assert 500 < sync_client.with_options(timeout=600).remaining() <= 600
     with shmrpc.sync.connect("tested.flows", call_timeout=0.05) as other, pytest.raises(shmrpc.DeadlineExceeded):
         other.sleep(60)
 
@@ -146,7 +164,7 @@ def test_a_sync_handler_passes_its_deadline_on(server: ServerProcess) -> None:
 
             async with shmrpc.serve(service), shmrpc.connect("tested.middle") as middle:
                 assert await middle.ask() is None
-                assert 2 < await middle.with_options(timeout=3).ask() <= 3
+                assert 500 < await middle.with_options(timeout=600).ask() <= 600
 
     asyncio.run(main())
 
@@ -161,11 +179,8 @@ async def test_one_timer_for_all_deadlines_fires_for_each_once() -> None:
     deadlines.add("gone", now + 20_000_000)
     deadlines.discard("gone")
     deadlines.discard("gone")
-    for _ in range(500):
-        await asyncio.sleep(0.005)
-        if len(expired) == 2:
-            break
-    assert expired == ["soon", "later"]
+    assert await eventually_in_loop(lambda: len(expired) >= 2)
+    assert sorted(expired) == ["later", "soon"], "in any order if the loop was late for both"
     deadlines.close()
     await asyncio.sleep(0)
-    assert expired == ["soon", "later"]
+    assert len(expired) == 2

@@ -474,7 +474,7 @@ async def test_a_client_of_the_service_object_has_results_of_the_declared_types(
     async with shmrpc.serve(varied), shmrpc.connect(varied) as client:
         line = await client.line({"start": {"x": 1}, "end": {"x": 2}})
         assert type(line) is Line
-        assert type(await client.with_options(timeout=5).place(Place("Main", 1))) is Place
+        assert type(await client.with_options(timeout=60).place(Place("Main", 1))) is Place
         assert await client.with_options(metadata={"a": "b"}).place(Place("Main", 1)) == Place("Main", 1)
         assert type((await client.vector((1, 2), (1,)))[0]) is Vector
         assert [type(point).__name__ async for point in client.ticks(2)] == ["Point", "Point"]
@@ -490,7 +490,7 @@ def test_a_client_without_a_loop_has_results_of_the_declared_types() -> None:
     with ServerProcess("tests.typing_contract.varied:varied"), shmrpc.sync.connect(varied) as client:
         line = client.line({"start": {"x": 1}, "end": {"x": 2}})
         assert type(line) is Line
-        assert type(client.with_options(timeout=5).line(line)) is Line
+        assert type(client.with_options(timeout=60).line(line)) is Line
         assert [type(point).__name__ for point in client.ticks(2)] == ["Point", "Point"]
         assert [type(each) for each in client.map("place", [Place("Main", 1)])] == [Place]
         assert client.describe() == describe_service(varied)
@@ -508,5 +508,5 @@ async def test_what_type_checkers_accept_works() -> None:
         assert [point async for point in client.call(points, 2)] == [Point(0, 0), Point(1, 1)]
         assert [sum async for sum in client.map(add, range(3), [1, 1, 1], chunk=2)] == [1, 2, 3]
         await client.notify(add, 1, 2)
-        view = client.with_options(timeout=5)
+        view = client.with_options(timeout=60)
         assert type(view) is shmrpc.Client

@@ -96,7 +96,7 @@ def _run(how: str, source: str, modules: Path) -> str:
             check=False,
             cwd=modules,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            timeout=60,
+            timeout=240,
         )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr

@@ -8,14 +8,13 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 import shmrpc
 from tests import flows
-from tests.support import ServerProcess, eventually, ours_in_shm
+from tests.support import STOPPING, ServerProcess, eventually, eventually_seen, ours_in_shm
 from tests.wire_client import Control
 
 TARGET = "tests.flows:service"
@@ -27,23 +26,33 @@ async def _until_served(name: str) -> None:
 
 
 async def test_draining_finishes_what_is_under_way_and_takes_nothing_new() -> None:
-    server = shmrpc.serve(flows.service)
-    async with server, shmrpc.connect("tested.flows") as client, shmrpc.connect("tested.flows") as idle:
-        under_way = [asyncio.create_task(client.sleep(0.5, f"{i}")) for i in range(5)]
+    service, release = shmrpc.Service("tested.drained"), asyncio.Event()
+    service.endpoint(flows.add)
+    service.endpoint(flows.count)
+
+    @service.endpoint
+    async def held(tag: str) -> str:
+        await release.wait()
+        return tag
+
+    server = shmrpc.serve(service)
+    async with server, shmrpc.connect("tested.drained") as client, shmrpc.connect("tested.drained") as idle:
+        under_way = [asyncio.create_task(client.held(f"{i}")) for i in range(5)]
         stream = client.count(5)
         first = await anext(stream)
         while server.in_flight < 5:
             await asyncio.sleep(0.001)
-        draining = asyncio.create_task(server.drain(grace=10))
+        draining = asyncio.create_task(server.drain(grace=60))
         await asyncio.sleep(0.01)
         assert server.health == "draining"
         with pytest.raises(shmrpc.ServiceUnavailable, match="shutting down"):
             await client.add(1, 2)
         with pytest.raises(shmrpc.ServiceUnavailable, match="shutting down"):
             await idle.with_options(metadata={"a": "b"}).add(1, 2)
+        release.set()
         assert await asyncio.gather(*under_way) == [f"{i}" for i in range(5)]
         assert [first] + [item async for item in stream] == list(range(5))
-        await asyncio.wait_for(draining, 5)
+        await asyncio.wait_for(draining, 60)
         with pytest.raises(shmrpc.ConnectionLost, match="stopped") as caught:
             await client.add(1, 2)
         assert not caught.value.maybe_executed
@@ -67,7 +76,7 @@ async def test_a_large_answer_on_its_way_is_not_cut_by_a_drain() -> None:
         reading = asyncio.create_task(anext(blobs))
         while server.in_flight != 1 and not reading.done():
             await asyncio.sleep(0)
-        draining = asyncio.create_task(server.drain(grace=10))
+        draining = asyncio.create_task(server.drain(grace=60))
         assert len(await reading) == 20_000_000
         await blobs.aclose()
         await draining
@@ -93,11 +102,11 @@ async def test_a_call_that_the_server_never_took_was_certainly_not_executed() ->
 async def test_a_client_that_reconnects_follows_its_service() -> None:
     async with contextlib.AsyncExitStack() as stack:
         with ServerProcess(TARGET) as first:
-            client = await stack.enter_async_context(shmrpc.connect("tested.flows", reconnect=True, timeout=20))
+            client = await stack.enter_async_context(shmrpc.connect("tested.flows", reconnect=True, timeout=60))
             bound = client.add
             assert await bound(1, 2) == 3
             in_flight = asyncio.create_task(client.sleep(60))
-            await asyncio.sleep(0.05)
+            assert await eventually_seen(client, "sleep:began")  # What was certainly not begun would be made again.
             first.kill()
             with pytest.raises(shmrpc.ConnectionLost) as caught:
                 await in_flight
@@ -109,7 +118,7 @@ async def test_a_client_that_reconnects_follows_its_service() -> None:
             assert await asyncio.gather(*waiting) == list(range(1, 11))
             await client.wait_for_ready()
             assert await bound(3, 4) == 7, "what was bound to the first server goes to the second"
-            assert await client.with_options(timeout=5).add(5, 6) == 11
+            assert await client.with_options(timeout=60).add(5, 6) == 11
             assert [x async for x in client.count(3)] == [0, 1, 2]
             assert [x async for x in client.map("add", [1], [2])] == [3]
 
@@ -118,7 +127,7 @@ async def test_want_of_descriptors_does_not_end_the_reconnecting(monkeypatch: py
     from shmrpc.transport.shm import rendezvous
 
     with ServerProcess(TARGET) as first:
-        async with shmrpc.connect("tested.flows", reconnect=True, timeout=20) as client:
+        async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:
             tries = 0
 
             def dial(service: str, allow_uids: frozenset[int]) -> None:
@@ -129,7 +138,7 @@ async def test_want_of_descriptors_does_not_end_the_reconnecting(monkeypatch: py
             with monkeypatch.context() as patch:
                 patch.setattr(rendezvous, "dial", dial)
                 first.kill()
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while tries < 2:
                         await asyncio.sleep(0.01)
             with ServerProcess(TARGET):
@@ -137,7 +146,7 @@ async def test_want_of_descriptors_does_not_end_the_reconnecting(monkeypatch: py
 
 
 async def test_a_client_closed_while_it_connects_stays_closed() -> None:
-    client = shmrpc.connect("tested.flows", timeout=20)
+    client = shmrpc.connect("tested.flows", timeout=60)
     connecting = asyncio.create_task(client.__aenter__())
     await asyncio.sleep(0.01)
     await client.close()
@@ -160,7 +169,8 @@ async def test_without_it_the_connection_stays_lost() -> None:
 
 async def test_waiting_for_a_server_has_an_end() -> None:
     with ServerProcess(TARGET) as process:
-        async with shmrpc.connect("tested.flows", reconnect=True, timeout=0.2) as client:
+        async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:
+            client._link._timeout = 0.2  # Of which the first connection, to a server that is there, might want more.
             process.kill()
             with pytest.raises((shmrpc.ServiceUnavailable, shmrpc.ConnectionLost)):
                 await client.add(1, 2)
@@ -196,24 +206,30 @@ async def test_a_drain_loses_no_call_of_a_client_that_reconnects() -> None:
         client = await stack.enter_async_context(shmrpc.connect("tested.rolling", reconnect=True))
         stop = False
 
-        async def call_on(endpoint: str) -> int:
-            calls = 0
+        endpoints = ["run", "run", "run_slowly", "run_slowly", "run_slowly"]
+        counts = [0] * len(endpoints)
+
+        async def call_on(caller: int) -> None:
             while not stop:
                 n = next(numbers)
-                assert await client.call(endpoint, n) == n
-                calls += 1
+                assert await client.call(endpoints[caller], n) == n
+                counts[caller] += 1
                 await asyncio.sleep(0)
-            return calls
 
-        callers = [asyncio.create_task(call_on(e)) for e in ["run", "run", "run_slowly", "run_slowly", "run_slowly"]]
+        async def each_makes(more: int) -> None:
+            enough = [count + more for count in counts]
+            while any(count < least for count, least in zip(counts, enough, strict=True)):
+                assert not any(caller.done() for caller in callers)
+                await asyncio.sleep(0.01)
+
+        callers = [asyncio.create_task(call_on(caller)) for caller in range(len(endpoints))]
         for _ in range(4):
-            await asyncio.sleep(0.1)
-            await server.drain(grace=10)
+            await each_makes(10)
+            await server.drain(grace=60)
             server = await servers.enter_async_context(shmrpc.serve(service))
-        await asyncio.sleep(0.1)
+        await each_makes(10)
         stop = True
-        counts = await asyncio.wait_for(asyncio.gather(*callers), 10)
-        assert all(count > 20 for count in counts)
+        await asyncio.wait_for(asyncio.gather(*callers), 60)
         assert set(runs.values()) == {1}
         assert len(runs) == sum(counts)
         await servers.aclose()
@@ -232,8 +248,13 @@ async def test_health_in_the_report() -> None:
     async def health() -> str:
         return (await asyncio.to_thread(statuses))[0].health
 
-    service = shmrpc.Service("tested.health", lifespan=lifespan)
-    service.endpoint(flows.sleep)
+    service, release = shmrpc.Service("tested.health", lifespan=lifespan), asyncio.Event()
+
+    @service.endpoint
+    async def held() -> str:
+        await release.wait()
+        return "held"
+
     server = shmrpc.serve(service)
     entering = asyncio.create_task(server.__aenter__())
     await asyncio.sleep(0.01)
@@ -242,20 +263,21 @@ async def test_health_in_the_report() -> None:
     await entering
     assert [await health(), str(server.health)] == ["serving"] * 2
     async with shmrpc.connect("tested.health") as client:
-        call = asyncio.create_task(client.sleep(1))
+        call = asyncio.create_task(client.held())
         while not server.in_flight:
             await asyncio.sleep(0.001)
         draining = asyncio.create_task(server.drain())
         await asyncio.sleep(0.01)
         assert [await health(), str(server.health)] == ["draining"] * 2
-        assert await call == "sleep"
+        release.set()
+        assert await call == "held"
         await draining
 
 
 def test_a_client_without_a_loop_reconnects() -> None:
     stack = contextlib.ExitStack()
     with ServerProcess(TARGET) as first:
-        client = stack.enter_context(shmrpc.sync.connect("tested.flows", reconnect=True, timeout=20))
+        client = stack.enter_context(shmrpc.sync.connect("tested.flows", reconnect=True, timeout=60))
         bound = client.add
         assert bound(1, 2) == 3
         outcome: list[object] = []
@@ -268,9 +290,9 @@ def test_a_client_without_a_loop_reconnects() -> None:
 
         thread = threading.Thread(target=blocked)
         thread.start()
-        time.sleep(0.1)
+        assert eventually(lambda: "sleep:began" in client.seen())  # What was not begun would be made again.
         first.kill()
-        thread.join(5)
+        thread.join(60)
         assert outcome == [True]
     with stack, ServerProcess(TARGET) as second:
         client.wait_for_ready()
@@ -282,7 +304,7 @@ def test_a_client_without_a_loop_reconnects() -> None:
             thread.start()
         with ServerProcess(TARGET):
             for thread in threads:
-                thread.join(10)
+                thread.join(60)
             assert outcome[1:] == [2] * 5
     with pytest.raises(shmrpc.ConnectionLost, match="was closed"):
         client.add(1, 2)
@@ -292,37 +314,41 @@ def test_threads_follow_a_drain_and_lose_no_call() -> None:
     with contextlib.ExitStack() as stack:
         server = ServerProcess(TARGET, "--workers", "1")
         stack.enter_context(server)
-        client = stack.enter_context(shmrpc.sync.connect("tested.flows", reconnect=True, timeout=20))
+        client = stack.enter_context(shmrpc.sync.connect("tested.flows", reconnect=True, timeout=60))
         stop = threading.Event()
         outcomes: list[object] = []
+        counts = [0] * 3
 
-        def call_on() -> None:
-            calls = 0
+        def call_on(caller: int) -> None:
             try:
                 while not stop.is_set():
-                    assert client.add(calls, 1) == calls + 1
+                    assert client.add(counts[caller], 1) == counts[caller] + 1
                     assert client.sleep(0.001) == "sleep"
                     assert list(client.map("add", range(20), range(20), chunk=4)) == list(range(0, 40, 2))
                     assert list(client.count(2)) == [0, 1]
-                    calls += 1
-                outcomes.append(calls)
+                    counts[caller] += 1
+                outcomes.append("done")
             except BaseException as error:
                 outcomes.append(error)
 
-        threads = [threading.Thread(target=call_on) for _ in range(3)]
+        def each_makes(more: int) -> bool:
+            enough = [count + more for count in counts]
+            made = lambda: all(count >= least for count, least in zip(counts, enough, strict=True))  # noqa: E731
+            return eventually(lambda: bool(outcomes) or made(), 60) and not outcomes
+
+        threads = [threading.Thread(target=call_on, args=(caller,)) for caller in range(3)]
         for thread in threads:
             thread.start()
         for _ in range(2):
-            time.sleep(0.3)
+            assert each_makes(10), outcomes
             before = client.in_process(1, 2)[0]
             os.kill(server.pid, signal.SIGHUP)
-            assert eventually(lambda before=before: client.in_process(1, 2)[0] != before, 20)  # type: ignore[misc]
-        time.sleep(0.2)
+            assert eventually(lambda before=before: client.in_process(1, 2)[0] != before, 60)  # type: ignore[misc]
+        assert each_makes(10), outcomes
         stop.set()
         for thread in threads:
-            thread.join(20)
-        assert all(isinstance(outcome, int) and outcome > 20 for outcome in outcomes), outcomes
-        assert len(outcomes) == 3
+            thread.join(60)
+        assert outcomes == ["done"] * 3
 
 
 def test_a_server_that_stops_answers_a_blocked_thread_first() -> None:
@@ -330,13 +356,13 @@ def test_a_server_that_stops_answers_a_blocked_thread_first() -> None:
         outcome: list[object] = []
         thread = threading.Thread(target=lambda: outcome.append(client.sleep(1)))
         thread.start()
-        time.sleep(0.1)
+        assert eventually(lambda: "sleep:began" in client.seen())
         process.process.terminate()
-        thread.join(5)
+        thread.join(60)
         assert outcome == ["sleep"]
         with pytest.raises((shmrpc.ConnectionLost, shmrpc.ServiceUnavailable)):
             client.add(1, 2)
-        assert process.process.wait(5) == 0
+        assert process.process.wait(STOPPING) == 0
 
 
 async def test_a_forked_child_is_told_to_connect_again() -> None:

@@ -40,7 +40,7 @@ class Gate:
 
 
 async def _until(server: shmrpc.Server, in_flight: int, waiting: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (server.in_flight, server.waiting) != (in_flight, waiting):
             await asyncio.sleep(0.001)
 
@@ -300,7 +300,7 @@ async def test_one_way_calls_arrive_in_order_and_say_nothing(caplog: pytest.LogC
                 await client.notify("hear", object())
             assert await client.hear(1000) == 5
             assert heard == [(i, i == 3) for i in range(1001)]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while len(caplog.records) < 2:
                     await asyncio.sleep(0.001)
     messages = [f"{record.getMessage()} {record.exc_info[1]}" for record in caplog.records if record.exc_info]
@@ -325,7 +325,7 @@ async def test_one_way_calls_outlive_their_caller() -> None:
             await asyncio.sleep(0)
         with pytest.raises(shmrpc.ConnectionLost):
             await waiting
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(heard) < 500 or server.in_flight:
                 await asyncio.sleep(0.01)
         assert heard == list(range(500)), "all that was only told is done, and no more"
@@ -338,7 +338,7 @@ async def test_one_way_calls_do_not_outlive_their_server() -> None:
             await client.notify("sleep", 60, "told")
             await client.notify("sleep", 0, "never begun")
             await _until(server, 1, 1)
-        await asyncio.wait_for(server.drain(grace=0.05), 5)
+        await asyncio.wait_for(server.drain(grace=0.05), 30)
     assert flows.seen()["told:cancelled"] >= 1
     assert "never begun:began" not in flows.seen()
 
@@ -352,7 +352,7 @@ async def test_a_batch_takes_no_more_places_than_a_client_has() -> None:
             return [result async for result in client.map("wait", range(50), chunk=50)]
 
         running = asyncio.create_task(mapped())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while gate.now < 3:
                 await asyncio.sleep(0.001)
         gate.open.set()
@@ -362,7 +362,7 @@ async def test_a_batch_takes_no_more_places_than_a_client_has() -> None:
 
 async def test_one_way_calls_wait_for_room(client: shmrpc.Client) -> None:
     blob = bytes(30_000)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in range(300):
             await client.notify("echo", blob)
     assert await client.add(1, 2) == 3

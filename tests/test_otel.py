@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import shmrpc
 from shmrpc import otel
-from tests.support import eventually_in_loop
+from tests.support import eventually_in_loop, timeouts
 
 
 class Telemetry:
@@ -51,6 +51,10 @@ class Telemetry:
         (found,) = (each for each in scope.metrics if each.name == metric)
         assert found.unit == "s"
         return [point for point in found.data.data_points if isinstance(point, HistogramDataPoint)]
+
+    def forget(self) -> None:
+        """As if there had been no span yet."""
+        self._spans.clear()
 
     @contextlib.asynccontextmanager
     async def connected(self, service: shmrpc.Service) -> AsyncIterator[shmrpc.Client]:
@@ -125,14 +129,16 @@ def fail(kind: str) -> None:
 @service.endpoint
 async def forever() -> None:
     _waiting.append(True)
+    _begun.append(True)
     try:
         await asyncio.Event().wait()
     finally:
         _waiting.clear()
 
 
-#: Not empty while a call of ``forever`` is under way.
+#: Not empty while a call of ``forever`` is under way; and one for each that has ever begun.
 _waiting: list[bool] = []
+_begun: list[bool] = []
 
 
 @service.endpoint
@@ -268,7 +274,8 @@ async def test_a_stream_that_is_left_is_no_error(
         assert span.attributes["error.type"] == "cancelled"
         assert span.status.status_code is StatusCode.UNSET
         assert not span.events
-    assert not caplog.records  # As of a context that is detached where it was not attached.
+    # As of a context that is detached where it was not attached. On a busy machine shmrpc has something to say too.
+    assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
 
 
 async def test_an_exception_is_named_alike_on_both_sides_and_recorded(telemetry: Telemetry) -> None:
@@ -312,8 +319,13 @@ async def test_an_item_that_cannot_be_sent_is_named_as_the_caller_sees_it(teleme
 
 async def test_a_deadline_is_told_from_a_cancellation_on_both_sides(telemetry: Telemetry) -> None:
     async with telemetry.connected(service) as near:
-        with pytest.raises(shmrpc.DeadlineExceeded):
-            await near.with_options(timeout=0.2).forever()
+        for timeout in timeouts():
+            telemetry.forget()
+            begun = len(_begun)
+            with pytest.raises(shmrpc.DeadlineExceeded):
+                await near.with_options(timeout=timeout).forever()
+            if len(_begun) > begun:
+                break
         assert await eventually_in_loop(lambda: len(telemetry.spans(SpanKind.SERVER)) == 1)
         task = asyncio.create_task(near.with_options(timeout=60).forever())
         assert await eventually_in_loop(lambda: bool(_waiting))
@@ -352,5 +364,5 @@ def test_who_does_not_trace_needs_no_opentelemetry() -> None:
             print(error)
     """
     command = [sys.executable, "-c", textwrap.dedent(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "shmrpc.otel needs the OpenTelemetry API: pip install 'shmrpc[otel]'\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,12 +30,13 @@ def _held(runtime: Path, service: str) -> set[str]:
 
 async def test_nothing_is_mapped_opened_or_left_anywhere(runtime: Path) -> None:
     service = NotingService(f"tested.near.{os.getpid()}")
+    gc.collect()  # What earlier tests left may still be given back meanwhile: there is to be nothing more than before.
     before = _held(runtime, service.name)
     async with connect(service) as client:
         assert await client.note("a call") == ["a call"]
         assert [item async for item in client.ticks(3)] == [0, 1, 2]
-        assert _held(runtime, service.name) == before
-    assert _held(runtime, service.name) == before
+        assert _held(runtime, service.name) <= before
+    assert _held(runtime, service.name) <= before
 
 
 async def test_arguments_are_encoded_and_not_handed_over() -> None:
@@ -195,7 +197,7 @@ async def test_a_drain_loses_no_call() -> None:
         client = await stack.enter_async_context(network.connect("tested.near", reconnect=True))
         under_way = asyncio.create_task(client.held())
         assert await until(lambda: old.in_flight == 1)
-        draining = asyncio.create_task(old.drain(10))
+        draining = asyncio.create_task(old.drain(60))
         assert await until(lambda: old.health == "draining")
         waiting = asyncio.create_task(client.note("for the next server"))
         await asyncio.sleep(0.01)
@@ -247,7 +249,7 @@ async def test_a_handler_that_calls_its_own_service() -> None:
 async def test_a_client_that_breaks_the_rules_is_the_only_one_cut_off() -> None:
     network, service = Network(), NotingService()
     async with network.serve(service) as server, network.connect("tested.near") as good:
-        async with network.connect("tested.near", call_timeout=30) as bad:
+        async with network.connect("tested.near", call_timeout=60) as bad:
             session = bad._link.current()
             assert session is not None
             session.send(0, 1, b"\xc0")  # A result, which no client sends.

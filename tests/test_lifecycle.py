@@ -333,8 +333,11 @@ def test_threads_follow_a_drain_and_lose_no_call() -> None:
 
         def each_makes(more: int) -> bool:
             enough = [count + more for count in counts]
-            made = lambda: all(count >= least for count, least in zip(counts, enough, strict=True))  # noqa: E731
-            return eventually(lambda: bool(outcomes) or made(), 60) and not outcomes
+
+            def made() -> bool:
+                return bool(outcomes) or all(count >= least for count, least in zip(counts, enough, strict=True))
+
+            return eventually(made, 60) and not outcomes
 
         threads = [threading.Thread(target=call_on, args=(caller,)) for caller in range(3)]
         for thread in threads:

@@ -26,9 +26,10 @@ from shmrpc.transport.shm.reception import Reception
 
 logger = logging.getLogger("shmrpc.serving.supervisor")
 
-#: A worker that dies within so many seconds of its start dies quickly, and so many of them in a row are given up.
+#: A worker that dies before it serves, or within so many seconds after, dies quickly. So many in a row are given up.
 _QUICK: Final = 3.0
 _MAX_QUICK_DEATHS: Final = 5
+_WHEN: Final = f"before they served or within {_QUICK:g} s after"
 #: Seconds between two looks at the CPU time of workers, and until one is started again that could not be.
 _SAMPLE: Final = 1.0
 _RETRY: Final = 1.0
@@ -145,15 +146,16 @@ class Supervisor:
         logger.error("%s%s", how, f": {worker.failure}" if worker.failure else "")
         if worker.is_successor and not worker.is_ready:
             return  # The one that it was to follow still serves.
-        quick_deaths = worker.quick_deaths + 1 if time.monotonic() - worker.started < _QUICK else 0
+        is_quick = not worker.is_ready or time.monotonic() - worker.ready_at < _QUICK
+        quick_deaths = worker.quick_deaths + 1 if is_quick else 0
         if quick_deaths < _MAX_QUICK_DEATHS:
             self._start(quick_deaths)
         elif self._keeps_trying:
-            logger.error("%d workers in a row died within %g s: waiting for a change", quick_deaths, _QUICK)
+            logger.error("%d workers in a row died %s: waiting for a change", quick_deaths, _WHEN)
         else:
             self._give_up(
-                f"{quick_deaths} workers in a row died within {_QUICK:g} s of their start, the last one {worker.end}: "
-                "given up; what they printed says why"
+                f"{quick_deaths} workers in a row died {_WHEN}, the last one {worker.end}: given up; "
+                "what they printed says why"
             )
 
     def _give_up(self, reason: str) -> None:

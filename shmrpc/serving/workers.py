@@ -39,7 +39,7 @@ class Worker:
     def __init__(
         self, config: Config, on_news: Callable[[Worker, messages.News], None], *, quick_deaths: int = 0
     ) -> None:
-        #: Those before it in its place that died soon after their start, one after the other.
+        #: Those before it in its place that died before they served, or soon after, one after the other.
         self.quick_deaths = quick_deaths
         self.offers: dict[str, list[str]] = {}
         self.is_ready = False
@@ -53,7 +53,8 @@ class Worker:
         self.is_successor = False
         #: What it said when it could not serve.
         self.failure = ""
-        self.started = time.monotonic()
+        #: When it became ready.
+        self.ready_at = 0.0
         #: True when it is ready, False if it dies before.
         self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.load = messages.Load(0, 0, {}, False)
@@ -123,7 +124,7 @@ class Worker:
             case messages.Offer(service, endpoints):
                 self.offers[service] = endpoints
             case messages.Ready():
-                self.is_ready = True
+                self.is_ready, self.ready_at = True, time.monotonic()
                 self.ready.set_result(True)
             case messages.Load(draining=draining):
                 self.load = news

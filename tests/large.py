@@ -89,6 +89,12 @@ def extents_taken() -> int:
     return sum(os.stat(path).st_blocks * 512 for path in _extents())
 
 
+async def _told(name: str) -> None:
+    """Waits until something is kept under this name."""
+    while name not in _kept:
+        await asyncio.sleep(0.001)
+
+
 @service.endpoint
 def add(a: int, b: int) -> int:
     return a + b
@@ -107,6 +113,13 @@ def echo(value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - witho
 @service.endpoint
 async def echo_later(value: Any, seconds: float = 0.001) -> Any:
     await asyncio.sleep(seconds)
+    return value
+
+
+@service.endpoint
+async def echo_when_told(value: Any, name: str) -> Any:
+    """Once something is kept under this name."""
+    await _told(name)
     return value
 
 
@@ -231,6 +244,15 @@ async def invert_later(image: shmrpc.Writable[np.ndarray[Any, Any]], seconds: fl
     image[half:] = ~image[half:]
 
 
+@service.endpoint
+async def invert_when_told(image: shmrpc.Writable[np.ndarray[Any, Any]], name: str) -> None:
+    """Half of it at once, and half of it once something is kept under this name."""
+    half = len(image) // 2
+    image[:half] = ~image[:half]
+    await _told(name)
+    image[half:] = ~image[half:]
+
+
 @service.endpoint(run_in="thread")
 def invert_in_thread(image: shmrpc.Writable[np.ndarray[Any, Any]]) -> None:
     np.invert(image, out=image)
@@ -331,7 +353,7 @@ async def slow_arrays(size: int) -> AsyncIterator[Bytes]:
     """One, and the next after a long while."""
     for seed in range(2):
         yield numbered(seed, size)
-        await asyncio.sleep(10)
+        await asyncio.sleep(600)
 
 
 @service.endpoint

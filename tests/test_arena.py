@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import re
+import time
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,9 @@ MAX_FRAME = MIB
 
 #: A server with little memory and small frames; so are its clients here.
 OPTIONS = ("--max-memory", str(LIMIT), "--max-frame", str(MAX_FRAME))
+
+#: Seconds after which memory that is free is given back: core/src/sweeper.rs.
+IDLE = 5.0
 
 #: For what has nothing to do with the loop: each has a server of its own to start.
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -197,18 +201,23 @@ def test_memory_goes_back_to_the_host_when_it_is_idle_and_can_be_had_again() -> 
         early[:] = numbered(1, 50_000)
         late = [client.empty(MIB, "uint8") for _ in range(5)]
         lent = client.built(1, 50_000, "kept")
+        began = time.monotonic()  # Nothing has been idle since before.
         for each in (client, other):
             assert (each.numbers(2, 5 * MIB) == numbered(2, 5 * MIB)).all()
             assert (each.echo(numbered(2, 5 * MIB)) == numbered(2, 5 * MIB)).all()
-        large, theirs = memory_of(client)[0], client.memory()[0]
-        assert large >= 105 * MIB and theirs >= 6 * MIB
-        assert extents_taken() >= large + theirs
+        large, theirs, taken = memory_of(client)[0], client.memory()[0], extents_taken()
+        assert large >= 105 * MIB
+        if time.monotonic() - began < IDLE:  # Else some of it may have been given back already.
+            assert theirs >= 6 * MIB
+            assert taken >= large + theirs
         del huge, late
         for each in (client, other):
             each.echo_later(None, 0.01)
             assert each.checksum(numbered(3, MIB)) == sum_of(numbered(3, MIB))
-        assert eventually(lambda: memory_of(client) == (large, 53_248)), "what is free is kept for the next a while"
-        assert min(memory_of(other)[0], other.memory()[0]) >= 5 * MIB
+        assert eventually(lambda: memory_of(client)[1] == 53_248, 30)
+        sizes = memory_of(client)[0], memory_of(other)[0], other.memory()[0]
+        if time.monotonic() - began < IDLE:
+            assert sizes[0] == large and min(sizes) >= 5 * MIB, "what is free is kept for the next a while"
 
         def is_given_back() -> bool:  # Though nobody calls, and so nobody looks whether anything has come back.
             return unlooked(client)[0] < 70 * MIB and unlooked(other) == (0, 0)
@@ -232,7 +241,7 @@ def test_memory_goes_back_to_the_host_when_it_is_idle_and_can_be_had_again() -> 
                 each.echo_later(None, 0.01)
     del again, early, lent
     gc.collect()
-    assert extents_open() == before
+    assert eventually(lambda: extents_open() == before), "the thread that sweeps may hold a channel for a moment"
 
 
 def test_memory_that_is_used_again_and_again_stays() -> None:

@@ -281,7 +281,8 @@ async def harms_nobody_else(lie: Callable[[WireClient], object], words: str) -> 
         before = open_files()
         assert words in await asyncio.to_thread(client)
         assert await other.add(1, 2) == 3
-        assert await eventually_in_loop(lambda: open_files() == before)
+        # Fewer, if what an earlier test has left was collected meanwhile.
+        assert await eventually_in_loop(lambda: open_files() <= before)
 
 
 @pytest.mark.parametrize(("lie", "words"), LIES)
@@ -302,7 +303,7 @@ async def test_a_server_that_lies(runtime: Path, lie: Lie, words: str, blocking:
     assert isinstance(babbler.heard, control.Goodbye)
     assert babbler.heard.fault
     assert re.search(words, babbler.heard.reason)
-    assert open_files() == before
+    assert await eventually_in_loop(lambda: open_files() <= before)
 
 
 # With something lent.

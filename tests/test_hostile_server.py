@@ -113,8 +113,9 @@ async def test_a_server_that_lies(runtime: Path, answer: Answer, words: str, blo
     before = len(os.listdir("/proc/self/fd"))
     with fake_server(runtime, answer):
         with pytest.raises(shmrpc.RemoteProtocolError, match=words):
-            await connect(blocking, timeout=1)
-    assert len(os.listdir("/proc/self/fd")) == before
+            await connect(blocking, timeout=30)
+    # Fewer, if what an earlier test has left was collected meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -129,7 +130,7 @@ async def test_a_server_that_refuses(runtime: Path) -> None:
     packet: bytes = msgpack.packb({"type": "refuse", "reason": "not today"})
     with fake_server(runtime, say(packet)):
         with pytest.raises(shmrpc.ServiceUnavailable, match="refused the connection: not today"):
-            await shmrpc.connect("tested", timeout=1)
+            await shmrpc.connect("tested", timeout=30)
 
 
 def open_to_others(runtime: Path) -> None:
@@ -195,6 +196,6 @@ async def test_shared_memory_that_is_full(monkeypatch: pytest.MonkeyPatch) -> No
         with monkeypatch.context() as patched:
             patched.setattr(os, "posix_fallocate", full)
             with pytest.raises(shmrpc.ServiceUnavailable, match=r"133,120 bytes.*remount,size="):
-                await shmrpc.connect("tested", timeout=1)
-        async with shmrpc.connect("tested", timeout=1):
+                await shmrpc.connect("tested", timeout=30)
+        async with shmrpc.connect("tested", timeout=30):
             pass

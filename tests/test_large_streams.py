@@ -95,7 +95,7 @@ def test_streams_of_far_more_than_memory_without_a_loop() -> None:
 
 @one_loop
 async def test_streams_built_in_place_both_ways_at_a_time() -> None:
-    size, limit, number = 300_000, 8 * MIB, 300
+    size, limit, number = 300_000, 16 * MIB, 300  # What the windows of the streams let out at a time, and some.
     with ServerProcess("tests.large:service", "--max-memory", str(limit)) as server:
         async with shmrpc.connect(server.name, max_memory=limit) as client:
 

@@ -42,7 +42,7 @@ def test_a_killed_client_leaves_its_memory_to_who_looks_at_it(sync_client: shmrp
             client.keep("ordinary", numbered(1, 300_000))
             held = [client.built(1, 300_000, "lent"), client.numbers(1, 300_000)]
             print(sum_of(array[1000:][::3]), *map(sum_of, held), flush=True)
-            time.sleep(60)
+            time.sleep(600)
     """) as dying:
         part, *sums = map(int, dying.line().split())
         assert sums == [SUM, SUM]
@@ -58,10 +58,13 @@ def test_a_killed_client_leaves_its_memory_to_who_looks_at_it(sync_client: shmrp
     assert sum_of(back) == SUM, "and it can be sent on to others"
     del back
     sync_client.let_go()
-    sync_client.echo_later(None, 0.05)
-    assert eventually(lambda: sync_client.traces()[1:] == (1, 1)), "the server's own for this connection"
+
+    def is_all_gone() -> bool:  # But the server's own extent for this connection, as long as that is not idle.
+        descriptors, *extents = sync_client.traces()
+        return max(extents) <= 1 and descriptors <= base[0] + 1
+
+    assert eventually(is_all_gone)
     assert ours_in_shm() == shm
-    assert sync_client.traces()[0] <= base[0] + 1
 
 
 @one_loop
@@ -78,8 +81,9 @@ async def test_a_server_that_ends_leaves_its_memory_to_who_looks_at_it(how: str)
         held += [held[0].reshape(300, 1000)[::7, ::3], memoryview(held[1])[500:]]
         parts = [sum_of(view) for view in held]
         assert parts[:3] == [SUM] * 3
-        call = asyncio.create_task(client.echo_later(array, 60))
-        await asyncio.sleep(0.05)
+        call = asyncio.create_task(client.echo_later(array, 600))
+        await asyncio.sleep(0)
+        assert await client.add(1, 2) == 3  # The call is under way, or a server that stops would refuse it.
         server.kill() if how == "kill" else await asyncio.to_thread(server.stop)
         with pytest.raises(shmrpc.ConnectionLost):
             await call
@@ -105,8 +109,12 @@ async def test_a_server_that_ends_leaves_its_memory_to_who_looks_at_it(how: str)
     del array
     await client.close()
     gc.collect()
-    assert await eventually_in_loop(lambda: traces() <= base)
-    assert traces()[1:] == before[1:], "no memory is left"
+
+    def is_all_gone() -> bool:
+        descriptors, *extents = traces()
+        return descriptors <= base[0] and tuple(extents) == before[1:]
+
+    assert await eventually_in_loop(is_all_gone), "no memory is left"
 
 
 @one_loop
@@ -159,15 +167,19 @@ async def test_a_client_closes_while_it_looks_at_memory(server: ServerProcess) -
         array[0] += 1
         assert held[1][0] == array[0]
         await other.let_go()
-        await other.echo_later(None, 0.05)
-        gc.collect()
-        after = await other.traces()
-        assert after[0] <= base[0] + 2 and after[1:] == (2, 2), "both sides' extents of the other connection"
+        for _ in range(500):  # The server hears of the end in its own time, and whoever sweeps holds it for a moment.
+            descriptors, *extents = await other.traces()
+            if descriptors <= base[0] + 2 and max(extents) <= 2:
+                break
+            await other.echo_later(None, 0.01)
+        assert descriptors <= base[0] + 2 and max(extents) <= 2, "both sides' extents of the other connection"
         del array, held, lease
-        gc.collect()
-        assert traces()[1:] == (ours[1] + 2, ours[2] + 2)
-    gc.collect()
-    assert traces()[1:] == (ours[1], ours[2])
+
+        def is_let_go() -> bool:
+            return all(now <= before + 2 for now, before in zip(traces()[1:], ours[1:], strict=True))
+
+        assert await eventually_in_loop(is_let_go)
+    assert await eventually_in_loop(lambda: traces()[1:] == ours[1:])
 
 
 @one_loop
@@ -230,7 +242,7 @@ def test_a_forked_child_lets_go_of_memory_and_the_parent_keeps_it(sync_client: s
             print("well", flush=True)
     """) as forking:
         assert forking.line() == "well"
-        assert forking.process.wait(10) == 0
+        assert forking.process.wait(60) == 0
 
 
 def test_a_forked_child_keeps_memory_that_the_parent_lets_go_of(sync_client: shmrpc.sync.Client) -> None:
@@ -268,12 +280,12 @@ def test_memory_is_free_once_the_other_side_is_gone(sync_client: shmrpc.sync.Cli
             with shmrpc.sync.connect("tested.large") as client:
                 held = [client.built(seed, 5_000_000) for seed in range(5)]
                 print(client.memory()[1], flush=True)
-                time.sleep(60)
+                time.sleep(600)
         """) as dying:
             assert int(dying.line()) >= 25_000_000
             assert sync_client.traces()[2] > base[2]
             dying.kill()
-        assert eventually(lambda: sync_client.traces() == base)
+        assert eventually(lambda: sync_client.traces() == base, 30)
     assert memory_of(sync_client) == (0, 0)
 
 
@@ -283,4 +295,4 @@ def test_nothing_is_left_of_a_closed_client_without_a_loop(server: ServerProcess
     with client:
         assert sum_of(client.numbers(1, SIZE)) == SUM
         assert sum_of(client.echo(numbered(1, SIZE))) == SUM
-    assert traces() == before, "though the client itself is still there"
+    assert eventually(lambda: traces() == before), "though the client itself is still there"

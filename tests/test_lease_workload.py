@@ -103,7 +103,7 @@ def test_threads_that_share_a_client_get_each_their_own() -> None:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(60)
+                thread.join(240)
                 assert not thread.is_alive()
             assert not errors, errors[0]
             client.echo_later(None, 0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import random
 import threading
@@ -19,7 +18,7 @@ SIZE = 300_000
 
 
 async def unused_by_server(client: shmrpc.Client) -> bool:
-    for _ in range(50):
+    for _ in range(500):
         if (await client.memory())[1] == 0:
             return True
         await client.echo_later(None, 0.01)
@@ -63,8 +62,8 @@ async def test_items_of_a_stream_that_was_left_are_let_go_of(client: shmrpc.Clie
     await client.echo_later(None, 0.05)  # More come meanwhile.
     await stream.aclose()
     del stream
-    await asyncio.sleep(0.1)
     gc.collect()
+    await client.echo_later(None, 0.05)  # The server's loop turns, and the stream ends there, before it collects.
     await client.collect()
     assert await unused_by_server(client)
 

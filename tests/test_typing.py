@@ -286,7 +286,7 @@ def check(checker: str, folder: Path, *paths: Path, **settings: object) -> dict[
         (folder / "pyrightconfig.json").write_text(json.dumps(config))
         command = ["-m", "pyright", "--pythonpath", sys.executable, "-p", str(folder)]
     done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=150, cwd=folder
+        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=900, cwd=folder
     )
     assert re.search(r"Success|Found \d+ error|\d+ errors?, ", done.stdout), done.stdout + done.stderr
     assert "No source files found" not in done.stdout

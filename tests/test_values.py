@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shmrpc.protocol.codec import UNREADABLE, Codec, get_codec
 from shmrpc.values.extensions import MAX_DEPTH
 from shmrpc.values.standard import MAX_FRACTION_BITS
+from tests.drawn import drawn
 from tests.values import travelled
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")
@@ -131,7 +132,7 @@ def same(got: Any, expected: Any) -> bool:
     return not isinstance(expected, (complex, decimal.Decimal)) or repr(got) == repr(expected)
 
 
-@settings(max_examples=100, deadline=None)
+@drawn(100)
 @given(values)
 def test_what_goes_in_comes_out(value: Any) -> None:
     body = FAST.encode(value)
@@ -142,7 +143,7 @@ def test_what_goes_in_comes_out(value: Any) -> None:
     assert PICKLING.encode(value) == body
 
 
-@settings(max_examples=50, deadline=None)
+@drawn(50)
 @given(st.lists(values, max_size=4))
 def test_arguments_are_an_array_of_values(value: list[Any]) -> None:
     for codec in (FAST, REFERENCE):

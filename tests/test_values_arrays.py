@@ -9,12 +9,13 @@ import hypothesis.extra.numpy as npst
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shmrpc import _core
 from shmrpc.protocol.codec import UNREADABLE, Codec, get_codec
 from shmrpc.values.arrays import base_of, covering
+from tests.drawn import drawn
 from tests.values import FakeBlock, buffers_of, carried, travelled
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
@@ -68,7 +69,7 @@ def alike(got: np.ndarray, expected: np.ndarray) -> None:
     assert not got.flags.writeable or not got.nbytes
 
 
-@settings(max_examples=100, deadline=None)
+@drawn(100)
 @given(st.data())
 def test_any_array_comes_out_as_it_went_in(data: st.DataObject) -> None:
     dtype = data.draw(dtypes)
@@ -80,7 +81,7 @@ def test_any_array_comes_out_as_it_went_in(data: st.DataObject) -> None:
     assert bytes(FAST.encode(array)) == bytes(REFERENCE.encode(array))
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(60)
 @given(scalar_dtypes, layouts, st.sampled_from([(40, 50), (2000,), (3, 40, 50), (2, 3, 4, 200)]))
 def test_a_large_array_travels_beside_the_body(dtype: Any, layout: Any, shape: tuple[int, ...]) -> None:
     size = int(np.prod(shape))
@@ -137,7 +138,7 @@ def test_views_of_our_own_memory_are_sent_with_their_gaps() -> None:
     assert np.array_equal(FAST.decode(carried(body)), part)
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(60)
 @given(st.data())
 def test_covering_has_all_of_an_array_and_says_where_it_begins(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(["<i8", ">f4", "<M8[s]", "S3"]))

@@ -11,12 +11,13 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, NewTy
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shmrpc.protocol.codec import LARGE, Codec, get_codec
 from shmrpc.values.fields import is_closed, loose_names, names_of
 from shmrpc.values.lowering import Lowering
+from tests.drawn import drawn
 from tests.test_values import values
 from tests.values import buffers_of, carried
 
@@ -169,7 +170,7 @@ def test_a_plain_instance_takes_the_short_way(codec: Codec) -> None:
     assert codec.encode(value) == msgspec.msgpack.encode(value)
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(60)
 @given(values)
 def test_anything_in_a_loose_field(value: Any) -> None:
     for name in ("msgspec", "msgpack"):
@@ -178,7 +179,7 @@ def test_anything_in_a_loose_field(value: Any) -> None:
         assert codec.decoder(list[Loose])(codec.encode([Loose(value)])) == [Loose(value)]
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(60)
 @given(st.builds(Plain, st.integers(), st.lists(st.text()), st.none() | st.datetimes(timezones=st.just(datetime.UTC))))
 def test_closed_fields(value: Plain) -> None:
     for name in ("msgspec", "msgpack", "pickle"):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
@@ -19,6 +19,7 @@ from shmrpc import _core
 from shmrpc.protocol.codec import UNREADABLE, Codec, get_codec
 from shmrpc.values import extensions
 from shmrpc.values.lifting import _READERS
+from tests.drawn import drawn
 from tests.values import FakeBlock
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")
@@ -159,7 +160,7 @@ LIES: list[tuple[int, Any]] = [
 def test_a_lie_is_a_decode_error(codec: Codec, code: int, payload: Any) -> None:
     body = extension(code, payload)
     whole = msgspec.msgpack.encode([1, {"a": msgspec.Raw(body)}])
-    started = time.monotonic()
+    started = time.process_time()  # Whatever else the machine does.
     for decode in (
         codec.decode,
         codec.quick(Any),
@@ -170,7 +171,7 @@ def test_a_lie_is_a_decode_error(codec: Codec, code: int, payload: Any) -> None:
         for sent in (body, whole):
             with pytest.raises(UNREADABLE):
                 decode(sent)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -180,7 +181,7 @@ def test_a_payload_that_is_no_messagepack(codec: Codec, code: int) -> None:
             codec.decode(msgspec.msgpack.encode(Ext(code, payload)))
 
 
-@settings(max_examples=100, deadline=None)
+@drawn(100)
 @given(
     st.sampled_from(CODES),
     st.recursive(
@@ -266,7 +267,7 @@ def test_extensions_nested_too_deep(codec: Codec) -> None:
 
 
 def test_large_numbers_cost_no_more_than_their_bytes(codec: Codec) -> None:
-    started = time.monotonic()
+    started = time.process_time()  # Whatever else the machine does.
     assert codec.decode(extension(28, "1e999999999")).adjusted() == 999_999_999
     assert codec.decode(extension(16, b"\x01" + bytes(100_000))).bit_length() == 800_001
     assert hash(codec.decode(extension(18, [msgspec.Raw(extension(28, "-1e-999999999"))])).pop())
@@ -275,7 +276,7 @@ def test_large_numbers_cost_no_more_than_their_bytes(codec: Codec) -> None:
         codec.decoder(int)(extension(28, "1e999999999"))
     with pytest.raises(UNREADABLE):
         codec.decode(extension(29, [msgspec.Raw(extension(16, bytes([1, *bytes(100_000)]))), 3]))
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_what_cannot_be_a_key(codec: Codec) -> None:

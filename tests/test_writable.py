@@ -115,11 +115,12 @@ def test_memoryviews_and_arguments_that_may_be_none(sync_client: shmrpc.sync.Cli
 
 async def test_it_is_seen_while_the_endpoint_is_under_way(client: shmrpc.Client) -> None:
     image = built_at(client)
-    call = asyncio.create_task(client.invert_later(image, 0.5))
+    call = asyncio.create_task(client.invert_when_told(image, "go"))
     half = SIZE // 2
     assert await eventually_in_loop(lambda: (image[:half] == ~SOURCE[:half]).all())
     assert (image[half:] == SOURCE[half:]).all() and not call.done()
     image[half] = 77
+    await client.keep("go", True)
     await call
     assert image[half] == 255 - 77, "either side sees what the other writes"
     assert (image[half + 1 :] == ~SOURCE[half + 1 :]).all()
@@ -136,7 +137,7 @@ async def test_what_a_failing_endpoint_has_written_is_written(client: shmrpc.Cli
         await client.invert(image, fail=True)
     assert (image == ~SOURCE).all()
     with pytest.raises(shmrpc.DeadlineExceeded):
-        await client.with_options(timeout=0.05).invert_later(image, 10)
+        await client.with_options(timeout=3).invert_later(image, 600)  # It has to begin before.
     half = SIZE // 2
     assert (image[:half] == SOURCE[:half]).all() and (image[half:] == ~SOURCE[half:]).all()
     with pytest.raises(shmrpc.InvalidArguments, match="parameter 'image'"):

@@ -127,7 +127,7 @@ class Control:
             assert status.st_uid == os.geteuid()
             assert stat.S_IMODE(status.st_mode) & 0o077 == 0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(5)
+        self.socket.settimeout(30)
         self.socket.connect(str(directory / f"{service}.sock"))
         _, self.uid, _ = struct.unpack("iII", self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         assert self.uid in (0, os.geteuid())
@@ -330,7 +330,7 @@ class WireClient:
         self._push()
         return call_id
 
-    def receive(self, timeout: float = 10) -> Frame:
+    def receive(self, timeout: float = 30) -> Frame:
         """The next frame: opcode, id and body, which may have come as a parcel. Writes what is unsent meanwhile."""
         deadline = time.monotonic() + timeout
         while True:

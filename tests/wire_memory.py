@@ -117,6 +117,8 @@ class Theirs:
         self._told = told
         self._told.setblocking(False)
         self.extents: dict[int, mmap.mmap] = {}
+        #: Their files' numbers.
+        self.inodes: dict[int, int] = {}
         self.gone: list[int] = []
 
     def hear(self) -> None:
@@ -139,6 +141,7 @@ class Theirs:
             assert fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
             assert os.fstat(file).st_size == size
             self.extents[number] = mmap.mmap(file, size, prot=mmap.PROT_READ)
+            self.inodes[number] = os.fstat(file).st_ino
             os.close(file)
 
     def read(self, entry: Entry) -> bytes:

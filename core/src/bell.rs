@@ -211,6 +211,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_peer_is_the_end_of_its_bell() {
+        let _alone = crate::FORK.lock();
         let [ours, theirs] = pair();
         theirs.ring();
         drop(theirs);

@@ -707,14 +707,12 @@ fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FORK;
     use std::fs::{self, File};
     use std::io::{Read, Write};
     use std::os::unix::fs::MetadataExt;
 
     const SIZE: usize = 1 << 16;
-
-    /// Between a fork and its exec a child has our sockets open too, and none of them ends.
-    static FORK: Mutex<()> = Mutex::new(());
 
     fn page() -> usize {
         // SAFETY: no memory is involved.

@@ -345,6 +345,7 @@ mod tests {
 
     /// How a child ends that does this.
     fn ended(act: impl FnOnce()) -> libc::c_int {
+        let _alone = crate::FORK.lock();
         // SAFETY: the child does nothing that needs what another thread may hold, and ends.
         unsafe {
             let child = libc::fork();

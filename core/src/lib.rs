@@ -75,3 +75,8 @@ pub mod wait;
 mod python;
 
 pub use ring::Violation;
+
+/// Held by the tests that fork, and by those that wait for the end of a socket: until it executes something else, or
+/// ends, a child has the sockets of all tests open too, and none of them ends.
+#[cfg(all(test, not(loom)))]
+static FORK: std::sync::Mutex<()> = std::sync::Mutex::new(());

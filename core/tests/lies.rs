@@ -143,7 +143,7 @@ fn bounded(name: &str, test: impl FnOnce(u64) -> u64 + Send + 'static) {
         let frames = test(seed);
         let _ = done.send(frames);
     });
-    let limit = Duration::from_secs(scaled(120, 600));
+    let limit = Duration::from_secs(scaled(600, 1800));
     match ended.recv_timeout(limit) {
         Ok(frames) => {
             thread.join().expect("it has ended");

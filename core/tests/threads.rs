@@ -12,14 +12,14 @@ use _core::table::{self, PARCEL};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SENDERS: u64 = 3;
 const EACH: u64 = 200;
 /// Bytes of a buffer: some pages, so that blocks are soon used again.
 const BUFFER: usize = 10_000;
 /// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 fn receive(channel: &Channel) -> (Header, Vec<u8>) {
     loop {
@@ -128,7 +128,9 @@ fn many_threads_of_both_sides_talk_at_once() {
             }
         }
     });
-    for _ in 0..100 {
+    // The thread that gives idle memory back may look at this moment: then nobody else does.
+    let end = Instant::now() + LONG;
+    while sides.iter().any(|side| side.lending().usage().1 > 0) && Instant::now() < end {
         for side in &sides {
             side.flush().unwrap();
             side.collect().unwrap();

@@ -1,0 +1,42 @@
+"""Processes that stand still for a while, and answers that have come and were not taken yet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import shmrpc
+from tests.support import eventually
+
+#: For what comes at once, unless the machine is busy with something else.
+PATIENCE = 60.0
+
+
+def stands_still(pid: int) -> bool:
+    """Whether a process has stopped, with all of its threads."""
+    try:
+        states = {path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")}
+    except OSError:  # A thread has just ended.
+        return False
+    return states == {"T"}
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process does nothing meanwhile; it goes on at the end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert eventually(lambda: stands_still(pid), PATIENCE)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def wait_for_answer(client: shmrpc.Client) -> None:
+    """Blocks the loop until a frame is there, and leaves it there."""
+    link: Any = client._link
+    assert eventually(link.session.connection._channel.has_frame, PATIENCE)

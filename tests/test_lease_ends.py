@@ -61,7 +61,7 @@ def test_a_killed_client_leaves_its_memory_to_who_looks_at_it(sync_client: shmrp
 
     def is_all_gone() -> bool:  # But the server's own extent for this connection, as long as that is not idle.
         descriptors, *extents = sync_client.traces()
-        return max(extents) <= 1 and descriptors <= base[0] + 1
+        return bool(max(extents) <= 1 and descriptors <= base[0] + 1)
 
     assert eventually(is_all_gone)
     assert ours_in_shm() == shm

@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from shmrpc.protocol import control
 from tests.reliability import figures
 from tests.support import ServerProcess
+
+
+@pytest.fixture(autouse=True)
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody in this process is given up in a handshake because a busy machine lets it wait for some seconds.
+
+    A test of this very limit sets its own.
+    """
+    monkeypatch.setattr(control, "STEP_TIMEOUT", 30.0)
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ async def _serve(finish: Callable[[], None]) -> None:
 
 async def _call(order: Order) -> None:
     for _ in range(order.rounds):
-        async with shmrpc.connect(talking.NAME, timeout=10) as client:
+        async with shmrpc.connect(talking.NAME, timeout=40) as client:
             waiting = asyncio.create_task(client.sleep(talking.LONG))
             await talking.CONVERSATIONS[order.conversation](client)
             if order.conversation == "drain":
@@ -81,7 +81,7 @@ async def _call(order: Order) -> None:
 
 def _call_in_threads(order: Order) -> None:
     for _ in range(order.rounds):
-        with shmrpc.sync.connect(talking.NAME, timeout=10) as client:
+        with shmrpc.sync.connect(talking.NAME, timeout=40) as client:
             waiting = _Waiting(client)
             waiting.start()
             talking.CONVERSATIONS_IN_THREADS[order.conversation](client)

@@ -70,7 +70,7 @@ class Polite(threading.Thread):
 
     def run(self) -> None:
         try:
-            with shmrpc.sync.connect(self._service, timeout=20) as client:
+            with shmrpc.sync.connect(self._service, timeout=60) as client:
                 while not self._over.is_set():
                     number = self.calls
                     assert client.add(number, 1) == number + 1
@@ -82,12 +82,12 @@ class Polite(threading.Thread):
 
     def __enter__(self) -> Polite:
         self.start()
-        assert eventually(lambda: self.calls > 0 or self.error is not None, 20)
+        assert eventually(lambda: self.calls > 0 or self.error is not None, 60)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
-        self.join(30)
+        self.join(60)
         assert not self.is_alive(), "a polite client waits for ever"
         assert self.error is None, repr(self.error)
 
@@ -139,7 +139,7 @@ class Served(ServerProcess):
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._reading.join(10)
+        self._reading.join(30)
         self._log.close()
         assert not self.unforeseen, "".join(self.unforeseen)
 

@@ -72,6 +72,10 @@ class Machine(RuleBasedStateMachine):
         type(self).loop_factory().close()  # The first loop of a process opens what stays.
         gc.collect()
         self.before = (_descriptors(), extents_mapped())
+        time.sleep(0.005)
+        while (now := (_descriptors(), extents_mapped())) != self.before:  # Of earlier tests something is about to go.
+            self.before = now
+            time.sleep(0.005)
         self.driver = Driver(self.nursery, type(self).loop_factory)
         self.model = Model()
         self.reals: dict[int, Real] = {}

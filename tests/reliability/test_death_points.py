@@ -193,7 +193,7 @@ async def test_a_server_dies_under_a_client(
 ) -> None:
     tally = Tally()
     await _works()
-    base = traces.traces()
+    base = await traces.settled()
 
     async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         ends: list[float] = []
@@ -246,7 +246,7 @@ async def test_a_server_dies_under_a_client_in_threads(
     tally = Tally()
     await _works()
     await asyncio.to_thread(_in_a_thread, lambda: None)
-    base = traces.traces()
+    base = await traces.settled()
 
     async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         ends: list[float] = []
@@ -326,7 +326,7 @@ class Served:
         await self.polite.__aenter__()
         self._waiting = asyncio.create_task(self.polite.sleep(talking.LONG))
         self._calling = asyncio.create_task(self._call())
-        assert await eventually_in_loop(lambda: self.server.in_flight == 1)
+        assert await eventually_in_loop(lambda: self.server.in_flight == 1, PATIENCE)
         return self
 
     async def _call(self) -> None:
@@ -381,12 +381,13 @@ async def test_a_client_dies_under_a_server(
         ending = await die(how, place, rounds, fast)
         assert await served.rid()
         tally.errors(ended(ending), ending.died)
-        assert ours_in_shm() == []
+        # Who died in its handshake is no connection: the server may hear of its end a turn of the loop later.
+        assert await eventually_in_loop(lambda: ours_in_shm() == [], PATIENCE)
         await served.next()
         assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
         return ending
 
-    base = traces.traces()
+    base = await traces.settled()
 
     async def one_that_drains(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         drained: list[asyncio.Task[None]] = []
@@ -403,13 +404,13 @@ async def test_a_client_dies_under_a_server(
 
     if drains:
         await _works()
-        base = traces.traces()
+        base = await traces.settled()
         await _series(who, conversation, tally, one_that_drains)
     else:
         async with Served() as served:
             await die("", None, 1, False)
             await served.next()
-            base = traces.traces()
+            base = await traces.settled()
             await _series(who, conversation, tally, one)
     tally.note(who, conversation, 0.1)
 
@@ -419,19 +420,27 @@ async def test_every_native_point_is_passed_in_some_conversation(
     forking: Victims, order: Callable[[Side, str], Order]
 ) -> None:
     passed: Counter[str] = Counter()
-    for conversation in talking.CONVERSATIONS:
-        forking.start(order("server", conversation))
-        assert await asyncio.to_thread(forking.line) == ["serving"]
-        ends: list[float] = []
-        async with shmrpc.connect(talking.NAME) as client:
-            await _outcome(_talk(client, conversation, 1, ends), ends)
-        passed.update(dict((await asyncio.to_thread(forking.end)).points))
-    async with shmrpc.serve(talking.service):
-        for conversation in ("arrays", "large", "sleeping"):
-            for side in SIDES:
-                forking.start(order(side, conversation))
-                passed.update(dict((await asyncio.to_thread(forking.end)).points))
-    assert [name for name, times in passed.items() if not times] == []
+
+    def not_passed() -> list[str]:
+        return [name for name, times in passed.items() if not times]
+
+    for _ in range(ROUNDS):  # Some are passed in time only if a thread gets its CPU: the sweeper's.
+        for conversation in talking.CONVERSATIONS:
+            forking.start(order("server", conversation))
+            assert await asyncio.to_thread(forking.line) == ["serving"]
+            ends: list[float] = []
+            async with shmrpc.connect(talking.NAME) as client:
+                await _outcome(_talk(client, conversation, 1, ends), ends)
+            passed.update(dict((await asyncio.to_thread(forking.end)).points))
+        async with shmrpc.serve(talking.service):
+            for conversation in ("arrays", "large", "sleeping"):
+                for side in SIDES:
+                    forking.start(order(side, conversation))
+                    passed.update(dict((await asyncio.to_thread(forking.end)).points))
+        assert passed
+        if not not_passed():
+            break
+    assert not_passed() == []
 
 
 async def test_memory_that_is_asked_of_the_dead_is_no_want_of_memory() -> None:

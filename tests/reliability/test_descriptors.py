@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 import shmrpc
-from tests.reliability import figures
+from tests.reliability import figures, traces
 from tests.reliability.bounded import bounded
-from tests.reliability.watched import held_by
 from tests.support import ServerProcess, eventually
 
 TARGET = "tests.reliability.watched:service"
@@ -73,7 +72,7 @@ def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) 
         limit = base + 10
         limit_of(server, limit)
         for _ in range(3):
-            assert eventually(lambda: client.holds()["descriptors"] == base)
+            assert eventually(lambda: client.holds()["descriptors"] == base, 30)
             assert client.take_descriptors() > 0
             said = rf"nobody serves '{NAME}'.*the last one that was there said: .*{words(server.pid, limit)}"
             for _ in range(3):
@@ -106,15 +105,15 @@ async def test_a_client_that_waits_comes_in_when_there_are_some_again(server: Se
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_client_at_its_limit_blames_nobody_else(server: ServerProcess, blocking: bool) -> None:
     """At every step of connecting there may be none left: it is the same error, and nothing stays open."""
-    base = held_by("self")["descriptors"]
+    base = traces.settled_descriptors()
     refused = 0
 
     async def connect() -> None:
         if blocking:
-            with shmrpc.sync.connect(NAME, timeout=5) as client:
+            with shmrpc.sync.connect(NAME, timeout=30) as client:
                 client.add(1, 2)
         else:
-            async with shmrpc.connect(NAME, timeout=5) as near:
+            async with shmrpc.connect(NAME, timeout=30) as near:
                 await near.add(1, 2)
 
     for free in range(20):
@@ -129,9 +128,9 @@ async def test_a_client_at_its_limit_blames_nobody_else(server: ServerProcess, b
             break
         refused += 1
         assert re.search(words(os.getpid(), limit), said[0])
-        assert held_by("self")["descriptors"] == base
+        assert traces.descriptors() == base
     assert 3 < refused < 12
-    assert eventually(lambda: held_by("self")["descriptors"] == base)
+    assert eventually(lambda: traces.descriptors() == base, 30)
     await connect()
 
 

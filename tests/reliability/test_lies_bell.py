@@ -20,7 +20,7 @@ from shmrpc.protocol.frames import CALL, RESULT
 from shmrpc.transport.shm import client as loop_client
 from shmrpc.transport.shm import server as shm_server
 from tests.babbler import SUM, Babbler, Died, babbling, connected
-from tests.reliability import figures
+from tests.reliability import figures, traces
 from tests.reliability.liars import Polite, Watched, served
 from tests.reliability.scale import scaled
 from tests.services import service
@@ -114,7 +114,7 @@ async def test_a_client_that_ends_its_bell(
     with counted(monkeypatch, shm_server.Peer, "_on_bell") as rings:
         async with shmrpc.serve(service) as server, shmrpc.connect("tested") as other:
             assert await other.add(1, 2) == 3
-            before = len(os.listdir("/proc/self/fd"))
+            before = traces.settled_descriptors()
             wire = await asyncio.to_thread(WireClient, "tested")
             assert await asyncio.to_thread(wire.call, "add", 1, 2) == 3
             rang = len(rings)
@@ -123,13 +123,14 @@ async def test_a_client_that_ends_its_bell(
             if dies:
                 wire.control.socket.shutdown(socket.SHUT_RDWR)
             else:
+                wire.control.socket.settimeout(30)
                 message, _ = await asyncio.to_thread(wire.control.expect, "goodbye")
                 assert message["fault"] and message["reason"] == ENDED, message
             assert await eventually_in_loop(lambda: server.connections == 1, 20)
             assert len(rings) - rang < 5
             assert await other.add(3, 4) == 7
             wire.close()
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert await eventually_in_loop(lambda: traces.descriptors() == before, 20)
     kind = shmrpc.ConnectionLost if dies else shmrpc.RemoteProtocolError
     assert [type(error) for error in lost[:1]] == [kind], lost
 
@@ -295,10 +296,10 @@ def rings_without_end(babbler: Babbler, call_id: int) -> None:
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
 async def test_a_server_that_rings_without_end(runtime: Path, blocking: bool) -> None:
     """Its own client has its answers, and everything else in that loop goes on."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = traces.settled_descriptors()
     with babbling(runtime, rings_without_end):
         async with connected(blocking) as caller:
             for _ in range(201):
                 assert await asyncio.wait_for(caller.call("add", 1, 2), 20) == 3
                 await asyncio.sleep(0)
-    assert await eventually_in_loop(lambda: len(os.listdir("/proc/self/fd")) == before, 20)
+    assert await eventually_in_loop(lambda: traces.descriptors() == before, 20)

@@ -59,7 +59,7 @@ async def test_an_id_that_is_in_use_ends_the_connection_and_is_counted_once() ->
     async with shmrpc.serve(service, max_in_flight=10) as server, shmrpc.connect("tested") as other:
         for _ in range(12):
             assert "7" in await asyncio.to_thread(lie)
-        assert await eventually_in_loop(lambda: server.in_flight == 0)
+        assert await eventually_in_loop(lambda: server.in_flight == 0, 30)
         assert await other.sleep(0, "others are served") == "others are served"
 
 
@@ -73,7 +73,7 @@ async def test_an_id_of_calls_that_wait_ends_the_connection_and_takes_no_place_o
     async with serving as server, shmrpc.connect("tested") as other:
         for _ in range(6):
             assert "7" in await asyncio.to_thread(lie)
-        assert await eventually_in_loop(lambda: server.in_flight == server.waiting == 0)
+        assert await eventually_in_loop(lambda: server.in_flight == server.waiting == 0, 30)
         results = await asyncio.gather(*(other.sleep(0, n) for n in range(4)))
         assert results == list(range(4))
 
@@ -104,7 +104,7 @@ async def test_deadlines_of_all_sizes_are_kept_or_refused() -> None:
     async with shmrpc.serve(service) as server, shmrpc.connect("tested") as other:
         kinds = await asyncio.to_thread(lie)
         assert {RESULT, FAILURE} == set(kinds)
-        assert await eventually_in_loop(lambda: server.in_flight == 0)
+        assert await eventually_in_loop(lambda: server.in_flight == 0, 30)
         assert await other.sleep(0.001, "on time") == "on time"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import shmrpc
 from tests.babbler import Babbler, Died, Misdeed, babbling, connected
-from tests.reliability import figures
+from tests.reliability import figures, traces
 from tests.reliability.liars import Polite, Watched, served
 from tests.reliability.scale import scaled
 from tests.support import eventually, eventually_in_loop
@@ -34,6 +34,7 @@ class Cutter(WireClient):
 
     def ended(self) -> str:
         """Why the server has ended the connection."""
+        self.control.socket.settimeout(30)
         message, _ = self.control.expect("goodbye")
         assert message["fault"], message
         return str(message["reason"])
@@ -141,7 +142,7 @@ def cuts(files: slice, over: threading.Event) -> Misdeed:
 )
 async def test_a_server_that_cuts_off_what_a_client_shares_with_it(runtime: Path, blocking: bool, files: slice) -> None:
     over = threading.Event()
-    before = len(os.listdir("/proc/self/fd"))
+    before = traces.settled_descriptors()
     with babbling(runtime, cuts(files, over)):
         try:
             async with connected(blocking) as caller:
@@ -149,7 +150,7 @@ async def test_a_server_that_cuts_off_what_a_client_shares_with_it(runtime: Path
                     await caller.call("add", 1, 2)
         finally:
             over.set()
-    assert await eventually_in_loop(lambda: len(os.listdir("/proc/self/fd")) == before)
+    assert await eventually_in_loop(lambda: traces.descriptors() == before, 30)
 
 
 #: Faults in a mapping of its own while it has a connection, or is sent the signal.

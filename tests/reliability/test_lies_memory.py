@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
@@ -90,11 +91,14 @@ def reason_in_short(reason: str) -> str:
     return " ".join(each for each in reason.split() if not any(c.isdigit() for c in each))
 
 
-def scribbled(dice: random.Random, rounds: int, *, busy: bool) -> tuple[int, Counter[str]]:
-    """So many rounds of lies, over as many connections as it takes; words written, and how connections ended."""
+def scribbled(dice: random.Random, rounds: int, turn: Callable[[], object], *, busy: bool) -> tuple[int, Counter[str]]:
+    """So many rounds of lies, over as many connections as it takes; words written, and how connections ended.
+
+    ``turn`` lets the server have a turn: else all may be written, and the connections closed, before it gets a CPU.
+    """
     words, ends = 0, Counter[str]()
     liar = Scribbler(dice)
-    for _ in range(rounds):
+    for number in range(rounds):
         times = dice.choice((1, 2, 20, 500))
         if busy:
             thread = threading.Thread(target=liar.scribble, args=(times,))
@@ -108,6 +112,8 @@ def scribbled(dice: random.Random, rounds: int, *, busy: bool) -> tuple[int, Cou
             liar.scribble(times)
             liar.wake()
         words += times
+        if number % 10 == 9:
+            turn()
         reason = liar.ended()
         if reason is not None:
             ends[reason_in_short(reason)] += 1
@@ -123,7 +129,7 @@ def test_a_client_that_scribbles_harms_nobody_else(busy: bool) -> None:
         watched = Watched(process)
         with shmrpc.sync.connect("tested") as client:
             before = client.descriptors()
-            words, ends = scribbled(random.Random(5), scaled(300, 4_000), busy=busy)
+            words, ends = scribbled(random.Random(5), scaled(300, 4_000), lambda: client.add(1, 2), busy=busy)
             assert client.add(1, 2) == 3
             assert eventually(lambda: client.descriptors() == before, 20)
         growth = watched.check()
@@ -163,6 +169,7 @@ def outcome(wire: WireClient, at: int) -> str:
     """How a connection goes on after a lie."""
     if at == TAIL:
         wire.wake_server()  # A call would correct it.
+        wire.control.socket.settimeout(30)
         message, _ = wire.control.expect("goodbye")
         return "ended" if message["fault"] else "lost"
     try:
@@ -204,7 +211,7 @@ class ScribblingServer:
             with client:
                 if self._over.is_set():
                     return
-                client.settimeout(10)
+                client.settimeout(30)
                 self._lie_to(client)
 
     def _lie_to(self, client: socket.socket) -> None:
@@ -275,7 +282,7 @@ async def test_a_server_that_scribbles_harms_no_other_connection(runtime: Path, 
 
 
 async def call_in_a_loop(outcomes: Counter[str]) -> None:
-    async with shmrpc.connect("liar", timeout=10, call_timeout=0.1) as client:
+    async with shmrpc.connect("liar", timeout=30, call_timeout=0.5) as client:
         for number in range(60):
             try:
                 await client.add(number, 1)
@@ -286,7 +293,7 @@ async def call_in_a_loop(outcomes: Counter[str]) -> None:
 
 
 def call_in_threads(outcomes: Counter[str]) -> None:
-    with shmrpc.sync.connect("liar", timeout=10, call_timeout=0.1) as client:
+    with shmrpc.sync.connect("liar", timeout=30, call_timeout=0.5) as client:
         for number in range(60):
             try:
                 client.add(number, 1)

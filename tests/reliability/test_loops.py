@@ -77,7 +77,7 @@ def test_a_client_whose_loop_was_closed_says_so(server: ServerProcess, make: Mak
     with pytest.raises(shmrpc.ConnectionLost, match="closed"):
         asyncio.run(client.add(1, 2))
     del client, loop
-    assert eventually(lambda: descriptors() == before)
+    assert eventually(lambda: descriptors() == before, 30)
 
 
 @both
@@ -93,8 +93,8 @@ def test_a_client_dropped_after_its_loop_leaves_no_descriptor(server: ServerProc
             warnings.simplefilter("ignore", ResourceWarning)
             del client, loop
             gc.collect()
-    assert descriptors() == before
-    assert eventually(lambda: held_by(server.pid)["descriptors"] == base), "the server has heard of it"
+    assert eventually(lambda: descriptors() == before, 30)
+    assert eventually(lambda: held_by(server.pid)["descriptors"] == base, 30), "the server has heard of it"
 
 
 @both
@@ -110,7 +110,7 @@ def test_calls_under_way_when_the_loop_is_closed(server: ServerProcess, make: Ma
     loop.run_until_complete(client.close())
     loop.close()
     del client, call, loop
-    assert eventually(lambda: descriptors() == before)
+    assert eventually(lambda: descriptors() == before, 30)
 
 
 @both
@@ -138,15 +138,15 @@ def test_a_server_whose_loop_is_closed_lets_its_clients_go(make: Make) -> None:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(30)
     with shmrpc.sync.connect(NAME) as client:
         assert client.add(1, 2) == 3
         finish.set()
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
         gc.collect()
         with pytest.raises(shmrpc.ConnectionLost):
-            client.with_options(timeout=10).add(1, 2)
+            client.with_options(timeout=30).add(1, 2)
     before = descriptors()
     for close in (True, False, True):
         loop = make()
@@ -169,14 +169,14 @@ def test_a_loop_and_a_client_for_each_of_several_threads(server: ServerProcess, 
     async def work(n: int) -> None:
         async with shmrpc.connect(NAME) as client:
             clients.append(client)
-            await asyncio.to_thread(all_there.wait, 30)
+            await asyncio.to_thread(all_there.wait, 60)
             for i in range(scaled(300, 5000)):
                 assert await client.add(i, n) == i + n
             other = next(one for one in clients if one is not client)
             with pytest.raises(shmrpc.LocalProtocolError, match="another event loop"):
                 await other.wait_for("never")
             assert await client.sleep(0.001, n) == n
-            await asyncio.to_thread(all_there.wait, 30)
+            await asyncio.to_thread(all_there.wait, 60)
             outcomes.append(n)
 
     def run(n: int) -> None:
@@ -191,5 +191,5 @@ def test_a_loop_and_a_client_for_each_of_several_threads(server: ServerProcess, 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
     assert sorted(outcomes) == [0, 1, 2, 3]

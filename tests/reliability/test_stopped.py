@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import shmrpc
+from shmrpc import _core
 from shmrpc.calling.lateness import Lateness
 from tests.reliability import figures
 from tests.reliability.bounded import bounded
@@ -150,8 +151,8 @@ async def test_who_tries_again_and_again_keeps_nothing(client: shmrpc.Client, se
             assert count <= 16 and size <= 1000, "CANCELs of those in the ring at most"
             resident.append(held_by("self")["kilobytes"])
     await until_idle(client)
-    connection = session.connection
-    assert await eventually_in_loop(lambda: connection._channel.memory()[1] == 0), "arrays not sent are given back"  # type: ignore[attr-defined]
+    channel: _core.Channel = session.connection._channel  # type: ignore[attr-defined]
+    assert await eventually_in_loop(lambda: channel.memory()[1] == 0, HANGS), "arrays not sent are given back"
     assert await client.add(1, 2) == 3
     rounds = f"{len(resident)} rounds of 120 calls"
     figures.note("a stopped server, tried again and again", rounds=rounds, kilobytes=f"{resident[1]} to {resident[-1]}")

@@ -202,7 +202,7 @@ def test_a_stranger_learns_nothing_else_whatever_it_sends(meeting: Path) -> None
             refusal, end = stranger.end().splitlines()
         assert b"refuse" in eval(refusal)
         assert eval(end) == b""
-        assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) == before)
+        assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) == before, 30)
 
 
 def test_an_adopted_stranger_is_refused_too(meeting: Path) -> None:
@@ -271,7 +271,7 @@ def test_strangers_who_keep_coming_disturb_nobody(meeting: Path) -> None:
                     assert client.caller() == os.geteuid()
                     seconds.append(time.perf_counter() - began)
                 assert stranger.end() == f"{visits}"
-            assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) == before)
+            assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) == before, 30)
         printed = server.stop()
     assert printed.count("may not use") == 1, "a stranger does not fill the log"
     note("strangers", refused=visits, calls_of_others=times(seconds))
@@ -329,7 +329,7 @@ def test_a_client_of_our_own_user_shares_its_names_with_nobody(meeting: Path) ->
                 path = f"/dev/shm/{name}"
                 assert os.stat(path).st_mode & 0o777 == 0o600
                 assert "system.posix_acl_access" not in os.listxattr(path)
-        assert eventually(lambda: _names_left() == [])
+        assert eventually(lambda: _names_left() == [], 30)
 
 
 async def test_memory_that_takes_no_access_list(meeting: Path, monkeypatch: pytest.MonkeyPatch) -> None:

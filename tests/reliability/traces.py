@@ -34,6 +34,25 @@ def traces() -> tuple[int, int]:
     return descriptors(), mappings()[0]
 
 
+def settled_descriptors() -> int:
+    """Descriptors that are open, but for those that an earlier test left in a cycle, to be closed at any time."""
+    gc.collect()
+    return descriptors()
+
+
+async def settled() -> tuple[int, int]:
+    """Descriptors, and mappings of ours: a base line, once nothing of earlier tests is about to go.
+
+    The sweeper's thread may have a channel in its hands that was just closed, which ends when it lets go of it.
+    """
+    gc.collect()
+    before = None
+    while (now := traces()) != before:
+        before = now
+        await asyncio.sleep(0.02)
+    return now
+
+
 async def gone(base: tuple[int, int], seconds: float = 20.0) -> bool:
     """Whether descriptors and mappings are at their base line again within a generous time."""
     end = time.monotonic() + seconds

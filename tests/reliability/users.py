@@ -248,6 +248,7 @@ def served_by(uid: int, *options: str) -> Server:
     program = Server(
         uid,
         f"""
+        control.STEP_TIMEOUT = {_PATIENCE}  # Programs are started while a handshake waits.
         shmrpc.cli._greet = lambda *_: print("serving", flush=True)
         shmrpc.cli.main(["serve", "tests.reliability.shared:service", *{list(options)!r}])
         """,

@@ -161,7 +161,7 @@ def state_of(pid: int) -> str:
 def stopped(pid: int) -> Iterator[None]:
     """The process does not move while the block runs."""
     os.kill(pid, signal.SIGSTOP)
-    assert eventually(lambda: state_of(pid) == "T", 10)
+    assert eventually(lambda: state_of(pid) == "T", 30)
     try:
         yield
     finally:

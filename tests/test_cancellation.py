@@ -8,10 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import shmrpc
+from shmrpc.calling.threads import ThreadSession
 from tests.support import ServerProcess, eventually, eventually_seen
 
 TARGET = "tests.flows:service"
@@ -301,6 +303,11 @@ def test_stop_ends_a_stream(sync_client: shmrpc.sync.Client) -> None:
     assert eventually(lambda: "ticks:left" in sync_client.seen())
 
 
+def _seen_by_another() -> dict[str, int]:
+    with shmrpc.sync.connect("tested.flows") as other:
+        return dict(other.seen())
+
+
 def test_close_ends_a_blocked_thread(sync_client: shmrpc.sync.Client) -> None:
     outcome: list[object] = []
     blocked = _blocked(sync_client, "closed", outcome)
@@ -339,6 +346,32 @@ def test_stop_ends_what_is_under_way_even_if_resumed_at_once(sync_client: shmrpc
             assert not thread.is_alive()
         assert [type(result) for result in outcome] == [shmrpc.CallStopped] * 2
         assert sync_client.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["it leads", "another one leads"])
+def test_stop_ends_a_call_that_is_sent_and_about_to_wait(
+    monkeypatch: pytest.MonkeyPatch, sync_client: shmrpc.sync.Client, others: bool
+) -> None:
+    outcome: list[object] = []
+    threads = [_blocked(sync_client, "leads", outcome)] if others else []
+    assert eventually(lambda: not others or "leads:began" in _seen_by_another())
+    name = "next_frame" if others else "complete"
+    really = getattr(ThreadSession, name)
+
+    def after_stop(self: ThreadSession, *arguments: Any) -> Any:
+        monkeypatch.setattr(ThreadSession, name, really)
+        sync_client.stop()
+        sync_client.resume()
+        return really(self, *arguments)
+
+    monkeypatch.setattr(ThreadSession, name, after_stop)
+    with pytest.raises(shmrpc.CallStopped):
+        sync_client.with_options(timeout=20).sleep(60)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert [type(result) for result in outcome] == [shmrpc.CallStopped] * len(threads)
+    assert sync_client.add(1, 2) == 3
 
 
 @pytest.mark.parametrize("what", ["stop", "kill"])

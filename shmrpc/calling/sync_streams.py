@@ -142,9 +142,9 @@ def _broken(feeds: dict[int, Feed]) -> Exception | None:
 
 def _next_frame(session: ThreadSession, call: Call, waiter: Waiter, feeds: dict[int, Feed]) -> Frame:
     """The next frame of the call; until it is there, items are sent as far as there is credit."""
-    stops, looked = session.stops, time.monotonic()
+    looked = time.monotonic()
     while True:
-        session.check_stopped(stops)
+        session.check_stopped(call.id)
         if session.ended is not None:
             if waiter.frames:  # What the server had sent before it went is still good.
                 return waiter.take()

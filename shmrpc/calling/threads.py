@@ -82,8 +82,8 @@ class ThreadSession:
         self._lateness = Lateness(connection)
         #: Calls that were over their deadline before there was room to send them.
         self._unsent: set[int] = set()
-        #: How often stop() was called.
-        self.stops = 0
+        #: Calls with lower ids had begun when stop() was called last.
+        self._stopped_before = 0
         #: Guards the waiters. Held for moments only; by one thread more than once, since the garbage collector
         #: may close a stream at any point, and a signal handler may call stop().
         self._state = threading.RLock()
@@ -150,11 +150,12 @@ class ThreadSession:
     def next_frame(self, call_id: int, waiter: Waiter, call: Call | None = None) -> Frame:
         """The next frame of a call that is registered; waits until the thread that receives, or we, have it."""
         deadline = None if call is None else call.deadline
-        stops, since = self.stops, self._begin_wait(deadline)
+        since = self._begin_wait(deadline)
         while True:
             # Several frames may have come with one waking.
             if waiter.frames:
                 return waiter.take()
+            self.check_stopped(call_id)  # Registered by now: stop() wakes us if it comes after this.
             # Registered first, then asked for the lead: whoever gives it up now looks for us.
             if self.connection.lead():
                 try:
@@ -169,7 +170,6 @@ class ThreadSession:
                 raise self._late(call_id, call, since)
             if not waiter.frames and waiter.error is not None:
                 raise waiter.error
-            self.check_stopped(stops)
 
     def poll_frame(self, waiter: Waiter) -> Frame | None:
         """The next frame of a call that is registered, if it is there."""
@@ -183,7 +183,7 @@ class ThreadSession:
 
     def _receive(self, call_id: int, frame: Frame | None, call: Call | None) -> Frame:
         """Receives for everybody until a frame of our own is there. Only for the thread that has the lead."""
-        connection, stops = self.connection, self.stops
+        connection = self.connection
         deadline = None if call is None else call.deadline
         since = self._begin_wait(deadline)
         while True:
@@ -194,7 +194,7 @@ class ThreadSession:
                 self._deliver(frame)
             if self.ended is not None:
                 raise lost_call(self.ended, call_id)
-            self.check_stopped(stops)
+            self.check_stopped(call_id)
             limit = LIFE_CHECK
             if deadline is not None:
                 limit = min(limit, _remaining(deadline))
@@ -255,9 +255,9 @@ class ThreadSession:
 
     def room(self, call: Call) -> None:
         """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
-        stops, since = self.stops, self._begin_wait(call.deadline)
+        since = self._begin_wait(call.deadline)
         while self.connection.is_stalled() and self.ended is None:
-            self.check_stopped(stops)
+            self.check_stopped(call.id)
             left = LIFE_CHECK if call.deadline is None else _remaining(call.deadline)
             if left == 0.0:
                 if self.connection.take_back(call.id, frames.REQUESTS):
@@ -322,16 +322,16 @@ class ThreadSession:
         self.connection.close()
 
     def stop(self) -> None:
-        """Every wait that is under way ends, and none begins."""
-        self.stops += 1
+        """Every call that has begun ends with its wait, also one that is still about to wait."""
+        self._stopped_before = self.next_id()
         with self._state:
             for waiter in list(self.waiters.values()):
                 waiter.release()
         self.connection.interrupt()
 
-    def check_stopped(self, stops: int) -> None:
-        """Raises CallStopped if stop() was called since there were so many of them, resumed or not."""
-        if self.stopped or self.stops != stops:
+    def check_stopped(self, call_id: int) -> None:
+        """Raises CallStopped if stop() was called since this call began, resumed or not."""
+        if self.stopped or call_id < self._stopped_before:
             raise stopped_call(self.service)
 
     def cancel(self, call_id: int) -> None:

@@ -57,7 +57,8 @@ mod _core {
         Ok(())
     }
 
-    /// Lets two threads pass a word back and forth `rounds` times; nanoseconds for one round trip.
+    /// Lets two threads pass a word back and forth `rounds` times, or fewer if each takes a time slice; nanoseconds for
+    /// one round trip.
     #[pyfunction]
     fn ping_pong(py: Python<'_>, rounds: u32) -> f64 {
         py.detach(|| super::floor::ping_pong(rounds))
@@ -69,10 +70,18 @@ mod floor {
 
     use std::hint::spin_loop;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     #[repr(align(128))]
     struct Line(AtomicU32);
+
+    /// Told to the other thread instead of a round: there are no more.
+    const END: u32 = u32::MAX;
+    /// Threads that share a CPU need a time slice for each word: they do not finish their rounds, of which there are
+    /// ten thousand, for minutes.
+    const LONGEST: Duration = Duration::from_millis(500);
+    /// Looks in vain after which there is one at the clock; both threads having a CPU, it takes fewer.
+    const LOOKS: u32 = 4096;
 
     /// Nanoseconds for a word there and back between two spinning threads.
     pub(super) fn ping_pong(rounds: u32) -> f64 {
@@ -80,21 +89,33 @@ mod floor {
         let back = Line(AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for round in 1..=rounds {
-                    while there.0.load(Ordering::Acquire) != round {
+                let mut seen = 0;
+                while seen != END {
+                    let word = there.0.load(Ordering::Acquire);
+                    if word == seen {
                         spin_loop();
+                    } else {
+                        seen = word;
+                        back.0.store(word, Ordering::Release);
                     }
-                    back.0.store(round, Ordering::Release);
                 }
             });
-            let start = Instant::now();
-            for round in 1..=rounds {
+            let (start, mut done) = (Instant::now(), 0);
+            'rounds: for round in 1..=rounds {
                 there.0.store(round, Ordering::Release);
+                let mut looks = 0_u32;
                 while back.0.load(Ordering::Acquire) != round {
                     spin_loop();
+                    looks = looks.wrapping_add(1);
+                    if looks % LOOKS == 0 && start.elapsed() > LONGEST {
+                        break 'rounds;
+                    }
                 }
+                done = round;
             }
-            start.elapsed().as_nanos() as f64 / f64::from(rounds.max(1))
+            let nanoseconds = start.elapsed().as_nanos() as f64 / f64::from(done.max(1));
+            there.0.store(END, Ordering::Release);
+            nanoseconds
         })
     }
 }

@@ -247,8 +247,7 @@ class Child:
         children = list(descendants(self.pid))
         if self._listens:
             self.process.join(2)  # It ends by itself, and what it uses with it.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
+        self.process.terminate()  # Unless it has been waited for: its id may be another's by now.
         self.process.join(3)
         if self.process.is_alive():
             self.process.kill()
@@ -259,33 +258,32 @@ class Child:
         self._connection.close()
 
 
+def _of_threads(pid: int, file: str) -> Iterator[str]:
+    """What the kernel says in a file of each thread of a process. It may end meanwhile, and so may its threads."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                yield Path(f"/proc/{pid}/task/{thread}/{file}").read_text()
+
+
 def descendants(pid: int) -> Iterator[int]:
     """The processes that a process has started, and those that they have."""
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, listed.read_text().split()):
-                yield child
-                yield from descendants(child)
+    for children in _of_threads(pid, "children"):
+        for child in map(int, children.split()):
+            yield child
+            yield from descendants(child)
 
 
 def cpu_of(pid: int) -> float:
     """Seconds of CPU that the threads of a process and of its descendants have used."""
-    nanoseconds = 0
-    for each in (pid, *descendants(pid)):
-        for stat in Path(f"/proc/{each}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):
-                nanoseconds += int(stat.read_text().split()[0])
-    return nanoseconds / 1e9
+    processes = (pid, *descendants(pid))
+    return sum(int(stat.split()[0]) for each in processes for stat in _of_threads(each, "schedstat")) / 1e9
 
 
 def switches_of(pid: int) -> int:
     """How often the threads of a process have gone to sleep."""
-    switches = 0
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        with contextlib.suppress(OSError):
-            lines = status.read_text().splitlines()
-            switches += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
-    return switches
+    lines = [line for status in _of_threads(pid, "status") for line in status.splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
 def anonymous_of(pid: int) -> int:

@@ -568,7 +568,7 @@ def test_a_tiny_run_from_end_to_end(tmp_path: Path) -> None:
     path, html = tmp_path / "result.json", tmp_path / "result.html"
     command = [sys.executable, "-m", "benchmark", "--quick", "--only", "small", "--rivals", "none"]
     command += ["--json", str(path), "--html", str(html)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "question 1 of 1" in done.stdout
     found = files.read(path)

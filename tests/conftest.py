@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 import uvloop
@@ -13,6 +16,13 @@ import shmrpc
 from tests.services import service
 from tests.support import PATIENCE, ServerProcess, eventually, ours_in_shm
 from tests.wire_client import WireClient
+
+
+class Lasting(NamedTuple):
+    """A server that several tests share, and the directory under which it is met."""
+
+    process: ServerProcess
+    base: Path
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -31,10 +41,40 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert eventually(lambda: set(ours_in_shm()) <= set(before))
 
 
+def target_of(module: ModuleType) -> str:
+    """What a module's server serves: the tested service, or what the module names as its ``TARGET``."""
+    return getattr(module, "TARGET", "tests.services:service")
+
+
+@pytest.fixture(scope="module")
+def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lasting]:
+    """A server for the tests of a module, in a directory of its own."""
+    base = tmp_path_factory.mktemp("lasting")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(base))
+        patch.delenv("SHMRPC_DIRECTORY", raising=False)
+        process = ServerProcess(target_of(request.module))
+    with process:
+        assert process.process.stderr is not None
+        # Nobody reads what it says, so that there has to be room for what it says to all of the tests.
+        fcntl.fcntl(process.process.stderr, fcntl.F_SETPIPE_SZ, 1 << 20)
+        yield Lasting(process, base)
+
+
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
-    """The tested service in another process, or what the module names as its ``TARGET``."""
-    with ServerProcess(getattr(request.module, "TARGET", "tests.services:service")) as process:
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+    """The service in another process, which takes a third of a second to start.
+
+    The tests of a module that says ``LASTING = True`` share one, where those meet who use it, but for tests marked as
+    ``own_server``: those that end it, or look at what it counts over all of its clients.
+    """
+    if getattr(request.module, "LASTING", False) and request.node.get_closest_marker("own_server") is None:
+        lasting: Lasting = request.getfixturevalue("lasting")
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(lasting.base))
+        yield lasting.process
+        assert lasting.process.process.poll() is None, "it is not this test's own"
+        return
+    with ServerProcess(target_of(request.module)) as process:
         yield process
 
 

@@ -15,6 +15,8 @@ import shmrpc
 from tests.services import Colour, Order, Pair, Point, add, greet, kinds, move
 from tests.support import ServerProcess
 
+LASTING = True
+
 pytestmark = pytest.mark.usefixtures("runtime")
 
 

@@ -14,8 +14,10 @@ from shmrpc.deadlines import Deadlines
 from tests.support import ServerProcess, eventually, eventually_in_loop, eventually_seen, timeouts
 
 TARGET = "tests.flows:service"
+LASTING = True
 
 
+@pytest.mark.own_server
 async def test_a_call_that_takes_too_long_is_a_timeout_and_its_handler_is_cancelled(client: shmrpc.Client) -> None:
     for timeout in timeouts():
         with pytest.raises(TimeoutError, match="sleep") as caught:
@@ -98,6 +100,7 @@ async def test_the_nearer_deadline_counts(client: shmrpc.Client) -> None:
         assert 200 < await timed.ask(300) <= 300
 
 
+@pytest.mark.own_server
 async def test_the_server_ends_it_even_if_the_client_cannot(client: shmrpc.Client) -> None:
     async with shmrpc.connect("tested.flows") as other:
         session = other._link.session
@@ -137,6 +140,7 @@ async def test_options_are_checked(client: shmrpc.Client) -> None:
     assert client.with_options(timeout=1) is client.with_options(timeout=1), "it is made once"
 
 
+@pytest.mark.own_server
 def test_sync_deadlines(sync_client: shmrpc.sync.Client) -> None:
     for timeout in timeouts():
         with pytest.raises(shmrpc.DeadlineExceeded, match="sleep"):

@@ -13,6 +13,8 @@ from shmrpc import errors
 from tests import services
 from tests.support import ServerProcess
 
+LASTING = True
+
 
 async def test_a_builtin_exception_is_caught_as_itself_and_as_remote(client: shmrpc.Client) -> None:
     with pytest.raises(ValueError, match="odd") as caught:

@@ -12,6 +12,8 @@ import shmrpc
 from tests import flows, services
 from tests.support import ServerProcess
 
+LASTING = True
+
 
 class Gate:
     """A service in this loop whose handlers wait for us."""

@@ -16,6 +16,7 @@ from tests import flows
 from tests.support import Script, ServerProcess, eventually, eventually_seen, timeouts
 
 TARGET = "tests.flows:service"
+LASTING = True
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -46,6 +47,7 @@ class Source:
 
 @pytest.mark.parametrize("n", [0, 1, 5, 10_000])
 @pytest.mark.parametrize("endpoint", ["count", "count_plainly"])
+@pytest.mark.own_server
 async def test_every_item_comes_once_and_in_order(client: shmrpc.Client, endpoint: str, n: int) -> None:
     assert [item async for item in client.call(endpoint, n)] == list(range(n))
     assert await eventually_seen(client, f"{endpoint}:finished")
@@ -73,6 +75,7 @@ async def test_many_streams_and_calls_at_a_time(client: shmrpc.Client) -> None:
 
 
 @pytest.mark.parametrize("size", [8, 100_000])
+@pytest.mark.own_server
 async def test_a_slow_consumer_slows_its_own_producer_and_nobody_else(client: shmrpc.Client, size: int) -> None:
     slow = client.blobs(1_000_000, size)
     assert len(await anext(slow)) == size
@@ -87,6 +90,7 @@ async def test_a_slow_consumer_slows_its_own_producer_and_nobody_else(client: sh
     await slow.aclose()
 
 
+@pytest.mark.own_server
 async def test_leaving_the_loop_early_closes_the_generator(client: shmrpc.Client) -> None:
     async for item in client.flood():
         if item == 100:
@@ -97,6 +101,7 @@ async def test_leaving_the_loop_early_closes_the_generator(client: shmrpc.Client
     assert await eventually_seen(client, "ticks:left")
 
 
+@pytest.mark.own_server
 async def test_an_exception_in_the_loop_closes_the_generator(client: shmrpc.Client) -> None:
     with pytest.raises(ZeroDivisionError):
         async for item in client.flood():
@@ -105,6 +110,7 @@ async def test_an_exception_in_the_loop_closes_the_generator(client: shmrpc.Clie
     assert await eventually_seen(client, "flood:closed")
 
 
+@pytest.mark.own_server
 async def test_aclose_closes_the_generator(client: shmrpc.Client) -> None:
     stream = client.flood()
     assert await anext(stream) == 0
@@ -118,6 +124,7 @@ async def test_aclose_closes_the_generator(client: shmrpc.Client) -> None:
     assert (await client.seen())["flood:began"] == 1, "what is never read is never begun"
 
 
+@pytest.mark.own_server
 async def test_cancelling_the_reader_closes_the_generator(client: shmrpc.Client) -> None:
     async def read() -> None:
         async for _ in client.ticks(60):
@@ -131,6 +138,7 @@ async def test_cancelling_the_reader_closes_the_generator(client: shmrpc.Client)
     assert await eventually_seen(client, "ticks:left")
 
 
+@pytest.mark.own_server
 async def test_a_reader_that_dies_closes_the_generator(client: shmrpc.Client) -> None:
     with Script("""
         import shmrpc
@@ -163,6 +171,7 @@ async def test_an_item_that_cannot_be_carried_ends_its_stream(client: shmrpc.Cli
     assert await client.add(1, 2) == 3
 
 
+@pytest.mark.own_server
 async def test_a_server_that_dies_ends_the_stream(client: shmrpc.Client, server: ServerProcess) -> None:
     stream = client.ticks(0.001)
     await anext(stream)
@@ -250,6 +259,7 @@ async def test_an_item_of_the_callers_that_does_not_fit(client: shmrpc.Client) -
         await client.total([1, "x" * (65 << 20)])
 
 
+@pytest.mark.own_server
 async def test_cancelling_the_call_closes_source_and_handler(client: shmrpc.Client) -> None:
     source = Source()
 
@@ -270,6 +280,7 @@ async def test_cancelling_the_call_closes_source_and_handler(client: shmrpc.Clie
     assert await eventually_seen(client, "total:cancelled")
 
 
+@pytest.mark.own_server
 async def test_both_at_once(client: shmrpc.Client) -> None:
     assert [item async for item in client.doubled(range(5000))] == list(range(0, 10_000, 2))
     source = Source()
@@ -281,6 +292,7 @@ async def test_both_at_once(client: shmrpc.Client) -> None:
     assert await eventually_seen(client, "doubled:left")
 
 
+@pytest.mark.own_server
 async def test_a_deadline_ends_a_stream(client: shmrpc.Client) -> None:
     for timeout in timeouts():
         with pytest.raises(shmrpc.DeadlineExceeded, match="ticks"):
@@ -291,6 +303,7 @@ async def test_a_deadline_ends_a_stream(client: shmrpc.Client) -> None:
     assert await eventually_seen(client, "ticks:left")
 
 
+@pytest.mark.own_server
 async def test_closing_the_client_ends_its_streams(client: shmrpc.Client) -> None:
     async with shmrpc.connect("tested.flows") as other:
         stream = other.ticks(60)
@@ -301,6 +314,7 @@ async def test_closing_the_client_ends_its_streams(client: shmrpc.Client) -> Non
     assert await eventually_seen(client, "ticks:left")
 
 
+@pytest.mark.own_server
 def test_sync_streams(sync_client: shmrpc.sync.Client) -> None:
     assert list(sync_client.count(10_000)) == list(range(10_000))
     assert list(sync_client.blobs(5, 300_000)) == [bytes([i]) * 300_000 for i in range(5)]
@@ -343,6 +357,7 @@ def test_sync_streams_to_the_server(sync_client: shmrpc.sync.Client) -> None:
     assert list(sync_client.doubled(range(3000))) == list(range(0, 6000, 2))
 
 
+@pytest.mark.own_server
 def test_sync_stream_left_unread_blocks_no_thread(sync_client: shmrpc.sync.Client) -> None:
     slow = sync_client.flood()
     assert [next(slow) for _ in range(3)] == [0, 1, 2]

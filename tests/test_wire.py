@@ -36,6 +36,8 @@ from tests.wire_client import (
     signature,
 )
 
+LASTING = True
+
 pytestmark = pytest.mark.usefixtures("server")
 
 #: docs/wire.md gives it in this form.
@@ -48,6 +50,7 @@ def linked(welcome: dict[str, Any]) -> list[Path]:
     return [path for path in (Path("/dev/shm") / name for name in names) if path.exists()]
 
 
+@pytest.mark.own_server
 def test_the_meeting_place(runtime: Path, server: ServerProcess) -> None:
     assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
     assert stat.S_IMODE((runtime / "tested.sock").stat().st_mode) == 0o600
@@ -213,6 +216,7 @@ def test_a_client_that_does_not_read_is_waited_for(wire: WireClient) -> None:
         assert wire.read(opcode, body) == bytes(20_000)
 
 
+@pytest.mark.own_server
 def test_status_instead_of_hello(wire: WireClient, server: ServerProcess) -> None:
     control = Control("tested")
     with control.socket:
@@ -232,6 +236,7 @@ def test_status_instead_of_hello(wire: WireClient, server: ServerProcess) -> Non
             control.receive()
 
 
+@pytest.mark.own_server
 def test_goodbye_ends_a_connection_at_the_server(server: ServerProcess) -> None:
     def connections() -> int:
         control = Control("tested")
@@ -245,6 +250,7 @@ def test_goodbye_ends_a_connection_at_the_server(server: ServerProcess) -> None:
     assert eventually(lambda: connections() == 0)
 
 
+@pytest.mark.own_server
 def test_a_server_that_stops_says_goodbye(wire: WireClient, server: ServerProcess) -> None:
     call_id = wire.request("add", 1, 2)
     assert eventually(lambda: wire.into.available() > 0)
@@ -261,6 +267,7 @@ def test_a_server_that_stops_says_goodbye(wire: WireClient, server: ServerProces
     assert wire.told_to_go
 
 
+@pytest.mark.own_server
 def test_death_is_the_end_of_the_socket(wire: WireClient, server: ServerProcess) -> None:
     killer = threading.Timer(0.1, server.kill)
     wire.request("block", 600)

@@ -38,6 +38,7 @@ SECOND = 1_000_000_000
 
 
 TARGET = "tests.flows:service"
+LASTING = True
 
 
 def failure(wire: WireClient, call_id: int) -> dict[str, Any]:
@@ -60,6 +61,7 @@ def seen(wire: WireClient, what: str) -> int:
     return count
 
 
+@pytest.mark.own_server
 def test_a_deadline_in_the_past_is_refused(wire: WireClient) -> None:
     past = time.monotonic_ns() - 1
     for call_id in (
@@ -83,6 +85,7 @@ def test_a_deadline_in_the_future_is_the_handlers(wire: WireClient) -> None:
     assert wire.answer(wire.request_with({"deadline": None}, "add", 1, b=2)) == 3
 
 
+@pytest.mark.own_server
 def test_a_deadline_that_passes_ends_the_handler(wire: WireClient) -> None:
     soon = time.monotonic_ns() + 3 * SECOND  # It has to begin before.
     assert failure(wire, wire.ask(CALL_DEADLINE, "sleep", [soon, 600]))["kind"] == "deadline"
@@ -120,6 +123,7 @@ def test_metadata_that_is_neither_text_nor_bytes_is_refused(wire: WireClient) ->
     assert failure(wire, wire.request_with({"metadata": {1: "n"}}, "metadata"))["kind"] == "arguments"
 
 
+@pytest.mark.own_server
 def test_a_cancelled_call_ends_without_an_answer(wire: WireClient) -> None:
     call_id = wire.request("sleep", 60)
     assert eventually(lambda: seen(wire, "sleep:began") == 1)
@@ -127,6 +131,7 @@ def test_a_cancelled_call_ends_without_an_answer(wire: WireClient) -> None:
     assert eventually(lambda: seen(wire, "sleep:cancelled") == 1)  # Nothing but what seen() answers has come.
 
 
+@pytest.mark.own_server
 def test_a_cancelled_handler_that_goes_on_is_not_heard(wire: WireClient) -> None:
     call_id = wire.request("stubborn", 2)  # Longer than the cancellation takes to come.
     wire.part(CANCEL, call_id)
@@ -202,6 +207,7 @@ def test_a_batch_whose_answer_is_too_large_is_one_failure() -> None:
         assert (results, [failures[place]["kind"] for place in (0, 1)]) == ([None, None], ["encode", "encode"])
 
 
+@pytest.mark.own_server
 def test_a_batch_is_cancelled_as_one_call(wire: WireClient) -> None:
     call_id = wire.ask(BATCH, "sleep", [{}, [[60, "x"], [60, "x"]]])
     assert eventually(lambda: seen(wire, "x:began") == 2)
@@ -222,6 +228,7 @@ def test_a_service_describes_itself(wire: WireClient) -> None:
     assert total["parameters"][0]["stream"]
 
 
+@pytest.mark.own_server
 def test_one_way_calls_are_not_answered_whatever_becomes_of_them(wire: WireClient) -> None:
     wire.request_with({"one_way": True}, "add", 1, 2)
     wire.request_with({"one_way": True}, "add", 1, "x")
@@ -236,6 +243,7 @@ def test_one_way_calls_are_not_answered_whatever_becomes_of_them(wire: WireClien
     assert seen(wire, "count:began") == seen(wire, "total:began") == 0, "who streams needs the other side"
 
 
+@pytest.mark.own_server
 def test_one_way_calls_outlive_their_client(server: ServerProcess, wire: WireClient) -> None:
     with WireClient("tested.flows") as other:
         other.request_with({"one_way": True}, "sleep", 0.01, "told")
@@ -258,6 +266,7 @@ def test_part_of_a_stream_to_nowhere_ends_the_connection(wire: WireClient, kind:
     assert (goodbye["type"], goodbye["fault"]) == ("goodbye", True)
 
 
+@pytest.mark.own_server
 def test_a_server_that_drains_answers_what_is_under_way_and_says_how_far_it_came(
     server: ServerProcess, wire: WireClient
 ) -> None:

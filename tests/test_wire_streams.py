@@ -26,6 +26,7 @@ from tests.wire_client import (
 )
 
 TARGET = "tests.flows:service"
+LASTING = True
 
 
 def items_until_answer(wire: WireClient, call_id: int) -> tuple[list[bytes], int, Any]:
@@ -85,6 +86,7 @@ def test_a_stream_ends_with_nil_or_a_failure(wire: WireClient) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1000, 20_000, 200_000])
+@pytest.mark.own_server
 def test_a_server_stops_when_the_credit_is_used_up_and_goes_on_with_more(wire: WireClient, size: int) -> None:
     call_id = wire.request("blobs", 1_000_000, size)
     credit, sent = WINDOW, 0
@@ -103,6 +105,7 @@ def test_a_server_stops_when_the_credit_is_used_up_and_goes_on_with_more(wire: W
     assert wire.call("add", 1, 2) == 3
 
 
+@pytest.mark.own_server
 def test_a_stream_that_is_cancelled_closes_its_generator(wire: WireClient) -> None:
     call_id = wire.request("flood")
     wire.expect(ITEM, call_id)
@@ -254,6 +257,7 @@ def test_parts_of_streams_of_calls_that_have_ended_are_ignored(wire: WireClient)
     assert wire.call("add", 1, 2) == 3
 
 
+@pytest.mark.own_server
 def test_a_cancelled_call_ignores_its_streams(wire: WireClient) -> None:
     call_id = wire.request("total", None)
     wire.expect(CREDIT, call_id, stream=1)

@@ -14,6 +14,8 @@ from tests.support import ServerProcess
 from tests.wire_client import BYTES, CALL, FAILURE, MEMORYVIEW, RESULT, Parcel, WireClient, unpacked
 from tests.wire_memory import PARCEL, here, parcel
 
+LASTING = True
+
 #: Code and payload, as the page has them. What is received is sent again by the server, as the same bytes.
 EXTENSIONS: list[tuple[int, Any]] = [
     (2, b"raw"),

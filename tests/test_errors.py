@@ -272,6 +272,7 @@ async def test_a_result_that_is_not_what_it_is_declared_as(client: shmrpc.Client
         threads.call(echo, "text")
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # The loop has no part in it, and thousands of endpoints take seconds.
 async def test_too_many_endpoints_for_a_welcome() -> None:
     service = shmrpc.Service("crowded")
     for number in range(4000):

@@ -99,23 +99,31 @@ def ours_in_shm() -> list[str]:
     return sorted(name for name in os.listdir("/dev/shm") if name.startswith(ours))
 
 
+def _pauses() -> Iterator[float]:
+    """Between one look and the next: short at first, since most of what is waited for is there in a moment."""
+    pause = 0.0001
+    while True:
+        yield pause
+        pause = min(2 * pause, 0.005)
+
+
 def eventually(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Whether it becomes true within a generous time."""
-    end = time.monotonic() + seconds
+    end, pauses = time.monotonic() + seconds, _pauses()
     while not true():
         if time.monotonic() > end:
             return False
-        time.sleep(0.005)
+        time.sleep(next(pauses))
     return True
 
 
 async def eventually_in_loop(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """The same; the loop goes on meanwhile."""
-    end = time.monotonic() + seconds
+    end, pauses = time.monotonic() + seconds, _pauses()
     while not true():
         if time.monotonic() > end:
             return False
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(next(pauses))
     return True
 
 

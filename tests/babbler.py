@@ -18,6 +18,7 @@ from shmrpc import _core
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import CALL, RESULT, Shape
 from shmrpc.transport.shm import handshake
+from tests.support import PATIENCE
 
 #: What the server does at the first call, of this id, before it answers.
 Misdeed = Callable[["Babbler", int], object]
@@ -53,7 +54,7 @@ class Babbler:
         self.heard: control.Message | None = None
         runtime.mkdir(mode=0o700)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listening.settimeout(10)
+        self._listening.settimeout(PATIENCE)
         self._listening.bind(str(runtime / "tested.sock"))
         self._listening.listen(1)
         self._thread = threading.Thread(target=self._serve)
@@ -79,7 +80,8 @@ class Babbler:
             client.settimeout(0)
             self.channel, self.bell = established.channel, established.bell
             try:
-                with contextlib.suppress(Died):
+                # The client may have had enough of it at any point.
+                with contextlib.suppress(Died, BrokenPipeError, ConnectionResetError):
                     self._answer(client)
             finally:
                 self.channel.close()
@@ -113,10 +115,11 @@ class Babbler:
                 if first:
                     first = False
                     self._misdeed(self, call_id)
-                channel.send(RESULT, call_id, SUM)
+                with contextlib.suppress(_core.ChannelError):  # What the misdeed has spoilt.
+                    channel.send(RESULT, call_id, SUM)
 
     def join(self) -> None:
-        self._thread.join(10)
+        self._thread.join(2 * PATIENCE)
         assert not self._thread.is_alive()
 
 
@@ -147,8 +150,8 @@ class Caller:
 @contextlib.asynccontextmanager
 async def connected(blocking: bool) -> AsyncIterator[Caller]:
     if blocking:
-        with shmrpc.sync.connect("tested", timeout=5) as client:
+        with shmrpc.sync.connect("tested", timeout=PATIENCE) as client:
             yield Caller(client, blocking=True)
     else:
-        async with shmrpc.connect("tested", timeout=5) as client:
+        async with shmrpc.connect("tested", timeout=PATIENCE) as client:
             yield Caller(client, blocking=False)

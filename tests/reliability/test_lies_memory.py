@@ -208,7 +208,8 @@ class ScribblingServer:
     def _serve(self) -> None:
         while True:
             client, _ = self._listening.accept()
-            with client:
+            # A client that has had enough of it goes at any point.
+            with client, contextlib.suppress(ConnectionError, TimeoutError, shmrpc.ConnectionLost):
                 if self._over.is_set():
                     return
                 client.settimeout(30)

@@ -169,18 +169,23 @@ def test_a_call_that_waits_for_its_turn_gives_no_credit() -> None:
         assert wire.answer(waiting) == 5
 
 
-def test_streams_have_the_numbers_of_their_places(wire: WireClient) -> None:
-    for args, kwargs in (((None, None), {}), ((), {"right": None, "left": None})):
-        call_id = wire.request("zipped", *args, **kwargs)
-        credits = [(opcode, answered) for opcode, answered, _ in (wire.receive(), wire.receive())]
-        assert credits == [(CREDIT | 1 << 8, call_id), (CREDIT | 2 << 8, call_id)]
-        wire.part(ITEM, call_id, "right", stream=2)
-        wire.part(ITEM, call_id, 1, stream=1)
-        assert wire.expect(ITEM, call_id) == (1, "right")
-        wire.part(END, call_id, stream=1)
-        wire.part(END, call_id, stream=2)
-        while (opcode := wire.receive()[0]) != RESULT:
-            assert opcode == STOP | 2 << 8
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((None, None), {}), ((), {"right": None, "left": None})], ids=["positional", "keyword"]
+)
+def test_streams_have_the_numbers_of_their_places(
+    wire: WireClient, args: tuple[None, ...], kwargs: dict[str, None]
+) -> None:
+    call_id = wire.request("zipped", *args, **kwargs)
+    credits = [(opcode, answered) for opcode, answered, _ in (wire.receive(), wire.receive())]
+    assert credits == [(CREDIT | 1 << 8, call_id), (CREDIT | 2 << 8, call_id)]
+    wire.part(ITEM, call_id, "right", stream=2)
+    wire.part(ITEM, call_id, 1, stream=1)
+    assert wire.expect(ITEM, call_id) == (1, "right")
+    wire.part(END, call_id, stream=1)
+    wire.part(END, call_id, stream=2)
+    # Of the right stream it wants no more, which may be said after the answer too: nothing else is asked here.
+    while (opcode := wire.receive()[0]) != RESULT:
+        assert opcode == STOP | 2 << 8
 
 
 def test_both_directions_at_a_time(wire: WireClient) -> None:

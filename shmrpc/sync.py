@@ -350,6 +350,8 @@ class Client(BaseClient[ThreadLink]):
                     answer = complete(call_id, answer, request, body)
             except BaseException as error:
                 bound.give_up_lead()
+                if not isinstance(error, Exception):  # A signal's, at any point: the request may have gone.
+                    bound.cancel(call_id)
                 unsent = bound.unsent(name, error)
                 if link.may_retry(bound, unsent):
                     return self._call(name, decode, *args, **kwargs)
@@ -399,6 +401,8 @@ class Client(BaseClient[ThreadLink]):
                 return answer  # type: ignore[no-any-return]
             except BaseException as error:
                 session.give_up_lead()
+                if not isinstance(error, Exception):  # As in _bind().
+                    session.cancel(call.id)
                 unsent = session.unsent(call.endpoint, error)
                 if _touched(feeds) or not self._link.may_retry(session, unsent):
                     raise unsent from None

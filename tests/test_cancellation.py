@@ -332,6 +332,22 @@ def test_ctrl_c_cancels_the_handler(sync_client: shmrpc.sync.Client) -> None:
     assert eventually(lambda: "sleep:cancelled" in sync_client.seen())
 
 
+@pytest.mark.parametrize("timeout", [None, 60.0], ids=["short way", "long way"])
+def test_ctrl_c_cancels_the_handler_also_before_its_answer_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, sync_client: shmrpc.sync.Client, timeout: float | None
+) -> None:
+    def interrupted(*_: object) -> None:
+        assert eventually(lambda: "sleep:began" in _seen_by_another())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ThreadSession, "complete", interrupted)
+        caller = sync_client if timeout is None else sync_client.with_options(timeout=timeout)
+        with pytest.raises(KeyboardInterrupt):
+            caller.sleep(60)
+    assert eventually(lambda: "sleep:cancelled" in sync_client.seen())
+
+
 def test_stop_ends_what_is_under_way_even_if_resumed_at_once(sync_client: shmrpc.sync.Client) -> None:
     for round_number in range(3):
         outcome: list[object] = []

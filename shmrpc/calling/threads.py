@@ -116,7 +116,7 @@ class ThreadSession:
             frame = self._receive(call_id, answer, call)  # type: ignore[arg-type]
             while not _is_answer(frame):
                 frame = self._receive(call_id, None, call)
-        except (CallStopped, DeadlineExceeded, KeyboardInterrupt):
+        except (CallStopped, DeadlineExceeded):
             self.cancel(call_id)
             raise
         self.connection.unlead()

@@ -303,7 +303,7 @@ def _check_type(name: str, what: str, kind: Any) -> None:
     try:
         check_type(kind)
     except (TypeError, RecursionError) as error:
-        why = f"{error}" if isinstance(error, TypeError) else "a type in it is part of itself: declare Any there"
+        why = str(error) if isinstance(error, TypeError) else "a type in it is part of itself: declare Any there"
         raise TypeError(f"endpoint {name!r}: {what} is declared as {_type_name(kind)}: {why}") from None
 
 

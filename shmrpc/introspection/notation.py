@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NewType, get_args, get_origin
+
+from shmrpc.values.aliases import UNIONS
 
 #: Libraries whose classes travel. Those of other libraries are named by no text: the reader need not have them.
 LIBRARIES: Final = ("numpy", "pyarrow", "torch")
@@ -54,7 +56,7 @@ def class_text(kind: Any) -> str:
         return "Any" if kind is Any else "..."
     if kind is None or kind is types.NoneType:
         return "None"
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         return union(map(class_text, args))
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, args))}]"

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import collections.abc
 import enum
-import types
 import typing
-from typing import Annotated, Any, Final, NewType, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NewType, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import inspect as mi
 
 from shmrpc.introspection.type_facts import CLASSES, declared_types
+from shmrpc.values.aliases import UNIONS
 
-_UNIONS: Final = (Union, types.UnionType)
 _WRAPPERS: Final = (typing.Required, typing.NotRequired, typing.Final)
 _MAPS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _ARRAYS: Final[dict[Any, Any]] = {
@@ -60,7 +59,7 @@ class _Reader:
             return self.read(args[0])
         if isinstance(kind, NewType):
             return self.read(kind.__supertype__)
-        if origin in _UNIONS:
+        if origin in UNIONS:
             parts = [self.read(each) for each in args if each is not msgspec.UnsetType]
             return parts[0] if len(parts) == 1 else mi.UnionType(tuple(parts))
         if (origin or kind) in _ABSTRACT:

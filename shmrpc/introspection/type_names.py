@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import types
 import typing
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
 from shmrpc.introspection.notation import LIBRARIES, class_text, public_name
 from shmrpc.values import WRITABLE
+from shmrpc.values.aliases import UNIONS
 
 #: Modules whose names say nothing in front of a type.
 _SILENT: Final = {"builtins", "typing", "typing_extensions", "collections.abc", "types"}
@@ -29,7 +29,7 @@ def type_name(kind: Any) -> str:
         if WRITABLE in arguments[1:]:
             name = f"Writable[{name}]"
         return f"Annotated[{', '.join([name, *limits])}]" if limits else name
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         return " | ".join(type_name(each) for each in arguments if each is not msgspec.UnsetType)
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, arguments))}]"

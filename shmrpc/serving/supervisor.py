@@ -146,7 +146,7 @@ class Supervisor:
         logger.error("%s%s", how, f": {worker.failure}" if worker.failure else "")
         if worker.is_successor and not worker.is_ready:
             return  # The one that it was to follow still serves.
-        is_quick = not worker.is_ready or time.monotonic() - worker.ready_at < _QUICK
+        is_quick = worker.ready_at is None or time.monotonic() - worker.ready_at < _QUICK
         quick_deaths = worker.quick_deaths + 1 if is_quick else 0
         if quick_deaths < _MAX_QUICK_DEATHS:
             self._start(quick_deaths)

@@ -42,7 +42,6 @@ class Worker:
         #: Those before it in its place that died before they served, or soon after, one after the other.
         self.quick_deaths = quick_deaths
         self.offers: dict[str, list[str]] = {}
-        self.is_ready = False
         #: It takes nobody new.
         self.draining = False
         #: We have told it to end.
@@ -53,8 +52,8 @@ class Worker:
         self.is_successor = False
         #: What it said when it could not serve.
         self.failure = ""
-        #: When it became ready.
-        self.ready_at = 0.0
+        #: When it began to serve, in seconds of time.monotonic().
+        self.ready_at: float | None = None
         #: True when it is ready, False if it dies before.
         self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.load = messages.Load(0, 0, {}, False)
@@ -81,6 +80,11 @@ class Worker:
         self._link.send(msgspec.msgpack.encode(config))
         self._loop.add_reader(self._link, self._on_packet)
         fork.close_in_child(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has begun to serve."""
+        return self.ready_at is not None
 
     @property
     def pid(self) -> int:
@@ -124,7 +128,7 @@ class Worker:
             case messages.Offer(service, endpoints):
                 self.offers[service] = endpoints
             case messages.Ready():
-                self.is_ready, self.ready_at = True, time.monotonic()
+                self.ready_at = time.monotonic()
                 self.ready.set_result(True)
             case messages.Load(draining=draining):
                 self.load = news

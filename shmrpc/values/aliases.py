@@ -9,10 +9,11 @@ import functools
 import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar, get_args, get_origin
 
-_UNIONS: Final = (typing.Union, types.UnionType)
+#: What `get_origin` says of a union, as ``Union[A, B]`` and as ``A | B``.
+UNIONS: Final = (typing.Union, types.UnionType)
 
 
 def type_hints(of: Any) -> dict[str, Any]:
@@ -33,6 +34,11 @@ def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
     return kind[tuple(given.get(each, each) for each in parameters)] if parameters else kind
 
 
+def union(kinds: Iterable[Any]) -> Any:
+    """The type of what is of any of these."""
+    return functools.reduce(operator.or_, kinds)
+
+
 def _without(kind: Any, within: tuple[Any, ...]) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     alias = origin if _is_alias(origin) else kind
@@ -49,8 +55,8 @@ def _without(kind: Any, within: tuple[Any, ...]) -> Any:
     inside = tuple(_without(each, within) for each in args)
     if all(new is old for new, old in zip(inside, args, strict=True)):
         return kind
-    if origin in _UNIONS:
-        return functools.reduce(operator.or_, inside)
+    if origin in UNIONS:
+        return union(inside)
     return origin[inside]
 
 

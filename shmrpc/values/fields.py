@@ -8,7 +8,6 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import types
 import typing
 import uuid
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 import msgspec
 
 from shmrpc.values import registry
-from shmrpc.values.aliases import type_hints
+from shmrpc.values.aliases import UNIONS, type_hints
 
 if TYPE_CHECKING:
     from shmrpc.values.lowering import Packing
@@ -58,7 +57,6 @@ CONTAINERS: Final = frozenset(
         collections.abc.MutableMapping,
     }
 )
-UNIONS: Final = (typing.Union, types.UnionType)
 _ABSENT: Final = object()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import operator
 import pathlib
 import sys
 import types
@@ -15,8 +14,8 @@ from typing import Any, Final, get_args, get_origin
 import msgspec
 
 from shmrpc.values import arrays, fields, registry
-from shmrpc.values.aliases import type_hints
-from shmrpc.values.fields import CONTAINERS, UNIONS
+from shmrpc.values.aliases import UNIONS, type_hints, union
+from shmrpc.values.fields import CONTAINERS
 
 #: These are what they are: anything else is made into bytes by msgspec from text in base64.
 _BUILTIN: Final = (bytes, bytearray, memoryview)
@@ -182,17 +181,17 @@ class Kinds:
             return kind
         optional = len(members) < len(args)
         if len(members) == 1:
-            return _union([translated[0], None])
+            return union([translated[0], None])
         ours = [each for each in translated if isinstance(each, _Choice) or _is_custom(each)]
         if not ours:
             return kind
         others = [each for each in translated if each not in ours]
-        rest = _union(others) if others else None
+        rest = union(others) if others else None
         if rest is not None:
             msgspec.msgpack.Decoder(rest)  # TypeError if msgspec cannot have these together.
         name = str(kind).replace("typing.", "")
         made = _choice(name, lambda value: _one_of(name, ours, rest, value))
-        return _union([made, None]) if optional else made
+        return union([made, None]) if optional else made
 
     def _can_come(self, kind: type) -> bool:
         """Whether an instance can come as itself, and not as a map."""
@@ -239,10 +238,6 @@ def _inner_convert(value: Any, kind: Any) -> Any:
     except msgspec.ValidationError as error:
         what, path = _split(str(error))
         raise ValueError(f"{what}{_INNER}{path}") from None
-
-
-def _union(kinds: list[Any]) -> Any:
-    return functools.reduce(operator.or_, kinds)
 
 
 def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import types
-import typing
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from shmrpc.values import arrays, tables, tensors
+from shmrpc.values.aliases import UNIONS
 from shmrpc.values.buffers import Block, is_block
 
 _T = TypeVar("_T")
@@ -30,7 +29,7 @@ def is_writable(kind: Any) -> bool:
     origin = get_origin(kind)
     if origin is Annotated:
         return WRITABLE in get_args(kind)[1:]
-    return origin in (typing.Union, types.UnionType) and any(map(is_writable, get_args(kind)))
+    return origin in UNIONS and any(map(is_writable, get_args(kind)))
 
 
 def block_of(value: Any) -> Block | None:

@@ -11,7 +11,7 @@ import pytest
 
 import shmrpc
 from tests.reliability.bounded import bounded
-from tests.reliability.watched import stopped
+from tests.stopping import stopped
 from tests.support import Script, ServerProcess
 
 TARGET = "tests.reliability.watched:service"

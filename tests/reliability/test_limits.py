@@ -11,8 +11,8 @@ import pytest
 import shmrpc
 from shmrpc.transport.shm import arrivals
 from tests.reliability.figures import note
-from tests.reliability.watched import stopped
 from tests.services import service
+from tests.stopping import stopped
 from tests.support import ServerProcess, eventually, eventually_in_loop
 from tests.test_load import Gate
 from tests.wire_client import CALL, MEMORYVIEW, Control, WireClient, extension

@@ -15,7 +15,8 @@ import pytest
 import shmrpc
 from tests.reliability import figures
 from tests.reliability.bounded import bounded
-from tests.reliability.watched import as_new, stopped
+from tests.reliability.watched import as_new
+from tests.stopping import stopped
 from tests.support import ServerProcess
 
 TARGET = "tests.reliability.watched:service"

@@ -20,7 +20,8 @@ from shmrpc.calling.lateness import Lateness
 from tests.reliability import figures
 from tests.reliability.bounded import bounded
 from tests.reliability.scale import scaled
-from tests.reliability.watched import as_new, held_by, state_of, stopped
+from tests.reliability.watched import as_new, held_by
+from tests.stopping import stands_still, stopped
 from tests.support import Script, ServerProcess, eventually_in_loop
 
 TARGET = "tests.reliability.watched:service"
@@ -344,7 +345,7 @@ async def test_a_stopped_client_holds_its_own_calls_and_nobody_else(
 ) -> None:
     """Its stream waits for credit, its answers wait for room, and the server serves on in bounded memory."""
     with Script(CLIENT) as other:
-        assert await eventually_in_loop(lambda: state_of(other.process.pid) == "T", HANGS)
+        assert await eventually_in_loop(lambda: stands_still(other.process.pid), HANGS)
         for _ in range(3):
             before, resident = await client.produced(), (await client.holds())["kilobytes"]
             for i in range(scaled(300, 3000)):

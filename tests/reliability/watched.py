@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -150,22 +149,6 @@ def held_by(pid: int | str) -> dict[str, int]:
         "threads": len(os.listdir(there / "task")),
         "kilobytes": resident >> 10,
     }
-
-
-def state_of(pid: int) -> str:
-    """The letter that the system has for what a process does: T while it is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process does not move while the block runs."""
-    os.kill(pid, signal.SIGSTOP)
-    assert eventually(lambda: state_of(pid) == "T", 30)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def as_new(server: ServerProcess) -> ServerProcess:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import pytest
+
 import shmrpc
 
 #: Seconds that something has which comes in moments, unless the machine is busy: only a failure waits so long.
@@ -148,6 +150,17 @@ def timeouts() -> Iterator[float]:
         seconds *= 4
 
 
+async def forever_expires(client: shmrpc.Client, has_begun: Callable[[], bool], forget: Callable[[], object]) -> None:
+    """A call of ``forever`` begins and then expires. What others have left that did not begin is forgotten."""
+    for timeout in timeouts():
+        forget()
+        with pytest.raises(shmrpc.DeadlineExceeded):
+            await client.with_options(timeout=timeout).forever()
+        if has_begun():
+            return
+    raise AssertionError("each call had expired before it began")
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process lives; one that nobody has waited for yet does not."""
     try:
@@ -164,6 +177,7 @@ __all__ = [
     "eventually",
     "eventually_in_loop",
     "eventually_seen",
+    "forever_expires",
     "is_alive",
     "ours_in_shm",
     "timeouts",

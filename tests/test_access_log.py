@@ -12,7 +12,7 @@ import pytest
 
 import shmrpc
 from shmrpc import access_log
-from tests.support import eventually_in_loop, timeouts
+from tests.support import eventually_in_loop, forever_expires
 
 service = shmrpc.Service("tested")
 
@@ -108,13 +108,12 @@ async def test_each_way_to_end_has_its_name_on_both_sides(log: pytest.LogCapture
         with pytest.raises(KeyError):
             await client.fail("missing")
         assert await lines(2) == [("fail", "KeyError")] * 2
-        for timeout in timeouts():
+
+        def forget() -> None:
             log.clear()
-            begun = len(_begun)
-            with pytest.raises(shmrpc.DeadlineExceeded):
-                await client.with_options(timeout=timeout).forever()
-            if len(_begun) > begun:
-                break
+            _begun.clear()
+
+        await forever_expires(client, lambda: bool(_begun), forget)
         assert await lines(2) == [("forever", "deadline_exceeded")] * 2
         assert await eventually_in_loop(lambda: server.in_flight == 0)
         task = asyncio.create_task(client.forever())

@@ -15,7 +15,7 @@ import shmrpc
 from shmrpc.handling.dispatch import Dispatcher
 from shmrpc.interceptors import Interceptor
 from shmrpc.protocol import frames
-from tests.support import eventually_in_loop, timeouts
+from tests.support import eventually_in_loop, forever_expires
 
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
 
@@ -389,12 +389,7 @@ async def test_a_cancellation_goes_through_the_interceptors_of_both_sides() -> N
 async def test_a_deadline_goes_through_the_interceptors_of_both_sides() -> None:
     log = Log()
     async with connected(make_service(), [log.plain("server")], [log.plain("client")]) as near:
-        for timeout in timeouts():
-            log.steps.clear()
-            with pytest.raises(shmrpc.DeadlineExceeded):
-                await near.with_options(timeout=timeout).forever()
-            if "server in" in log.steps:
-                break
+        await forever_expires(near, lambda: "server in" in log.steps, log.steps.clear)
         assert await eventually_in_loop(lambda: len(log.steps) == 4)
     assert set(log.steps[2:]) == {"client DeadlineExceeded", "server CancelledError"}
 

@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import shmrpc
 from shmrpc import otel
-from tests.support import eventually_in_loop, timeouts
+from tests.support import eventually_in_loop, forever_expires
 
 
 class Telemetry:
@@ -319,13 +319,12 @@ async def test_an_item_that_cannot_be_sent_is_named_as_the_caller_sees_it(teleme
 
 async def test_a_deadline_is_told_from_a_cancellation_on_both_sides(telemetry: Telemetry) -> None:
     async with telemetry.connected(service) as near:
-        for timeout in timeouts():
+
+        def forget() -> None:
             telemetry.forget()
-            begun = len(_begun)
-            with pytest.raises(shmrpc.DeadlineExceeded):
-                await near.with_options(timeout=timeout).forever()
-            if len(_begun) > begun:
-                break
+            _begun.clear()
+
+        await forever_expires(near, lambda: bool(_begun), forget)
         assert await eventually_in_loop(lambda: len(telemetry.spans(SpanKind.SERVER)) == 1)
         task = asyncio.create_task(near.with_options(timeout=60).forever())
         assert await eventually_in_loop(lambda: bool(_waiting))

@@ -337,6 +337,7 @@ def test_ctrl_c_cancels_the_handler_also_before_its_answer_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, sync_client: shmrpc.sync.Client, timeout: float | None
 ) -> None:
     def interrupted(*_: object) -> None:
+        patched.undo()  # It is of all clients, and the next one only looks.
         assert eventually(lambda: "sleep:began" in _seen_by_another())
         raise KeyboardInterrupt
 

@@ -23,6 +23,7 @@
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
 //! * [`closing`] ends a channel from this side: nobody sleeps on it any more.
 //! * [`spin`] tells when it pays to look again instead of sleeping.
+//! * [`time_slice`] asks the kernel for short turns, so that they come soon.
 //! * [`channel`] puts these together for one connection, [`poll`] for many.
 //!
 //! ```
@@ -69,6 +70,8 @@ pub mod spin;
 #[cfg(not(loom))]
 mod sweeper;
 pub mod table;
+#[cfg(not(loom))]
+pub mod time_slice;
 pub mod wait;
 
 #[cfg(all(feature = "python", not(loom)))]

@@ -8,7 +8,9 @@ import logging
 import signal
 from collections.abc import Callable
 
+from shmrpc import _core
 from shmrpc.server import Server
+from shmrpc.streams import SLICE
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -33,6 +35,7 @@ class Running:
             async with self._server:
                 self._is_ready = True
                 _set_apart()
+                _ask_for_short_slices()
                 on_ready()
                 await self._told.wait()
                 await self._server.drain(self._grace)
@@ -75,6 +78,17 @@ def _set_apart() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def _ask_for_short_slices() -> None:
+    """Lets the loop have a CPU as soon as there is something to do, and not when others have computed for milliseconds.
+
+    The kernel then takes it away sooner, too; its share stays the same. Kernels before 6.12 know nothing of this.
+    """
+    try:
+        _core.shorten_time_slice(round(SLICE * 1e9))
+    except OSError as error:  # Somewhere it may be forbidden.
+        logger.debug("the server's time slice stays as it is: %s", error)
 
 
 async def run_here(server: Server, grace: float, on_ready: Callable[[], None]) -> None:

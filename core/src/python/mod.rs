@@ -57,6 +57,12 @@ mod _core {
         Ok(())
     }
 
+    /// Lets this thread ask the kernel for so many nanoseconds of CPU at a time; whether it does so now.
+    #[pyfunction]
+    fn shorten_time_slice(nanoseconds: u64) -> std::io::Result<bool> {
+        crate::time_slice::shorten(nanoseconds)
+    }
+
     /// Lets two threads pass a word back and forth `rounds` times, or fewer if each takes a time slice; nanoseconds for
     /// one round trip.
     #[pyfunction]

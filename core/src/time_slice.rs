@@ -1,0 +1,94 @@
+//! For how long the kernel lets a thread run in one go, and so how soon it has its turn.
+//!
+//! Since Linux 6.12 a thread may ask for a time slice of its own, without any rights. Its share of the CPU stays what it
+//! was; but of two that may run the kernel takes the one whose slice ends first, and so one that asks for little at a
+//! time need not wait until others, who compute, have had theirs.
+
+use std::io;
+use std::mem::{self, size_of};
+
+/// Lets the calling thread ask for `nanoseconds` at a time; true if it does so now.
+///
+/// False, and nothing has changed, if the kernel knows no slices of threads, if this one's is as short already, and if
+/// somebody has given it a priority: it is theirs. Threads and processes that it starts later have the usual slice.
+pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
+    // SAFETY: all zeros are a valid value of this plain struct.
+    let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: the kernel writes at most `size` bytes, and there are so many. Thread 0 is the calling one.
+    checked(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) })?;
+    let is_usual =
+        attributes.sched_policy == libc::SCHED_OTHER as u32 && attributes.sched_nice == 0;
+    // Older kernels say 0.
+    if !is_usual || attributes.sched_runtime <= nanoseconds {
+        return Ok(false);
+    }
+    attributes.size = size;
+    attributes.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    attributes.sched_runtime = nanoseconds;
+    // SAFETY: the kernel reads as many bytes as the struct says it has.
+    checked(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
+    Ok(true)
+}
+
+fn checked(result: libc::c_long) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// The slice of the calling thread, in nanoseconds; 0 if the kernel knows none.
+    fn slice() -> u64 {
+        // SAFETY: as above.
+        let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
+        let size = size_of::<libc::sched_attr>() as u32;
+        // SAFETY: as above.
+        checked(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) })
+            .unwrap();
+        attributes.sched_runtime
+    }
+
+    /// On a thread of its own: the others keep what they have.
+    fn on_a_thread<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| scope.spawn(test).join().unwrap())
+    }
+
+    #[test]
+    fn it_is_shorter_here_and_as_ever_in_what_is_started() {
+        on_a_thread(|| {
+            let usual = slice();
+            assert_eq!(shorten(300_000).unwrap(), usual > 300_000);
+            if usual > 300_000 {
+                assert_eq!(slice(), 300_000);
+                assert_eq!(on_a_thread(slice), usual);
+            }
+        });
+    }
+
+    #[test]
+    fn a_shorter_one_is_kept() {
+        on_a_thread(|| {
+            shorten(200_000).unwrap();
+            let short = slice();
+            assert!(!shorten(300_000).unwrap());
+            assert_eq!(slice(), short);
+        });
+    }
+
+    #[test]
+    fn a_priority_that_somebody_gave_is_theirs() {
+        on_a_thread(|| {
+            let usual = slice();
+            // SAFETY: no memory is involved; 0 is the calling thread.
+            assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) }, 0);
+            assert!(!shorten(300_000).unwrap());
+            assert_eq!(slice(), usual);
+        });
+    }
+}

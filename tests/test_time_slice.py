@@ -18,7 +18,7 @@ from tests.support import ServerProcess
 _GETATTR = {"x86_64": 315, "aarch64": 275}.get(platform.machine(), -1)
 _ATTRIBUTES = struct.Struct("IIQiIQQQ")
 #: What the server asks for, in nanoseconds.
-SHORT = 300_000
+SHORT = 100_000
 TARGET = f"{__name__}:service"
 
 service = shmrpc.Service("slices")

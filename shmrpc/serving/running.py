@@ -7,12 +7,16 @@ import gc
 import logging
 import signal
 from collections.abc import Callable
+from typing import Final
 
 from shmrpc import _core
 from shmrpc.server import Server
-from shmrpc.streams import SLICE
 
 logger = logging.getLogger("shmrpc.server")
+
+#: Nanoseconds of CPU that the loop asks for at a time: the least that the kernel takes. Beside eight processes that
+#: compute 1.9 % of the calls wait for the end of somebody's slice with the usual one, 0.5 % with 200 µs, 0.1 % with this.
+_TIME_SLICE: Final = 100_000
 
 
 class Running:
@@ -86,7 +90,7 @@ def _ask_for_short_slices() -> None:
     The kernel then takes it away sooner, too; its share stays the same. Kernels before 6.12 know nothing of this.
     """
     try:
-        _core.shorten_time_slice(round(SLICE * 1e9))
+        _core.shorten_time_slice(_TIME_SLICE)
     except OSError as error:  # Somewhere it may be forbidden.
         logger.debug("the server's time slice stays as it is: %s", error)
 

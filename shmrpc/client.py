@@ -374,10 +374,10 @@ class Client(BaseClient[Link]):
                 else:
                     answer = exchange(plain, call_id, encode(args))
             except Exception as error:
-                unsent = session.unsent(name, error)
-                if reconnect and isinstance(unsent, ConnectionLost):
+                error = session.unsent(name, error)
+                if reconnect and isinstance(error, ConnectionLost):
                     return await general(name, decode, *args, **kwargs)
-                raise unsent from None
+                raise error from None
             if type(answer) is not bytes:
                 try:
                     answer = await wait(call_id, answer)
@@ -415,10 +415,10 @@ class Client(BaseClient[Link]):
                 else:
                     answer = exchange(timed, call_id, encode((deadline, *args)))
             except Exception as error:
-                unsent = session.unsent(name, error)
-                if reconnect and isinstance(unsent, ConnectionLost):
+                error = session.unsent(name, error)
+                if reconnect and isinstance(error, ConnectionLost):
                     return await general(name, decode, *args)
-                raise unsent from None
+                raise error from None
             if type(answer) is not bytes:
                 try:
                     answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
@@ -461,7 +461,7 @@ class Client(BaseClient[Link]):
                         try:
                             answer = await session.wait(call.id, answer, call)
                         except Exception as error:
-                            raise feeding.error or error from None
+                            raise feeding.take_error() or error from None
                 break
             except (ServiceUnavailable, ConnectionLost) as error:
                 if feeding.touched or not (self._link.reconnect and not_begun(error)):
@@ -520,7 +520,7 @@ class Client(BaseClient[Link]):
                                         yield item
                             return
                         except Exception as error:
-                            raise feeding.error or error from None
+                            raise feeding.take_error() or error from None
                 except UNREADABLE as error:
                     raise undecodable(name, error) from None
                 except (ServiceUnavailable, ConnectionLost) as error:

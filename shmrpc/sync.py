@@ -96,7 +96,8 @@ class Client(BaseClient[ThreadLink]):
     def stop(self) -> None:
         """Ends every call that is under way in a thread, with CallStopped; further ones too, until :meth:`resume`.
 
-        Handlers of calls that had begun are cancelled.
+        Handlers of calls that had begun are cancelled. A stream that nobody waits for at this moment ends when its next
+        item is asked for, also after :meth:`resume`.
         """
         self._link.stopped.append(True)
         self._link.stops += 1
@@ -300,9 +301,9 @@ class Client(BaseClient[ThreadLink]):
                 answering = _asking(session, kind, self._codec.encode_all(body), call)
                 next(answering)
             except Exception as error:
-                unsent = session.unsent(call.endpoint, error)
-                if not self._link.may_retry(session, unsent):
-                    raise unsent from None
+                error = session.unsent(call.endpoint, error)
+                if not self._link.may_retry(session, error):
+                    raise error from None
             else:
                 return _Asked(request, session, answering)
 
@@ -312,9 +313,9 @@ class Client(BaseClient[ThreadLink]):
             try:
                 return read_result(call.endpoint, decode, _last(asked.answering))
             except Exception as error:
-                unsent = asked.session.unsent(call.endpoint, error)
-                if not self._link.may_retry(asked.session, unsent):
-                    raise unsent from None
+                error = asked.session.unsent(call.endpoint, error)
+                if not self._link.may_retry(asked.session, error):
+                    raise error from None
             asked = self._ask_for(call, asked.request)
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
@@ -352,10 +353,10 @@ class Client(BaseClient[ThreadLink]):
                 bound.give_up_lead()
                 if not isinstance(error, Exception):  # A signal's, at any point: the request may have gone.
                     bound.cancel(call_id)
-                unsent = bound.unsent(name, error)
-                if link.may_retry(bound, unsent):
+                error = bound.unsent(name, error)
+                if link.may_retry(bound, error):
                     return self._call(name, decode, *args, **kwargs)
-                raise unsent from None
+                raise error from None
             if waiters:
                 bound.wake_next()
             try:
@@ -403,9 +404,9 @@ class Client(BaseClient[ThreadLink]):
                 session.give_up_lead()
                 if not isinstance(error, Exception):  # As in _bind().
                     session.cancel(call.id)
-                unsent = session.unsent(call.endpoint, error)
-                if _touched(feeds) or not self._link.may_retry(session, unsent):
-                    raise unsent from None
+                error = session.unsent(call.endpoint, error)
+                if _touched(feeds) or not self._link.may_retry(session, error):
+                    raise error from None
 
     def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """A call whose answer is a stream."""

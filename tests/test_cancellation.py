@@ -303,6 +303,18 @@ def test_stop_ends_a_stream(sync_client: shmrpc.sync.Client) -> None:
     assert eventually(lambda: "ticks:left" in sync_client.seen())
 
 
+def test_a_stream_between_two_items_ends_with_the_next_one_after_stop_and_resume(
+    sync_client: shmrpc.sync.Client,
+) -> None:
+    ticks = sync_client.ticks(0.01)
+    next(ticks)
+    sync_client.stop()
+    sync_client.resume()
+    with pytest.raises(shmrpc.CallStopped):
+        next(ticks)
+    assert eventually(lambda: "ticks:left" in sync_client.seen())
+
+
 def _seen_by_another() -> dict[str, int]:
     with shmrpc.sync.connect("tested.flows") as other:
         return dict(other.seen())

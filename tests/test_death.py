@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -281,6 +282,27 @@ def test_closing_from_another_thread_ends_a_sync_call(server: ServerProcess) -> 
     assert [type(outcome) for outcome in outcomes] == [shmrpc.ConnectionLost] * 5
     assert "closed" in str(outcomes[0])
     client.close()
+
+
+@pytest.mark.parametrize("doing", ["receive", "wait"])
+def test_a_sync_call_that_was_sent_may_have_been_executed_whenever_its_client_is_closed(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, doing: str
+) -> None:
+    """Also between a look whether the connection has ended and the next look for the answer."""
+    client = shmrpc.sync.connect("tested")
+    client.__enter__()
+    link: Any = client._link
+    connection = link.session.connection
+    as_ever = getattr(connection, doing)
+
+    def closed_first(*arguments: float) -> Any:
+        client.close()
+        return as_ever(*arguments)
+
+    monkeypatch.setattr(connection, doing, closed_first)
+    with pytest.raises(shmrpc.ConnectionLost, match="closed") as caught:
+        client.sleep(600)
+    assert caught.value.maybe_executed
 
 
 async def test_closing_a_client_ends_its_calls(client: shmrpc.Client) -> None:

@@ -66,9 +66,11 @@ class Collected(Generic[_F]):
                 future.set_exception(undecodable(self.entries[index][0], error))
 
     def close(self) -> None:
-        """Those that have no outcome will have none."""
+        """Those that have no outcome will have none. We keep nothing: an error's traceback may have us."""
         for future, _ in self._futures:
             future.cancel()
+        self._futures.clear()
+        self.entries.clear()
 
 
 class _Sender(Protocol):

@@ -28,13 +28,20 @@ class Feeding:
         self._sources = sources
         self._tasks: list[asyncio.Task[None]] = []
         self._outgoing: list[Outgoing] = []
-        #: What a source raised, or what of it could not be sent.
-        self.error: Exception | None = None
+        self._error: Exception | None = None
 
     @property
     def touched(self) -> bool:
         """Whether items of the sources are gone: the call cannot be made again."""
         return any(outgoing.touched for outgoing in self._outgoing)
+
+    def take_error(self) -> Exception | None:
+        """What a source raised, or what of it could not be sent; None if all went well, and to whoever asks again.
+
+        The traceback of what is raised has who raises it, and so us: we do not keep it.
+        """
+        error, self._error = self._error, None
+        return error
 
     async def __aenter__(self) -> Feeding:
         for number, source in self._sources:
@@ -66,7 +73,7 @@ class Feeding:
         except _core.ChannelError:
             pass  # The call itself says why.
         except Exception as error:
-            self.error = unsendable(self._call.endpoint, error)
+            self._error = unsendable(self._call.endpoint, error)
             with contextlib.suppress(_core.ChannelError, _core.Backlog):
                 body = frames.encode_failure(error, session.connection.max_frame)
                 session.send(opcode(frames.ABORT, number), call_id, body)

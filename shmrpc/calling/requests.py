@@ -148,7 +148,10 @@ def body_of(frame: Frame, call: Call | None) -> Body:
         return body.with_body(bytes(result)) if isinstance(body, _core.Parcel) else bytes(result)
     failure = frames.read_failure(body)
     if isinstance(failure, ShmrpcError):
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # It has this frame in its traceback.
     if call is not None and failure.metadata:
         _receive_metadata(call, failure.metadata)
     raise frames.failure_error(failure)

@@ -33,8 +33,7 @@ class Feed:
         #: Whether an item was ever asked for.
         self.touched = False
         self.credit = 0
-        #: What the source raised, or what of it could not be sent.
-        self.error: Exception | None = None
+        self._error: Exception | None = None
 
     @property
     def can_send(self) -> bool:
@@ -65,12 +64,20 @@ class Feed:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self.error = unsendable(self._call.endpoint, error)
+        self._error = unsendable(self._call.endpoint, error)
         self._open = False
         self._send(frames.ABORT, frames.encode_failure(error, self._session.connection.max_frame))
 
     def _send(self, kind: int, body: Body) -> None:
         self._session.connection.send(opcode(kind, self._number), self._call.id, body)
+
+    def take_error(self) -> Exception | None:
+        """What the source raised, or what of it could not be sent; None if all went well, and to whoever asks again.
+
+        The traceback of what is raised has who raises it, and so us: we do not keep it.
+        """
+        error, self._error = self._error, None
+        return error
 
     def close(self) -> None:
         """No more of it is wanted. A generator's ``finally`` runs."""
@@ -118,10 +125,7 @@ def converse(
                     return body_of(frame, call)
     except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
         over = True
-        unsent = session.unsent(call.endpoint, error)
-        if sent and session.ended is not None and isinstance(error, _core.ChannelError):
-            unsent = lost_call(session.ended, call.id)  # The call itself had gone before.
-        raise unsent from None
+        raise _unsent(session, call, error, sent=sent) from None
     except (CallStopped, DeadlineExceeded, KeyboardInterrupt) as error:  # waiting() has cancelled it.
         over = True
         raise _broken(feeds) or error from None
@@ -135,9 +139,17 @@ def converse(
                 feed.close()
 
 
+def _unsent(session: ThreadSession, call: Call, error: Exception, *, sent: bool) -> Exception:
+    """The error for a call of which something could not be sent. ``sent``: the call itself had gone before."""
+    unsent = session.unsent(call.endpoint, error)
+    if sent and session.ended is not None and isinstance(error, _core.ChannelError):
+        return lost_call(session.ended, call.id)
+    return unsent
+
+
 def _broken(feeds: dict[int, Feed]) -> Exception | None:
-    """What went wrong with a source, if anything did."""
-    return next((feed.error for feed in feeds.values() if feed.error is not None), None)
+    """What went wrong with a source, if anything did. To be raised: nobody else has it then."""
+    return next(filter(None, (feed.take_error() for feed in feeds.values())), None)
 
 
 def _next_frame(session: ThreadSession, call: Call, waiter: Waiter, feeds: dict[int, Feed]) -> Frame:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, overload
 
 from shmrpc import _core
 from shmrpc.call import Call
@@ -56,6 +56,15 @@ class Waiter:
         if frame[0] == frames.ITEM:
             self._taken += len(frame[2]) + OVERHEAD
         return frame
+
+    def check(self) -> None:
+        """Raises the error with which the wait is over, if it is."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # It has this frame in its traceback.
 
     def release(self) -> None:
         """Wakes the thread, which may have been woken before. Under the session's lock."""
@@ -161,15 +170,14 @@ class ThreadSession:
                 try:
                     if waiter.frames:
                         return waiter.take()
-                    if waiter.error is not None:
-                        raise waiter.error
+                    waiter.check()
                     return self._receive(call_id, None, call)
                 finally:
                     self.give_up_lead()
             if not waiter.wake.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
                 raise self._late(call_id, call, since)
-            if not waiter.frames and waiter.error is not None:
-                raise waiter.error
+            if not waiter.frames:
+                waiter.check()
 
     def poll_frame(self, waiter: Waiter) -> Frame | None:
         """The next frame of a call that is registered, if it is there."""
@@ -203,6 +211,10 @@ class ThreadSession:
             except Ended as ended:
                 self._over(ended)
                 raise lost_call(ended.end, call_id) from None
+            except _core.ChannelError:
+                if self.ended is None:  # The server broke the rules.
+                    raise
+                raise lost_call(self.ended, call_id) from None  # Another thread has closed the connection meanwhile.
             if frame is None and deadline is not None and time.monotonic_ns() >= deadline:
                 raise self._late(call_id, call, since)
 
@@ -343,6 +355,10 @@ class ThreadSession:
             if not self.connection.take_back(call_id, frames.REQUESTS):
                 self.connection.send(frames.CANCEL, call_id, frames.NIL)
 
+    @overload
+    def unsent(self, name: str, error: Exception) -> Exception: ...
+    @overload
+    def unsent(self, name: str, error: BaseException) -> BaseException: ...
     def unsent(self, name: str, error: BaseException) -> BaseException:
         """The error for the caller of an endpoint."""
         if isinstance(error, _core.ChannelError):

@@ -15,7 +15,7 @@ from shmrpc.server import Server
 logger = logging.getLogger("shmrpc.server")
 
 #: Nanoseconds of CPU that the loop asks for at a time: the least that the kernel takes. Beside eight processes that
-#: compute 1.9 % of the calls wait for the end of somebody's slice with the usual one, 0.5 % with 200 µs, 0.1 % with this.
+#: compute 1.9 % of the calls wait for the end of somebody's slice with the usual one; 0.5 % with 200 µs; 0.1 % with it.
 _TIME_SLICE: Final = 100_000
 
 

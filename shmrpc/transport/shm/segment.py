@@ -81,10 +81,11 @@ def _create_locked(service: str) -> tuple[int, str]:
         except posix_ipc.ExistentialError:
             continue
         except OSError as error:
-            known = wants.explained(error, _core.segment_size(RING_CAPACITY))
-            if known is error:
-                known = SharedMemoryError(error.errno, f"cannot create a segment: {error}")
-            raise known from None
+            number, text = error.errno, str(error)
+            error = wants.explained(error, _core.segment_size(RING_CAPACITY))
+            if not isinstance(error, SharedMemoryError):
+                error = SharedMemoryError(number, f"cannot create a segment: {text}")
+            raise error from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A clean-up that came between creation and lock took it for dead: then it has no name.

@@ -1,0 +1,416 @@
+"""A call that has failed keeps nothing of what it was given, on neither side.
+
+Its shared memory is free at once, and not when the garbage collector next comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import threading
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import shmrpc
+from shmrpc import access_log
+from tests.support import eventually, eventually_in_loop
+
+Bytes = NDArray[np.uint8]
+service = shmrpc.Service("failing")
+#: What endpoints were given.
+given: list[weakref.ref[Bytes]] = []
+
+
+def fail(value: Bytes) -> None:
+    given.append(weakref.ref(value))
+    raise ValueError("no")
+
+
+@service.endpoint
+def fails(value: Bytes) -> None:
+    fail(value)
+
+
+@service.endpoint
+async def fails_later(value: Bytes) -> None:
+    await asyncio.sleep(0)
+    fail(value)
+
+
+@service.endpoint(run_in="thread")
+def fails_in_thread(value: Bytes) -> None:
+    fail(value)
+
+
+@service.endpoint
+async def fails_streaming(value: Bytes) -> AsyncIterator[int]:
+    yield 1
+    fail(value)
+
+
+@service.endpoint
+async def returns_what_cannot_be_sent(value: Bytes) -> Any:
+    given.append(weakref.ref(value))
+    return [value, threading.Lock()]
+
+
+@service.endpoint
+async def hangs(value: Bytes) -> None:
+    given.append(weakref.ref(value))
+    await asyncio.Event().wait()
+
+
+@service.endpoint
+async def fails_with_input(value: Bytes, numbers: AsyncIterator[int]) -> None:
+    async for _ in numbers:
+        fail(value)
+
+
+class Source(Exception):
+    """Raised by the source of a stream."""
+
+
+UNSENDABLE = threading.Lock()
+
+
+@pytest.fixture(autouse=True)
+def no_collections() -> Iterator[None]:
+    gc.collect()
+    given.clear()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture(params=["plain", "intercepted"])
+def interceptors(request: pytest.FixtureRequest) -> list[Any]:
+    return [access_log.interceptor()] if request.param == "intercepted" else []
+
+
+@pytest.fixture
+async def server(interceptors: list[Any]) -> AsyncIterator[shmrpc.Server]:
+    async with shmrpc.serve(service, interceptors=interceptors, max_frame=100_000) as server:
+        yield server
+
+
+def at_once(client: Any, value: Bytes, way: str) -> Any:
+    """A call that fails by itself, of either kind of client: what it returns is the answer, or to be awaited."""
+    match way:
+        case "raises":
+            return client.fails(value)
+        case "raises, by keyword":
+            return client.fails(value=value)
+        case "raises, with metadata":
+            return client.with_options(metadata={"a": "b"}).fails(value)
+        case "raises, with a deadline":
+            return client.with_options(timeout=30).fails(value)
+        case "raises later":
+            return client.fails_later(value)
+        case "raises in a thread":
+            return client.fails_in_thread(value)
+        case "its result cannot be sent":
+            return client.returns_what_cannot_be_sent(value)
+        case "an argument cannot be sent":
+            return client.fails(value, UNSENDABLE)
+        case "a keyword argument cannot be sent":
+            return client.fails(value, other=UNSENDABLE)
+        case "an argument with metadata cannot be sent":
+            return client.with_options(metadata={"a": "b"}).fails(value, UNSENDABLE)
+        case "an argument with a deadline cannot be sent":
+            return client.with_options(timeout=30).fails(value, UNSENDABLE)
+        case "what is told cannot be sent":
+            return client.notify("fails", value, UNSENDABLE)
+        case "is too large":
+            return client.fails(value, "x" * 200_000)
+        case "has too many arguments":
+            return client.fails(value, 1)
+        case "has an argument of the wrong type":
+            return client.fails([value])
+        case "is unknown":
+            return client.call("unknown", value)
+        case "expires":
+            return client.with_options(timeout=0.01).hangs(value)
+    raise AssertionError(way)
+
+
+AT_ONCE = [
+    "raises",
+    "raises, by keyword",
+    "raises, with metadata",
+    "raises, with a deadline",
+    "raises later",
+    "raises in a thread",
+    "its result cannot be sent",
+    "an argument cannot be sent",
+    "a keyword argument cannot be sent",
+    "an argument with metadata cannot be sent",
+    "an argument with a deadline cannot be sent",
+    "what is told cannot be sent",
+    "is too large",
+    "has too many arguments",
+    "has an argument of the wrong type",
+    "is unknown",
+    "expires",
+]
+
+
+async def is_cancelled(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    task = asyncio.ensure_future(client.hangs(value))
+    assert await eventually_in_loop(lambda: bool(given))
+    task.cancel()
+    try:
+        await task
+    finally:
+        del task
+
+
+async def loses_its_server(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    call = asyncio.ensure_future(client.hangs(value))
+    assert await eventually_in_loop(lambda: bool(given))
+    await server.close()
+    try:
+        await call
+    finally:
+        del call
+
+
+async def comes_too_late(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    await server.close()
+    with contextlib.suppress(shmrpc.ShmrpcError):
+        await client.fails(value)
+    await client.fails(value)
+
+
+async def has_a_result_that_raises(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async for _ in client.fails_streaming(value):
+        pass
+
+
+async def has_a_source_that_raises(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        raise Source
+        yield 1
+
+    await client.fails_with_input(value, numbers())
+
+
+async def has_an_item_that_cannot_be_sent(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async def numbers() -> AsyncIterator[Any]:
+        yield UNSENDABLE
+
+    await client.fails_with_input(value, numbers())
+
+
+async def takes_a_stream_and_raises(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    await client.fails_with_input(value, numbers())
+
+
+async def is_in_a_batch(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async with client.batch() as batch:
+        failed = batch.fails(value)
+    try:
+        await failed
+    finally:
+        del failed
+
+
+async def is_one_of_many(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async for _ in client.map("fails", [value]):
+        pass
+
+
+async def is_in_a_batch_that_cannot_be_sent(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async with client.batch() as batch:
+        batch.fails(value)
+        batch.fails(value, UNSENDABLE)
+
+
+WAYS: dict[str, Callable[[shmrpc.Client, Bytes, shmrpc.Server], Awaitable[Any]]] = {
+    **{way: functools.partial(lambda way, client, value, server: at_once(client, value, way), way) for way in AT_ONCE},
+    **{
+        way.__name__.replace("_", " "): way
+        for way in (
+            is_cancelled,
+            loses_its_server,
+            comes_too_late,
+            has_a_result_that_raises,
+            has_a_source_that_raises,
+            has_an_item_that_cannot_be_sent,
+            takes_a_stream_and_raises,
+            is_in_a_batch,
+            is_one_of_many,
+            is_in_a_batch_that_cannot_be_sent,
+        )
+    },
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", WAYS)
+async def test_nothing_is_kept_of_a_call_in_a_loop_that(
+    way: str, server: shmrpc.Server, interceptors: list[Any]
+) -> None:
+    async with shmrpc.connect("failing", max_frame=100_000, interceptors=interceptors) as client:
+        value = np.zeros(5000, np.uint8)
+        kept = weakref.ref(value)
+        try:
+            await WAYS[way](client, value, server)
+        except (Exception, asyncio.CancelledError):
+            pass
+        else:
+            pytest.fail("it has not failed")
+        del value
+        await asyncio.sleep(0)  # What the loop runs at this moment has the future that has failed.
+        assert kept() is None, "the caller has it"
+    assert await eventually_in_loop(lambda: all(ref() is None for ref in given), 2), "the server has it"
+
+
+def once_given(calls: int, then: Callable[[], None]) -> None:
+    """Does something when so many calls have begun."""
+    assert eventually(lambda: len(given) == calls)
+    then()
+
+
+def is_stopped(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    stopping = threading.Thread(target=once_given, args=(1, client.stop))
+    stopping.start()
+    try:
+        client.hangs(value)
+    finally:
+        stopping.join()
+
+
+def loses_its_server_in_a_thread(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    stopping = threading.Thread(target=once_given, args=(1, stop))
+    stopping.start()
+    try:
+        client.hangs(value)
+    finally:
+        stopping.join()
+
+
+def loses_its_server_behind_another(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    """The other thread receives for both."""
+
+    def hang() -> None:
+        with contextlib.suppress(shmrpc.ConnectionLost):
+            client.hangs(np.zeros(5000, np.uint8))
+
+    leading = threading.Thread(target=hang)
+    leading.start()
+    assert eventually(lambda: len(given) == 1)
+    stopping = threading.Thread(target=once_given, args=(2, stop))
+    stopping.start()
+    try:
+        client.hangs(value)
+    finally:
+        leading.join()
+        stopping.join()
+
+
+def comes_too_late_in_a_thread(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    stop()
+    with contextlib.suppress(shmrpc.ShmrpcError):
+        client.fails(value)
+    client.fails(value)
+
+
+def has_a_result_in_a_thread_that_raises(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    list(client.fails_streaming(value))
+
+
+def has_a_source_in_a_thread_that_raises(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    def numbers() -> Iterator[int]:
+        raise Source
+        yield 1
+
+    client.fails_with_input(value, numbers())
+
+
+def has_an_item_in_a_thread_that_cannot_be_sent(
+    client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]
+) -> None:
+    client.fails_with_input(value, [UNSENDABLE])
+
+
+def takes_a_stream_from_a_thread_and_raises(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    client.fails_with_input(value, [1])
+
+
+def is_in_a_batch_of_a_thread(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    with client.batch() as batch:
+        failed = batch.fails(value)
+    try:
+        failed.result()
+    finally:
+        del failed
+
+
+def is_one_of_many_of_a_thread(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
+    list(client.map("fails", [value]))
+
+
+def is_in_a_batch_of_a_thread_that_cannot_be_sent(
+    client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]
+) -> None:
+    with client.batch() as batch:
+        batch.fails(value)
+        batch.fails(value, UNSENDABLE)
+
+
+THREAD_WAYS: dict[str, Callable[[shmrpc.sync.Client, Bytes, Callable[[], None]], Any]] = {
+    **{way: functools.partial(lambda way, client, value, stop: at_once(client, value, way), way) for way in AT_ONCE},
+    **{
+        way.__name__.replace("_", " "): way
+        for way in (
+            is_stopped,
+            loses_its_server_in_a_thread,
+            loses_its_server_behind_another,
+            comes_too_late_in_a_thread,
+            has_a_result_in_a_thread_that_raises,
+            has_a_source_in_a_thread_that_raises,
+            has_an_item_in_a_thread_that_cannot_be_sent,
+            takes_a_stream_from_a_thread_and_raises,
+            is_in_a_batch_of_a_thread,
+            is_one_of_many_of_a_thread,
+            is_in_a_batch_of_a_thread_that_cannot_be_sent,
+        )
+    },
+}
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+@pytest.mark.parametrize("way", THREAD_WAYS)
+async def test_nothing_is_kept_of_a_call_in_a_thread_that(
+    way: str, server: shmrpc.Server, interceptors: list[Any]
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result()
+
+    def fail() -> str:
+        with shmrpc.sync.connect("failing", max_frame=100_000, interceptors=interceptors) as client:
+            value = np.zeros(5000, np.uint8)
+            kept = weakref.ref(value)
+            try:
+                THREAD_WAYS[way](client, value, stop)
+            except Exception:
+                pass
+            else:
+                return "it has not failed"
+            del value
+            return "" if kept() is None else "the caller has it"
+
+    assert not await asyncio.to_thread(fail)
+    assert await eventually_in_loop(lambda: all(ref() is None for ref in given), 2), "the server has it"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import mmap
 import os
-import struct
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 #: Calls that a book has room for.
 ROOM: Final = 4_000_000
 _HEADER: Final = 4096
-_COUNT: Final = struct.Struct("=Q")
 _STOP: Final = 8
 
 
@@ -49,11 +47,14 @@ class Book:
         os.ftruncate(descriptor, _HEADER + 2 * ROOM)
         self._memory = mmap.mmap(descriptor, 0)
         os.close(descriptor)
+        #: How many calls there are. It is written in one go, whenever its writer is killed: struct.pack_into() writes
+        #: zeros first, and a caller that was killed behind them had its calls numbered from 0 again.
+        self._count = memoryview(self._memory).cast("Q")
 
     @property
     def count(self) -> int:
         """Calls so far."""
-        return int(_COUNT.unpack_from(self._memory)[0])
+        return int(self._count[0])
 
     @property
     def is_closed(self) -> bool:
@@ -67,7 +68,7 @@ class Book:
     def begin(self, kind: Kind) -> int:
         """A new call of this kind; its number. By one thread at a time."""
         number = self.count
-        _COUNT.pack_into(self._memory, 0, number + 1)
+        self._count[0] = number + 1
         self._memory[_HEADER + number] = kind << 4 | Told.NOTHING
         return number
 

@@ -100,8 +100,9 @@ class Flight:
     by: int = 0
     #: Of a stream to the server.
     numbers: list[int] | None = None
-    #: The memory of its argument.
+    #: The memory of its argument as the server sees it, and as the caller has it: another's, if it was copied.
     block: Block | None = None
+    source: Block | None = None
     #: How it ends in the journal.
     end: str = "f"
     cancelled: bool = False
@@ -272,8 +273,8 @@ class Model:
         self.histories[flight.ticket] = history or frozenset([before + flight.end])
 
     def _put_back(self, flight: Flight) -> None:
-        if flight.block is not None:
-            flight.block.holders.discard(f"flight {flight.ticket}")
+        for block in (flight.block, flight.source):
+            self.let_go(block, f"flight {flight.ticket}")
 
     def refill(self, places: int) -> None:
         """Those in line have their turn, where there are places."""

@@ -64,6 +64,7 @@ class Nursery:
         self._socket = ours
         self._socket.settimeout(PATIENCE)
         self._journal = self._path.open()
+        self._unfinished = ""
         # Each sequence looks at its end what is left, which is quicker among what it has made itself.
         gc.collect()
         gc.freeze()
@@ -93,7 +94,8 @@ class Nursery:
 
     def news(self) -> list[tuple[int, str]]:
         """What has been noted since the last time: the tickets of calls, and what became of them."""
-        lines = self._journal.read().splitlines()
+        # Of a line that is just written across the border of two pages only the beginning may be there.
+        *lines, self._unfinished = (self._unfinished + self._journal.read()).split("\n")
         return [(int(ticket), event) for ticket, event in map(str.split, lines)]
 
 

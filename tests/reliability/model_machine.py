@@ -307,6 +307,9 @@ class Machine(RuleBasedStateMachine):
             args = (*args, self.arrays[hold])
             if _is_shared(held):
                 flight.block = model.passed(held, client, by_client=True, holder=f"flight {ticket}")
+            if held.block is not None:
+                flight.source = held.block
+                held.block.holders.add(f"flight {ticket}")
         elif what == "fails":
             way, flight.end = "fails", "e"
             flight.result = ("raised", "builtins.ValueError", "ValueError", f"behind {gate}")
@@ -352,6 +355,15 @@ class Machine(RuleBasedStateMachine):
         for each in ended:
             self.model.cancel(each, ("cancelled",) if is_async else ("CallStopped",), at_once=not is_async)
         real.stop([self.handles[each.ticket] for each in ended])
+        if not is_async:
+            self.end_stopped_streams(flight.client)
+
+    def end_stopped_streams(self, client: int) -> None:
+        """Those that had begun when their client was stopped end at their next item."""
+        for stream in [each for each in self.model.streams.values() if each.client == client]:
+            items, end = self.reals[client].take(self.open_streams.pop(stream.ticket), 1)
+            assert (items, end) == ([], ("CallStopped",)), (stream, items, end)
+            self.model.leave(stream)
 
     @precondition(lambda self: any(f.endpoint == "wait" and f.place == "running" for f in self.model.flights.values()))
     @rule(which=choice, turns=st.integers(0, 3), first=st.booleans())

@@ -349,7 +349,7 @@ class Client(BaseClient[Link]):
         if shape is not None and shape.streams:
             return functools.partial(self._stream, name, Reader(self._codec, kind))
         decode = self._codec.decoder(kind)
-        if shape is not None or options.is_general:
+        if shape is not None or options.is_general or session.leaving:  # Until there is a new session, calls wait.
             return self._named(name, functools.partial(self._call, name, decode))
         quick = self._codec.quick(kind)
         if options.timeout is None:

@@ -14,7 +14,7 @@ import pytest
 
 import shmrpc
 from tests import flows
-from tests.support import STOPPING, ServerProcess, eventually, eventually_seen, ours_in_shm
+from tests.support import STOPPING, ServerProcess, eventually, eventually_in_loop, eventually_seen, ours_in_shm
 from tests.wire_client import Control
 
 TARGET = "tests.flows:service"
@@ -121,6 +121,25 @@ async def test_a_client_that_reconnects_follows_its_service() -> None:
             assert await client.with_options(timeout=60).add(5, 6) == 11
             assert [x async for x in client.count(3)] == [0, 1, 2]
             assert [x async for x in client.map("add", [1], [2])] == [3]
+
+
+async def test_a_client_that_knows_of_a_drain_sends_that_server_nothing_new() -> None:
+    async with shmrpc.serve(flows.service) as server:
+        client = shmrpc.connect("tested.flows", reconnect=True, timeout=60)
+        async with client:
+            under_way = asyncio.create_task(client.sleep(60))
+            assert await eventually_in_loop(lambda: server.in_flight == 1)
+            draining = asyncio.create_task(server.drain(grace=60))
+            assert await eventually_in_loop(lambda: not repr(client).endswith(", connected>"))
+            new = asyncio.create_task(client.add(1, 2))
+            await asyncio.sleep(0)
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            await new
+        assert not caught.value.maybe_executed
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            await under_way
+        assert caught.value.maybe_executed
+        await draining
 
 
 async def test_want_of_descriptors_does_not_end_the_reconnecting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,7 +349,11 @@ class Model:
         # Each thread of its says on its own that it gives up.
         at_once = self.clients[number].kind == "sync"
         for flight in self.flights_of(number):
-            self.cancel(flight, NOT_BEGUN if flight.place == "nowhere" else LOST, at_once=at_once)
+            outcomes = [NOT_BEGUN if flight.place == "nowhere" else LOST]
+            if at_once and flight.place == "nowhere" and self.health == "draining":
+                # Its thread may be about to hear that this server takes no more calls: until then it cannot know.
+                outcomes.append(LOST)
+            self.cancel(flight, *outcomes, at_once=at_once)
         streams = [s for s in self.streams.values() if s.client == number]
         for stream in streams:
             self.leave(stream)

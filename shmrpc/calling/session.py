@@ -335,7 +335,10 @@ class Session:
         self._on_end(self)
 
     def unsent(self, name: str, error: Exception) -> Exception:
-        """The error for a call that could not be sent."""
+        """The error for a call that could not be sent; to be raised from the name of the ``except`` clause.
+
+        Another name stays in a frame of the traceback, and the two keep each other and all that the call was given.
+        """
         if isinstance(error, _core.ChannelError):
             try:
                 self.connection.check_process()

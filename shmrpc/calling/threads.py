@@ -360,7 +360,11 @@ class ThreadSession:
     @overload
     def unsent(self, name: str, error: BaseException) -> BaseException: ...
     def unsent(self, name: str, error: BaseException) -> BaseException:
-        """The error for the caller of an endpoint."""
+        """The error for the caller of an endpoint.
+
+        Raise it from the name of the ``except`` clause, which ends with that: another name stays in a frame of the
+        traceback, and the two keep each other and all that the call was given.
+        """
         if isinstance(error, _core.ChannelError):
             try:
                 self.connection.check_process()

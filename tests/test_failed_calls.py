@@ -100,65 +100,35 @@ async def server(interceptors: list[Any]) -> AsyncIterator[shmrpc.Server]:
         yield server
 
 
-def at_once(client: Any, value: Bytes, way: str) -> Any:
-    """A call that fails by itself, of either kind of client: what it returns is the answer, or to be awaited."""
-    match way:
-        case "raises":
-            return client.fails(value)
-        case "raises, by keyword":
-            return client.fails(value=value)
-        case "raises, with metadata":
-            return client.with_options(metadata={"a": "b"}).fails(value)
-        case "raises, with a deadline":
-            return client.with_options(timeout=30).fails(value)
-        case "raises later":
-            return client.fails_later(value)
-        case "raises in a thread":
-            return client.fails_in_thread(value)
-        case "its result cannot be sent":
-            return client.returns_what_cannot_be_sent(value)
-        case "an argument cannot be sent":
-            return client.fails(value, UNSENDABLE)
-        case "a keyword argument cannot be sent":
-            return client.fails(value, other=UNSENDABLE)
-        case "an argument with metadata cannot be sent":
-            return client.with_options(metadata={"a": "b"}).fails(value, UNSENDABLE)
-        case "an argument with a deadline cannot be sent":
-            return client.with_options(timeout=30).fails(value, UNSENDABLE)
-        case "what is told cannot be sent":
-            return client.notify("fails", value, UNSENDABLE)
-        case "is too large":
-            return client.fails(value, "x" * 200_000)
-        case "has too many arguments":
-            return client.fails(value, 1)
-        case "has an argument of the wrong type":
-            return client.fails([value])
-        case "is unknown":
-            return client.call("unknown", value)
-        case "expires":
-            return client.with_options(timeout=0.01).hangs(value)
-    raise AssertionError(way)
+#: Calls that fail by themselves, of either kind of client: what is returned is the answer, or to be awaited.
+AT_ONCE: dict[str, Callable[[Any, Bytes], Any]] = {
+    "raises": lambda client, value: client.fails(value),
+    "raises, by keyword": lambda client, value: client.fails(value=value),
+    "raises, with metadata": lambda client, value: client.with_options(metadata={"a": "b"}).fails(value),
+    "raises, with a deadline": lambda client, value: client.with_options(timeout=30).fails(value),
+    "raises later": lambda client, value: client.fails_later(value),
+    "raises in a thread": lambda client, value: client.fails_in_thread(value),
+    "its result cannot be sent": lambda client, value: client.returns_what_cannot_be_sent(value),
+    "an argument cannot be sent": lambda client, value: client.fails(value, UNSENDABLE),
+    "a keyword argument cannot be sent": lambda client, value: client.fails(value, other=UNSENDABLE),
+    "an argument with metadata cannot be sent": (
+        lambda client, value: client.with_options(metadata={"a": "b"}).fails(value, UNSENDABLE)
+    ),
+    "an argument with a deadline cannot be sent": (
+        lambda client, value: client.with_options(timeout=30).fails(value, UNSENDABLE)
+    ),
+    "what is told cannot be sent": lambda client, value: client.notify("fails", value, UNSENDABLE),
+    "is too large": lambda client, value: client.fails(value, "x" * 200_000),
+    "has too many arguments": lambda client, value: client.fails(value, 1),
+    "has an argument of the wrong type": lambda client, value: client.fails([value]),
+    "is unknown": lambda client, value: client.call("unknown", value),
+    "expires": lambda client, value: client.with_options(timeout=0.01).hangs(value),
+}
 
 
-AT_ONCE = [
-    "raises",
-    "raises, by keyword",
-    "raises, with metadata",
-    "raises, with a deadline",
-    "raises later",
-    "raises in a thread",
-    "its result cannot be sent",
-    "an argument cannot be sent",
-    "a keyword argument cannot be sent",
-    "an argument with metadata cannot be sent",
-    "an argument with a deadline cannot be sent",
-    "what is told cannot be sent",
-    "is too large",
-    "has too many arguments",
-    "has an argument of the wrong type",
-    "is unknown",
-    "expires",
-]
+def by_itself(call: Callable[[Any, Bytes], Any], client: Any, value: Bytes, _: object) -> Any:
+    """One of those above, where others need the server too, or its end."""
+    return call(client, value)
 
 
 async def is_cancelled(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
@@ -236,7 +206,7 @@ async def is_in_a_batch_that_cannot_be_sent(client: shmrpc.Client, value: Bytes,
 
 
 WAYS: dict[str, Callable[[shmrpc.Client, Bytes, shmrpc.Server], Awaitable[Any]]] = {
-    **{way: functools.partial(lambda way, client, value, server: at_once(client, value, way), way) for way in AT_ONCE},
+    **{way: functools.partial(by_itself, call) for way, call in AT_ONCE.items()},
     **{
         way.__name__.replace("_", " "): way
         for way in (
@@ -275,28 +245,27 @@ async def test_nothing_is_kept_of_a_call_in_a_loop_that(
     assert await eventually_in_loop(lambda: all(ref() is None for ref in given), 2), "the server has it"
 
 
-def once_given(calls: int, then: Callable[[], None]) -> None:
-    """Does something when so many calls have begun."""
-    assert eventually(lambda: len(given) == calls)
-    then()
+def hangs_until(client: shmrpc.sync.Client, value: Bytes, calls: int, end: Callable[[], None]) -> None:
+    """A call that hangs; another thread ends it when so many calls have begun."""
+
+    def end_it() -> None:
+        assert eventually(lambda: len(given) == calls)
+        end()
+
+    ending = threading.Thread(target=end_it)
+    ending.start()
+    try:
+        client.hangs(value)
+    finally:
+        ending.join()
 
 
 def is_stopped(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
-    stopping = threading.Thread(target=once_given, args=(1, client.stop))
-    stopping.start()
-    try:
-        client.hangs(value)
-    finally:
-        stopping.join()
+    hangs_until(client, value, 1, client.stop)
 
 
 def loses_its_server_in_a_thread(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
-    stopping = threading.Thread(target=once_given, args=(1, stop))
-    stopping.start()
-    try:
-        client.hangs(value)
-    finally:
-        stopping.join()
+    hangs_until(client, value, 1, stop)
 
 
 def loses_its_server_behind_another(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
@@ -309,13 +278,10 @@ def loses_its_server_behind_another(client: shmrpc.sync.Client, value: Bytes, st
     leading = threading.Thread(target=hang)
     leading.start()
     assert eventually(lambda: len(given) == 1)
-    stopping = threading.Thread(target=once_given, args=(2, stop))
-    stopping.start()
     try:
-        client.hangs(value)
+        hangs_until(client, value, 2, stop)
     finally:
         leading.join()
-        stopping.join()
 
 
 def comes_too_late_in_a_thread(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
@@ -369,7 +335,7 @@ def is_in_a_batch_of_a_thread_that_cannot_be_sent(
 
 
 THREAD_WAYS: dict[str, Callable[[shmrpc.sync.Client, Bytes, Callable[[], None]], Any]] = {
-    **{way: functools.partial(lambda way, client, value, stop: at_once(client, value, way), way) for way in AT_ONCE},
+    **{way: functools.partial(by_itself, call) for way, call in AT_ONCE.items()},
     **{
         way.__name__.replace("_", " "): way
         for way in (

@@ -7,28 +7,35 @@
 use std::io;
 use std::mem::{self, size_of};
 
+const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
+
 /// Lets the calling thread ask for `nanoseconds` at a time; true if it does so now.
 ///
 /// False, and nothing has changed, if the kernel knows no slices of threads, if this one's is as short already, and if
 /// somebody has given it a priority: it is theirs. Threads and processes that it starts later have the usual slice.
 pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
-    // SAFETY: all zeros are a valid value of this plain struct.
-    let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
-    let size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the kernel writes at most `size` bytes, and there are so many. Thread 0 is the calling one.
-    checked(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) })?;
+    let mut attributes = attributes()?;
     let is_usual =
         attributes.sched_policy == libc::SCHED_OTHER as u32 && attributes.sched_nice == 0;
     // Older kernels say 0.
     if !is_usual || attributes.sched_runtime <= nanoseconds {
         return Ok(false);
     }
-    attributes.size = size;
+    attributes.size = SIZE;
     attributes.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
     attributes.sched_runtime = nanoseconds;
     // SAFETY: the kernel reads as many bytes as the struct says it has.
     checked(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
     Ok(true)
+}
+
+/// What the calling thread asks of the scheduler.
+fn attributes() -> io::Result<libc::sched_attr> {
+    // SAFETY: all zeros are a valid value of this plain struct.
+    let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
+    // SAFETY: the kernel writes at most `SIZE` bytes, and there are so many. Thread 0 is the calling one.
+    checked(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) })?;
+    Ok(attributes)
 }
 
 fn checked(result: libc::c_long) -> io::Result<()> {
@@ -45,13 +52,7 @@ mod tests {
 
     /// The slice of the calling thread, in nanoseconds; 0 if the kernel knows none.
     fn slice() -> u64 {
-        // SAFETY: as above.
-        let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
-        let size = size_of::<libc::sched_attr>() as u32;
-        // SAFETY: as above.
-        checked(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) })
-            .unwrap();
-        attributes.sched_runtime
+        attributes().unwrap().sched_runtime
     }
 
     /// On a thread of its own: the others keep what they have.

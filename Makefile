@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 60
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long torture crashpoints compiled sanitize fuzz lint format bench build clean tools
+.PHONY: demo test test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint format bench build clean tools
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -25,6 +25,13 @@ test-python: build crashpoints compiled
 
 test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB.
 	SHMRPC_LONG=1 $(BIN)/python -m pytest tests/test_large_streams.py
+
+test-lowest: build crashpoints  ## The Python tests with the lowest versions of what we depend on, in .venv-lowest.
+	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(VENV)-lowest/bin/python util/lowest.py > $(VENV)-lowest/constraints.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/constraints.txt --group dev --editable .
+	$(VENV)-lowest/bin/python -m pytest
 
 torture: build crashpoints compiled  ## The long forms of tests/reliability, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test lies -- --nocapture
@@ -84,4 +91,4 @@ tools:
 	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust 1.85 or later with rustup, or take your distribution's package"; exit 1; }
 
 clean:
-	rm -rf $(VENV) core/target shmrpc/*.so
+	rm -rf $(VENV) $(VENV)-lowest core/target shmrpc/*.so

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import inspect
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -28,7 +29,9 @@ from tests.support import ServerProcess
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
-DOCUMENTS = {"README": README, "guide": GUIDE}
+DOCUMENTS = {"README": README, "guide": GUIDE, "pydantic": (ROOT / "docs" / "pydantic.md").read_text()}
+#: The documents whose links are followed.
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmark" / "README.md"]
 CALCULATOR = "examples.calculator:calculator"
 
 _BLOCK = re.compile(r"(?:<!-- run: ([^\n]+) -->\n)?```python\n(.*?)```", re.DOTALL)
@@ -81,7 +84,7 @@ def _command(how: str, source: str) -> list[str]:
     file = _FILE.match(source)
     if how == "pytest":
         assert file is not None
-        return ["-m", "pytest", "-q", "-p", "no:asyncio", "-p", "shmrpc.testing.plugin", file[1]]
+        return ["-m", "pytest", "-q", "-p", "no:asyncio", file[1]]
     return [file[1]] if file is not None else ["-c", _RUN]
 
 
@@ -129,7 +132,7 @@ def test_the_service_in_the_readme_is_the_example() -> None:
     assert [line for line in code if line not in example.splitlines()] == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", ["README", "guide"])
 def test_the_commands_are_ones_that_the_command_line_takes(name: str) -> None:
     lines = re.findall(r"^\$ (?:SHMRPC_\w+=\S+ )*shmrpc (.*)$", DOCUMENTS[name], re.MULTILINE)
     assert lines
@@ -151,18 +154,57 @@ def test_the_table_of_options_is_that_of_the_command() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name: str) -> None:
-    text = DOCUMENTS[name]
-    here = ROOT / "docs" if name == "guide" else ROOT
-    for link in re.findall(r"\]\(([^)]+)\)", text):
-        path, _, anchor = link.partition("#")
-        target = here / path if path else (here / f"{name}.md")
+#: Where the README's links lead: they are whole, for the page of a package index.
+_HOSTED = re.compile(r"https://github\.com/shmrpc/shmrpc/(?:blob|raw)/main/")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    named = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", text, re.MULTILINE))
+    used = set(re.findall(r"\]\[([\w-]+)\]", text))
+    assert used == set(named), "each name of a link is used, and each that is used is there"
+    links = [*re.findall(r"\]\(([^)\s]+)\)", text), *named.values()]
+    for link in links:
+        path, _, anchor = _HOSTED.sub("", link).partition("#")
+        if path.startswith("https://"):
+            continue
+        here = ROOT if _HOSTED.match(link) else page.parent
+        target = here / path if path else page
         assert target.exists(), link
         if anchor:
             headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
             anchors = [re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings]
             assert anchor in anchors, link
+
+
+@pytest.mark.parametrize(
+    ("heading", "functions"),
+    [
+        ("connect", [shmrpc.connect, shmrpc.sync.connect]),
+        ("Client.with_options", [shmrpc.Client.with_options, shmrpc.sync.Client.with_options]),
+        ("serve", [shmrpc.serve]),
+        ("Service", [shmrpc.Service]),
+        ("Service.endpoint", [shmrpc.Service.endpoint]),
+    ],
+)
+def test_the_reference_has_the_options_that_the_functions_have(
+    heading: str, functions: list[Callable[..., object]]
+) -> None:
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    section = reference.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? *\|", section, re.MULTILINE)
+    for function in functions:
+        parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
+        assert rows == [
+            (each.name, "" if each.default is each.empty else repr(each.default).replace("'", '"'))
+            for each in parameters
+        ]
+
+
+def test_the_options_of_both_decorators_are_the_same() -> None:
+    of_service, alone = (inspect.signature(each).parameters for each in (shmrpc.Service.endpoint, shmrpc.endpoint))
+    assert [str(each) for each in of_service.values() if each.name != "self"] == [str(each) for each in alone.values()]
 
 
 def test_doctests() -> None:

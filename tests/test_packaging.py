@@ -1,0 +1,77 @@
+"""What an installer and a package index read: floors, links, entry points, versions."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shmrpc
+from util import lowest
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: dict[str, Any] = PYPROJECT["project"]
+URLS: dict[str, str] = PROJECT["urls"]
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def test_the_version_stands_in_one_way_everywhere() -> None:
+    cargo = tomllib.loads((ROOT / "core" / "Cargo.toml").read_text())
+    assert PROJECT["version"] == shmrpc.__version__ == cargo["package"]["version"] == version("shmrpc")
+    assert f"## {shmrpc.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_each_dependency_has_a_floor_that_the_run_with_the_lowest_versions_takes() -> None:
+    requirements = PROJECT["dependencies"] + [
+        each for group in PROJECT["optional-dependencies"].values() for each in group
+    ]
+    assert all(re.fullmatch(r"[\w-]+>=[\d.]+", each) for each in requirements)
+    assert lowest.lowest() == sorted(each.replace(">=", "==") for each in requirements)
+
+
+@pytest.mark.parametrize("requirement", PROJECT["dependencies"])
+def test_what_is_installed_is_not_below_its_floor(requirement: str) -> None:
+    name, floor = requirement.split(">=")
+    assert numbers(version(name)) >= numbers(floor)
+
+
+def test_each_version_of_python_that_it_runs_on_is_a_classifier() -> None:
+    named = {numbers(each)[1] for each in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", each)}
+    least = numbers(PROJECT["requires-python"])[1]
+    assert min(named) == least
+    assert named == set(range(least, max(named) + 1))
+
+
+@pytest.mark.parametrize("group", ["scripts", "entry-points.pytest11"])
+def test_what_the_entry_points_name_is_there(group: str) -> None:
+    table = PROJECT
+    for part in group.split("."):
+        table = table[part]
+    assert table
+    for target in table.values():
+        module, _, attribute = target.partition(":")
+        found = importlib.import_module(module)
+        assert not attribute or callable(getattr(found, attribute))
+
+
+def test_pytest_finds_the_plugin_without_being_told() -> None:
+    (found,) = [each for each in entry_points(group="pytest11") if each.value == "shmrpc.testing.plugin"]
+    assert found.name == "shmrpc.testing.plugin", "else a conftest that names it loads it a second time"
+
+
+def test_the_links_of_the_readme_work_on_a_package_index() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert not re.findall(r"\]\((?!https://|#)", text), "a relative link leads nowhere there"
+    for url in re.findall(r"^\[[\w-]+\]: (\S+)$", text, re.MULTILINE):
+        assert url.startswith(URLS["Source"] + "/")
+    for name in ("Documentation", "Changelog", "Issues"):
+        assert URLS[name].startswith(URLS["Source"] + "/")

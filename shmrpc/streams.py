@@ -68,7 +68,12 @@ class Incoming:
         self._grant(WINDOW)
 
     def feed(self, part: Part) -> None:
-        """Items have come. RemoteProtocolError if there was no credit for them."""
+        """Items have come. RemoteProtocolError if there was no credit for them.
+
+        Once it has ended they are dropped, all of them: what is read is a prefix of what was sent.
+        """
+        if self._ended:
+            return
         if self._allowed <= 0:
             raise RemoteProtocolError("it sent an item for which it had no credit")
         count, data = part

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -88,6 +89,22 @@ async def test_a_slow_consumer_slows_its_own_producer_and_nobody_else(client: sh
         await anext(slow)
     assert await client.produced() > far
     await slow.aclose()
+
+
+async def test_what_is_read_of_a_stream_past_its_deadline_is_a_prefix(client: shmrpc.Client) -> None:
+    far = 5_000  # By then the reader takes items out of the ring itself, many at a time.
+    for timeout in timeouts():
+        items = []
+        with pytest.raises(shmrpc.DeadlineExceeded):
+            async for item in client.with_options(timeout=timeout).flood():
+                items.append(item)
+                if len(items) == far:
+                    time.sleep(timeout)  # The deadline passes while there are items in the ring.
+                    await client.add(1, 2)  # Takes what has come, for whomever it is.
+        assert items == list(range(len(items)))
+        if len(items) >= far:
+            return
+    raise AssertionError("it was over before it came so far each time")
 
 
 @pytest.mark.own_server

@@ -292,8 +292,7 @@ class Session:
         if kind == frames.ITEM and number == 0:
             receiving = self.pending.get(call_id)
             if isinstance(receiving, Receiving):
-                if not receiving.done():
-                    receiving.incoming.feed((0, body))
+                receiving.incoming.feed((0, body))
             elif receiving is not None:
                 raise RemoteProtocolError(f"it sent an item for call {call_id}, which has one result")
         elif kind in (frames.CREDIT, frames.STOP):

@@ -20,7 +20,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.call import Call, inheriting, nearest_deadline
 from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient
@@ -68,6 +68,9 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 Decode = Callable[[Body], Any]
+
+#: In the place of an answer: the call was certainly not begun, and is made again.
+_AGAIN: Final[Any] = object()
 
 
 class Client(BaseClient[Link]):
@@ -375,22 +378,26 @@ class Client(BaseClient[Link]):
                     answer = exchange(plain, call_id, encode(args))
             except Exception as error:
                 error = session.unsent(name, error)
-                if reconnect and isinstance(error, ConnectionLost):
-                    return await general(name, decode, *args, **kwargs)
-                raise error from None
+                if not (reconnect and isinstance(error, ConnectionLost)):
+                    raise error from None
+                answer = _AGAIN
             if type(answer) is not bytes:
                 try:
-                    answer = await wait(call_id, answer)
+                    if answer is not _AGAIN:
+                        answer = await wait(call_id, answer)
                 except (ServiceUnavailable, ConnectionLost) as error:
-                    if reconnect and not_begun(error):
-                        return await general(name, decode, *args, **kwargs)
-                    raise
+                    if not (reconnect and not_begun(error)):
+                        raise
+                    answer = _AGAIN
+                if answer is _AGAIN:  # Not within the clauses: what it raises would bring along what they handle.
+                    return await general(name, decode, *args, **kwargs)
                 if type(answer) is not bytes:  # There are buffers beside it.
                     return read_result(name, decode, answer)
             try:
                 return quick(answer)
             except UNREADABLE:
-                return read_result(name, decode, answer)
+                pass
+            return read_result(name, decode, answer)
 
         return self._named(name, call)
 
@@ -416,22 +423,26 @@ class Client(BaseClient[Link]):
                     answer = exchange(timed, call_id, encode((deadline, *args)))
             except Exception as error:
                 error = session.unsent(name, error)
-                if reconnect and isinstance(error, ConnectionLost):
-                    return await general(name, decode, *args)
-                raise error from None
+                if not (reconnect and isinstance(error, ConnectionLost)):
+                    raise error from None
+                answer = _AGAIN
             if type(answer) is not bytes:
                 try:
-                    answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
+                    if answer is not _AGAIN:
+                        answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
                 except (ServiceUnavailable, ConnectionLost) as error:
-                    if reconnect and not_begun(error):
-                        return await general(name, decode, *args)
-                    raise
+                    if not (reconnect and not_begun(error)):
+                        raise
+                    answer = _AGAIN
+                if answer is _AGAIN:  # As in _bind_plain().
+                    return await general(name, decode, *args)
                 if type(answer) is not bytes:  # There are buffers beside it.
                     return read_result(name, decode, answer)
             try:
                 return quick(answer)
             except UNREADABLE:
-                return read_result(name, decode, answer)
+                pass
+            return read_result(name, decode, answer)
 
         return self._named(name, call)
 

@@ -171,7 +171,8 @@ class Signature:
             try:
                 return complete[count](body)  # type: ignore[no-any-return]
             except UNREADABLE:
-                return explain(body)
+                pass
+            return explain(body)
 
         return decode
 

@@ -223,22 +223,33 @@ class Outgoing:
         if not self._sender.resume():
             await self._pause()
         self.touched = True  # From here on: before, nothing was asked of the source.
-        close = getattr(items, "aclose", None) or getattr(items, "close", None)
-        send = self._sender.send
+        failure: BaseException | None = None
         try:
-            source = items if isinstance(items, AsyncIterable) else _turned(items)
-            async for item in source:
-                try:
-                    body = encode(item)
-                except Exception as error:
-                    raise Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {error}") from None
-                if not send(body):
-                    await self._pause()
-        finally:
+            await self._send_all(items, encode)
+        except BaseException as error:
+            failure = error
+        try:
+            # Not within the clause: what the source does at its end has nothing to do with what we handle.
+            close = getattr(items, "aclose", None) or getattr(items, "close", None)
             if close is not None:
                 closing = close()
                 if isinstance(closing, Awaitable):
                     await closing
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # It has this frame in its traceback.
+
+    async def _send_all(self, items: AsyncIterable[Any] | Iterable[Any], encode: Callable[[Any], Body]) -> None:
+        send = self._sender.send
+        source = items if isinstance(items, AsyncIterable) else _turned(items)
+        async for item in source:
+            try:
+                body = encode(item)
+            except Exception as error:
+                raise Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {error}") from None
+            if not send(body):
+                await self._pause()
 
 
 async def _turned(items: Iterable[Any]) -> AsyncIterator[Any]:

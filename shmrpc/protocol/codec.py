@@ -128,10 +128,14 @@ class _Msgspec(_Values):
             try:
                 return quick(body)
             except msgspec.ValidationError as error:
-                met = lifting.met()
-                value = loose(body)
-                if met == lifting.met():  # Without extensions there is nothing that can be read another way.
-                    raise readable(error) from None
+                unfit = readable(error)
+            met = lifting.met()
+            value = loose(body)
+            if met == lifting.met():  # Without extensions there is nothing that can be read another way.
+                try:
+                    raise unfit
+                finally:
+                    del unfit  # It has this frame in its traceback.
             return convert(value)
 
         return decode

@@ -169,10 +169,13 @@ class Peer:
                 os.close(descriptor)
             self._refuse_for_now()
             return
+        established = None
         try:
             self._steps.send((packet, descriptors))
         except StopIteration as stop:
-            self._establish(stop.value)
+            established = stop.value
+        if established is not None:  # Not within the clause: handlers run in there, and see what is being handled.
+            self._establish(established)
 
     def _establish(self, established: handshake.Established) -> None:
         self._timer.cancel()

@@ -83,6 +83,7 @@ class Channel:
         bell: int,
         own_semaphore: str,
         peer_semaphore: str,
+        owner: int,
         lending: int,
         blocking: bool,
         max_frame: int,

@@ -2,12 +2,18 @@
 //!
 //! Both are wake-ups and never locks. Nothing is lost when a holder dies, because nobody holds one.
 
+use crate::clock;
 use crate::crash;
 use crate::guard::Guard;
+use crate::sync::{AtomicU64, Ordering};
 use std::ffi::CStr;
+use std::fmt;
+use std::fs::OpenOptions;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::ptr::{NonNull, null, null_mut};
 use std::time::Duration;
 
 /// Rings that are taken at a time: what is left wakes the loop again, so a peer that rings without end keeps nobody.
@@ -57,46 +63,150 @@ impl Bell {
     }
 }
 
+/// Bytes of glibc's `sem_t` on a machine of 64 bits: the word below, whether the semaphore is private, and padding.
+const SEMAPHORE_SIZE: u64 = 32;
+/// Where the half of the word that is the value begins, in bytes: the kernel looks at that half alone.
+const VALUE: usize = if cfg!(target_endian = "big") { 4 } else { 0 };
+/// One waiter, in the word: they are counted in its high half.
+const WAITER: u64 = 1 << 32;
+/// The highest value of a semaphore, glibc's too. What is rung beyond it is not counted.
+const MOST: u32 = i32::MAX as u32;
+const _: () = assert!(
+    size_of::<usize>() == 8,
+    "glibc's semaphores have another layout on a machine of 32 bits"
+);
+
+/// Why a semaphore cannot be used.
+#[derive(Debug)]
+pub enum SemaphoreError {
+    /// The operating system refused.
+    Os(io::Error),
+    /// Its file is no regular file.
+    Kind,
+    /// Its file belongs to another user.
+    Owner {
+        /// Whom it belongs to.
+        found: u32,
+        /// Whom it should belong to.
+        expected: u32,
+    },
+    /// Its file is too short.
+    Size {
+        /// What it has, in bytes.
+        found: u64,
+    },
+}
+
+impl fmt::Display for SemaphoreError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SemaphoreError::Os(error) => write!(out, "{error}"),
+            SemaphoreError::Kind => write!(out, "is no regular file"),
+            SemaphoreError::Owner { found, expected } => {
+                write!(out, "belongs to uid {found} instead of {expected}")
+            }
+            SemaphoreError::Size { found } => {
+                write!(out, "has {found} bytes instead of {SEMAPHORE_SIZE}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SemaphoreError {}
+
+impl From<io::Error> for SemaphoreError {
+    fn from(error: io::Error) -> Self {
+        SemaphoreError::Os(error)
+    }
+}
+
 /// A named POSIX semaphore that somebody else has created.
+///
+/// The peer can write it. glibc would take from it which system call to make, and would end the process if that
+/// fails: so only its creation is glibc's. Here its file is mapped, and one word of it is used as glibc uses it:
+///
+/// ```text
+///   ring                             wait
+///   value += 1        (release)      value = 0         (acquire) what was there? then awake
+///   FUTEX_WAKE, one                  waiters += 1
+///                                    FUTEX_WAIT while the value is 0, until the limit
+///                                    waiters -= 1, value = 0 (acquire), awake
+/// ```
+///
+/// All of the value is taken at once: rings are not counted, and a peer that writes a large one wakes us once. A
+/// waiter counts itself for the sake of a peer with glibc's `sem_post`, which wakes nobody where nobody is counted;
+/// our ring asks the kernel in any case. Whatever a peer writes, each wait has an end, and each ring is two steps.
 pub struct Semaphore {
-    semaphore: *mut libc::sem_t,
+    base: NonNull<u8>,
     guard: ManuallyDrop<Guard>,
 }
 
-// SAFETY: sem_post and sem_clockwait may be called from any thread at any time; the
-// handle itself does not change until `drop`.
+// SAFETY: a mapping that stays until `drop`, and all access to it is atomic.
 unsafe impl Send for Semaphore {}
 // SAFETY: as above.
 unsafe impl Sync for Semaphore {}
 
-unsafe extern "C" {
-    // glibc >= 2.30; the libc crate does not have it.
-    fn sem_clockwait(
-        semaphore: *mut libc::sem_t,
-        clock: libc::clockid_t,
-        until: *const libc::timespec,
-    ) -> libc::c_int;
-}
-
 impl Semaphore {
-    /// Opens an existing semaphore by name.
-    pub fn open(name: &CStr) -> io::Result<Self> {
-        // SAFETY: `name` is a valid C string; without O_CREAT no further argument is read.
-        let semaphore = unsafe { libc::sem_open(name.as_ptr(), 0) };
-        if semaphore == libc::SEM_FAILED {
-            return Err(io::Error::last_os_error());
+    /// Opens an existing semaphore by name, which begins with a slash. Its file must belong to the user `owner`.
+    pub fn open(name: &CStr, owner: u32) -> Result<Self, SemaphoreError> {
+        let name = name.to_str().ok().and_then(|name| name.strip_prefix('/'));
+        let Some(name) = name.filter(|name| !name.contains('/')) else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL).into());
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(format!("/dev/shm/sem.{name}"))?;
+        let status = file.metadata()?;
+        if !status.is_file() {
+            return Err(SemaphoreError::Kind);
         }
-        // SAFETY: glibc maps each semaphore's file by itself, and has not touched it yet; `drop` lets go of the guard
-        // before it closes. A semaphore of zeros is one that nobody has rung.
-        let guard = unsafe { Guard::new(semaphore.cast(), size_of::<libc::sem_t>()) };
-        let guard = ManuallyDrop::new(guard);
-        Ok(Semaphore { semaphore, guard })
+        if status.uid() != owner {
+            let (found, expected) = (status.uid(), owner);
+            return Err(SemaphoreError::Owner { found, expected });
+        }
+        if status.len() < SEMAPHORE_SIZE {
+            let found = status.len();
+            return Err(SemaphoreError::Size { found });
+        }
+        let (size, access) = (SEMAPHORE_SIZE as usize, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                null_mut(),
+                size,
+                access,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error().into());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at null"))?;
+        // SAFETY: mapped above and not yet touched; `drop` lets go of the guard first. A semaphore of zeros is one
+        // that nobody has rung.
+        let guard = ManuallyDrop::new(unsafe { Guard::new(base.as_ptr(), size) });
+        Ok(Semaphore { base, guard })
     }
 
-    /// Wakes the thread on the other side.
+    /// The value, in the low half, and how many wait, in the high one.
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: mapped until `drop`, aligned to a page, and in this process never accessed other than atomically.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().cast()) }
+    }
+
+    /// Wakes a thread on the other side, or the next that goes to sleep.
     pub fn ring(&self) {
-        // SAFETY: open until `drop`. An overflow (EOVERFLOW) is a ring that is still unheard.
-        unsafe { libc::sem_post(self.semaphore) };
+        // Relaxed: what a liar writes in between is its own loss.
+        let unheard = self.word().load(Ordering::Relaxed) as u32;
+        // Release: pairs with the Acquire in `take`, also where nothing is added to what is full: who has heard the
+        // ring sees what was before it.
+        self.word()
+            .fetch_add(u64::from(unheard < MOST), Ordering::Release);
+        self.futex(libc::FUTEX_WAKE, 1, null());
     }
 
     /// Whether the peer has cut it off: nobody hears it, and it will not ring.
@@ -104,16 +214,50 @@ impl Semaphore {
         self.guard.is_cut_off()
     }
 
-    /// Sleeps until it rings, a signal comes, or `limit` has passed.
+    /// Sleeps until it rings, a signal comes, or `limit` has passed. Whatever ended it, the caller looks again.
     pub fn wait(&self, limit: Duration) {
-        let until = crate::clock::now() + limit.as_nanos() as u64;
+        if self.take() {
+            return;
+        }
+        let until = clock::now().saturating_add(limit.as_nanos() as u64);
         let until = libc::timespec {
             tv_sec: (until / 1_000_000_000) as libc::time_t,
             tv_nsec: (until % 1_000_000_000) as libc::c_long,
         };
-        // SAFETY: open until `drop`; `until` is a valid timespec. Whatever ended the
-        // sleep, the caller looks again.
-        unsafe { sem_clockwait(self.semaphore, libc::CLOCK_MONOTONIC, &until) };
+        // Relaxed: all that counts here is the order of changes to this one word. Who adds to the value before this
+        // makes the kernel refuse to wait; who does so after it sees that somebody waits.
+        self.word().fetch_add(WAITER, Ordering::Relaxed);
+        self.futex(libc::FUTEX_WAIT_BITSET, 0, &until);
+        // Relaxed: seen late, it costs the peer a look for a waiter in vain. If the file was cut off meanwhile, which
+        // is an error for the kernel, this is the access that finds it out.
+        self.word().fetch_sub(WAITER, Ordering::Relaxed);
+        self.take();
+    }
+
+    /// Takes all rings that there are. False if there is none.
+    fn take(&self) -> bool {
+        // Relaxed: none is an answer of its own.
+        self.word().load(Ordering::Relaxed) as u32 != 0
+            // Acquire: pairs with the Release in `ring`.
+            && self.word().fetch_and(!u64::from(u32::MAX), Ordering::Acquire) as u32 != 0
+    }
+
+    /// The system call, on the value. For all processes that have mapped the file, whatever stands in it. Its errors
+    /// mean no more than its success: woken, too late, cut off, or not to be had, the caller goes on.
+    fn futex(&self, operation: libc::c_int, value: u32, until: *const libc::timespec) {
+        // SAFETY: mapped until `drop`, and at a memory that is not there the kernel says so; `until` is null, or
+        // valid for reads. Only a wake has no use for it, nor for the bits.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.base.as_ptr().add(VALUE),
+                operation,
+                value,
+                until,
+                null_mut::<u32>(),
+                libc::FUTEX_BITSET_MATCH_ANY,
+            )
+        };
     }
 }
 
@@ -121,8 +265,8 @@ impl Drop for Semaphore {
     fn drop(&mut self) {
         // SAFETY: not used again, here or later.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
-        // SAFETY: opened by `open`, closed once.
-        unsafe { libc::sem_close(self.semaphore) };
+        // SAFETY: mapped by `open` with this size; no reference outlives the semaphore.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), SEMAPHORE_SIZE as usize) };
     }
 }
 
@@ -158,7 +302,267 @@ impl Bells {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CString;
+    use std::fs::{self, File};
     use std::os::fd::FromRawFd;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// A semaphore of glibc's, as a peer in C has it; and its name.
+    struct Theirs {
+        name: CString,
+        semaphore: *mut libc::sem_t,
+    }
+
+    // SAFETY: glibc's functions may be called from any thread.
+    unsafe impl Sync for Theirs {}
+
+    impl Theirs {
+        fn new() -> Self {
+            static COUNT: AtomicU64 = AtomicU64::new(0);
+            // Relaxed: each gets another number.
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("/shmrpc-core-bell-{}-{number}", std::process::id());
+            let name = CString::new(name).unwrap();
+            // SAFETY: a valid C string; with O_CREAT a mode and a value follow.
+            let semaphore = unsafe { libc::sem_open(name.as_ptr(), libc::O_CREAT, 0o600, 0) };
+            assert_ne!(semaphore, libc::SEM_FAILED);
+            Theirs { name, semaphore }
+        }
+
+        fn path(&self) -> String {
+            let name = self.name.to_str().unwrap();
+            format!("/dev/shm/sem.{}", &name[1..])
+        }
+
+        /// Another mapping of it, as this side has it.
+        fn ours(&self) -> Semaphore {
+            Semaphore::open(&self.name, us()).unwrap()
+        }
+
+        fn post(&self) {
+            // SAFETY: it is open.
+            assert_eq!(unsafe { libc::sem_post(self.semaphore) }, 0);
+        }
+
+        fn wait(&self) {
+            // SAFETY: it is open.
+            assert_eq!(unsafe { libc::sem_wait(self.semaphore) }, 0);
+        }
+
+        /// Whether a wait would end at once; then it takes one ring.
+        fn try_wait(&self) -> bool {
+            // SAFETY: it is open.
+            unsafe { libc::sem_trywait(self.semaphore) == 0 }
+        }
+    }
+
+    impl Drop for Theirs {
+        fn drop(&mut self) {
+            // SAFETY: it is open, and not used again; a valid C string.
+            unsafe {
+                libc::sem_close(self.semaphore);
+                libc::sem_unlink(self.name.as_ptr());
+            }
+        }
+    }
+
+    fn us() -> u32 {
+        // SAFETY: no memory is involved.
+        unsafe { libc::geteuid() }
+    }
+
+    /// Goes on when somebody sleeps on it, or is about to.
+    fn until_waited_for(semaphore: &Semaphore) {
+        while semaphore.word().load(Ordering::Relaxed) < WAITER {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_ring_wakes_who_sleeps() {
+        let theirs = Theirs::new();
+        let (ours, other) = (theirs.ours(), theirs.ours());
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| ours.wait(LONG));
+            until_waited_for(&other);
+            other.ring();
+            sleeper.join().unwrap();
+        });
+        assert_eq!(ours.word().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn rings_that_nobody_heard_keep_one_sleep_from_beginning() {
+        let theirs = Theirs::new();
+        let ours = theirs.ours();
+        for _ in 0..5 {
+            ours.ring();
+        }
+        ours.wait(LONG);
+        assert!(!theirs.try_wait(), "all are taken at once");
+        ours.wait(Duration::from_millis(1));
+    }
+
+    #[test]
+    fn a_peer_that_posts_by_glibc_wakes_us() {
+        let theirs = Theirs::new();
+        let ours = theirs.ours();
+        theirs.post();
+        ours.wait(LONG);
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| ours.wait(LONG));
+            until_waited_for(&ours);
+            theirs.post();
+            sleeper.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_peer_that_waits_by_glibc_is_woken_and_counts_each_ring() {
+        let theirs = Theirs::new();
+        let ours = theirs.ours();
+        ours.ring();
+        ours.ring();
+        assert!(theirs.try_wait() && theirs.try_wait() && !theirs.try_wait());
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| theirs.wait());
+            until_waited_for(&ours);
+            ours.ring();
+            sleeper.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_count_of_waiters_that_a_death_leaves_is_no_matter() {
+        let theirs = Theirs::new();
+        let ours = theirs.ours();
+        ours.word().fetch_add(3 * WAITER, Ordering::Relaxed);
+        theirs.post();
+        ours.wait(LONG);
+        ours.ring();
+        theirs.wait();
+        assert_eq!(ours.word().load(Ordering::Relaxed), 3 * WAITER);
+    }
+
+    /// What a liar writes: each half of the word at its ends, and the rest that glibc would believe.
+    const LIES: [u64; 9] = [
+        1,
+        i32::MAX as u64,
+        1 << 31,
+        u32::MAX as u64,
+        1 << 32,
+        1 << 63,
+        i32::MAX as u64 | 1 << 63,
+        u64::MAX - 1,
+        u64::MAX,
+    ];
+
+    #[test]
+    fn whatever_stands_in_it_a_ring_is_a_ring_and_a_wait_ends() {
+        let theirs = Theirs::new();
+        let ours = theirs.ours();
+        for (lie, private) in LIES
+            .into_iter()
+            .flat_map(|lie| LIES.map(|other| (lie, other)))
+        {
+            // SAFETY: within the page that is mapped, and aligned; glibc is not asked any more.
+            let after = unsafe { AtomicU64::from_ptr(ours.base.as_ptr().add(8).cast()) };
+            after.store(private, Ordering::Relaxed);
+            ours.word().store(lie, Ordering::Relaxed);
+            ours.ring();
+            ours.wait(LONG); // A ring is there, or what passes for one.
+            assert_eq!(ours.word().load(Ordering::Relaxed) as u32, 0, "{lie:#x}");
+            ours.wait(Duration::from_micros(1));
+            assert_eq!(after.load(Ordering::Relaxed), private, "not ours to write");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_scribbles_without_end_keeps_nobody() {
+        let theirs = Theirs::new();
+        let (ours, other) = (theirs.ours(), theirs.ours());
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    for lie in LIES {
+                        other.word().store(lie, Ordering::Relaxed);
+                    }
+                }
+            });
+            for _ in 0..20_000 {
+                ours.ring();
+                ours.wait(Duration::from_micros(10));
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn one_that_is_cut_off_is_known_by_who_rings_and_by_who_waits() {
+        for waits in [false, true] {
+            let theirs = Theirs::new();
+            let ours = theirs.ours();
+            File::options()
+                .write(true)
+                .open(theirs.path())
+                .unwrap()
+                .set_len(0)
+                .unwrap();
+            assert!(!ours.is_cut_off());
+            if waits {
+                ours.wait(Duration::ZERO);
+            } else {
+                ours.ring();
+            }
+            assert!(ours.is_cut_off());
+        }
+    }
+
+    #[test]
+    fn one_that_is_cut_off_under_a_sleeper_is_known_when_it_wakes() {
+        let theirs = Theirs::new();
+        let ours = theirs.ours();
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| ours.wait(Duration::from_millis(50)));
+            until_waited_for(&ours);
+            let file = File::options().write(true).open(theirs.path()).unwrap();
+            file.set_len(0).unwrap();
+            sleeper.join().unwrap();
+        });
+        assert!(ours.is_cut_off());
+    }
+
+    #[test]
+    fn what_is_no_semaphore_is_not_opened() {
+        let open = |name: &str, owner| Semaphore::open(&CString::new(name).unwrap(), owner).err();
+        let theirs = Theirs::new();
+        let (name, path) = (theirs.name.to_str().unwrap(), theirs.path());
+        let stranger = open(name, us() + 1);
+        assert!(matches!(stranger, Some(SemaphoreError::Owner { found, .. }) if found == us()));
+        for name in ["", "/", "shmrpc", "/../x", "/a/b", "/shmrpc-core-bell-none"] {
+            assert!(
+                matches!(open(name, us()), Some(SemaphoreError::Os(_))),
+                "{name}"
+            );
+        }
+        File::create(&path).unwrap().set_len(31).unwrap();
+        assert!(matches!(
+            open(name, us()),
+            Some(SemaphoreError::Size { found: 31 })
+        ));
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert!(matches!(open(name, us()), Some(SemaphoreError::Os(_))));
+        fs::remove_file(&path).unwrap();
+        let fifo = CString::new(path.clone()).unwrap();
+        // SAFETY: a valid C string.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        assert!(matches!(open(name, us()), Some(SemaphoreError::Kind)));
+    }
 
     fn pair() -> [Bell; 2] {
         let mut fds = [0; 2];

@@ -818,10 +818,12 @@ mod tests {
         file.set_len(size_for(CAPACITY) as u64).unwrap();
         let names = Names::new();
         let [rung, sockets] = [socket_pair(), socket_pair()];
+        // SAFETY: no memory is involved.
+        let owner = unsafe { libc::geteuid() };
         let bells = |side: usize| Bells {
             bell: Bell::new(rung[side].try_clone().unwrap()),
-            ours: Semaphore::open(&names.0[side]).unwrap(),
-            theirs: Semaphore::open(&names.0[1 - side]).unwrap(),
+            ours: Semaphore::open(&names.0[side], owner).unwrap(),
+            theirs: Semaphore::open(&names.0[1 - side], owner).unwrap(),
         };
         let side = |server: bool| {
             let (region, direction, ours) = if server {

@@ -692,10 +692,12 @@ fn semaphores() -> [Semaphore; 4] {
         // SAFETY: a valid C string; with O_CREAT a mode and a value follow.
         let made = unsafe { libc::sem_open(name.as_ptr(), libc::O_CREAT, 0o600, 0) };
         assert_ne!(made, libc::SEM_FAILED);
-        let opened = Semaphore::open(name).expect("it was just made");
-        // SAFETY: opened above, not used again; `opened` has it too.
-        unsafe { libc::sem_close(made) };
-        opened
+        // SAFETY: opened above, not used again. No memory is involved in the other.
+        let owner = unsafe {
+            libc::sem_close(made);
+            libc::geteuid()
+        };
+        Semaphore::open(name, owner).expect("it was just made")
     });
     for name in &names {
         // SAFETY: a valid C string.

@@ -2,7 +2,7 @@
 
 use super::block::{Block, copy_out};
 use super::parcel::{Flat, Parcel};
-use crate::bell::{Bell, Bells, Semaphore};
+use crate::bell::{Bell, Bells, Semaphore, SemaphoreError};
 use crate::channel::{self, Receiver, SendError, Sent, Sleep};
 use crate::frame::{Header, Kept};
 use crate::lending::{self, Memory};
@@ -257,9 +257,15 @@ fn duplicate(fd: i32) -> PyResult<OwnedFd> {
         .map_err(|error| PyOSError::new_err((error.raw_os_error(), error.to_string())))
 }
 
-fn open_semaphore(name: &str) -> PyResult<Semaphore> {
-    Semaphore::open(&CString::new(name)?).map_err(|error| {
-        PyOSError::new_err((error.raw_os_error(), error.to_string(), name.to_owned()))
+fn open_semaphore(name: &str, owner: u32) -> PyResult<Semaphore> {
+    Semaphore::open(&CString::new(name)?, owner).map_err(|error| match error {
+        SemaphoreError::Os(error) => {
+            PyOSError::new_err((error.raw_os_error(), error.to_string(), name.to_owned()))
+        }
+        unfit => {
+            let name = name.trim_start_matches('/');
+            ChannelError::new_err(format!("it has a semaphore '{name}' that {unfit}"))
+        }
     })
 }
 
@@ -344,7 +350,7 @@ fn receive_one<'py>(
 #[pymethods]
 impl Channel {
     #[new]
-    #[pyo3(signature = (*, segment, capacity, server, bell, own_semaphore, peer_semaphore, lending, blocking, max_frame, max_memory, spin))]
+    #[pyo3(signature = (*, segment, capacity, server, bell, own_semaphore, peer_semaphore, owner, lending, blocking, max_frame, max_memory, spin))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         segment: i32,
@@ -353,12 +359,19 @@ impl Channel {
         bell: i32,
         own_semaphore: &str,
         peer_semaphore: &str,
+        owner: u32,
         lending: i32,
         blocking: bool,
         max_frame: usize,
         max_memory: u64,
         spin: f64,
     ) -> PyResult<Self> {
+        // Before anything is looked at that a file of somebody else's may have in it.
+        let bells = Bells {
+            bell: Bell::new(duplicate(bell)?),
+            ours: open_semaphore(own_semaphore, owner)?,
+            theirs: open_semaphore(peer_semaphore, owner)?,
+        };
         // SAFETY: the caller keeps `segment` open during the call.
         let file = unsafe { BorrowedFd::borrow_raw(segment) };
         let (region, direction) = if server {
@@ -371,11 +384,7 @@ impl Channel {
         let inner = channel::Channel::new(
             region,
             direction,
-            Bells {
-                bell: Bell::new(duplicate(bell)?),
-                ours: open_semaphore(own_semaphore)?,
-                theirs: open_semaphore(peer_semaphore)?,
-            },
+            bells,
             sleep,
             max_frame,
             (spin * 1e3) as u64,

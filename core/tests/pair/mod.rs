@@ -25,7 +25,9 @@ fn semaphores() -> [Semaphore; 2] {
     // SAFETY: a valid C string; with O_CREAT a mode and a value follow.
     let made = unsafe { libc::sem_open(name.as_ptr(), libc::O_CREAT, 0o600, 0) };
     assert_ne!(made, libc::SEM_FAILED);
-    let opened = [(); 2].map(|()| Semaphore::open(&name).unwrap());
+    // SAFETY: no memory is involved.
+    let owner = unsafe { libc::geteuid() };
+    let opened = [(); 2].map(|()| Semaphore::open(&name, owner).unwrap());
     // SAFETY: opened above and not used again; a valid C string.
     unsafe {
         libc::sem_close(made);

@@ -130,7 +130,7 @@ def _open_channel(
     segment = open_segment(welcome.segment, server_uid)
     to_server, to_client = welcome.semaphores
     try:
-        check_semaphores(welcome.semaphores, welcome.segment, server_uid)
+        check_semaphores(welcome.semaphores, welcome.segment)
         _check_bell(descriptors[0])
         return _core.Channel(
             segment=segment,
@@ -139,6 +139,7 @@ def _open_channel(
             bell=descriptors[0],
             own_semaphore=f"/{to_client}",
             peer_semaphore=f"/{to_server}",
+            owner=server_uid,
             lending=descriptors[1],
             blocking=settings.blocking,
             max_frame=welcome.max_frame,
@@ -185,6 +186,7 @@ def server_side(
             bell=bell,
             own_semaphore=f"/{to_server}",
             peer_semaphore=f"/{to_client}",
+            owner=os.geteuid(),
             lending=lending,
             blocking=False,
             max_frame=max_frame,

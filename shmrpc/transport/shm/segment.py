@@ -142,30 +142,20 @@ def open_segment(name: str, owner: int) -> int:
             raise wants.descriptors(number) from None
         raise RemoteProtocolError(f"the server named a segment {name!r} that cannot be opened: {error}") from None
     try:
-        _check_owner("segment", name, os.fstat(descriptor), owner)
+        found = os.fstat(descriptor).st_uid
+        if found != owner:
+            raise RemoteProtocolError(f"the server (uid {owner}) named a segment {name!r} that belongs to uid {found}")
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def check_semaphores(names: tuple[str, str], segment: str, owner: int) -> None:
-    """RemoteProtocolError unless these are the semaphores of a segment that a server of the user has named.
+def check_semaphores(names: tuple[str, str], segment: str) -> None:
+    """RemoteProtocolError unless these are the semaphores of the segment.
 
-    Without it a server of another user could let us ring what it cannot ring itself.
+    Whose their files are is seen by who opens them: else a server of another user could let us ring what it cannot
+    ring itself.
     """
     if names != semaphore_names(segment):
         raise RemoteProtocolError(f"the server named semaphores {names!r} that are not those of {segment!r}")
-    for name in names:
-        try:
-            status = os.lstat(_semaphore_path(name))
-        except (OSError, ValueError) as error:
-            raise RemoteProtocolError(f"the server named a semaphore {name!r} that cannot be opened: {error}") from None
-        _check_owner("semaphore", name, status, owner)
-
-
-def _check_owner(kind: str, name: str, status: os.stat_result, owner: int) -> None:
-    if status.st_uid != owner:
-        raise RemoteProtocolError(
-            f"the server (uid {owner}) named a {kind} {name!r} that belongs to uid {status.st_uid}"
-        )

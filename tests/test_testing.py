@@ -7,16 +7,18 @@ import contextlib
 import contextvars
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shmrpc
 from shmrpc.testing import Network, connect
 from tests import flows, services
 from tests.noting import NotingService, until
+from tests.support import PATIENCE
 
 
 def _held(runtime: Path, service: str) -> set[str]:
@@ -102,6 +104,70 @@ async def test_a_handler_does_not_see_its_callers_context_variables() -> None:
     async with connect(service) as client:
         variable.set("the caller's")
         assert [await client.plain(), await client.later()] == ["unset", "unset"]
+
+
+_LIMIT = 100_000
+
+
+@contextlib.asynccontextmanager
+async def _over(way: str, service: shmrpc.Service) -> AsyncIterator[shmrpc.Client]:
+    """A client of a service over either transport, with a small limit for frames."""
+    if way == "memory":
+        async with connect(service, max_frame=_LIMIT) as client:
+            yield client
+    else:
+        async with (
+            shmrpc.serve(service, max_frame=_LIMIT),
+            shmrpc.connect(service.name, max_frame=_LIMIT, timeout=PATIENCE) as client,
+        ):
+            yield client
+
+
+@pytest.mark.parametrize("way", ["shared memory", "memory"])
+async def test_the_limit_for_frames_is_none_for_what_lies_beside_them(way: str) -> None:
+    service = NotingService(f"tested.near.{os.getpid()}")
+
+    @service.endpoint
+    def echo(value: Any) -> Any:
+        return value
+
+    @service.endpoint
+    async def all_of(values: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for value in values:
+            yield value
+
+    array = np.arange(250_000, dtype="float64")  # A sixteenth of it is over the limit, which is not asked.
+    async with _over(way, service) as client:
+        assert np.array_equal(await client.echo(array), array)
+        assert await client.echo(bytes(2_000_000)) == bytes(2_000_000)
+        assert [np.array_equal(item, array) async for item in client.all_of([array, array])] == [True, True]
+        for large in ("x" * _LIMIT, [array, "x" * _LIMIT]):
+            with pytest.raises(shmrpc.FrameTooLarge, match=rf"echo\(\): .*limit is {_LIMIT}"):
+                await client.echo(large)
+        assert await client.echo(1) == 1
+
+
+async def test_a_server_hears_that_it_broke_the_rules(caplog: pytest.LogCaptureFixture) -> None:
+    network, service = Network(), NotingService()
+    async with network.serve(service) as server, network.connect(service.name) as client:
+        session = client._link.session
+        assert session is not None
+        session.connection.fault(ValueError("it sent nonsense"))
+        with pytest.raises(shmrpc.RemoteProtocolError, match="nonsense"):
+            await client.note("a call")
+        assert await until(lambda: server.connections == 0)
+    assert "found a fault of ours: it sent nonsense" in caplog.text
+
+
+def test_a_client_whose_loop_was_closed_says_so() -> None:
+    network, service = Network(), NotingService()
+
+    async def connected() -> tuple[shmrpc.Server, shmrpc.Client]:
+        return await network.serve(service).__aenter__(), await network.connect(service.name)
+
+    _, client = asyncio.run(connected())
+    with pytest.raises(shmrpc.LocalProtocolError, match="was closed; connect again"):
+        asyncio.run(client.note("a call"))
 
 
 async def test_limits_hold() -> None:

@@ -6,10 +6,11 @@ Nothing above this line knows what a segment is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shmrpc.errors import ShmrpcError
+from shmrpc.errors import LocalProtocolError, ShmrpcError
 from shmrpc.protocol.codec import Body
 
 #: Opcode, call id, body.
@@ -28,3 +29,10 @@ class End(NamedTuple):
 
 #: The connection is over.
 OnEnd = Callable[[End], None]
+
+
+def wrong_loop(service: str, loop: asyncio.AbstractEventLoop) -> LocalProtocolError:
+    """The error for a use of a client outside of its loop."""
+    if loop.is_closed():
+        return LocalProtocolError(f"the event loop of this client of {service!r} was closed; connect again")
+    return LocalProtocolError("this client belongs to another event loop; connect once in each loop")

@@ -29,7 +29,7 @@ from shmrpc.errors import (
 from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import Part, PlainSender
-from shmrpc.transport import End, OnEnd, OnFrame
+from shmrpc.transport import End, OnEnd, OnFrame, wrong_loop
 from shmrpc.transport.serving import BaseListener, Handler
 from shmrpc.transport.shm import fork
 from shmrpc.transport.shm.place import check_name
@@ -43,10 +43,11 @@ _OVERHEAD: Final = 16
 
 
 def _on_the_way(body: Body, max_frame: int) -> Body:
-    """What arrives: the buffers of a parcel as copies. _core.Oversize if it is too large."""
-    if len(body) > max_frame:
-        raise _core.Oversize(f"{len(body)} bytes, the limit is {max_frame}")
-    return body if isinstance(body, bytes) else _core.Parcel(body.body, map(bytes, body.buffers))
+    """What arrives: the buffers of a parcel as copies. _core.Oversize if the body is too large, whatever is beside it."""
+    encoded = body if isinstance(body, bytes) else body.body
+    if len(encoded) > max_frame:
+        raise _core.Oversize(f"{len(encoded)} bytes, the limit is {max_frame}")
+    return body if isinstance(body, bytes) else _core.Parcel(encoded, map(bytes, body.buffers))
 
 
 class _Mail:
@@ -128,8 +129,9 @@ class Inbox:
         self._mail.stop()
 
 
-#: In the place of an opcode: the client has closed the connection.
+#: In the place of an opcode: the client has closed the connection, or has found that the server broke the rules.
 _GOODBYE: Final = -1
+_FAULT: Final = -2
 
 
 class MemoryPeer:
@@ -165,6 +167,10 @@ class MemoryPeer:
         self._waiting -= len(body) + _OVERHEAD
         if opcode == _GOODBYE:
             self._lose(ConnectionLost(f"the client (process {self.pid}) closed the connection: {bytes(body).decode()}"))
+        elif opcode == _FAULT:
+            self._lose(
+                RemoteProtocolError(f"the client (process {self.pid}) found a fault of ours: {bytes(body).decode()}")
+            )
         elif self._open:
             self._reached = max(self._reached, call_id)
         return self._open
@@ -242,6 +248,7 @@ class MemoryConnection:
 
     def exchange(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame. Its answer takes a turn of the loop at the least."""
+        self.check_loop()  # Before anything is put into the other loop.
         self.send(opcode, call_id, body)
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
@@ -313,8 +320,10 @@ class MemoryConnection:
             self._on_end(end)
 
     def fault(self, error: Exception) -> None:
-        """The server broke the rules: closes."""
-        self._lose(End(RemoteProtocolError(f"{self._server}: {error}")))
+        """The server broke the rules: says so, and closes."""
+        if self._open:
+            self._peer.put(_FAULT, 0, str(error).encode())
+            self._lose(End(RemoteProtocolError(f"{self._server}: {error}")))
 
     def close(self) -> None:
         """Closes the connection. Again: nothing."""
@@ -332,7 +341,7 @@ class MemoryConnection:
         """Raises LocalProtocolError unless the running loop is the one of the connection."""
         self.check_process()
         if asyncio.get_running_loop() is not self._loop:
-            raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")
+            raise wrong_loop(self.service, self._loop)
 
 
 class MemoryListener(BaseListener[MemoryPeer]):

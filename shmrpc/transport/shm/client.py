@@ -11,10 +11,10 @@ from collections.abc import Callable, Sized
 from typing import Final
 
 from shmrpc import _core
-from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
+from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.protocol import control, frames
 from shmrpc.streams import OVERHEAD, Part
-from shmrpc.transport import End, Frame, OnEnd, OnFrame
+from shmrpc.transport import End, Frame, OnEnd, OnFrame, wrong_loop
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import BELL_ENDED, explain
 from shmrpc.transport.shm.trust import peer_credentials
@@ -299,6 +299,4 @@ class LoopConnection:
             raise
         if running is not self._loop:
             self.check_process()
-            if self._loop.is_closed():
-                raise LocalProtocolError(f"the event loop of this client of {self.service!r} was closed; connect again")
-            raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")
+            raise wrong_loop(self.service, self._loop)

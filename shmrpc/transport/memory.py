@@ -43,7 +43,7 @@ _OVERHEAD: Final = 16
 
 
 def _on_the_way(body: Body, max_frame: int) -> Body:
-    """What arrives: the buffers of a parcel as copies. _core.Oversize if the body is too large, whatever is beside it."""
+    """What arrives: the buffers of a parcel as copies. _core.Oversize if the body alone is too large."""
     encoded = body if isinstance(body, bytes) else body.body
     if len(encoded) > max_frame:
         raise _core.Oversize(f"{len(encoded)} bytes, the limit is {max_frame}")

@@ -1,0 +1,90 @@
+"""Waiting for a call of a batch before the batch was sent: who would wait for ever is told at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import shmrpc
+from shmrpc.testing import connect
+from tests import services
+
+LASTING = True
+
+WAYS: dict[str, Callable[[asyncio.Future[Any]], Awaitable[Any]]] = {
+    "await": lambda future: future,
+    "wait_for": lambda future: asyncio.wait_for(future, 60),
+    "gather": lambda future: asyncio.gather(future),
+    "wait": lambda future: asyncio.wait([future]),
+    "shield": lambda future: asyncio.shield(future),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_waiting_within_the_block_raises_and_nothing_is_sent(way: str) -> None:
+    async with connect(services.service) as client:
+        with pytest.raises(shmrpc.LocalProtocolError, match=r"add\(\) is part of a batch.*async with client.batch"):
+            async with client.batch() as batch:
+                future = batch.add(1, 2)
+                await WAYS[way](future)
+        assert future.cancelled()
+        assert await client.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_after_the_block_any_way_of_waiting_will_do(way: str) -> None:
+    async with connect(services.service) as client:
+        async with client.batch() as batch:
+            future = batch.add(1, 2)
+        await WAYS[way](future)
+        assert future.result() == 3
+
+
+async def test_the_result_is_asked_for_within_the_block() -> None:
+    async with connect(services.service) as client, client.batch() as batch:
+        future = batch.add(1, 2)
+        for ask in (future.result, future.exception):
+            with pytest.raises(shmrpc.LocalProtocolError, match="part of a batch"):
+                ask()
+        future.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await future  # It is done: whoever cancels one may look at it.
+
+
+async def test_another_task_may_wait_while_the_block_goes_on() -> None:
+    async def doubled(future: asyncio.Future[int]) -> int:
+        return 2 * await future
+
+    called: list[int] = []
+    async with connect(services.service) as client:
+        async with client.batch() as batch:
+            future = batch.add(1, 2)
+            future.add_done_callback(lambda done: called.append(done.result()))
+            task = asyncio.create_task(doubled(future))
+            await asyncio.sleep(0)  # It waits now.
+        assert await task == 6
+        assert called == [3]
+
+
+async def test_a_batch_that_is_never_entered_is_never_sent() -> None:
+    async with connect(services.service) as client:
+        with pytest.raises(shmrpc.LocalProtocolError, match="part of a batch"):
+            await client.batch().add(1, 2)
+
+
+def test_a_thread_that_waits_within_its_block_is_told(sync_client: shmrpc.sync.Client) -> None:
+    with sync_client.batch() as batch:
+        future = batch.add(1, 2)
+        for ask in (future.result, future.exception):
+            for timeout in (None, 60):
+                with pytest.raises(shmrpc.LocalProtocolError, match=r"part of a batch.*`with client.batch"):
+                    ask(timeout)
+        got: list[int] = []
+        thread = threading.Thread(target=lambda: got.append(future.result()))
+        thread.start()
+    thread.join()
+    assert (got, future.result()) == ([3], 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import socket
 import time
@@ -115,6 +116,8 @@ class Server:
                 f"this server of {', '.join(s.name for s in self.services)} was used before; make another one"
             )
         self._used = True
+        for service in self.services:
+            service.servers.add(self)
         self._engine = Engine(self._codec, self._load, self._interceptors)
         self._inbox = self._transport.open(self._pump)
         self._engine.between = self._inbox.glance
@@ -185,12 +188,24 @@ class Server:
             self._engine.close()
         if tasks:
             await asyncio.wait(tasks)
-        await self._lifespans.aclose()
+        try:
+            await self._lifespans.aclose()
+        finally:
+            for service in self.services:
+                service.servers.discard(self)
 
     async def _enter_lifespan(self, service: Service) -> Any:
         if service.lifespan is None:
             return None
-        return await self._lifespans.enter_async_context(service.lifespan(service))
+        manager: object = service.lifespan(service)
+        if not isinstance(manager, contextlib.AbstractAsyncContextManager):
+            if inspect.iscoroutine(manager):
+                manager.close()
+            raise TypeError(
+                f"lifespan of {service.name!r}: expected an async context manager, as contextlib.asynccontextmanager "
+                f"makes one of an async def that yields once; it gave {manager!r}"
+            )
+        return await self._lifespans.enter_async_context(manager)
 
     def _pump(self) -> None:
         """Takes frames and answers them until there are no more."""

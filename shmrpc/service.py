@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+import keyword
+import types
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, TypeVar, overload
 
+from shmrpc.errors import LocalProtocolError
 from shmrpc.protocol.frames import Shape
 from shmrpc.signature import Signature
 from shmrpc.transport.shm.place import check_name
@@ -20,6 +26,13 @@ RunIn = Literal["loop", "thread", "process"]
 Lifespan = Callable[["Service"], AbstractAsyncContextManager[Any]]
 
 _MARK: Final = "__shmrpc_endpoint__"
+#: The methods of both clients: an attribute of theirs is no endpoint.
+CLIENT_METHODS: Final = frozenset(
+    {
+        "batch", "buffer", "call", "close", "describe", "empty", "map", "notify", "resume", "send_batch", "stop",
+        "unbind", "wait_for_ready", "with_options",
+    }
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +48,7 @@ class Endpoint:
 
     def __init__(self, service: str, name: str, function: Callable[..., Any], run_in: RunIn) -> None:
         self.name = name
-        self.function = function
+        self.function = function = _called(function)
         self.run_in: RunIn = run_in
         self.signature = Signature(f"{service}.{name}", function)
         #: Whether it is an ``async def`` that gives one result.
@@ -82,7 +95,12 @@ class Group:
         the caller. Annotated parameters are validated; others take what MessagePack carries. Context
         variables that an ``async def`` sets are its call's own; a plain function must reset its.
 
-        Raises TypeError for what cannot be an endpoint, ValueError for a name that is taken or cannot be one.
+        A client offers it as an attribute, unless its name is that of a method there, such as ``close``, or a
+        keyword: then only ``client.call("close")`` calls it, and a UserWarning says so here.
+
+        Raises TypeError for what cannot be an endpoint, such as a method, which needs its object (mark it with
+        :func:`shmrpc.endpoint`), or one with a default that its type refuses; ValueError for a name that is taken or
+        cannot be one; LocalProtocolError while the service is being served.
         """
         if function is None:
             return lambda function: self.endpoint_of(function, _Options(name, run_in))
@@ -90,9 +108,9 @@ class Group:
 
     def endpoint_of(self, function: _F, options: _Options) -> _F:
         """Adds one endpoint."""
-        if not callable(function):
-            raise TypeError(f"endpoint of {self._service.name!r}: expected a function, got {function!r}")
-        name = options.name or str(getattr(function, "__name__", ""))
+        self._service.check_open()
+        _check_function(self._service.name, function)
+        name = getattr(function, "__name__", "") if options.name is None else options.name
         if not _is_name(name):
             raise ValueError(
                 f"endpoint name {name!r}: expected an identifier without a leading underscore; "
@@ -101,15 +119,18 @@ class Group:
         name = self._prefix + name
         taken = self._service.endpoints
         if name in taken or any(other.startswith(f"{name}.") for other in taken):
-            raise ValueError(f"service {self._service.name!r} has an endpoint or a group {name!r} already")
+            raise ValueError(
+                f"service {self._service.name!r} has an endpoint or a group {name!r} already{_wrapper_hint(function)}"
+            )
         if any(name.startswith(f"{other}.") for other in taken):
             raise ValueError(f"endpoint name {name!r}: its prefix is an endpoint of {self._service.name!r} already")
         taken[name] = Endpoint(self._service.name, name, function, options.run_in)
+        _warn_of_name(name)
         return function
 
     def group(self, prefix: str) -> Group:
         """A group of endpoints: those of ``service.group("math")`` are called as ``client.math.add(1, 2)``."""
-        if not all(map(_is_name, prefix.split("."))):
+        if not isinstance(prefix, str) or not all(map(_is_name, prefix.split("."))):
             raise ValueError(f"prefix {prefix!r}: expected identifiers without a leading underscore, joined by dots")
         return Group(self._service, f"{self._prefix}{prefix}.")
 
@@ -119,7 +140,8 @@ class Group:
         ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``: its state is then the
         service's. Or it is another Service: its endpoints as they are now, but not its lifespan.
 
-        Raises TypeError if it offers nothing, ValueError for a name that is taken.
+        Raises TypeError if it offers nothing, or has marked what cannot be an endpoint, ValueError for a name that is
+        taken, LocalProtocolError while the service is being served.
         """
         target = self.group(prefix) if prefix else self
         offered = list(_offered(source))
@@ -150,11 +172,22 @@ class Service(Group):
     def __init__(self, name: str, *, lifespan: Lifespan | None = None) -> None:
         super().__init__(self, "")
         self.name = check_name(name)
+        if lifespan is not None:
+            _check_lifespan(self.name, lifespan)
         self.lifespan = lifespan
         self.endpoints: dict[str, Endpoint] = {}
+        #: Those of this process that are serving it.
+        self.servers: weakref.WeakSet[object] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"Service({self.name!r}, endpoints={list(self.endpoints)})"
+
+    def check_open(self) -> None:
+        """LocalProtocolError while it is being served: clients have been told its endpoints."""
+        if self.servers:
+            raise LocalProtocolError(
+                f"service {self.name!r} is being served, so that its endpoints are fixed: add them before serve()"
+            )
 
 
 @overload
@@ -164,14 +197,114 @@ def endpoint(*, name: str | None = None, run_in: RunIn = "loop") -> Callable[[_F
 def endpoint(function: Any = None, /, *, name: str | None = None, run_in: RunIn = "loop") -> Any:
     """Marks a method as an endpoint, for :meth:`Service.include` of an instance.
 
-    The options are those of :meth:`Service.endpoint`.
+    The options are those of :meth:`Service.endpoint`. It may stand above or below ``@staticmethod`` and
+    ``@classmethod``. A class that overrides a marked method marks its own.
+
+    Raises TypeError for what is no method.
     """
 
     def mark(function: _F) -> _F:
+        _check_method(function)
         setattr(function, _MARK, _Options(name, run_in))
         return function
 
     return mark if function is None else mark(function)
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself of what is called like one, so that its types are seen, and whether it is async."""
+    if isinstance(function, staticmethod):
+        return function.__func__
+    by_itself = isinstance(function, functools.partial) or inspect.isroutine(function)
+    return function if by_itself else getattr(function, "__call__", function)  # noqa: B004 (its own method)
+
+
+def _check_function(service: str, function: Any) -> None:
+    """TypeError for what cannot be an endpoint of a service."""
+    what = f"endpoint of {service!r}: expected a function, got"
+    if isinstance(function, str):
+        raise TypeError(f"{what} {function!r}; a name is given as @service.endpoint(name={function!r})")
+    if isinstance(function, type):
+        raise TypeError(
+            f"{what} the class {function.__qualname__}; mark its methods with @shmrpc.endpoint, and offer those of an "
+            f"object: service.include({function.__name__}())"
+        )
+    if isinstance(function, (classmethod, property, functools.cached_property)):
+        raise TypeError(
+            f"{what} a {type(function).__name__}, which is of a class; "
+            "mark methods with @shmrpc.endpoint, and offer those of an object: service.include(MyClass())"
+        )
+    if not callable(function):
+        raise TypeError(f"{what} {function!r}")
+    owner = _class_of(function)
+    if owner and _takes_self(function):
+        raise TypeError(
+            f"{what} the method {owner}.{function.__name__}, which needs an object for its {_takes_self(function)!r}; "
+            f"mark it with @shmrpc.endpoint, and offer the methods of an object: service.include({owner}())"
+        )
+
+
+def _check_method(function: Any) -> None:
+    """TypeError for what cannot be marked as an endpoint of an object."""
+    if isinstance(function, type):
+        raise TypeError(f"@shmrpc.endpoint: expected a method, got the class {function.__qualname__}; mark its methods")
+    if isinstance(function, (property, functools.cached_property)):
+        raise TypeError(f"@shmrpc.endpoint: expected a method, got a {type(function).__name__}; make it a method")
+    if not isinstance(function, (staticmethod, classmethod)) and not callable(function):
+        raise TypeError(f"@shmrpc.endpoint: expected a method, got {function!r}")
+    if isinstance(function, types.FunctionType) and not _class_of(function) and not _takes_self(function):
+        raise TypeError(
+            f"@shmrpc.endpoint marks methods, and {function.__qualname__}() is none: "
+            "for a function it is @service.endpoint, of the service that offers it"
+        )
+
+
+def _class_of(function: Any) -> str:
+    """The class in whose body a plain function was defined; "" if in none."""
+    if not isinstance(function, types.FunctionType):
+        return ""
+    *_, owner, _name = ["", "", *function.__qualname__.split(".")]
+    return "" if owner == "<locals>" else owner
+
+
+def _takes_self(function: types.FunctionType) -> str:
+    """What a function calls the object that it is a method of; "" if it is none."""
+    first = function.__code__.co_varnames[: min(1, function.__code__.co_argcount)]
+    return first[0] if first and first[0] in ("self", "cls") else ""
+
+
+def _wrapper_hint(function: Any) -> str:
+    inner = "<locals>" in getattr(function, "__qualname__", "")
+    return "; if a decorator made this function, let it use functools.wraps, or give a name=" if inner else ""
+
+
+def _warn_of_name(name: str) -> None:
+    """Warns of an endpoint that is no attribute of a client."""
+    hidden = next((part for part in name.split(".") if keyword.iskeyword(part)), None)
+    first = name.partition(".")[0]
+    if hidden is None and first not in CLIENT_METHODS:
+        return
+    why = f"{first!r} is a method of clients" if hidden is None else f"{hidden!r} is a keyword of Python"
+    warnings.warn(f"endpoint {name!r}: {why}, so that only client.call({name!r}, ...) calls it", stacklevel=4)
+
+
+def _check_lifespan(service: str, lifespan: Any) -> None:
+    """TypeError for what gives no async context manager."""
+    what = f"lifespan of {service!r}: expected a function of the service that gives an async context manager"
+    if not callable(lifespan):
+        raise TypeError(f"{what}, got {lifespan!r}")
+    if inspect.isasyncgenfunction(lifespan):
+        raise TypeError(f"{what}, got an async generator function: decorate it with contextlib.asynccontextmanager")
+    if inspect.iscoroutinefunction(lifespan) or inspect.isgeneratorfunction(lifespan):
+        raise TypeError(f"{what}: make it an async def that yields once, decorated with contextlib.asynccontextmanager")
+    try:
+        signature = inspect.signature(lifespan)
+    except (ValueError, TypeError):  # Python does not tell.
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TypeError(f"{what}, called as lifespan(service): {error}") from None
 
 
 def _offered(source: object) -> Iterator[tuple[str, Callable[..., Any], RunIn]]:
@@ -181,11 +314,44 @@ def _offered(source: object) -> Iterator[tuple[str, Callable[..., Any], RunIn]]:
             yield each.name, each.function, each.run_in
     elif not isinstance(source, type):
         for attribute in dir(type(source)):
-            static = inspect.getattr_static(type(source), attribute)
-            options = getattr(getattr(static, "__func__", static), _MARK, None)
-            if isinstance(options, _Options):
-                yield options.name or attribute, getattr(source, attribute), options.run_in
+            options = _mark_of(type(source), attribute)
+            if options is not None:
+                name = attribute if options.name is None else options.name
+                yield name, getattr(source, attribute), options.run_in
 
 
-def _is_name(name: str) -> bool:
-    return name.isidentifier() and not name.startswith("_")
+def _mark_of(cls: type, attribute: str) -> _Options | None:
+    """What ``@endpoint`` was told of a member of a class; nothing is evaluated, as a property would be.
+
+    TypeError if the mark would be lost: on a property, or on a method that is overridden by one without.
+    """
+    static = inspect.getattr_static(cls, attribute, None)
+    options = _own_mark(static)
+    if options is not None:
+        return options
+    if isinstance(static, (property, functools.cached_property)):
+        getter = static.fget if isinstance(static, property) else static.func
+        if _own_mark(getter) is not None:
+            raise TypeError(
+                f"{cls.__qualname__}.{attribute} is marked @shmrpc.endpoint, and is a property: make it a method"
+            )
+    for base in cls.__mro__[1:]:
+        if callable(static) and _own_mark(base.__dict__.get(attribute)) is not None:
+            raise TypeError(
+                f"{cls.__qualname__}.{attribute} overrides an endpoint of {base.__qualname__} and is none itself: "
+                "mark it with @shmrpc.endpoint too"
+            )
+    return None
+
+
+def _own_mark(static: Any) -> _Options | None:
+    inner = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
+    for each in (static, inner):
+        options = getattr(each, "__dict__", {}).get(_MARK)
+        if isinstance(options, _Options):
+            return options
+    return None
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.isidentifier() and not name.startswith("_")

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import reprlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from typing import Any, Final, NoReturn, get_args, get_origin
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
 
 import msgspec
 
-from shmrpc.protocol.codec import UNREADABLE, Body, Codec, check_type
+from shmrpc import stream_types
+from shmrpc.introspection.type_names import type_name
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec, check_type, get_codec
 from shmrpc.protocol.frames import Rejected
+from shmrpc.spelling import closest
 from shmrpc.values import is_writable
 from shmrpc.values.aliases import type_hints
 
@@ -30,9 +25,6 @@ Decode = Callable[[Body], Any]
 #: The first byte of a MessagePack array of up to 15 elements is this one plus their number.
 _FIXARRAY = 0x90
 _BY_PLACE: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-#: Annotations that make a parameter a stream from the caller, and a plain function's result one to it.
-_INPUTS: Final = (AsyncIterator, AsyncIterable)
-_OUTPUTS: Final = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Generator)
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 60
 
@@ -43,7 +35,7 @@ class Signature:
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         hints = _hints(name, function)
-        signature = inspect.signature(function)
+        signature = _signature(name, function)
         declared = [p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()]
         result = hints.get("return", signature.empty)
         result = None if result is type(None) else result  # As it is written, for messages.
@@ -51,15 +43,19 @@ class Signature:
         #: The type of its result, or of each item that it streams.
         self.result: Any = hints.get("return", Any)
         #: Whether it streams to the caller.
-        self.streams = _streams(function, self.result)
-        if self.streams:
-            self.result = _item_type(self.result, _OUTPUTS)
+        self.streams = stream_types.streams(function, self.result)
         #: The parameters that take a stream from the caller, and the type of an item of each.
-        self.inputs = {p: _item_type(hints[p], _INPUTS) for p in self.signature.parameters if _is_input(hints.get(p))}
+        self.inputs = {
+            p: stream_types.input_item(hints[p])
+            for p in self.signature.parameters
+            if stream_types.is_input(hints.get(p))
+        }
         self._types = {p: hints.get(p, Any) for p in self.signature.parameters}
+        self._check_streams(function)
+        if self.streams:
+            self.result = stream_types.output_item(self.result)
         #: In their place among the arguments stands a nil.
         self._types |= dict.fromkeys(self.inputs)
-        self._check_inputs(function)
         #: The parameters whose memory the function writes in place.
         self.writable = frozenset(p for p, kind in self._types.items() if is_writable(kind))
         self._check_writable()
@@ -67,6 +63,7 @@ class Signature:
             _check_type(name, f"parameter {parameter!r}", kind)
         if self.result is not Any:
             _check_type(name, "the result", self.result)
+        self._check_defaults()
 
     @property
     def input_places(self) -> dict[str, int]:
@@ -87,14 +84,37 @@ class Signature:
         """The types of the parameters that can come in order."""
         return tuple(self._types[name] for name in self.positional_names)
 
-    def _check_inputs(self, function: Callable[..., Any]) -> None:
-        for name in self.inputs:
-            if self.signature.parameters[name].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-                raise TypeError(f"endpoint {self.name!r}: parameter {name!r} cannot be a stream: name each stream")
+    def _check_streams(self, function: Callable[..., Any]) -> None:
+        try:
+            for parameter in self.signature.parameters.values():
+                stream_types.check_parameter(parameter, (self._types | self.inputs)[parameter.name])
+            stream_types.check_result(function, self.result)
+        except TypeError as error:
+            raise TypeError(f"endpoint {self.name!r}: {error}") from None
         if self.inputs and not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
             raise TypeError(
                 f"endpoint {self.name!r}: it takes a stream ({', '.join(self.inputs)}), so it must be an async def"
             )
+
+    def _check_defaults(self) -> None:
+        """TypeError for a default that would be refused if a caller sent it. What nobody can send is not looked at."""
+        codec = get_codec("msgspec")
+        for parameter in self.signature.parameters.values():
+            kind, default = self._types[parameter.name], parameter.default
+            if default is parameter.empty or parameter.name in self.inputs or kind is Any:
+                continue
+            try:
+                body = codec.encode(default)
+                if type(body) is bytes:
+                    codec.decoder(kind)(body)
+            except msgspec.ValidationError:
+                hint = f"declare {type_name(kind)} | None" if default is None else "one of the two is wrong"
+                raise TypeError(
+                    f"endpoint {self.name!r}: parameter {parameter.name!r} is declared as {type_name(kind)}, but its "
+                    f"default is {_shown(default)}: {hint}"
+                ) from None
+            except Exception:  # As an object that says "not given".
+                continue
 
     def _check_writable(self) -> None:
         for name in self.writable:
@@ -236,7 +256,8 @@ class Signature:
         try:
             bound = self.signature.bind(*positional, **keywords)
         except TypeError as error:
-            raise Rejected("arguments", f"{self.name}{self.signature}: {error}") from None
+            why = _misfit(self.signature, positional, keywords) or str(error)
+            raise Rejected("arguments", f"{self.name}{self.signature}: {why}") from None
         for name, value in bound.arguments.items():
             kind = self._types[name]
             match self.signature.parameters[name].kind:
@@ -259,7 +280,7 @@ class Signature:
             raise Rejected(
                 "arguments",
                 f"{self.name}(): parameter {parameter!r}: {what[0].lower()}{what[1:]} ({_shown(value)}); "
-                f"it is declared as {_type_name(kind)}",
+                f"it is declared as {type_name(kind)}",
             ) from None
 
 
@@ -270,10 +291,49 @@ def _shown(value: Any) -> str:
         return f"<{type(value).__qualname__}, whose repr raised {type(error).__name__}>"
 
 
+def _misfit(signature: inspect.Signature, positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+    """All that is wrong with arguments that cannot be bound to parameters."""
+    parameters = signature.parameters.values()
+    by_place = [p.name for p in parameters if p.kind in _BY_PLACE]
+    by_name = [p.name for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+    given = {*by_place[: len(positional)], *keywords}
+    missing = [
+        p.name
+        for p in parameters
+        if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        and p.default is p.empty
+        and (p.name not in given or (p.kind is Parameter.POSITIONAL_ONLY and p.name not in by_place[: len(positional)]))
+    ]
+    wrong = []
+    if len(positional) > len(by_place) and all(p.kind is not Parameter.VAR_POSITIONAL for p in parameters):
+        wrong.append(f"too many positional arguments: expected {_up_to(len(by_place))}, got {len(positional)}")
+    wrong += [f"multiple values for argument {n!r}" for n in by_place[: len(positional)] if n in keywords]
+    if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters):
+        for name in keywords:
+            if name in by_name or name in by_place[: len(positional)]:
+                continue
+            if name in by_place:
+                wrong.append(f"argument {name!r} is taken by its place, not by keyword")
+                missing = [each for each in missing if each != name]
+                continue
+            free = [each for each in by_name if each not in given]
+            meant = closest(name, free) or (missing[0] if len(missing) == 1 and missing[0] in free else None)
+            missing = [each for each in missing if each != meant]
+            wrong.append(f"unexpected keyword argument {name!r}" + (f"; did you mean {meant!r}?" if meant else ""))
+    if missing:
+        plural = "s" * (len(missing) > 1)
+        wrong.append(f"missing {'a ' * (not plural)}required argument{plural}: {', '.join(map(repr, missing))}")
+    return "; ".join(wrong)
+
+
+def _up_to(most: int) -> str:
+    return f"up to {most}" if most else "none"
+
+
 def result_type(function: Callable[..., Any]) -> Any:
     """What a function declares as its result, or as the items that it streams; Any if it does not."""
-    result = type_hints(function).get("return", Any)
-    return _item_type(result, _OUTPUTS) if _streams(function, result) else result
+    result = _type_hints(function).get("return", Any)
+    return stream_types.output_item(result) if stream_types.streams(function, result) else result
 
 
 def _refuse(body: Body) -> NoReturn:
@@ -292,11 +352,28 @@ def _array(name: str, codec: Codec, body: Body) -> list[Any]:
 
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return type_hints(function)
+        return _type_hints(function)
     except NameError as error:
         raise TypeError(
             f"endpoint {name!r}: an annotation cannot be resolved: {error}. Types of an endpoint must exist at "
             "run time: import them outside of `if TYPE_CHECKING`, and not inside a function"
+        ) from None
+
+
+def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The types that it declares; of a `functools.partial` those of its function, none of what has no annotations."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return type_hints(function) if hasattr(function, "__annotations__") else {}
+
+
+def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError):
+        raise TypeError(
+            f"endpoint {name!r}: Python does not tell which arguments {function!r} takes; "
+            "call it in a def of yours, and make that the endpoint"
         ) from None
 
 
@@ -305,26 +382,4 @@ def _check_type(name: str, what: str, kind: Any) -> None:
         check_type(kind)
     except (TypeError, RecursionError) as error:
         why = str(error) if isinstance(error, TypeError) else "a type in it is part of itself: declare Any there"
-        raise TypeError(f"endpoint {name!r}: {what} is declared as {_type_name(kind)}: {why}") from None
-
-
-def _streams(function: Callable[..., Any], result: Any) -> bool:
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        return True
-    return not inspect.iscoroutinefunction(function) and (get_origin(result) or result) in _OUTPUTS
-
-
-def _is_input(kind: Any) -> bool:
-    return (get_origin(kind) or kind) in _INPUTS
-
-
-def _item_type(kind: Any, of: tuple[Any, ...]) -> Any:
-    """The T of an ``AsyncIterator[T]`` and the like; Any where it is not said."""
-    arguments = get_args(kind) if get_origin(kind) in of else ()
-    return arguments[0] if arguments else Any
-
-
-def _type_name(kind: Any) -> str:
-    return (
-        kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind).replace("typing.", "")
-    )
+        raise TypeError(f"endpoint {name!r}: {what} is declared as {type_name(kind)}: {why}") from None

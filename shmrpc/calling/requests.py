@@ -27,6 +27,7 @@ from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Failure, Shape, opcode
 from shmrpc.service import Service
 from shmrpc.signature import result_type
+from shmrpc.spelling import closest
 from shmrpc.transport import End, Frame
 
 _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
@@ -39,10 +40,8 @@ def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
     """The number of an endpoint; EndpointNotFound names those that there are."""
     number = numbers.get(name)
     if number is None:
-        import difflib  # Only who misspells needs it.
-
-        close = difflib.get_close_matches(name, numbers, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(numbers) or 'none'}"
+        close = closest(name, numbers)
+        hint = f"; did you mean {close!r}?" if close else f"; it has {', '.join(numbers) or 'none'}"
         raise EndpointNotFound(f"service {service!r} has no endpoint {name!r}{hint}")
     return number
 

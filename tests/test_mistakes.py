@@ -1,0 +1,84 @@
+"""What a user reads who makes a mistake: what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import shmrpc
+from shmrpc.service import CLIENT_METHODS
+from tests.mistakes import Mistake, read_mistakes, run
+
+MISTAKES: Final = read_mistakes(Path(__file__).with_name("mistakes.md"))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+async def test_what_is_read(mistake: Mistake) -> None:
+    read = await run(mistake.program)
+    assert mistake.is_read(read), read
+
+
+def test_the_methods_of_clients_are_those_that_endpoints_are_warned_of() -> None:
+    methods = {name for kind in (shmrpc.Client, shmrpc.sync.Client) for name in dir(kind) if not name.startswith("_")}
+    assert methods == CLIENT_METHODS, "give them in service.py too"
+
+
+async def test_what_looks_like_a_mistake_and_is_none() -> None:
+    """Defaults that nobody can send, marks above others, callables and optional streams."""
+    read = await run(
+        """
+        MISSING = object()
+
+        class Till:
+            open = property(lambda self: 1 / 0)
+
+            @shmrpc.endpoint
+            @staticmethod
+            def double(x: int) -> int:
+                return 2 * x
+
+            @shmrpc.endpoint
+            @classmethod
+            async def name(cls) -> str:
+                return cls.__name__
+
+        class Adder:
+            async def __call__(self, a: int, b: int = 2) -> int:
+                return a + b
+
+        @dataclasses.dataclass
+        class Item:
+            name: str = "tea"
+
+        shop.include(Till())
+        shop.endpoint(name="add")(Adder())
+        shop.endpoint(name="halve")(functools.partial(operator.truediv, b=2) if False else functools.partial(divmod, 7))
+
+        @shop.endpoint
+        def price(item: Item = Item(), count: float = 1, tags: set[str] = frozenset(), by: int = MISSING) -> str:
+            return f"{item.name} {count} {by is MISSING}"
+
+        @shop.endpoint
+        async def total(start: int, prices: AsyncIterator[int] | None = None) -> int:
+            return start + sum([price async for price in prices]) if prices is not None else -1
+
+        async with shmrpc.serve(shop), shmrpc.connect("shop") as client:
+            assert await client.double(2) == 4
+            assert await client.name() == "Till"
+            assert await client.add(1) == 3
+            assert await client.halve(2) == (3, 1)
+            assert await client.price() == "tea 1 True"
+            assert await client.total(1, [2, 3]) == 6
+            assert await client.total(1) == -1
+            assert [each.text for each in (await client.describe()).endpoints][-1] == (
+                "total(start: int, prices: AsyncIterator[int] | None = None) -> int"
+            )
+
+        @shop.endpoint
+        def after() -> None:
+            "It is not being served any more."
+        """
+    )
+    assert read == ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
+import sysconfig
 import tomllib
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -28,6 +30,15 @@ def test_the_version_stands_in_one_way_everywhere() -> None:
     cargo = tomllib.loads((ROOT / "core" / "Cargo.toml").read_text())
     assert PROJECT["version"] == shmrpc.__version__ == cargo["package"]["version"] == version("shmrpc")
     assert f"## {shmrpc.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_without_the_gil_the_core_asks_for_it() -> None:
+    """A module that says nothing counts as one that does not need it. In a CPython with a GIL nobody asks."""
+    sources = (ROOT / "core" / "src" / "python").glob("*.rs")
+    declared = [each for path in sources for each in re.findall(r"#\[pymodule\b(?!_).*", path.read_text())]
+    assert declared == ["#[pymodule(gil_used = true)]"]
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        assert vars(sys)["_is_gil_enabled"](), "the interpreter goes on with one once the core is imported"
 
 
 def test_each_dependency_has_a_floor_that_the_run_with_the_lowest_versions_takes() -> None:

@@ -12,8 +12,9 @@ mod sender;
 
 use pyo3::prelude::*;
 
-/// The native core of shmrpc.
-#[pymodule]
+/// The native core of shmrpc. What it does between two calls of Python's rests on the GIL, here and there; PyO3 tells a
+/// free-threaded Python that it does not, unless that is said.
+#[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
     use super::block::{Block, View};

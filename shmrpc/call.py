@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from shmrpc.clock import host_nanoseconds
 from shmrpc.errors import LocalProtocolError
 from shmrpc.protocol import frames
 from shmrpc.sharing import empty_array, empty_buffer
@@ -49,7 +49,7 @@ class Call(msgspec.Struct, eq=False):
     endpoint: str
     #: The call's number on its connection.
     id: int = 0
-    #: The instant by which it must have ended, in nanoseconds of CLOCK_MONOTONIC; None: no limit.
+    #: The instant by which it must have ended, in nanoseconds of the host's CLOCK_MONOTONIC; None: no limit.
     deadline: int | None = None
     _metadata: Metadata | None = None
     _reply_metadata: Metadata | None = None
@@ -100,7 +100,7 @@ class Call(msgspec.Struct, eq=False):
         """Seconds until the deadline, 0 or more; None if there is none."""
         if self.deadline is None:
             return None
-        return max(0.0, (self.deadline - time.monotonic_ns()) / 1e9)
+        return max(0.0, (self.deadline - host_nanoseconds()) / 1e9)
 
 
 #: The call that a task or a thread of a handler's works for.

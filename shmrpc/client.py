@@ -42,6 +42,7 @@ from shmrpc.calling.requests import (
     undecodable,
 )
 from shmrpc.calling.session import Receiving, Session
+from shmrpc.clock import host_nanoseconds
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.interceptors import Interceptor, enter_all
 from shmrpc.introspection.describe import Description
@@ -408,7 +409,7 @@ class Client(BaseClient[Link]):
         timed = opcode(frames.CALL_DEADLINE, number)
         encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
         general, reconnect = self._call, self._link.reconnect
-        clock, nanoseconds = time.monotonic_ns, int(timeout * 1e9)
+        clock, nanoseconds = host_nanoseconds, int(timeout * 1e9)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             if kwargs or inheriting:

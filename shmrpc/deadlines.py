@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from shmrpc.clock import host_nanoseconds
 
 _K = TypeVar("_K")
 
@@ -13,7 +14,7 @@ _K = TypeVar("_K")
 class Deadlines(Generic[_K]):
     """Calls ``expire(key)`` when the deadline of a key has come, unless it was discarded before.
 
-    Deadlines are nanoseconds of CLOCK_MONOTONIC. Adding and discarding cost a dict's entry each; the timer
+    Deadlines are nanoseconds of the host's clock. Adding and discarding cost a dict's entry each; the timer
     is armed anew only for one nearer than all before it.
     """
 
@@ -46,11 +47,11 @@ class Deadlines(Generic[_K]):
         if self._timer is not None:
             self._timer.cancel()
         self._armed = deadline
-        self._timer = self._loop.call_later(max(0.0, (deadline - time.monotonic_ns()) / 1e9), self._on_timer)
+        self._timer = self._loop.call_later(max(0.0, (deadline - host_nanoseconds()) / 1e9), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        now = time.monotonic_ns()
+        now = host_nanoseconds()
         for key in [key for key, deadline in self._due.items() if deadline <= now]:
             if self._due.pop(key, None) is not None:
                 self._expire(key)

@@ -69,10 +69,13 @@ class ServerProcess:
 
 
 class Script:
-    """A Python program in a process group of its own; killed at the end with all that it forked."""
+    """A Python program in a process group of its own; killed at the end with all that it forked.
 
-    def __init__(self, source: str) -> None:
-        command = [sys.executable, "-c", textwrap.dedent(source)]
+    ``under``: a command that executes it, and what it is told.
+    """
+
+    def __init__(self, source: str, *arguments: str, under: Sequence[str] = ()) -> None:
+        command = [*under, sys.executable, "-c", textwrap.dedent(source), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
     def line(self) -> str:

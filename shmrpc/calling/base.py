@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from shmrpc.call import Call, Metadata, Party, nearest_deadline
 from shmrpc.calling.groups import EndpointGroup
 from shmrpc.calling.requests import find_name, is_group, result_of
+from shmrpc.clock import host_nanoseconds
 from shmrpc.errors import LocalProtocolError
 from shmrpc.options import Options
 from shmrpc.protocol.codec import Codec
@@ -148,6 +148,6 @@ class BaseClient(Generic[_L]):
         options, session = self._options, self._link.session
         if session is None:
             raise self._link.not_connected()
-        deadline = None if options.timeout is None else time.monotonic_ns() + int(options.timeout * 1e9)
+        deadline = None if options.timeout is None else host_nanoseconds() + int(options.timeout * 1e9)
         metadata = dict(options.metadata) if options.metadata else None
         return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)

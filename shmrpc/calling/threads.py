@@ -18,6 +18,7 @@ from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.lateness import Lateness
 from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
+from shmrpc.clock import host_nanoseconds
 from shmrpc.errors import CallStopped, ConnectionLost, DeadlineExceeded, LocalProtocolError, ShmrpcError
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
@@ -215,7 +216,7 @@ class ThreadSession:
                 if self.ended is None:  # The server broke the rules.
                     raise
                 raise lost_call(self.ended, call_id) from None  # Another thread has closed the connection meanwhile.
-            if frame is None and deadline is not None and time.monotonic_ns() >= deadline:
+            if frame is None and deadline is not None and host_nanoseconds() >= deadline:
                 raise self._late(call_id, call, since)
 
     def _begin_wait(self, deadline: int | None) -> int:
@@ -403,4 +404,4 @@ def stopped_call(service: str) -> CallStopped:
 
 
 def _remaining(deadline: int) -> float:
-    return max(0.0, (deadline - time.monotonic_ns()) / 1e9)
+    return max(0.0, (deadline - host_nanoseconds()) / 1e9)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -12,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from shmrpc.call import Call, check_metadata, handled, inheriting
+from shmrpc.clock import host_nanoseconds
 from shmrpc.handling import batches
 from shmrpc.handling.caller import Caller, Peer, RunRequest, Underway
 from shmrpc.handling.eager import Suspended
@@ -166,7 +166,7 @@ class Dispatcher:
         """The short way of a call with a deadline and positional arguments."""
         if endpoint.is_coroutine:
             return self._coroutine(endpoint, endpoint.function, decode, timed=True)
-        name, function, clock = endpoint.name, endpoint.function, time.monotonic_ns
+        name, function, clock = endpoint.name, endpoint.function, host_nanoseconds
         encode, kept = self.engine.codec.encode, self.engine.kept
 
         def run(body: Body, caller: Caller, call_id: int) -> Body:
@@ -438,7 +438,7 @@ def _prepared(endpoint: Endpoint, args: Any, kwargs: Mapping[str, Any]) -> _Prep
 
 def _begin_in_time(name: str, deadline: int) -> None:
     """Rejects a call whose time is over. From the first with a deadline on, calls made here look for one to inherit."""
-    if time.monotonic_ns() >= deadline:
+    if host_nanoseconds() >= deadline:
         raise expired(name)
     if not inheriting:
         inheriting.append(True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,3 +97,48 @@ def test_a_client_that_sleeps_through_its_deadline_reads_that_and_goes_on(server
             with pytest.raises(shmrpc.DeadlineExceeded):
                 client.with_options(timeout=0.5).wait_for("never")  # Longer than the deadlines of the other.
         assert sleeping.line() == "2 3 7"
+
+
+#: Its clock is far ahead of that of the host, as in a container that was moved or restored.
+SHIFTED = ("unshare", "--time", "--monotonic", "100000", "--fork", "--kill-child")
+
+#: A service that calls another one on behalf of its callers, under their deadlines.
+BOTH = """
+    import asyncio, shmrpc, sys
+    service = shmrpc.Service(sys.argv[1])
+    @service.endpoint
+    def remaining() -> float | None:
+        return shmrpc.current_call().remaining()
+    @service.endpoint
+    async def passed_on(name: str, blocking: bool = False) -> float | None:
+        if blocking:
+            with shmrpc.sync.connect(name) as client:
+                return client.remaining()
+        async with shmrpc.connect(name) as client:
+            return await client.remaining()
+    @service.endpoint
+    async def wait_for_ever() -> None:
+        await asyncio.Event().wait()
+    async def main():
+        async with shmrpc.serve(service):
+            print("serving", flush=True)
+            await asyncio.Event().wait()
+    asyncio.run(main())
+"""
+
+
+def test_a_deadline_means_the_same_in_another_time_namespace() -> None:
+    """Whoever is in it: the caller, the server, or one in the middle that passes it on."""
+    if subprocess.run([*SHIFTED, "true"], capture_output=True).returncode:
+        pytest.skip("this host lets nobody make a time namespace")
+    names = ["tested.host", "tested.shifted"]
+    with Script(BOTH, names[0]) as host, Script(BOTH, names[1], under=SHIFTED) as shifted:
+        assert [host.line(), shifted.line()] == ["serving", "serving"]
+        for name, other in (names, reversed(names)):
+            with shmrpc.sync.connect(name, call_timeout=600) as client:
+                for _ in range(2):  # Whoever has handled one looks for one to inherit from then on.
+                    assert 500 < client.remaining() <= 600
+                    assert 500 < client.passed_on(other) <= 600
+                assert 500 < client.passed_on(other, blocking=True) <= 600
+                with pytest.raises(shmrpc.DeadlineExceeded):
+                    client.with_options(timeout=0.1).wait_for_ever()

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import shmrpc
+from shmrpc.transport.shm import segment
 from tests.reliability import figures
 
 #: Bytes of a segment, as the errors have them.
@@ -132,3 +134,63 @@ def test_who_is_connected_goes_on_in_a_full_shared_memory() -> None:
     kind, text = full[0]
     assert kind == "ServiceUnavailable" and "0 of 307,200 are free" in text
     figures.note("a full /dev/shm", the_client_reads=text)
+
+
+#: How the directory is spoilt and mended, and what the client reads meanwhile.
+SPOILT = {
+    "absent": (["mount -t tmpfs tmpfs /dev"], ["umount /dev"], "/dev/shm cannot be used (No such file or directory)"),
+    "a file": (["mount -t tmpfs tmpfs /dev", "touch /dev/shm"], ["umount /dev"], "/dev/shm is not a directory"),
+    "read-only": (["mount -o remount,ro /dev/shm"], ["mount -o remount,rw /dev/shm"], "remount,rw /dev/shm"),
+}
+
+
+def test_without_a_directory_for_shared_memory_each_client_is_told_so_at_once() -> None:
+    """The server neither tries for ever nor forgets the client; with the directory the next one is served."""
+    told = run_with(
+        "size=1m,nr_inodes=100",
+        f"""
+        with ServerProcess("tests.reliability.watched:service") as server:
+            for spoil, mend, _ in {list(SPOILT.values())}:
+                for command in spoil:
+                    subprocess.run(command.split(), check=True)
+                refused = attempt()
+                for command in mend:
+                    subprocess.run(command.split(), check=True)
+                tell(refused, attempt())
+        """,
+    )
+    for ((kind, text), connected), (_, _, words) in zip(told, SPOILT.values(), strict=True):
+        assert kind == "ServiceUnavailable"
+        assert "refused the connection: " in text and words in text, text
+        assert connected == 3
+
+
+def test_a_client_without_the_servers_shared_memory_says_so() -> None:
+    """Its own has another /dev/shm, as in another container, or none at all."""
+    (other, none) = run_with(
+        "size=1m,nr_inodes=100",
+        """
+        with ServerProcess("tests.reliability.watched:service") as server:
+            for command in ("mount -t tmpfs tmpfs /dev/shm", "mount -t tmpfs tmpfs /dev"):
+                program = "import shmrpc\\nwith shmrpc.sync.connect('tested.watched', timeout=10): pass"
+                script = command + ' && exec "$@"'
+                command = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", sys.executable, "-c"]
+                done = subprocess.run([*command, program], capture_output=True, text=True)
+                tell(done.stderr.splitlines()[-1])
+        """,
+    )
+    assert other[0].startswith("shmrpc.errors.RemoteProtocolError: the server named a segment")
+    assert "Both sides need the same /dev/shm (for containers: docker run --ipc=host" in other[0]
+    assert none[0].startswith("shmrpc.errors.SharedMemoryError")
+    assert "/dev/shm cannot be used (No such file or directory)" in none[0]
+
+
+def test_a_segment_that_is_always_cleaned_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(descriptor: int, how: int) -> None:
+        raise BlockingIOError
+
+    before = sorted(os.listdir("/dev/shm"))
+    monkeypatch.setattr("shmrpc.transport.shm.segment.fcntl.flock", locked)
+    with pytest.raises(shmrpc.SharedMemoryError, match="each of 10 was locked or removed by another process"):
+        segment.NewSegment("tested")
+    assert sorted(os.listdir("/dev/shm")) == before

@@ -7,6 +7,7 @@ the segment, so that a clean-up can tell whether its maker lives.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -23,6 +24,8 @@ from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, is_segment, segment_name
 
 #: Bytes of one ring. Two of them, and all else that a connection takes, are to stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
+#: Segments that are made for one connection if a clean-up takes each for dead before it is locked.
+_TRIES: Final = 10
 
 
 class NewSegment:
@@ -46,9 +49,9 @@ class NewSegment:
             if for_uid not in (0, os.geteuid()):
                 for path in (SHM_DIRECTORY / self.name, *map(_semaphore_path, self.semaphores)):
                     _let_in(path, for_uid)
-        except OSError as error:
+        except (posix_ipc.Error, OSError, MemoryError) as error:
             self.unlink()
-            raise wants.explained(error, size) from None
+            raise wants.segment(error, size) from None
         except BaseException:
             self.unlink()
             raise
@@ -73,27 +76,30 @@ class NewSegment:
 
 
 def _create_locked(service: str) -> tuple[int, str]:
-    """A new segment with our flock on it, and its name."""
-    while True:
+    """A new segment with our flock on it, and its name. Raises SharedMemoryError."""
+    for _ in range(_TRIES):
         name = segment_name(service, secrets.token_hex(16))
         try:
             descriptor = posix_ipc.SharedMemory(f"/{name}", posix_ipc.O_CREX, mode=0o600).fd
-        except posix_ipc.ExistentialError:
-            continue
-        except OSError as error:
-            number, text = error.errno, str(error)
-            error = wants.explained(error, _core.segment_size(RING_CAPACITY))
-            if not isinstance(error, SharedMemoryError):
-                error = SharedMemoryError(number, f"cannot create a segment: {text}")
-            raise error from None
+        except (posix_ipc.Error, OSError, MemoryError) as error:
+            raise wants.segment(error, _core.segment_size(RING_CAPACITY)) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A clean-up that came between creation and lock took it for dead: then it has no name.
             if os.fstat(descriptor).st_nlink:
                 return descriptor, name
-        except BlockingIOError:
-            pass
+        except BlockingIOError:  # It is here at this moment, and only removes it if it was not told just to look.
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_shared_memory(f"/{name}")
+        except OSError as error:
+            os.close(descriptor)
+            raise wants.segment(error, _core.segment_size(RING_CAPACITY)) from None
         os.close(descriptor)
+    raise SharedMemoryError(
+        errno.EBUSY,
+        f"no segment for a connection: each of {_TRIES} was locked or removed by another process as it was made; stop "
+        f"what cleans {SHM_DIRECTORY} all the time",
+    )
 
 
 def _semaphore_path(name: str) -> Path:
@@ -140,7 +146,12 @@ def open_segment(name: str, owner: int) -> int:
     except (posix_ipc.Error, OSError, ValueError) as error:
         if (number := wants.descriptor_error(error)) is not None:
             raise wants.descriptors(number) from None
-        raise RemoteProtocolError(f"the server named a segment {name!r} that cannot be opened: {error}") from None
+        if not os.path.isdir(SHM_DIRECTORY):  # Nothing that the server could help.
+            raise wants.segment(error, 0) from None
+        raise RemoteProtocolError(
+            f"the server named a segment {name!r} that cannot be opened: {error}. Both sides need the same "
+            f"{SHM_DIRECTORY} (for containers: docker run --ipc=host, or --ipc=container:NAME)"
+        ) from None
     try:
         found = os.fstat(descriptor).st_uid
         if found != owner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import stat
 from typing import Final
 
 from shmrpc.errors import SharedMemoryError
@@ -54,6 +55,8 @@ def descriptor_error(error: Exception) -> int | None:
             return error.errno
         if error.errno is None and "maximum number of files open" in str(error):
             return errno.EMFILE
+        if error.errno is None and "total number of open files" in str(error):
+            return errno.ENFILE
     return None
 
 
@@ -65,3 +68,38 @@ def explained(error: OSError, size: int) -> OSError:
     if error.errno in (errno.ENOSPC, errno.ENOMEM) and not isinstance(error, SharedMemoryError):
         return space(error.errno, size)
     return error
+
+
+def segment(error: Exception, size: int) -> SharedMemoryError:
+    """The error for a connection whose segment or semaphores could not be made or opened.
+
+    posix_ipc has the same error for a name that is taken and for a directory that is not there, so we look ourselves.
+    """
+    if isinstance(error, MemoryError):  # So it says ENOMEM.
+        return space(errno.ENOMEM, size)
+    known = explained(error, size) if isinstance(error, OSError) else error
+    if isinstance(known, SharedMemoryError):
+        return known
+    number, why = _state_of_directory() or (getattr(error, "errno", None) or errno.EIO, str(error))
+    return SharedMemoryError(number, f"no segment for a connection: {why}")
+
+
+def _state_of_directory() -> tuple[int, str] | None:
+    """Why nothing can be made in the directory of shared memory, with its errno; None if that can be."""
+    try:
+        status = os.stat(SHM_DIRECTORY)
+    except OSError as error:
+        return error.errno or errno.ENOENT, (
+            f"{SHM_DIRECTORY} cannot be used ({error.strerror}). Give this host, chroot or container one: "
+            f"mount -t tmpfs -o mode=1777 tmpfs {SHM_DIRECTORY}"
+        )
+    if not stat.S_ISDIR(status.st_mode):
+        return errno.ENOTDIR, f"{SHM_DIRECTORY} is not a directory; it has to be one, with a tmpfs mounted there"
+    if os.statvfs(SHM_DIRECTORY).f_flag & os.ST_RDONLY:
+        return errno.EROFS, f"{SHM_DIRECTORY} is mounted read-only; run: mount -o remount,rw {SHM_DIRECTORY}"
+    if not os.access(SHM_DIRECTORY, os.W_OK | os.X_OK, effective_ids=True):
+        return errno.EACCES, (
+            f"uid {os.geteuid()} cannot make files in {SHM_DIRECTORY} (it belongs to uid {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):04o}); run: chmod 1777 {SHM_DIRECTORY}"
+        )
+    return None

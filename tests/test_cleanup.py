@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 import shmrpc
 from shmrpc.transport.shm import cleanup
 from shmrpc.transport.shm.segment import NewSegment
+from tests.services import service
 from tests.support import Script, ServerProcess
 
 SHM = Path("/dev/shm")
@@ -124,6 +126,61 @@ def test_a_socket_without_a_lock_is_dead(runtime: Path) -> None:
     assert os.listdir(runtime) == ["tested.sock"]
     cleanup.clean()
     assert os.listdir(runtime) == []
+
+
+async def test_a_server_whose_lock_file_was_removed_keeps_its_name(server: ServerProcess, runtime: Path) -> None:
+    """A clean-up leaves its socket, a second server is refused, and it takes its files along when it ends."""
+    (runtime / "tested.lock").unlink()
+    for dry_run in (True, False):
+        assert cleanup.clean(dry_run=dry_run) == []
+        assert os.listdir(runtime) == ["tested.sock"]
+    said = f"is already served by process {server.pid}, although somebody has removed its lock file"
+    with pytest.raises(shmrpc.ServiceInUse, match=said) as caught:
+        async with shmrpc.serve(service):
+            pass
+    assert caught.value.pid == server.pid
+    assert ours(cleanup.clean(), [runtime / "tested.sock"]) == [], "also with a lock file that nobody holds"
+    async with shmrpc.connect("tested") as client:
+        assert await client.add(1, 2) == 3
+    server.stop()
+    assert os.listdir(runtime) == []
+
+
+@pytest.mark.parametrize("has_died", [False, True])
+async def test_the_end_of_a_server_leaves_the_files_of_the_next_one(
+    server: ServerProcess, runtime: Path, has_died: bool
+) -> None:
+    """Somebody has removed all of its files, and another server has the name since, or had it and was killed."""
+    for path in runtime.iterdir():
+        path.unlink()
+    with ServerProcess() as other:
+        if has_died:
+            other.kill()
+        before = {path.name: path.stat().st_ino for path in runtime.iterdir()}
+        server.stop()
+        assert {path.name: path.stat().st_ino for path in runtime.iterdir()} == before
+        if not has_died:
+            async with shmrpc.connect("tested") as client:
+                assert await client.add(1, 2) == 3
+
+
+def test_a_server_whose_directory_was_removed_ends_in_peace(server: ServerProcess, runtime: Path) -> None:
+    shutil.rmtree(runtime)
+    assert "Traceback" not in server.stop()
+    assert server.process.returncode == 0
+
+
+def test_a_lock_that_others_always_remove_is_an_error(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime.mkdir(mode=0o700)
+    real = fcntl.flock
+
+    def removed(descriptor: int, operation: int) -> None:
+        real(descriptor, operation)
+        (runtime / "tested.lock").unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removed)
+    with pytest.raises(OSError, match="each of 100 files was removed by another process before it was locked"):
+        cleanup.take_lock(runtime / "tested.lock", create=True)
 
 
 def test_what_could_not_be_removed_is_said(

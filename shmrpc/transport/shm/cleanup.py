@@ -6,7 +6,8 @@ can be cleaned too: ``python cleanup.py [--dry-run] [--json]``. ``shmrpc cleanup
 ===================================================  ===================================================
 name                                                 alive while
 ===================================================  ===================================================
-``DIR/SERVICE.lock``, ``DIR/SERVICE.sock``           the server holds the flock on the ``.lock``
+``DIR/SERVICE.lock``, ``DIR/SERVICE.sock``           the server holds the flock on the ``.lock``, or listens at
+                                                     the ``.sock``, as one does whose ``.lock`` was removed
 ``/dev/shm/shmrpc.SERVICE.RANDOM``                   the server holds the flock on the file itself
 ``/dev/shm/sem.shmrpc.SERVICE.RANDOM.c2s``, ``.s2c``  the segment with the same stem is alive
 ===================================================  ===================================================
@@ -20,12 +21,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
 import pwd
 import re
+import socket
 import stat
+import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -67,20 +71,23 @@ def semaphore_names(segment: str) -> tuple[str, str]:
     return f"{segment}.c2s", f"{segment}.s2c"
 
 
+#: Files that are opened for one lock, each of which was removed before it was locked.
+_LOCKS = 100
+
+
 def take_lock(path: Path, *, create: bool) -> int | None:
     """Locks the file at ``path``; its descriptor, or None if a living process holds it.
 
     With ``create`` a missing file is made; without, FileNotFoundError. The descriptor is of the file that
-    has the name now, never of one that was removed meanwhile.
+    has the name now, never of one that was removed meanwhile. Raises OSError if the system does.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-    while True:
+    for _ in range(_LOCKS):
         descriptor = os.open(path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
-                    return descriptor
+            if is_at(os.fstat(descriptor), path):
+                return descriptor
         except BlockingIOError:
             os.close(descriptor)
             return None
@@ -88,6 +95,33 @@ def take_lock(path: Path, *, create: bool) -> int | None:
             os.close(descriptor)
             raise
         os.close(descriptor)
+    raise OSError(errno.EBUSY, f"each of {_LOCKS} files was removed by another process before it was locked", str(path))
+
+
+def is_at(status: os.stat_result, path: Path) -> bool:
+    """Whether the file of this status is the one that has the name now."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(status, os.lstat(path))
+    return False
+
+
+def listener(path: Path) -> int | None:
+    """The process that listens at a socket file, None if nobody does. 0: one of which the kernel tells us no id.
+
+    Raises OSError if that cannot be known.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):  # Connecting would follow a link.
+            return None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return None
+        except BlockingIOError:  # More clients wait than it has room for.
+            return 0
+        return int(struct.unpack("iII", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 @dataclasses.dataclass
@@ -196,6 +230,10 @@ def _dead_rendezvous() -> Found:
         if lock is None:
             continue
         try:
+            if _may_be_served(socket_path):
+                if orphan:
+                    lock_path.unlink()
+                continue
             pid = recorded_pid(lock)
             why = "it has no lock file" if orphan else "no process holds its lock"
             for kind, path in (("socket", socket_path), ("lock", lock_path)):
@@ -205,6 +243,14 @@ def _dead_rendezvous() -> Found:
                     yield _leftover(path, kind, status, why, pid), path.unlink
         finally:
             os.close(lock)
+
+
+def _may_be_served(path: Path) -> bool:
+    """Whether somebody listens at a socket's file, or that cannot be known."""
+    try:
+        return listener(path) is not None
+    except OSError:
+        return True
 
 
 def recorded_pid(lock: int) -> int | None:

@@ -16,7 +16,14 @@ from typing import Final
 from shmrpc.errors import LocalProtocolError, ServiceInUse, ServiceUnavailable
 from shmrpc.protocol.control import MAX_MESSAGE
 from shmrpc.transport.shm import fork, trust, wants
-from shmrpc.transport.shm.cleanup import recorded_pid, runtime_directory, shared_directory, take_lock
+from shmrpc.transport.shm.cleanup import (
+    is_at,
+    listener,
+    recorded_pid,
+    runtime_directory,
+    shared_directory,
+    take_lock,
+)
 from shmrpc.transport.shm.place import check_name, socket_path
 
 _BACKLOG: Final = 512
@@ -50,18 +57,20 @@ class Claim:
         except OSError as error:
             raise _not_to_be_had(self._lock_path, service, error) from None
         if lock is None:
-            pid = _pid_of(self._lock_path)
+            pid = _pid_of(self._socket_path, self._lock_path)
             raise ServiceInUse(
-                f"service {service!r} is already served by process {pid if pid else '(unknown)'}; "
+                f"service {service!r} is already served by {process(pid)}; "
                 "stop it first, or choose another name",
-                pid,
+                pid or None,
             )
         try:
             _check_lock(lock, self._lock_path, service)
+            _check_unserved(self._socket_path, service)
         except BaseException:
             os.close(lock)
             raise
-        self._bound = False
+        #: The socket's file, once there is one.
+        self._bound: os.stat_result | None = None
         try:
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except BaseException:
@@ -78,7 +87,7 @@ class Claim:
                 raise _not_to_be_had(self._socket_path, service, error) from None
             self.socket.setblocking(False)
             self.socket.bind(path)
-            self._bound = True
+            self._bound = os.lstat(self._socket_path)
             # Others are asked for their credentials, which is more than a mode could say.
             self._socket_path.chmod(0o666 if strangers else 0o600)
             self.socket.listen(_BACKLOG)
@@ -90,10 +99,25 @@ class Claim:
         """Gives the name back: socket first, lock last. In a forked child it is the parent's: nothing."""
         if self._lock < 0:
             return
-        if self._bound:
-            self._socket_path.unlink(missing_ok=True)
-        self._lock_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # Somebody has removed the directory, or closed it to us.
+            self._remove_files()
         self.abandon()
+
+    def _remove_files(self) -> None:
+        """Removes our files, and none of a server that has the name since somebody removed ours."""
+        lock: int | None = self._lock
+        if not is_at(os.fstat(self._lock), self._lock_path):
+            lock = take_lock(self._lock_path, create=True)
+            if lock is None:
+                return
+        try:
+            if self._bound is not None and is_at(self._bound, self._socket_path):
+                self._socket_path.unlink()
+            if not os.path.lexists(self._socket_path):
+                self._lock_path.unlink()
+        finally:
+            if lock != self._lock:
+                os.close(lock)
 
     def __del__(self) -> None:
         """It was dropped, as after its loop was closed: the name is free. Files are left as by one that died."""
@@ -106,6 +130,11 @@ class Claim:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def process(pid: int | None) -> str:
+    """A process, for a message. None or 0: the kernel does not tell its id, as of one in another container."""
+    return f"process {pid}" if pid else "a process whose id cannot be seen from here"
 
 
 def _check_reachable(strangers: Collection[int]) -> None:
@@ -160,6 +189,20 @@ def _check_lock(lock: int, path: Path, service: str) -> None:
         raise LocalProtocolError(f"{path} is no lock file, or has another name too; remove it")
 
 
+def _check_unserved(path: Path, service: str) -> None:
+    """Raises ServiceInUse if somebody listens at the socket whose lock we have: the lock file was removed under him."""
+    for _ in range(_LOCK_TRIES):
+        pid = listener(path)
+        if pid is None:
+            return
+        time.sleep(_LOCK_PAUSE)  # One that dies at this moment may drop its lock before its socket.
+    raise ServiceInUse(
+        f"service {service!r} is already served by {process(pid)}, although somebody has removed its lock file; stop it "
+        "first, or choose another name",
+        pid or None,
+    )
+
+
 def _check_free(path: Path, service: str, may_be: Callable[[int], bool]) -> None:
     """LocalProtocolError if something is in the place of a file of ours that none of ours has put there.
 
@@ -185,15 +228,18 @@ def _lock_patiently(path: Path) -> int | None:
     return None
 
 
-def _pid_of(lock_path: Path) -> int | None:
-    try:
-        descriptor = os.open(lock_path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        return recorded_pid(descriptor)
-    finally:
-        os.close(descriptor)
+def _pid_of(socket_path: Path, lock_path: Path) -> int | None:
+    """The process that has a name; 0 if its id means nothing here, None if it has not said it yet."""
+    with contextlib.suppress(OSError):
+        pid = listener(socket_path)
+        if pid is not None:
+            return pid
+        lock = os.open(lock_path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return recorded_pid(lock)
+        finally:
+            os.close(lock)
+    return None
 
 
 def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None:

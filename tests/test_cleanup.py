@@ -16,8 +16,8 @@ import pytest
 
 import shmrpc
 from shmrpc.transport.shm import cleanup
+from shmrpc.transport.shm.rendezvous import Claim
 from shmrpc.transport.shm.segment import NewSegment
-from tests.services import service
 from tests.support import Script, ServerProcess
 
 SHM = Path("/dev/shm")
@@ -128,7 +128,7 @@ def test_a_socket_without_a_lock_is_dead(runtime: Path) -> None:
     assert os.listdir(runtime) == []
 
 
-async def test_a_server_whose_lock_file_was_removed_keeps_its_name(server: ServerProcess, runtime: Path) -> None:
+def test_a_server_whose_lock_file_was_removed_keeps_its_name(server: ServerProcess, runtime: Path) -> None:
     """A clean-up leaves its socket, a second server is refused, and it takes its files along when it ends."""
     (runtime / "tested.lock").unlink()
     for dry_run in (True, False):
@@ -136,32 +136,35 @@ async def test_a_server_whose_lock_file_was_removed_keeps_its_name(server: Serve
         assert os.listdir(runtime) == ["tested.sock"]
     said = f"is already served by process {server.pid}, although somebody has removed its lock file"
     with pytest.raises(shmrpc.ServiceInUse, match=said) as caught:
-        async with shmrpc.serve(service):
-            pass
+        Claim("tested")
     assert caught.value.pid == server.pid
     assert ours(cleanup.clean(), [runtime / "tested.sock"]) == [], "also with a lock file that nobody holds"
-    async with shmrpc.connect("tested") as client:
-        assert await client.add(1, 2) == 3
+    with shmrpc.sync.connect("tested") as client:
+        assert client.add(1, 2) == 3
     server.stop()
     assert os.listdir(runtime) == []
 
 
+def inodes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in directory.iterdir()}
+
+
 @pytest.mark.parametrize("has_died", [False, True])
-async def test_the_end_of_a_server_leaves_the_files_of_the_next_one(
+def test_the_end_of_a_server_leaves_the_files_of_the_next_one(
     server: ServerProcess, runtime: Path, has_died: bool
 ) -> None:
     """Somebody has removed all of its files, and another server has the name since, or had it and was killed."""
-    for path in runtime.iterdir():
-        path.unlink()
+    for name in inodes(runtime):
+        (runtime / name).unlink()
     with ServerProcess() as other:
         if has_died:
             other.kill()
-        before = {path.name: path.stat().st_ino for path in runtime.iterdir()}
+        before = inodes(runtime)
         server.stop()
-        assert {path.name: path.stat().st_ino for path in runtime.iterdir()} == before
+        assert inodes(runtime) == before
         if not has_died:
-            async with shmrpc.connect("tested") as client:
-                assert await client.add(1, 2) == 3
+            with shmrpc.sync.connect("tested") as client:
+                assert client.add(1, 2) == 3
 
 
 def test_a_server_whose_directory_was_removed_ends_in_peace(server: ServerProcess, runtime: Path) -> None:

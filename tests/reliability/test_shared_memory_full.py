@@ -151,6 +151,7 @@ def test_without_a_directory_for_shared_memory_each_client_is_told_so_at_once() 
         f"""
         with ServerProcess("tests.reliability.watched:service") as server:
             for spoil, mend, _ in {list(SPOILT.values())}:
+                assert eventually(is_empty, 30)  # What is open to be written cannot be made read-only.
                 for command in spoil:
                     subprocess.run(command.split(), check=True)
                 refused = attempt()

@@ -59,8 +59,7 @@ class Claim:
         if lock is None:
             pid = _pid_of(self._socket_path, self._lock_path)
             raise ServiceInUse(
-                f"service {service!r} is already served by {process(pid)}; "
-                "stop it first, or choose another name",
+                f"service {service!r} is already served by {process(pid)}; stop it first, or choose another name",
                 pid or None,
             )
         try:
@@ -105,19 +104,22 @@ class Claim:
 
     def _remove_files(self) -> None:
         """Removes our files, and none of a server that has the name since somebody removed ours."""
-        lock: int | None = self._lock
-        if not is_at(os.fstat(self._lock), self._lock_path):
-            lock = take_lock(self._lock_path, create=True)
-            if lock is None:
-                return
-        try:
-            if self._bound is not None and is_at(self._bound, self._socket_path):
-                self._socket_path.unlink()
-            if not os.path.lexists(self._socket_path):
-                self._lock_path.unlink()
-        finally:
-            if lock != self._lock:
+        if is_at(os.fstat(self._lock), self._lock_path):
+            self._remove_own()
+            return
+        lock = take_lock(self._lock_path, create=True)
+        if lock is not None:
+            try:
+                self._remove_own()
+            finally:
                 os.close(lock)
+
+    def _remove_own(self) -> None:
+        """The same once the lock of the name is ours."""
+        if self._bound is not None and is_at(self._bound, self._socket_path):
+            self._socket_path.unlink()
+        if not os.path.lexists(self._socket_path):
+            self._lock_path.unlink()
 
     def __del__(self) -> None:
         """It was dropped, as after its loop was closed: the name is free. Files are left as by one that died."""
@@ -191,11 +193,12 @@ def _check_lock(lock: int, path: Path, service: str) -> None:
 
 def _check_unserved(path: Path, service: str) -> None:
     """Raises ServiceInUse if somebody listens at the socket whose lock we have: the lock file was removed under him."""
+    pid = listener(path)
     for _ in range(_LOCK_TRIES):
-        pid = listener(path)
         if pid is None:
             return
         time.sleep(_LOCK_PAUSE)  # One that dies at this moment may drop its lock before its socket.
+        pid = listener(path)
     raise ServiceInUse(
         f"service {service!r} is already served by {process(pid)}, although somebody has removed its lock file; stop it "
         "first, or choose another name",

@@ -135,7 +135,9 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
     """Serve each Service that its MODULE has under this name, all in one server.
 
     SIGINT and SIGTERM stop it gently: no new calls, and those under way have --grace seconds to end; the second
-    one stops it at once. With --workers a worker that dies is replaced, and SIGHUP replaces each worker by a
+    one stops it at once. What hangs is named and does not hold up the end: then the exit code is 1, else 0.
+
+    With --workers a worker that dies is replaced, and SIGHUP replaces each worker by a
     new one without a lost call.
     """
     if reload and workers is not None:
@@ -149,9 +151,8 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
             supervise(config, workers, _greet)
         else:
             services = load_services(config.targets, config.app_dir)
-            server = config.server(services)
             offers = {service.name: list(service.endpoints) for service in services}
-            config.run(run_here(server, config.grace, lambda: _greet(offers)))
+            run_here(config, services, lambda: _greet(offers))
     except (ServeError, shmrpc.ShmrpcError) as error:
         _fail(str(error))
 

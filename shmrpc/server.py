@@ -38,6 +38,8 @@ DEFAULT_MAX_PER_CONNECTION: Final = 1_000
 DEFAULT_MAX_WAITING: Final = 10_000
 #: Seconds that calls under way have to end when a server drains.
 DEFAULT_GRACE: Final = 30.0
+#: Seconds that handlers have to end once they are cancelled.
+CLOSING: Final = 5.0
 #: Seconds between two looks whether the answers have been read.
 _DRAIN_LOOK: Final = 0.005
 
@@ -68,6 +70,8 @@ class Server:
         self._adopting = adopting
         self._used = False
         self._lifespans = contextlib.AsyncExitStack()
+        #: The service whose lifespan ends at the moment.
+        self._leaving = ""
         self._listeners: list[_Served] = []
 
     @property
@@ -169,7 +173,7 @@ class Server:
         """What a draining server waits for, in words."""
         callers = [caller for served in self._listeners for caller in served.callers]
         names = Counter(f"{c.service}.{under.call.endpoint}" for c in callers for under in c.calls.values())
-        calls = ", ".join(f"{name} ({count})" for name, count in names.most_common())
+        calls = _listed(names)
         count, waiting = self._load.in_flight, self._load.waiting
         return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
 
@@ -177,8 +181,19 @@ class Server:
         """Whether answers still wait for their readers."""
         return any(served.listener.is_awaited for served in self._listeners)
 
+    def still_running(self) -> list[str]:
+        """What its end waits for, in words. From any thread."""
+        calls = Counter(self._engine.still_running()) if self._used else Counter()
+        running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_listed(calls)}"] if calls else []
+        if self._leaving:
+            running.append(f"the lifespan of service {self._leaving!r}")
+        return running
+
     async def close(self) -> None:
-        """Stops: the names are free, clients are told, suspended handlers are cancelled. Again: nothing."""
+        """Stops: the names are free, clients are told, suspended handlers are cancelled. Again: nothing.
+
+        A handler that has not ended :data:`CLOSING` seconds later is not waited for any longer. A lifespan is.
+        """
         listeners, self._listeners = self._listeners, []
         tasks = self._engine.cancel_all() if listeners else []
         for served in listeners:
@@ -186,13 +201,19 @@ class Server:
         if listeners:
             self._inbox.close()
             self._engine.close()
-        if tasks:
-            await asyncio.wait(tasks)
         try:
-            await self._lifespans.aclose()
+            if tasks and (await asyncio.wait(tasks, timeout=CLOSING))[1]:
+                calls = _listed(Counter(self._engine.still_running()))
+                logger.error(
+                    "closed, and %g s after they were cancelled these calls have not ended: %s", CLOSING, calls
+                )
         finally:
-            for service in self.services:
-                service.servers.discard(self)
+            try:
+                await self._lifespans.aclose()
+            finally:
+                self._leaving = ""
+                for service in self.services:
+                    service.servers.discard(self)
 
     async def _enter_lifespan(self, service: Service) -> Any:
         if service.lifespan is None:
@@ -205,7 +226,9 @@ class Server:
                 f"lifespan of {service.name!r}: expected an async context manager, as contextlib.asynccontextmanager "
                 f"makes one of an async def that yields once; it gave {manager!r}"
             )
-        return await self._lifespans.enter_async_context(manager)
+        state = await self._lifespans.enter_async_context(manager)
+        self._lifespans.callback(setattr, self, "_leaving", service.name)
+        return state
 
     def _pump(self) -> None:
         """Takes frames and answers them until there are no more."""
@@ -282,6 +305,11 @@ class _Served:
             for caller in self.callers:
                 self.dispatcher.engine.gone(caller)
         self.listener.close("the server stopped")
+
+
+def _listed(names: Counter[str]) -> str:
+    """Endpoints, and how often each."""
+    return ", ".join(f"{name} ({count})" for name, count in names.most_common())
 
 
 def _names_and_shapes(service: Service) -> tuple[list[str], dict[int, frames.Shape]]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -66,6 +67,27 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+
+
+class InThread:
+    """A call in a thread, and what came of it."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.outcome: object = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._call()
+        except Exception as error:
+            self.outcome = error
+
+    def join(self) -> object:
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+        return self.outcome
 
 
 class Script:
@@ -175,6 +197,7 @@ def is_alive(pid: int) -> bool:
 __all__ = [
     "PATIENCE",
     "STOPPING",
+    "InThread",
     "Script",
     "ServerProcess",
     "eventually",

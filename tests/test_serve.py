@@ -13,9 +13,8 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from shmrpc.protocol import control
 from shmrpc.transport.shm import rendezvous
 from shmrpc.transport.shm.reception import Reception
 from shmrpc.transport.shm.status import statuses
-from tests.support import STOPPING, ServerProcess, eventually, is_alive
+from tests.support import STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
     import asyncio, contextlib, os, pathlib, shmrpc, threading, time
@@ -132,27 +131,6 @@ def is_refused(client: shmrpc.sync.Client) -> bool:
 def clients(count: int) -> Iterator[list[shmrpc.sync.Client]]:
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(shmrpc.sync.connect("made", timeout=60)) for _ in range(count)]
-
-
-class InThread:
-    """A call in a thread, and what came of it."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.outcome: object = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.outcome = self._call()
-        except Exception as error:
-            self.outcome = error
-
-    def join(self) -> object:
-        self._thread.join(90)
-        assert not self._thread.is_alive()
-        return self.outcome
 
 
 def test_several_services_share_a_server() -> None:

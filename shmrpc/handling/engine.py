@@ -68,6 +68,17 @@ class Engine:
             task.cancel()
         return tasks
 
+    def still_running(self) -> list[str]:
+        """The endpoint of each call whose handler has not ended, cancelled or not. From any thread."""
+        calls = [under.call for under in list(self._under_way) if under.task is not None and not under.task.done()]
+        calls += self.executors.working
+        frame = self.running.frame  # A plain function's, which holds the loop.
+        if type(frame) is tuple and frame[1] >> 8 < len(frame[0].names):
+            calls.append(Call(frame[0], frame[0].endpoint_name(frame[1])))
+        elif type(frame) is Call:
+            calls.append(frame)
+        return [f"{call.service}.{call.endpoint}" for call in calls]
+
     def close(self) -> None:
         """Begins nothing more."""
         self._eager.close()

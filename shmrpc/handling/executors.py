@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+from shmrpc.call import Call, handled
+
 if TYPE_CHECKING:
     from shmrpc.handling.processes import Processes
 
@@ -22,13 +24,24 @@ class Executors:
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Processes | None = None
+        #: The calls that threads work for at the moment, also those of which nobody waits for the end any more.
+        self.working: list[Call] = []
 
     async def in_thread(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls the function in a thread, with the context variables of here."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(thread_name_prefix="shmrpc-handler")
-        context = contextvars.copy_context()
-        return await run_in(self._threads, functools.partial(context.run, function, *args, **kwargs))
+        work = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+        call = handled.get()
+        return await run_in(self._threads, functools.partial(self._work, call, work) if call is not None else work)
+
+    def _work(self, call: Call, work: Callable[[], Any]) -> Any:
+        """Works for a call, in a thread."""
+        self.working.append(call)
+        try:
+            return work()
+        finally:
+            self.working.remove(call)
 
     async def in_process(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls the function in another process. Function, arguments and result are pickled."""

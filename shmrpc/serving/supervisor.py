@@ -137,6 +137,8 @@ class Supervisor:
     def _on_end(self, worker: Worker) -> None:
         """A worker is gone: another one takes its place, unless that is wanted or hopeless."""
         how = f"worker {worker.pid} {worker.end}"
+        if self._stopping and worker.forced and not self._failure:
+            self._failure = f"worker {worker.pid} did not end by itself, and was ended by force"
         if self._stopping or (worker.dismissed and not worker.failure):
             logger.log(logging.DEBUG if worker.process.returncode == 0 else logging.WARNING, "%s", how)
             return

@@ -60,10 +60,11 @@ class Link:
 class Worker:
     """Serves the clients that the supervisor passes on."""
 
-    def __init__(self, link: Link, server: Server, grace: float) -> None:
+    def __init__(self, link: Link, server: Server, running: Running) -> None:
         self._link = link
         self._server = server
-        self._running = Running(server, grace)
+        self._running = running
+        running.on_drain = self._changed
         self._adopted = 0
         self._report: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
@@ -72,8 +73,7 @@ class Worker:
         """Serves until a signal, the supervisor, or its death ends it."""
         self._link.socket.setblocking(False)
         self._loop.add_reader(self._link.socket, self._on_order)
-        self._loop.add_signal_handler(signal.SIGTERM, self._drain)
-        self._loop.add_signal_handler(signal.SIGQUIT, self._running.stop)
+        _listen(self._running)
         try:
             await self._running.run(self._on_ready)
         finally:
@@ -92,7 +92,7 @@ class Worker:
             return
         if order is None:
             self._loop.remove_reader(self._link.socket)
-            self._drain()
+            self._running.drain()
             return
         message, descriptors = order
         for descriptor in descriptors:
@@ -102,10 +102,6 @@ class Worker:
                 self._server.adopt(accepted, message.service)
             else:
                 accepted.close()
-        self._changed()
-
-    def _drain(self) -> None:
-        self._running.drain()
         self._changed()
 
     def _changed(self) -> None:
@@ -131,8 +127,20 @@ def _prepare(link: Link, config: Config) -> list[Service] | None:
     return services if link.order() is not None else None
 
 
-async def _serve(link: Link, config: Config, services: Sequence[Service]) -> None:
-    await Worker(link, config.server(services, adopting=True), config.grace).run()
+def _serve(link: Link, config: Config, services: Sequence[Service]) -> None:
+    server = config.server(services, adopting=True)
+    running = Running(server, config.grace)
+
+    async def run() -> None:
+        await Worker(link, server, running).run()
+
+    config.run(run())
+    _listen(running)
+
+
+def _listen(running: Running) -> None:
+    # The supervisor sends one when it is told to stop, and others may send one to all processes: it does not insist.
+    running.listen([signal.SIGTERM], at_once=[signal.SIGQUIT])
 
 
 def main() -> None:
@@ -153,7 +161,7 @@ def main() -> None:
     try:
         services = _prepare(link, config)
         if services is not None:
-            config.run(_serve(link, config, services))
+            _serve(link, config, services)
     except (ServeError, ShmrpcError) as error:
         link.tell(messages.Failed(str(error)))
         sys.exit(1)

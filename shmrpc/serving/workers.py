@@ -17,16 +17,17 @@ from typing import Final
 
 import msgspec
 
+from shmrpc.server import CLOSING
 from shmrpc.serving import worker_messages as messages
 from shmrpc.serving.config import Config
+from shmrpc.serving.ending import AT_ONCE, FORCED
 from shmrpc.transport.shm import fork
 
 logger = logging.getLogger("shmrpc.serving.supervisor")
 
-#: Seconds that a worker may take longer than the grace before it is killed: its lifespans end meanwhile.
-_SLACK: Final = 10.0
-#: Seconds that a worker has when it is to stop at once.
-_QUIT: Final = 2.0
+#: Seconds that a worker may take longer than it has itself, see :class:`Running`, before it is told to stop at once,
+#: and then before it is killed.
+_MARGIN: Final = 5.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -66,7 +67,9 @@ class Worker:
         self._grace = config.grace
         self._on_news = on_news
         self._loop = asyncio.get_running_loop()
-        self._killing: asyncio.TimerHandle | None = None
+        #: It did not end by itself when it was told to.
+        self.forced = False
+        self._ending: asyncio.TimerHandle | None = None
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs, _signals_deferred():
@@ -145,21 +148,24 @@ class Worker:
             self.dismissed = self.draining = True
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_WR)
-            self._kill_in(self._grace + _SLACK)
+            if self.is_ready:  # An endpoint may hold its loop, and then it does not read.
+                self.process.send_signal(signal.SIGTERM)
+            self._end_in(self._grace + CLOSING + _MARGIN, self.quit)
 
     def quit(self) -> None:
         """Lets it end at once."""
         self.drain()
         self.process.send_signal(signal.SIGQUIT)
-        self._kill_in(_QUIT)
+        self._end_in(AT_ONCE + _MARGIN, self._kill)
 
-    def _kill_in(self, seconds: float) -> None:
-        if self._killing is not None:
-            self._killing.cancel()
-        self._killing = self._loop.call_later(seconds, self._kill)
+    def _end_in(self, seconds: float, end: Callable[[], None]) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = self._loop.call_later(seconds, end)
 
     def _kill(self) -> None:
         logger.warning("worker %d did not end in time, and is killed", self.pid)
+        self.forced = True
         self.process.kill()
 
     def has_ended(self) -> bool:
@@ -169,8 +175,9 @@ class Worker:
         while self._loop.remove_reader(self._link):  # What it said last may still be there.
             self._loop.add_reader(self._link, self._on_packet)
             self._on_packet()
-        if self._killing is not None:
-            self._killing.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
+        self.forced = self.forced or (self.dismissed and not self.failure and self.process.returncode == FORCED)
         if not self.ready.done():
             self.ready.set_result(False)
         self._link.close()

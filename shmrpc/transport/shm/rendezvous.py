@@ -24,6 +24,7 @@ from shmrpc.transport.shm.cleanup import (
     shared_directory,
     take_lock,
 )
+from shmrpc.transport.shm.names import held_by
 from shmrpc.transport.shm.place import check_name, socket_path
 
 _BACKLOG: Final = 512
@@ -77,6 +78,7 @@ class Claim:
             raise
         self._lock = lock
         fork.close_in_child(self)
+        held_by(self)
         try:
             os.ftruncate(lock, 0)
             os.pwrite(lock, b"%d\n" % os.getpid(), 0)

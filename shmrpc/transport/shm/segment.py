@@ -21,6 +21,7 @@ from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError
 from shmrpc.transport.shm import fork, wants
 from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
+from shmrpc.transport.shm.names import held_by
 
 #: Bytes of one ring. Two of them, and all else that a connection takes, are to stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
@@ -40,6 +41,7 @@ class NewSegment:
         self.semaphores = semaphore_names(self.name)
         self._linked = True
         fork.close_in_child(self)
+        held_by(self)
         size = _core.segment_size(self.capacity)
         try:
             # Set aside now, so that a full /dev/shm is an error here and not a SIGBUS later.
@@ -67,6 +69,10 @@ class NewSegment:
         with contextlib.suppress(posix_ipc.ExistentialError):
             posix_ipc.unlink_shared_memory(f"/{self.name}")
         os.close(self.descriptor)
+
+    def release(self) -> None:
+        """The same; see :mod:`shmrpc.transport.shm.names`."""
+        self.unlink()
 
     def abandon(self) -> None:
         """Closes the descriptor and leaves the names: in a forked child they are the parent's."""

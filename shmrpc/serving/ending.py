@@ -1,0 +1,115 @@
+"""The end of a process that serves: whatever still runs then, it comes in time."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import thread as pools
+from types import FrameType
+from typing import Final
+
+from shmrpc.transport.shm import names
+
+logger = logging.getLogger("shmrpc.server")
+
+#: Where Python's own modules are.
+_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+
+#: The exit code of a process that had to be ended.
+FORCED: Final = 1
+#: Seconds after a second signal that cancelled handlers, lifespans, threads and exit handlers have to end.
+AT_ONCE: Final = 2.0
+#: Seconds that the last words may take: whoever hangs may hold a lock of the log, or nobody reads it.
+_LAST_WORDS: Final = 3.0
+
+
+class LastResort:
+    """Ends this process when its time is over, from a thread of its own.
+
+    ``running``: what of the server still runs then, for the log. Nothing that hangs can hold it up: no task, thread or
+    exit handler; only code that never lets go of the GIL.
+    """
+
+    def __init__(self, running: Callable[[], Sequence[str]]) -> None:
+        self._running = running
+        # Of all queues this is the one that a signal handler may use.
+        self._times: queue.SimpleQueue[float] = queue.SimpleQueue()
+        self._is_watching = False
+
+    def within(self, seconds: float) -> None:
+        """The process ends within so many seconds; the soonest time counts. A signal handler may call it."""
+        self._times.put(time.monotonic() + seconds)
+        if not self._is_watching:
+            self._is_watching = True
+            # Not threading.Thread, which takes locks: a signal handler may have interrupted their holder.
+            with contextlib.suppress(RuntimeError):  # No thread can be had, or Python is about to end.
+                _thread.start_new_thread(self._watch, ())
+
+    def _watch(self) -> None:
+        end = self._times.get()
+        while True:
+            try:
+                left = min(end - time.monotonic(), threading.TIMEOUT_MAX)
+                end = min(end, self._times.get(timeout=max(0.0, left)))
+            except queue.Empty:
+                break
+        ended = _thread.allocate_lock()
+        ended.acquire()
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(self._end, (ended,))
+            ended.acquire(timeout=_LAST_WORDS)
+        os._exit(FORCED)
+
+    def _end(self, ended: _thread.LockType) -> None:
+        """Leaves nothing behind, and says what did not end."""
+        try:
+            running = [*self._running(), *_busy_threads()]
+            names.release_all()
+            _kill_children()
+            logger.error("ended by force, since this did not end: %s", "; ".join(running) or "an exit handler")
+            logging.shutdown()
+            sys.stdout.flush()
+        finally:
+            ended.release()
+
+
+def _kill_children() -> None:
+    """Without this process those of multiprocessing's pools would wait for ever for something to do."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    for child in multiprocessing.active_children() if multiprocessing is not None else ():
+        child.kill()
+
+
+def _busy_threads() -> Iterator[str]:
+    """The threads for which Python would wait, and where they are."""
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if thread.daemon or thread is threading.main_thread() or frame is None or _is_idle(frame):
+            continue
+        frame = _nearest(frame)
+        code = frame.f_code
+        yield f"thread {thread.name} in {code.co_name}() ({code.co_filename}:{frame.f_lineno})"
+
+
+def _nearest(frame: FrameType) -> FrameType:
+    """The frame itself, or if it is in Python's library the next one that is not."""
+    outer: FrameType | None = frame
+    while outer is not None:
+        path = outer.f_code.co_filename
+        if not path.startswith(_LIBRARY) or "-packages" in path:
+            return outer
+        outer = outer.f_back
+    return frame
+
+
+def _is_idle(frame: FrameType) -> bool:
+    """Whether it is the innermost one of a pool's thread that has nothing to do."""
+    return frame.f_code.co_filename == pools.__file__ and frame.f_code.co_name == "_worker"

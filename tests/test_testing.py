@@ -168,6 +168,7 @@ def test_a_client_whose_loop_was_closed_says_so() -> None:
     _, client = asyncio.run(connected())
     with pytest.raises(shmrpc.LocalProtocolError, match="was closed; connect again"):
         asyncio.run(client.note("a call"))
+    asyncio.run(client.close())
 
 
 async def test_limits_hold() -> None:

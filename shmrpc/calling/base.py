@@ -113,9 +113,13 @@ class BaseClient(Generic[_L]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        member = self._member(name)
+        member = self._twin()._member(name)
         self.__dict__[name] = member  # The next time it is found without us.
         return member
+
+    def _twin(self) -> Self:
+        """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
+        return type(self)(self._link, self._codec, self._options, self._kinds)
 
     def _member(self, name: str) -> Any:
         """The endpoint or the group of this name."""
@@ -132,7 +136,7 @@ class BaseClient(Generic[_L]):
         calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
         call = calls.get(endpoint)
         if call is None:
-            call = calls[endpoint] = self._bind(*self._name_and_kind(endpoint))
+            call = calls[endpoint] = self._twin()._bind(*self._name_and_kind(endpoint))
         return call
 
     def _name_of(self, endpoint: Any) -> str:

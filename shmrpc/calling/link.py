@@ -20,6 +20,18 @@ logger = logging.getLogger("shmrpc.client")
 Dial = Callable[[float | None], Awaitable[Connection]]
 
 
+def _weakly(method: Callable[[Session], None]) -> Callable[[Session], None]:
+    """Calls a method for as long as its object lives: a loop knows sessions, and would keep what these know."""
+    weak = weakref.WeakMethod(method)
+
+    def call(session: Session) -> None:
+        bound = weak()
+        if bound is not None:
+            bound(session)
+
+    return call
+
+
 class Bound(Protocol):
     """What is bound to a session."""
 
@@ -70,7 +82,7 @@ class Link:
         self._begin(connection)
 
     def _begin(self, connection: Connection) -> None:
-        session = Session(connection, self._on_end, self._on_go_away)
+        session = Session(connection, _weakly(self._on_end), _weakly(self._on_go_away))
         self.session = session
         self._numbers = session.numbers
         self._changed()
@@ -130,21 +142,40 @@ class Link:
     def _reconnect(self) -> None:
         self._changed()
         if self._connecting is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect_again())
+            connecting = self._connect_again(weakref.ref(self), self._dial, self.service)
+            self._connecting = asyncio.get_running_loop().create_task(connecting)
 
-    async def _connect_again(self) -> None:
+    @staticmethod
+    async def _connect_again(link_of: weakref.ref[Link], dial: Dial, service: str) -> None:
+        """Connects until there is a server: for a client that may be dropped meanwhile."""
         pause = 0.01
         try:
-            while self.ended is None:
+            while True:
                 try:
-                    self._begin(await self._dial(None))
-                    return
+                    connection = await dial(None)
+                    break
                 except (ShmrpcError, OSError) as error:  # As for want of descriptors.
-                    logger.warning("connecting to %r again, in %.2g s: %s", self.service, pause, error)
+                    logger.warning("connecting to %r again, in %.2g s: %s", service, pause, error)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 1.0)
+            link = link_of()
+            if link is None or link.ended is not None:
+                connection.close()
+            else:
+                link._begin(connection)
         finally:
-            self._connecting = None
+            link = link_of()
+            if link is not None:
+                link._connecting = None
+
+    def __del__(self) -> None:
+        """The client, and all that was made of it, was dropped open. Its loop knows its connections, and not us."""
+        sessions = {*self._leaving, *((self.session,) if self.session is not None else ())}
+        for session in sessions:
+            session.drop()
+        connecting = self._connecting
+        if connecting is not None and not (loop := connecting.get_loop()).is_closed():
+            loop.call_soon_threadsafe(connecting.cancel)
 
     async def wait_closed(self) -> None:
         """After :meth:`close`: waits until nothing runs any more."""

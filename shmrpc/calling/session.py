@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import threading
 import types
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
@@ -97,6 +98,10 @@ class Connection(Protocol):
         """Closes. Again: nothing."""
         ...
 
+    def drop(self) -> None:
+        """Its client was dropped open: closes, and warns of it."""
+        ...
+
 
 class Receiving:
     """A call whose answer is a stream. Among the pending ones it stands where a future does."""
@@ -154,6 +159,7 @@ class Session:
         self.leaving = False
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._deadlines: Deadlines[int] = Deadlines(self._expire)
         self._lateness = Lateness(connection)
         #: By call id: the endpoint, and since when it is waited for.
@@ -324,6 +330,14 @@ class Session:
         self.connection.close()
         if self.ended is None:
             self._on_lost(End(error))
+
+    def drop(self) -> None:
+        """The client was dropped open, in whatever thread the garbage collector ran: closes the connection."""
+        if self._loop.is_closed() or threading.get_ident() == self._thread:
+            self.connection.drop()
+        else:
+            with contextlib.suppress(RuntimeError):  # The loop has been closed since; with it goes the connection.
+                self._loop.call_soon_threadsafe(self.connection.drop)
 
     def _on_lost(self, end: End) -> None:
         self.ended = end.error

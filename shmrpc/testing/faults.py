@@ -19,6 +19,7 @@ from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
 from shmrpc.streams import Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
+from shmrpc.transport.memory import check_size
 
 #: The frames that begin a call.
 _REQUESTS: Final = frozenset({frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE, frames.CALL_WITH, frames.BATCH})
@@ -184,8 +185,7 @@ class _Faulty:
         """Sends a frame, or holds it back."""
         if not self._open:
             raise _core.ChannelError("the connection is closed")
-        if len(body) > self.max_frame:
-            raise _core.Oversize(f"{len(body)} bytes, the limit is {self.max_frame}")
+        check_size(body, self.max_frame)
         if call_id in self._held:
             if opcode == frames.CANCEL:
                 self._forget(call_id)
@@ -261,3 +261,9 @@ class _Faulty:
         if self._open:
             self._stop()
             self._connection.close()
+
+    def drop(self) -> None:
+        """Its client was dropped open: closes it."""
+        if self._open:
+            self._stop()
+            self._connection.drop()

@@ -7,6 +7,7 @@ Nothing above this line knows what a segment is.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -36,3 +37,8 @@ def wrong_loop(service: str, loop: asyncio.AbstractEventLoop) -> LocalProtocolEr
     if loop.is_closed():
         return LocalProtocolError(f"the event loop of this client of {service!r} was closed; connect again")
     return LocalProtocolError("this client belongs to another event loop; connect once in each loop")
+
+
+def warn_unclosed(service: str, source: object) -> None:
+    """Warns of a client that was dropped open; to be called when it is closed, since the warning may be an error."""
+    warnings.warn(f"unclosed client of {service!r}", ResourceWarning, source=source, stacklevel=3)

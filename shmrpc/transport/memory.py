@@ -29,7 +29,7 @@ from shmrpc.errors import (
 from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import Part, PlainSender
-from shmrpc.transport import End, OnEnd, OnFrame, wrong_loop
+from shmrpc.transport import End, OnEnd, OnFrame, warn_unclosed, wrong_loop
 from shmrpc.transport.serving import BaseListener, Handler
 from shmrpc.transport.shm import fork
 from shmrpc.transport.shm.place import check_name
@@ -42,12 +42,17 @@ CAPACITY: Final = 64 << 10
 _OVERHEAD: Final = 16
 
 
+def check_size(body: Body, max_frame: int) -> None:
+    """_core.Oversize if a body is too large. What lies beside it does not count."""
+    size = len(body if isinstance(body, bytes) else body.body)
+    if size > max_frame:
+        raise _core.Oversize(f"{size} bytes, the limit is {max_frame}")
+
+
 def _on_the_way(body: Body, max_frame: int) -> Body:
-    """What arrives: the buffers of a parcel as copies. _core.Oversize if the body alone is too large."""
-    encoded = body if isinstance(body, bytes) else body.body
-    if len(encoded) > max_frame:
-        raise _core.Oversize(f"{len(encoded)} bytes, the limit is {max_frame}")
-    return body if isinstance(body, bytes) else _core.Parcel(encoded, map(bytes, body.buffers))
+    """What arrives: the buffers of a parcel as copies. _core.Oversize if it is too large."""
+    check_size(body, max_frame)
+    return body if isinstance(body, bytes) else _core.Parcel(body.body, map(bytes, body.buffers))
 
 
 class _Mail:
@@ -61,8 +66,8 @@ class _Mail:
         self._handle: asyncio.Handle | None = None
 
     def has_come(self) -> None:
-        """There is something to deliver."""
-        if self._handle is None:
+        """There is something to deliver, unless the loop has been closed since."""
+        if self._handle is None and not self._loop.is_closed():
             self._handle = self._loop.call_soon(self._run, context=self._context)
 
     def _run(self) -> None:
@@ -332,6 +337,12 @@ class MemoryConnection:
             self._news.clear()
             self._mail.stop()
             self._peer.put(_GOODBYE, 0, b"closed")
+
+    def drop(self) -> None:
+        """Its client was dropped open: closes it."""
+        if self._open:
+            self.close()
+            warn_unclosed(self.service, self)
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child, which has a copy of the server too, and of all its state."""

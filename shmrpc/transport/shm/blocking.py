@@ -7,14 +7,13 @@ import os
 import select
 import socket
 import time
-import warnings
 from collections.abc import Callable
 from typing import Final
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
-from shmrpc.transport import End, Frame
+from shmrpc.transport import End, Frame, warn_unclosed
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import explain
 from shmrpc.transport.shm.trust import peer_credentials
@@ -165,8 +164,8 @@ class ThreadConnection:
     def __del__(self) -> None:
         """It was dropped open: the server is to see that it is gone."""
         if getattr(self, "_open", False):
-            warnings.warn(f"unclosed client of {self.service!r}", ResourceWarning, source=self, stacklevel=2)
             self.abandon()
+            warn_unclosed(self.service, self)
 
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import warnings
 from collections.abc import Callable, Sized
 from typing import Final
 
@@ -14,7 +13,7 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.protocol import control, frames
 from shmrpc.streams import OVERHEAD, Part
-from shmrpc.transport import End, Frame, OnEnd, OnFrame, wrong_loop
+from shmrpc.transport import End, Frame, OnEnd, OnFrame, warn_unclosed, wrong_loop
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import BELL_ENDED, explain
 from shmrpc.transport.shm.trust import peer_credentials
@@ -270,11 +269,17 @@ class LoopConnection:
             self.abandon()
             self._wake_senders()
 
+    def drop(self) -> None:
+        """Its client was dropped open: closes it."""
+        if self._open:
+            self.close()
+            warn_unclosed(self.service, self)
+
     def __del__(self) -> None:
         """It was dropped open, as after its loop was closed: the server is to see that it is gone."""
         if getattr(self, "_open", False):
-            warnings.warn(f"unclosed client of {self.service!r}", ResourceWarning, source=self, stacklevel=2)
             self.abandon()
+            warn_unclosed(self.service, self)
 
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""

@@ -525,16 +525,17 @@ class Client(BaseClient[Link]):
                             while await incoming.ready(pull):
                                 begun = True
                                 for count, data in incoming.take():
-                                    if not count:
-                                        yield reader.one(data)
-                                        continue
-                                    for item in reader.many(data):
-                                        yield item
+                                    try:
+                                        if not count:
+                                            yield reader.one(data)
+                                            continue
+                                        for item in reader.many(data):
+                                            yield item
+                                    except UNREADABLE as error:  # No further: a handler may raise one of them.
+                                        raise undecodable(name, error) from None
                             return
                         except Exception as error:
                             raise feeding.take_error() or error from None
-                except UNREADABLE as error:
-                    raise undecodable(name, error) from None
                 except (ServiceUnavailable, ConnectionLost) as error:
                     if begun or feeding.touched or not (self._link.reconnect and not_begun(error)):
                         raise

@@ -19,6 +19,7 @@ from shmrpc.handling.caller import Caller
 from shmrpc.handling.dispatch import Dispatcher
 from shmrpc.handling.eager import HOLD
 from shmrpc.handling.engine import Engine
+from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
 from shmrpc.options import DEFAULT_SPIN, check_options, check_uids
@@ -250,13 +251,12 @@ class Server:
                         if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
                             kept[0] = None
                             frame = inbox.next()
-                except (Exception, asyncio.CancelledError) as error:
+                except BaseException as error:
                     kept[0] = None
                     fail(caller, call_id, error)
+                    if is_for_the_program(error):
+                        raise
                     frame = inbox.next()
-                except BaseException as error:  # Ctrl-C, or the endpoint wants the server to exit.
-                    fail(caller, call_id, error)
-                    raise
         finally:
             running.frame = None
         seconds = time.monotonic() - began

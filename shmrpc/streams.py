@@ -292,13 +292,14 @@ async def received(
     try:
         while await incoming.ready():
             for count, data in incoming.take():
-                if not count:
-                    yield reader.one(data)  # By no name, which would keep it until the next one comes.
-                    continue
-                for item in reader.many(data):
-                    yield item
-    except UNREADABLE as error:
-        raise explain(error) from None
+                try:
+                    if not count:
+                        yield reader.one(data)  # By no name, which would keep it until the next one comes.
+                        continue
+                    for item in reader.many(data):
+                        yield item
+                except UNREADABLE as error:  # No further: the caller's stream may fail with one of them.
+                    raise explain(error) from None
     finally:
         if not incoming.ended:
             incoming.finish()

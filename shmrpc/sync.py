@@ -422,10 +422,11 @@ class Client(BaseClient[ThreadLink]):
                 try:
                     for body in self._converse(session, number, shape, call, args, kwargs, feeds):
                         begun = True
-                        yield decode(body)
+                        try:
+                            yield decode(body)
+                        except UNREADABLE as error:  # No further: a handler may raise one of them.
+                            raise undecodable(name, error) from None
                     return
-                except UNREADABLE as error:
-                    raise undecodable(name, error) from None
                 except (ServiceUnavailable, ConnectionLost) as error:
                     if begun or _touched(feeds) or not self._link.may_retry(session, error):
                         raise

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import logging
 import os
 import signal
 from collections.abc import AsyncIterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import pytest
 
 import shmrpc
+from shmrpc.handling import processes
 from tests import flows, grouped, services
-from tests.support import ServerProcess, eventually, is_alive
+from tests.support import ServerProcess, eventually, eventually_in_loop, is_alive
 
 TARGET = "tests.flows:service"
 
@@ -256,6 +260,37 @@ async def test_handlers_processes_end_with_their_server(end: str) -> None:
             with pytest.raises(shmrpc.ConnectionLost):
                 await busy
     assert eventually(lambda: not is_alive(pid))
+
+
+async def test_a_pool_of_processes_outlives_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else that thread, and with it the server, may never end."""
+    ends: list[bool] = []
+
+    class Pool(ProcessPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            future = super().submit(*args, **kwargs)
+            self.thread: Any = self._executor_manager_thread
+            return future
+
+        def __del__(self) -> None:
+            ends.append(self.thread.is_alive())
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Pool)
+    service = shmrpc.Service("tested.pools")
+    service.endpoint(run_in="process")(flows.in_process)
+    service.endpoint(run_in="process")(flows.die_in_process)
+    async with shmrpc.serve(service), shmrpc.connect("tested.pools") as client:
+        assert (await client.in_process(1, 2))[1] == 3
+        with pytest.raises(RuntimeError, match="died"):
+            await client.die_in_process()
+        assert (await client.in_process(1, 2))[1] == 3
+
+    def have_gone() -> bool:
+        gc.collect()
+        return len(ends) == 2
+
+    assert await eventually_in_loop(have_gone)
+    assert ends == [False] * 2
 
 
 @pytest.mark.parametrize("endpoint", ["hold", "hold_later"])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from shmrpc.handling.engine import Encoded, Engine
+from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Failure, Header, Rejected
@@ -16,6 +17,8 @@ from shmrpc.streams import SLICE
 
 #: The results in order, None for the failed ones, and these by their place.
 Outcomes = tuple[list[Any], dict[int, Failure]]
+#: What to tell the caller of one call of a batch that has failed.
+Describe = Callable[[BaseException], Failure]
 #: Calls between two looks at the clock.
 _CALLS_PER_LOOK: Final = 16
 
@@ -62,7 +65,7 @@ def mixed_reader(service: str, codec: Codec) -> Callable[[Body], tuple[Header, S
     return read
 
 
-async def call_each(function: Callable[..., Any], calls: Iterable[Any]) -> Outcomes:
+async def call_each(function: Callable[..., Any], calls: Iterable[Any], describe: Describe) -> Outcomes:
     """Calls a plain function with each of the arguments; the loop has its turn now and then."""
     results: list[Any] = []
     failures: dict[int, Failure] = {}
@@ -75,8 +78,10 @@ async def call_each(function: Callable[..., Any], calls: Iterable[Any]) -> Outco
                 if type(args) is Rejected:
                     raise args
                 results.append(function(*args))
-            except Exception as error:
-                failures[len(results)] = frames.describe_failure(error)
+            except BaseException as error:
+                if is_for_the_program(error):
+                    raise
+                failures[len(results)] = describe(error)
                 results.append(None)
             looks += 1
             if looks == _CALLS_PER_LOOK:
@@ -102,12 +107,12 @@ class _Turns:
 _turns: Final = _Turns()
 
 
-def sorted_out(results: list[Any]) -> Outcomes:
+def sorted_out(results: list[Any], describe: Describe) -> Outcomes:
     """Results and exceptions apart."""
     failures: dict[int, Failure] = {}
     for index, result in enumerate(results):
         if isinstance(result, BaseException):
-            failures[index] = frames.describe_failure(result)
+            failures[index] = describe(result)
             results[index] = None
     return results, failures
 

@@ -17,6 +17,7 @@ from shmrpc.handling.caller import Caller, Peer, RunRequest, Underway
 from shmrpc.handling.eager import Suspended
 from shmrpc.handling.engine import Encoded, Engine, expired, unencodable
 from shmrpc.handling.given import Given
+from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.interceptors import enter_all
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.protocol import frames
@@ -50,6 +51,7 @@ class Dispatcher:
     def __init__(self, service: Service, engine: Engine, state: Any) -> None:
         self.service = service
         self.endpoints = list(service.endpoints.values())
+        self._describe_failure = functools.partial(engine.describe, service.name)
         self.state = state
         self._description: Description | None = None
         self.engine = engine
@@ -221,8 +223,10 @@ class Dispatcher:
         """The short way of a plain function that is called one way."""
         try:
             endpoint.function(*args, **kwargs)
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             self.engine.log_one_way(caller.service, endpoint.name, error)
+            if is_for_the_program(error):
+                raise
 
     def _underway(self, name: str, caller: Caller, call_id: int, header: Header, size: int) -> Underway:
         """The call that a header describes; the rejection if its time is over."""
@@ -309,7 +313,7 @@ class Dispatcher:
 
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
             if inline:
-                return batches.call_each(endpoint.function, calls)
+                return batches.call_each(endpoint.function, calls, self._describe_failure)
             return self._gather(under, [_prepared(endpoint, call, {}) for call in calls])
 
         return self._batch_with(endpoint.name, read, work)
@@ -353,7 +357,7 @@ class Dispatcher:
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
             if all(map(is_inline, calls)):
                 # Each is checked when its turn comes: to check a thousand takes as long as many turns of the loop.
-                return batches.call_each(functools.partial(run, under), zip(calls, strict=True))
+                return batches.call_each(functools.partial(run, under), zip(calls, strict=True), self._describe_failure)
             return self._gather(under, list(map(prepare, calls)))
 
         return self._batch_with("batch", batches.mixed_reader(self.service.name, self.engine.codec), work)
@@ -398,7 +402,12 @@ class Dispatcher:
                 finally:
                     del prepared  # It has this frame in its traceback.
             async with places:
-                return await run(prepared)
+                try:
+                    return await run(prepared)
+                except (SystemExit, KeyboardInterrupt) as error:  # No task can keep one: it would end the loop.
+                    if is_for_the_program(error):
+                        raise
+                    return error
 
         async def run(prepared: tuple[Endpoint, Sequence[Any], Mapping[str, Any]]) -> Any:
             endpoint, args, kwargs = prepared
@@ -407,7 +416,9 @@ class Dispatcher:
             handled.set(call)
             return await self._invoke(Underway(under.caller, call, 0), endpoint, args, kwargs)
 
-        return batches.sorted_out(await asyncio.gather(*map(one, calls), return_exceptions=True))
+        return batches.sorted_out(
+            await asyncio.gather(*map(one, calls), return_exceptions=True), self._describe_failure
+        )
 
     def _describe(self, body: Body, caller: Caller, call_id: int) -> Body:
         if self._description is None:  # Once: it takes a while, and the loop waits.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
 from shmrpc.call import Call, handled
+from shmrpc.handling.interrupts import is_for_the_program
 
 _enter_task = asyncio._enter_task
 _leave_task = asyncio._leave_task
@@ -35,6 +36,15 @@ class Suspended:
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self.task = task
+
+
+class Raised:
+    """The result of such a task whose coroutine has raised what no Task can keep: it would end the loop."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class Eager:
@@ -115,6 +125,8 @@ class _Spare(Coroutine[Any, Any, Any]):
         began = time.monotonic()
         try:
             return self._coroutine.send(value)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise _ended_by(error) from None
         finally:
             seconds = time.monotonic() - began
             if seconds > HOLD and self._call is not None:
@@ -132,6 +144,8 @@ class _Spare(Coroutine[Any, Any, Any]):
                 awaited.add_done_callback(_heard)
         try:
             return self._coroutine.throw(error)
+        except (SystemExit, KeyboardInterrupt) as end:
+            raise _ended_by(end) from None
         finally:
             del error  # It has this frame in its traceback.
 
@@ -142,6 +156,11 @@ class _Spare(Coroutine[Any, Any, Any]):
 
     def __await__(self) -> Generator[Any, Any, Any]:
         raise TypeError("only its own task runs this")
+
+
+def _ended_by(error: SystemExit | KeyboardInterrupt) -> BaseException:
+    """What a task's coroutine raises when its handler has raised this: the end, unless it is for the program."""
+    return error if is_for_the_program(error) else StopIteration(Raised(error))
 
 
 def _heard(future: asyncio.Future[Any]) -> None:

@@ -6,26 +6,24 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
 from shmrpc import _core
 from shmrpc.call import Call, running_here
 from shmrpc.deadlines import Deadlines
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.handling.caller import Caller, RunRequest, Underway
-from shmrpc.handling.eager import Eager, Suspended
+from shmrpc.handling.eager import Eager, Raised, Suspended
 from shmrpc.handling.executors import Executors
+from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body, Codec
-from shmrpc.protocol.frames import Rejected
+from shmrpc.protocol.frames import Failure, Rejected
 from shmrpc.streams import Incoming
 
 logger = logging.getLogger("shmrpc.server")
-
-#: What is no fault of the program's: the answer says it. The rest ends the program too.
-_ANSWERED: Final = (Exception, asyncio.CancelledError)
 
 
 class Encoded:
@@ -93,11 +91,10 @@ class Engine:
                 self.suspend(under, result.task)
                 return None
             return self._answer(under, result)
-        except _ANSWERED as error:
-            self._fail(under, error)
         except BaseException as error:
             self._fail(under, error)
-            raise
+            if is_for_the_program(error):
+                raise
         return None
 
     def suspend(self, under: Underway, task: asyncio.Task[Any]) -> None:
@@ -116,14 +113,19 @@ class Engine:
         if under.call.deadline is not None:
             self.deadlines.discard(under)
         try:
-            answer = self._answer(under, task.result())
+            result = task.result()
+            if type(result) is Raised:
+                try:
+                    raise result.error
+                finally:
+                    del result  # Its error has this frame in its traceback.
+            answer = self._answer(under, result)
             if answer is not None and not under.silent:
                 under.caller.send(frames.RESULT, under.call.id, answer)
-        except _ANSWERED as error:
-            self._fail(under, error)
         except BaseException as error:
             self._fail(under, error)
-            raise
+            if is_for_the_program(error):
+                raise
         finally:
             self._under_way.discard(under)
             self.load.ended(under)
@@ -158,13 +160,31 @@ class Engine:
             error = expired(call.endpoint)
         if under.one_way:
             self.log_one_way(call.service, call.endpoint, error)
-        elif not under.silent:
+        elif under.silent:
+            self.log_unusual(call.service, error)
+        else:
             self.fail(under.caller, call.id, error, call._reply_metadata)
 
     @staticmethod
     def log_one_way(service: str, endpoint: str, error: BaseException) -> None:
         """A call has failed of which nobody waits to hear."""
         logger.error("%s.%s(), called one way, failed", service, endpoint, exc_info=error)
+
+    @staticmethod
+    def log_unusual(service: str, error: BaseException) -> None:
+        """Logs what would have ended a program: an endpoint that raises it has most likely meant to."""
+        if not isinstance(error, (Exception, asyncio.CancelledError)):
+            name = type(error).__qualname__
+            logger.error(
+                "a call of service %s raised %s: that call has failed, and no other", service, name, exc_info=error
+            )
+
+    def describe(self, service: str, error: BaseException) -> Failure:
+        """What to tell the caller of a batch of one call in it that has failed."""
+        self.log_unusual(service, error)
+        if isinstance(error, asyncio.CancelledError):
+            error = _cancelled()
+        return frames.describe_failure(error)
 
     def fail(
         self, caller: Caller, call_id: int, error: BaseException, metadata: dict[str, str | bytes] | None = None
@@ -182,8 +202,9 @@ class Engine:
                 f"the result is too large: {error}; set max_frame= on both sides, or for arrays and bytes max_memory= "
                 "at the server",
             )
+        self.log_unusual(caller.service, error)
         if isinstance(error, asyncio.CancelledError):
-            error = asyncio.CancelledError("the endpoint was cancelled at the server")
+            error = _cancelled()
         caller.send(frames.FAILURE, call_id, frames.encode_failure(error, caller.max_frame, metadata))
 
     def _begin_waiting(self, caller: Caller, call_id: int, run: RunRequest, body: Body) -> None:
@@ -192,11 +213,10 @@ class Engine:
             answer = run(body, caller, call_id)
             if answer is not None:
                 caller.send(frames.RESULT, call_id, answer)
-        except _ANSWERED as error:
-            self.fail(caller, call_id, error)
         except BaseException as error:
             self.fail(caller, call_id, error)
-            raise
+            if is_for_the_program(error):
+                raise
         finally:
             self.running.frame = None
             self.kept[0] = None  # Nobody else does here, and the next result may be long in coming.
@@ -290,6 +310,11 @@ class Engine:
         incoming = self._input(number, caller, call_id)
         if incoming is not None:
             incoming.finish(frames.decode_failure(body))
+
+
+def _cancelled() -> asyncio.CancelledError:
+    """What a caller is told of a cancellation that was not the caller's."""
+    return asyncio.CancelledError("the endpoint was cancelled at the server")
 
 
 def expired(endpoint: str) -> Rejected:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from shmrpc.call import Call, handled
@@ -73,5 +74,29 @@ class Executors:
 
 
 async def run_in(executor: Executor, work: Callable[[], Any]) -> Any:
-    """What the work returns, done by the executor."""
-    return await asyncio.get_running_loop().run_in_executor(executor, work)
+    """What the work returns or raises, done by the executor."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def end() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def notify(job: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
+            loop.call_soon_threadsafe(end)
+
+    job = executor.submit(work)
+    job.add_done_callback(notify)
+    try:
+        await ended
+    except asyncio.CancelledError:
+        job.cancel()
+        raise
+    try:
+        if job.cancelled():  # The executor has ended before its turn came.
+            raise asyncio.CancelledError
+        # What it raised is raised here: the loop's future would take no StopIteration.
+        return job.result()
+    finally:
+        del job  # Its exception has this frame in its traceback.

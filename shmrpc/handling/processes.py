@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -34,22 +36,38 @@ class Processes:
             self._pool = ProcessPoolExecutor(mp_context=spawn, initializer=_begin_child, initargs=(theirs,))
         pool = self._pool
         try:
-            return await run_in(pool, functools.partial(function, *args, **kwargs))
+            return await run_in(pool, functools.partial(_call, function, args, kwargs))
         except BrokenProcessPool as error:
             if self._pool is pool:
-                self._pool = None  # The next call gets new ones.
+                self.close()  # The next call gets new ones.
             raise RuntimeError(f"the process that ran {function.__qualname__}() died: {error}") from None
-        except (KeyboardInterrupt, SystemExit) as error:  # The handler's there is not ours.
-            raise RuntimeError(f"{function.__qualname__}() raised {type(error).__name__}: {error}") from None
 
     def close(self) -> None:
         """Ends them."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
         if self._life is not None:
             self._life.close()
             self._life = None
+        if self._pool is not None:
+            # The pool has a thread, and must outlive it: when a pool goes, a callback takes a lock that its thread may
+            # hold, or be the one that drops the pool while holding it, and then neither ever ends, nor the program.
+            shutdown = functools.partial(self._pool.shutdown, cancel_futures=True)
+            self._pool = None
+            threading.Thread(target=shutdown, name="shmrpc-processes-end").start()
+
+
+def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Calls the function, in one of the processes. Raises what it raises, if that survives the way back."""
+    try:
+        return contextvars.copy_context().run(function, *args, **kwargs)
+    except BaseException as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception as second:  # Received by the pool, it would end all of its processes.
+            name = f"{type(error).__module__}.{type(error).__qualname__}"
+            raise RuntimeError(
+                f"{function.__qualname__}() raised {name}: {error} (the exception itself cannot be pickled: {second})"
+            ) from error
+        raise
 
 
 def _begin_child(life: Connection) -> None:

@@ -109,7 +109,7 @@ class Inbox:
         self._turn = len(self._frames)
         try:
             self._take()
-        finally:  # Even if an endpoint wants the program to exit: until it does, others are served.
+        finally:  # Even if a signal is to end the program: until it does, others are served.
             if self._frames and self._open:
                 self._mail.has_come()
 

@@ -39,7 +39,7 @@ class Inbox:
         try:
             if self._open:
                 self._take()
-        finally:  # Even if an endpoint wants the program to exit: until it does, others are served.
+        finally:  # Even if a signal is to end the program: until it does, others are served.
             self._taken = time.monotonic()
             if self._open and not self.poller.rest():
                 self._again = self._loop.call_soon(self.pump)

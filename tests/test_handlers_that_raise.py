@@ -7,10 +7,9 @@ import builtins
 import contextlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -35,10 +34,10 @@ def deeper() -> None:
     deeper()
 
 
-def throw(kind: str) -> Any:
+def throw(kind: str) -> NoReturn:
     match kind:
         case "StopIteration":
-            return next(iter(()))
+            next(iter(()))
         case "SystemExit":
             sys.exit(3)
         case "RecursionError":
@@ -51,6 +50,7 @@ def throw(kind: str) -> Any:
             raise OfTwo("one", "two")
         case _:
             raise getattr(builtins, kind)
+    raise AssertionError(f"{kind} was not raised")
 
 
 @service.endpoint
@@ -65,18 +65,18 @@ def server() -> int:
 
 @service.endpoint
 def plain(kind: str) -> int:
-    return throw(kind)  # type: ignore[no-any-return]
+    throw(kind)
 
 
 @service.endpoint
 async def at_once(kind: str) -> int:
-    return throw(kind)  # type: ignore[no-any-return]
+    throw(kind)
 
 
 @service.endpoint
 async def later(kind: str) -> int:
     await asyncio.sleep(0)
-    return throw(kind)  # type: ignore[no-any-return]
+    throw(kind)
 
 
 @service.endpoint
@@ -84,7 +84,7 @@ async def when_cancelled(kind: str) -> int:
     try:
         return await asyncio.sleep(60, 1)
     except asyncio.CancelledError:
-        return throw(kind)  # type: ignore[no-any-return]
+        throw(kind)
 
 
 @service.endpoint
@@ -153,12 +153,12 @@ async def takes_stream(kind: str, items: AsyncIterator[int]) -> int:
 
 @service.endpoint(run_in="thread")
 def in_thread(kind: str) -> int:
-    return throw(kind)  # type: ignore[no-any-return]
+    throw(kind)
 
 
 @service.endpoint(run_in="process")
 def in_process(kind: str) -> int:
-    return throw(kind)  # type: ignore[no-any-return]
+    throw(kind)
 
 
 @service.endpoint(run_in="process")
@@ -169,12 +169,12 @@ def process() -> int:
 class Methods:
     @shmrpc.endpoint
     def method(self, kind: str) -> int:
-        return throw(kind)  # type: ignore[no-any-return]
+        throw(kind)
 
     @shmrpc.endpoint
     async def method_later(self, kind: str) -> int:
         await asyncio.sleep(0)
-        return throw(kind)  # type: ignore[no-any-return]
+        throw(kind)
 
 
 service.include(Methods(), prefix="an_object")
@@ -264,14 +264,11 @@ async def test_what_a_handler_raises_is_its_calls_failure(kind: str, caplog: pyt
         for form, call in FORMS.items():
             caplog.clear()
             with caplog.at_level(logging.ERROR, "shmrpc.server"):
-                try:
+                with pytest.raises(shmrpc.RemoteError) as caught:
                     async with asyncio.timeout(PATIENCE):
                         await call(client, kind)
-                except shmrpc.RemoteError as error:
-                    assert error.type_name in expected_type(form, kind), form
-                    assert kind == "CancelledError" or "throw" in error.remote_traceback, form
-                else:
-                    raise AssertionError(f"{form}: it raised nothing")
+                assert caught.value.type_name in expected_type(form, kind), form
+                assert kind == "CancelledError" or "throw" in caught.value.remote_traceback, form
             assert await other.add(1, 2) == 3 and await client.add(1, 2) == 3, form
             assert kind not in LOGGED or is_logged(caplog, kind), form
 

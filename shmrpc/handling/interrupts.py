@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import signal
 import threading
 from types import CodeType
@@ -33,7 +34,7 @@ def _code_of(handler: Any) -> CodeType | None:
     """What a signal's handler runs, if it is written in Python."""
     while isinstance(handler, functools.partial):
         handler = handler.func
-    if callable(handler) and not hasattr(handler, "__code__"):
-        handler = getattr(handler, "__func__", None) or getattr(type(handler), "__call__", None)
-    code = getattr(handler, "__code__", None)
+    if not inspect.isroutine(handler) and callable(handler):
+        handler = type(handler).__call__
+    code = getattr(handler, "__code__", None)  # Of a method it is the function's.
     return code if isinstance(code, CodeType) else None

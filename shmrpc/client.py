@@ -44,13 +44,14 @@ from shmrpc.calling.requests import (
 from shmrpc.calling.session import Receiving, Session
 from shmrpc.clock import host_nanoseconds
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.interceptors import Interceptor, enter_all
+from shmrpc.interceptors import Interceptor, check_interceptors, enter_all
 from shmrpc.introspection.describe import Description
 from shmrpc.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
     Options,
     check_options,
+    check_seconds,
     check_timeout,
     check_uids,
 )
@@ -116,6 +117,8 @@ class Client(BaseClient[Link]):
         Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
         ended the connection if there will be none.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         await self._link.ready(timeout=timeout)
 
     def __repr__(self) -> str:
@@ -569,8 +572,13 @@ def connect(
 
     Raises ValueError for an option out of range. What connecting raises: :meth:`Client.__aenter__`.
     """
-    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout)
+    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout, reconnect=reconnect)
     name, kinds = names_and_kinds(service)
     settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
     link = Link(name, functools.partial(shm.connect, name, settings=settings), timeout, reconnect=reconnect)
-    return Client(link, get_codec(codec), Options(check_timeout(call_timeout), interceptors=tuple(interceptors)), kinds)
+    return Client(
+        link,
+        get_codec(codec),
+        Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors)),
+        kinds,
+    )

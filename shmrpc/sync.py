@@ -40,13 +40,14 @@ from shmrpc.calling.sync_streams import Feed, converse, feeds_of
 from shmrpc.calling.thread_link import ThreadLink
 from shmrpc.calling.threads import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.interceptors import SyncInterceptor, enter_all_plain
+from shmrpc.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
 from shmrpc.introspection.describe import Description
 from shmrpc.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
     Options,
     check_options,
+    check_seconds,
     check_timeout,
     check_uids,
 )
@@ -114,6 +115,8 @@ class Client(BaseClient[ThreadLink]):
         Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
         ended the connection if there will be none.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         session = self._link.session
         if session is not None:
             session.is_over()
@@ -517,11 +520,11 @@ def connect(
 
     The options are those of :func:`shmrpc.connect`; interceptors give plain context managers.
     """
-    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout)
+    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout, reconnect=reconnect)
     name, kinds = names_and_kinds(service)
     settings = Settings(
         max_frame, spin, max_memory, codec == "pickle", blocking=True, allow_uids=check_uids(allow_uids)
     )
     link = ThreadLink(name, settings, timeout, reconnect=reconnect)
-    options = Options(check_timeout(call_timeout), interceptors=tuple(interceptors))
+    options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
     return Client(link, get_codec(codec), options, kinds)

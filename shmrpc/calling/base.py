@@ -71,7 +71,10 @@ class BaseClient(Generic[_L]):
         """
         if metadata is not None or reply_metadata is not None or timeout is None:
             return self._view(timeout, metadata, reply_metadata)
-        view = self._views.get(timeout)
+        try:
+            view = self._views.get(timeout)
+        except TypeError:  # It is no number, as is said below.
+            view = None
         if view is None:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
@@ -81,6 +84,10 @@ class BaseClient(Generic[_L]):
     def _view(
         self, timeout: float | None, metadata: Mapping[str, str | bytes] | None, reply_metadata: Metadata | None
     ) -> Self:
+        if reply_metadata is not None and not isinstance(reply_metadata, dict):
+            raise TypeError(
+                f"reply_metadata: expected a dict that gets what handlers send back, got {reply_metadata!r}"
+            )
         options = self._options.changed(timeout, metadata, reply_metadata)
         return type(self)(self._link, self._codec, options, self._kinds)
 

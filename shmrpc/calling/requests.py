@@ -29,6 +29,7 @@ from shmrpc.service import Service
 from shmrpc.signature import result_type
 from shmrpc.spelling import closest
 from shmrpc.transport import End, Frame
+from shmrpc.transport.shm.place import check_name
 
 _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
 
@@ -61,7 +62,13 @@ def names_and_kinds(service: str | Service) -> tuple[str, dict[str, Any]]:
     """A service's name, and the types of its endpoints' results as far as they are known here."""
     if isinstance(service, Service):
         return service.name, {name: endpoint.signature.result for name, endpoint in service.endpoints.items()}
-    return service, {}
+    if not isinstance(service, str):
+        raise TypeError(f"connect() expected the name of a service or a shmrpc.Service, got {service!r}")
+    if ":" in service:
+        raise ValueError(
+            f"connect() expected the name that was given to shmrpc.Service, not where it is imported from: {service!r}"
+        )
+    return check_name(service), {}
 
 
 def find_name(endpoint: Any, numbers: Mapping[str, int]) -> str:

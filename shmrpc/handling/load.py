@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmrpc.handling.caller import Caller, RunRequest, Underway, Waiting
+from shmrpc.options import check_count
 from shmrpc.protocol.codec import Body
 from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
 from shmrpc.protocol.frames import Rejected
@@ -18,9 +19,7 @@ class Load:
     ) -> None:
         limits = {"max_in_flight": max_in_flight, "max_per_connection": max_per_connection, "max_waiting": max_waiting}
         for name, value in limits.items():
-            least = 0 if name == "max_waiting" else 1
-            if value < least:
-                raise ValueError(f"{name}: expected {least} or more, got {value}")
+            check_count(name, value, 0 if name == "max_waiting" else 1)
         self.in_flight = 0
         #: Those that need the loop to turn: suspended handlers, and streams that only let the others have a turn.
         self.busy = 0

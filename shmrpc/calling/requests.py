@@ -25,7 +25,7 @@ from shmrpc.errors import (
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Failure, Shape, opcode
-from shmrpc.service import Service
+from shmrpc.service import Endpoint, Service
 from shmrpc.signature import result_type
 from shmrpc.spelling import closest
 from shmrpc.transport import End, Frame
@@ -58,10 +58,10 @@ def is_group(name: str, numbers: Mapping[str, int]) -> bool:
     return name not in numbers and any(other.startswith(f"{name}.") for other in numbers)
 
 
-def names_and_kinds(service: str | Service) -> tuple[str, dict[str, Any]]:
-    """A service's name, and the types of its endpoints' results as far as they are known here."""
+def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]]:
+    """A service's name, and its endpoints as far as they are known here."""
     if isinstance(service, Service):
-        return service.name, {name: endpoint.signature.result for name, endpoint in service.endpoints.items()}
+        return service.name, dict(service.endpoints)
     if not isinstance(service, str):
         raise TypeError(f"connect() expected the name of a service or a shmrpc.Service, got {service!r}")
     if ":" in service:

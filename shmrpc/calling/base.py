@@ -142,7 +142,7 @@ class BaseClient(Generic[_L]):
 
     def _twin(self) -> Self:
         """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
-        return type(self)(self._link, self._codec, self._options, self._kinds)
+        return type(self)(self._link, self._codec, self._options, self._known)
 
     def _member(self, name: str) -> Any:
         """The endpoint or the group of this name."""

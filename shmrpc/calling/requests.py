@@ -206,7 +206,7 @@ def _outcomes_of(kind: Any) -> Any:
 
 def not_begun(error: BaseException) -> bool:
     """Whether a call that failed so was certainly not begun, and may be sent again."""
-    return isinstance(error, ServiceUnavailable) or (isinstance(error, ConnectionLost) and not error.maybe_executed)
+    return isinstance(error, (ServiceUnavailable, ConnectionLost)) and not error.maybe_executed
 
 
 def swallowed(name: str) -> LocalProtocolError:

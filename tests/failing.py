@@ -22,7 +22,7 @@ class OutOfStock(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Refused(Exception):  # noqa: N818 - as users name theirs
+class Refused(Exception):
     """Registered: a dataclass that nothing can be set on."""
 
     reason: str

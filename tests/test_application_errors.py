@@ -104,7 +104,7 @@ async def test_at_the_end_of_a_stream(client: shmrpc.Client, endpoint: str) -> N
     got = []
     with pytest.raises(OutOfStock) as caught:
         async for item in client.call(endpoint, "stock"):
-            got.append(item)  # noqa: PERF401 - what came before counts
+            got.append(item)
     assert got == [1]
     check_stock(caught.value)
     with pytest.raises(shmrpc.ApplicationError, match="exhausted: no more"):

@@ -9,13 +9,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from shmrpc.call import Metadata, check_metadata
-from shmrpc.protocol.control import DEFAULT_MAX_MEMORY, MIN_MAX_MEMORY
+from shmrpc.protocol.control import DEFAULT_MAX_MEMORY, MAX_MAX_MEMORY, MIN_MAX_MEMORY
 from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME
 from shmrpc.transport.shm.trust import is_anybody
 
 #: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
 DEFAULT_SPIN: Final = 200.0
-MAX_MAX_MEMORY: Final = 1 << 42
 #: A wait that spins for longer than this is a mistake.
 MAX_SPIN: Final = 1_000_000.0
 #: Seconds that connect() waits for a server.

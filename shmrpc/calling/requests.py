@@ -108,7 +108,7 @@ def take_sources(
     """
     positional, keywords = list(args), dict(kwargs)
     sources: list[Source] = []
-    for number, (parameter, place) in enumerate(shape.inputs.items(), 1):
+    for number, (parameter, place) in enumerate(shape.inputs, 1):
         if parameter in keywords:
             source, keywords[parameter] = keywords[parameter], None
         elif 0 <= place < len(positional):

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -79,13 +79,18 @@ def is_from_server(opcode: int) -> bool:
     return opcode in ANSWERS or opcode == ITEM or opcode & 0xFF in (STOP, CREDIT)
 
 
+#: A parameter's place among the positional ones; -1 if it can only be given by name.
+Place = Annotated[int, msgspec.Meta(ge=-1, le=ANY)]
+
+
 class Shape(msgspec.Struct, omit_defaults=True, frozen=True):
     """Which sides of an endpoint are streams."""
 
     #: Whether it streams to the caller.
     streams: bool = False
-    #: The parameters that take a stream, each with its place among the positional ones, or -1.
-    inputs: dict[str, int] = {}
+    #: The parameters that take a stream, in order, each with its place among the positional ones, or -1. The first one
+    #: is stream 1: an array, since the maps of many languages have no order.
+    inputs: tuple[tuple[str, Place], ...] = ()
 
 
 class Header(msgspec.Struct, omit_defaults=True):

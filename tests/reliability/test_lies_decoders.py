@@ -151,7 +151,7 @@ def test_frames_and_messages_that_were_mutated() -> None:
         size = frames.decode_credit(body)
         assert size is None or 0 < size <= frames.MAX_MAX_FRAME
 
-    shapes = {1: frames.Shape(streams=True), 2: frames.Shape(inputs={"numbers": 0})}
+    shapes = [None, frames.Shape(streams=True), frames.Shape(inputs=(("numbers", 0),))]
     messages: list[control.Message] = [
         control.Hello(1, 1 << 20),
         control.Welcome("tested", 5, "shmrpc.tested.0", 65536, ("a", "b"), 1 << 20, ["add", "count", "total"], shapes),

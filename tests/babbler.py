@@ -23,8 +23,7 @@ from tests.support import PATIENCE
 #: What the server does at the first call, of this id, before it answers.
 Misdeed = Callable[["Babbler", int], object]
 
-SHAPES = {1: Shape(streams=True), 2: Shape(inputs=(("numbers", 0),))}
-OFFER = handshake.Offer("tested", ["add", "count", "total"], SHAPES)
+OFFER = handshake.Offer("tested", ["add", "count", "total"], {1: Shape(streams=True), 2: Shape(inputs={"numbers": 0})})
 SUM = msgpack.packb(3)
 
 

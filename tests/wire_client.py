@@ -241,14 +241,12 @@ class WireClient:
         self.given_back: list[tuple[int, int]] = []
         self._own: dict[int, Extent] = {}
         self.control = Control(service)
-        self.control.send("hello", version=2, max_frame=max_frame, pickle=pickle)
+        self.control.send("hello", version=1, max_frame=max_frame, pickle=pickle)
         self.welcome, descriptors = self.control.expect("welcome")
         self.bell, self.told = (socket.socket(fileno=each) for each in descriptors)
         self.theirs = Theirs(self.told)
         self._map()
-        self._server_semaphore, self._semaphore = (
-            posix_ipc.Semaphore(f"/{name}") for name in self.welcome["semaphores"]
-        )
+        self._semaphore = posix_ipc.Semaphore(f"/{self.welcome['semaphores'][1]}") if how == ON_SEMAPHORE else None
         self.control.send("confirm")
         self.control.expect("ready")
 
@@ -427,7 +425,7 @@ class WireClient:
         self.sleeps += 1
         poll = select.poll()
         poll.register(self.control.socket, select.POLLIN)
-        if self.how == ON_SEMAPHORE:
+        if self._semaphore is not None:
             try:
                 self._semaphore.acquire(seconds)
             except posix_ipc.BusyError:
@@ -456,10 +454,9 @@ class WireClient:
             self._wake(self.into.claim(WRITER_WAITS))
 
     def _wake(self, how: int) -> None:
+        assert how in (AWAKE, ON_BELL), "a server sleeps at the bell"
         if how == ON_BELL:
             self.wake_server()
-        elif how == ON_SEMAPHORE:
-            self._server_semaphore.release()
 
     def wake_server(self) -> None:
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
@@ -474,8 +471,8 @@ class WireClient:
         for extent in self._own.values():
             extent.close()
         self.theirs.close()
-        for semaphore in (self._semaphore, self._server_semaphore):
-            semaphore.close()
+        if self._semaphore is not None:
+            self._semaphore.close()
         for ring in (self.out, self.into):
             ring.release()
         self._view.release()

@@ -113,6 +113,9 @@ class Extent:
 class Theirs:
     """The peer's extents: mapped, to be read."""
 
+    #: How they are mapped. The peer cannot see to it that they are not written.
+    access = mmap.PROT_READ
+
     def __init__(self, told: socket.socket) -> None:
         self._told = told
         self._told.setblocking(False)
@@ -140,7 +143,7 @@ class Theirs:
             (file,) = files
             assert fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
             assert os.fstat(file).st_size == size
-            self.extents[number] = mmap.mmap(file, size, prot=mmap.PROT_READ)
+            self.extents[number] = mmap.mmap(file, size, prot=self.access)
             self.inodes[number] = os.fstat(file).st_ino
             os.close(file)
 

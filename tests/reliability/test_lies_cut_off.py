@@ -46,8 +46,6 @@ class Cutter(WireClient):
         self.theirs.close()
         for descriptor in (self.segment, *self.semaphores):
             os.close(descriptor)
-        for semaphore in (self._semaphore, self._server_semaphore):
-            semaphore.close()
         for ring in (self.out, self.into):
             ring.release()
         self._view.release()
@@ -137,8 +135,8 @@ def cuts(files: slice, over: threading.Event) -> Misdeed:
 
 @pytest.mark.parametrize(
     ("blocking", "files"),
-    [(False, slice(0, 1)), (True, slice(0, 1))],
-    ids=["segment, loop", "segment, threads"],
+    [(False, slice(0, 1)), (True, slice(0, 1)), (True, slice(1, 3))],
+    ids=["segment, loop", "segment, threads", "semaphores, threads"],
 )
 async def test_a_server_that_cuts_off_what_a_client_shares_with_it(runtime: Path, blocking: bool, files: slice) -> None:
     over = threading.Event()
@@ -151,6 +149,19 @@ async def test_a_server_that_cuts_off_what_a_client_shares_with_it(runtime: Path
         finally:
             over.set()
     assert await eventually_in_loop(lambda: traces.descriptors() == before, 30)
+
+
+async def test_a_server_that_cuts_off_semaphores_is_no_matter_to_a_loop(runtime: Path) -> None:
+    """It sleeps at the bell, and rings its own semaphore as it closes."""
+
+    def misdeed(babbler: Babbler, call_id: int) -> None:
+        for descriptor in babbler.files[1:]:
+            os.ftruncate(descriptor, 0)
+
+    with babbling(runtime, misdeed):
+        async with connected(False) as caller:
+            for _ in range(3):
+                assert await caller.call("add", 1, 2) == 3
 
 
 #: Faults in a mapping of its own while it has a connection, or is sent the signal.

@@ -1,4 +1,7 @@
-"""A peer that scribbles over the segment, at rest and while traffic runs: its connection may end, and no other."""
+"""A peer that scribbles over all that it shares: its connection may end, and no other.
+
+That is the segment, both semaphores, and the memory that either side lends the other; at rest and while traffic runs.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
+import numpy as np
 import pytest
 
 import shmrpc
@@ -26,10 +30,39 @@ from tests.reliability import figures
 from tests.reliability.liars import Polite, Watched, served, word
 from tests.reliability.scale import scaled
 from tests.support import eventually
-from tests.wire_client import CALL, Gone, WireClient, frame
+from tests.wire_client import BYTES, CALL, ON_BELL, ON_SEMAPHORE, READER_WAITS, Gone, WireClient, extension, frame
+from tests.wire_memory import PARCEL, Theirs, parcel
 
 #: Where the words are that matter the most: both rings' control, and the beginning of each one's data.
 CONTROL = [*range(128, 1152, 128)]
+
+
+#: Bytes from which on the other side answers with memory that it lends.
+LARGE = 50_000
+
+
+class Writable(Theirs):
+    """The server's extents, which a liar maps to be written."""
+
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+
+
+class Sharing(WireClient):
+    """A client that has all that it shares with the server mapped, to be written."""
+
+    def _map(self) -> None:
+        super()._map()
+        self.theirs = Writable(self.told)
+        names = self.welcome["semaphores"]
+        opened = [os.open(f"/dev/shm/sem.{name}", os.O_RDWR) for name in names]
+        self.semaphores = [mmap.mmap(descriptor, 0) for descriptor in opened]
+        for descriptor in opened:
+            os.close(descriptor)
+
+    def close(self, **goodbye: object) -> None:
+        super().close(**goodbye)
+        for semaphore in self.semaphores:
+            semaphore.close()
 
 
 class Scribbler:
@@ -37,17 +70,33 @@ class Scribbler:
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
-        self._wire = WireClient("tested")
-        self._wire.control.socket.setblocking(False)
-        self._words = self._wire._view.cast("Q")
-        self._tail = 0
-        self.add = CALL | self._wire.number("add") << 8
+        self._wire = wire = Sharing("tested")
+        wire.gives_back = False
+        self._calls = [(CALL | wire.number("add") << 8, msgpack.packb([1, 1]))]
+        # What we lend comes back in what the server lends, and keeps.
+        line = wire.extent().lend(bytes(LARGE))
+        self._calls.append(
+            (
+                CALL | PARCEL | wire.number("echo") << 8,
+                parcel([line], msgpack.packb([extension(BYTES, 0)])),
+            )
+        )
+        wire.send(*self._calls[1])
+        answer = wire.receive()[2]
+        assert len(wire.theirs.extents) == 1, answer[:100]
+        wire.control.socket.setblocking(False)
+        self._words = wire._view.cast("Q")
+        shared = (*wire.semaphores, wire._own[0].memory, *wire.theirs.extents.values())
+        self._others = [memoryview(each).cast("Q") for each in shared]
+        self._tail = wire.out.tail
 
     def say(self, times: int) -> None:
         """Valid calls, put where they belong, whether there is room or not."""
         ring = self._wire.out
+        self._wire.into.set_flag(READER_WAITS, self._dice.choice((ON_BELL, ON_SEMAPHORE)))
         for number in range(times):
-            data = frame(self.add, number + 1, msgpack.packb([number, 1]))
+            opcode, body = self._calls[self._dice.random() < 0.1]
+            data = frame(opcode, number + 2, body)
             if (self._tail + len(data)) % ring.capacity < len(data):
                 break  # Not across the end: it is the words that matter here.
             at = self._tail % ring.capacity
@@ -55,14 +104,14 @@ class Scribbler:
             self._tail += len(data)
         ring._indices[0] = self._tail
 
-    def scribble(self, times: int, where: range | None = None) -> None:
-        dice, words = self._dice, self._words
-        count = len(words)
+    def scribble(self, times: int) -> None:
+        dice = self._dice
         for _ in range(times):
-            if where is not None:
-                at = dice.choice(where) // 8
+            words = self._words if dice.random() < 0.7 else dice.choice(self._others)
+            if words is self._words and dice.random() < 0.3:
+                at = dice.choice(CONTROL) // 8
             else:
-                at = dice.choice(CONTROL) // 8 if dice.random() < 0.3 else dice.randrange(count)
+                at = dice.randrange(len(words))
             words[at] = word(dice)
 
     def wake(self) -> None:
@@ -83,7 +132,8 @@ class Scribbler:
         return str(message["reason"])
 
     def close(self) -> None:
-        self._words.release()
+        for words in (self._words, *self._others):
+            words.release()
         self._wire.close()
 
 
@@ -180,8 +230,12 @@ def outcome(wire: WireClient, at: int) -> str:
         return "misled"  # The liar, who has to read its own lie.
 
 
+#: A body that is an array in the first buffer beside it.
+ARRAY = msgpack.packb(extension(5, ["|u1", [LARGE], 0]))
+
+
 class ScribblingServer:
-    """A server that answers rightly, and scribbles over the segments of its clients at the same time."""
+    """A server that answers rightly, and scribbles over all that it shares with its clients at the same time."""
 
     def __init__(self, runtime: Path, dice: random.Random) -> None:
         self._dice = dice
@@ -218,14 +272,16 @@ class ScribblingServer:
     def _lie_to(self, client: socket.socket) -> None:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
-        offer = handshake.Offer("liar", ["add"], {})
+        offer = handshake.Offer("liar", ["add", "echo"], {})
         steps = handshake.server_side(hello, offer, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
         packet, descriptors = next(steps)
         welcome = control.decode(packet)
         assert isinstance(welcome, control.Welcome)
-        opened = os.open(f"/dev/shm/{welcome.segment}", os.O_RDWR)
-        segment = mmap.mmap(opened, 0)
-        os.close(opened)
+        shared = []
+        for name in (welcome.segment, *(f"sem.{each}" for each in welcome.semaphores)):
+            opened = os.open(f"/dev/shm/{name}", os.O_RDWR)
+            shared.append(mmap.mmap(opened, 0))
+            os.close(opened)
         socket.send_fds(client, [packet], descriptors)
         try:
             steps.send((client.recv(1000), []))
@@ -234,14 +290,16 @@ class ScribblingServer:
         client.send(control.encode(control.Ready()))
         client.setblocking(False)
         try:
-            self._answer(client, established.channel, segment)
+            self._answer(client, established.channel, shared)
         finally:
             established.channel.close()
             os.close(established.bell)
-            segment.close()
+            for each in shared:
+                each.close()
 
-    def _answer(self, client: socket.socket, channel: _core.Channel, segment: mmap.mmap) -> None:
+    def _answer(self, client: socket.socket, channel: _core.Channel, shared: list[mmap.mmap]) -> None:
         dice = self._dice
+        lent: list[memoryview] = []
         while not self._over.is_set():
             with contextlib.suppress(BlockingIOError):
                 client.recv(1000)
@@ -249,16 +307,23 @@ class ScribblingServer:
             try:
                 channel.wake()
                 call = channel.receive()
-                if call is not None:
+                if call is not None and isinstance(call[2], _core.Parcel):
+                    (theirs,) = call[2].buffers
+                    ours = channel.allocate(LARGE)
+                    lent = [memoryview(theirs.shared()), memoryview(ours)]
+                    channel.send(0, call[1], _core.Parcel(ARRAY, [ours]))
+                elif call is not None:
                     channel.send(0, call[1], msgpack.packb(sum(msgpack.unpackb(bytes(call[2])))))
-            except (_core.ChannelError, ValueError, TypeError):
+            except (_core.ChannelError, _core.NoMemory, ValueError, TypeError, AttributeError):
                 return  # It has fallen for its own lies.
             if call is None:
                 time.sleep(0.0005)
             elif dice.random() < 0.1:
                 for _ in range(dice.randrange(1, 50)):
-                    at = dice.choice(CONTROL) if dice.random() < 0.1 else dice.randrange(0, len(segment), 8)
-                    struct.pack_into("=Q", segment, at, word(dice))
+                    others: list[mmap.mmap | memoryview] = [*shared[1:], *lent]
+                    where = shared[0] if dice.random() < 0.7 else dice.choice(others)
+                    at = dice.choice(CONTROL) if dice.random() < 0.1 else dice.randrange(0, len(where), 8)
+                    struct.pack_into("=Q", where, at % (len(where) - 7), word(dice))
                     self.words += 1
 
 
@@ -286,6 +351,8 @@ async def call_in_a_loop(outcomes: Counter[str]) -> None:
     async with shmrpc.connect("liar", timeout=30, call_timeout=0.5) as client:
         for number in range(60):
             try:
+                if number % 10 == 9:
+                    (await client.echo(np.zeros(LARGE, "u1"))).sum()
                 await client.add(number, 1)
             except TOLD as error:
                 outcomes[type(error).__name__] += 1
@@ -297,6 +364,8 @@ def call_in_threads(outcomes: Counter[str]) -> None:
     with shmrpc.sync.connect("liar", timeout=30, call_timeout=0.5) as client:
         for number in range(60):
             try:
+                if number % 10 == 9:
+                    client.echo(np.zeros(LARGE, "u1")).sum()
                 client.add(number, 1)
             except TOLD as error:
                 outcomes[type(error).__name__] += 1

@@ -134,10 +134,7 @@ class ThreadConnection:
                 return
             except (ConnectionResetError, ValueError):
                 packet = b""
-            try:
-                end = explain(packet, f"server of {self.service!r}", self.pid)
-            except RemoteProtocolError as error:
-                raise Ended(End(self.fault(error))) from None
+            end = explain(packet, f"server of {self.service!r}", self.pid)
             if end is not None:
                 raise Ended(end)
             self.draining = True

@@ -235,11 +235,7 @@ class LoopConnection:
             return
         except ConnectionResetError:
             packet = b""
-        try:
-            end = explain(packet, f"server of {self.service!r}", self.pid)
-        except RemoteProtocolError as error:
-            self.fault(error)
-            return
+        end = explain(packet, f"server of {self.service!r}", self.pid)
         if end is None:
             self._on_go_away()
             return

@@ -25,19 +25,21 @@ def is_over(control_socket: socket.socket) -> bool:
 
 
 def explain(packet: bytes, peer: str, pid: int) -> End | None:
-    """What the last packet of a peer means: its goodbye, or none at all.
+    """What the last packet of a peer means: its goodbye, none at all, or something that it must not send.
 
-    None if it is not the last one: the peer only says that it is about to go. RemoteProtocolError if it is a message
-    that cannot be read, or none that belongs to an established connection: the peer is to be told.
+    None if it is not the last one: the peer only says that it is about to go.
     """
     if not packet:
         return End(ConnectionLost(f"the {peer} (process {pid}) is gone: it died, or was killed"))
-    message = control.decode(packet)
+    try:
+        message = control.decode(packet)
+    except RemoteProtocolError as error:
+        return End(error)
     if isinstance(message, control.GoAway):
         return None
     if not isinstance(message, control.Goodbye):
         kind = type(message).__name__.lower()
-        raise RemoteProtocolError(f"it sent {kind!r} on an established connection")
+        return End(RemoteProtocolError(f"the {peer} (process {pid}) sent {kind!r} on an established connection"))
     if message.fault:
         return End(RemoteProtocolError(f"the {peer} (process {pid}) found a fault of ours: {message.reason}"))
     lost = ConnectionLost(f"the {peer} (process {pid}) closed the connection: {message.reason}")

@@ -61,6 +61,7 @@ NEWS: Final = "a message about extents is malformed"
 EXTENT: Final = "extent 0 is unknown, or cannot be mapped"
 MEMORY: Final = "bytes together are over the limit of"
 BLOCK: Final = "there is no lease of block"
+UNALIGNED: Final = "does not begin at a multiple of"
 #: The body of a good request.
 ARGUMENTS: Final = b"\x92\x01\x02"
 
@@ -250,6 +251,13 @@ LIES = [
     *(pytest.param(names(*entries), BLOCK, id=f"names {name}") for name, entries in NAMES.items()),
     *(pytest.param(lie, words, id=f"tells of {name}") for name, (lie, words) in TOLD.items()),
     *(pytest.param(says(sent, RELEASE), words, id=f"releases {name}") for name, (sent, words) in RELEASES.items()),
+    *(
+        pytest.param(names(Entry(SENDER, 0, block, 0, 1)), UNALIGNED, id=f"names a block at {block}")
+        for block in (1, 8, 100, PAGE - 1, PAGE + 8, SIZE - 100)
+    ),
+    pytest.param(
+        names(Entry(SENDER, 0, PAGE, 0, 1), size=PAGE + 100), BLOCK, id="names a block that ends behind its extent"
+    ),
     pytest.param(
         names(Entry(SENDER, 0, 0, 0, MAX_FRAME + 1), body=None, size=2 * MAX_FRAME),
         "over the limit",

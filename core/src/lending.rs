@@ -5,7 +5,7 @@
 //! a frame of its own, [`RELEASE`]. A buffer that is sent back goes by reference too: its owner
 //! holds the block then as if it had never been away.
 
-use crate::arena::{Arena, Place};
+use crate::arena::{Arena, GRANULE, Place};
 use crate::channel::Channel;
 use crate::crash;
 use crate::extent::{self, Extent, ExtentError, News};
@@ -396,12 +396,20 @@ impl Lending {
             false => Violation::Extent { number },
         };
         let extent = theirs.extents.get(&number).ok_or(unknown)?.clone();
+        // All of the block is in the extent: so that it can be mapped by itself, it ends with a granule.
         let end = place
             .offset
             .checked_add(entry.start)
             .and_then(|start| start.checked_add(entry.len))
-            .filter(|&end| end <= extent.size() as u64)
+            .filter(|&end| {
+                end.checked_next_multiple_of(GRANULE)
+                    .is_some_and(|end| end <= extent.size() as u64)
+            })
             .ok_or(no_block(place))?;
+        if place.offset % GRANULE != 0 {
+            let (extent, offset) = (number, place.offset);
+            return Err(Violation::Unaligned { extent, offset });
+        }
         let known = theirs.leases.entry(place).or_insert((0, 0));
         *known = (known.0 + 1, known.1.max(end));
         crash::point!(LeaseOpened);

@@ -68,6 +68,13 @@ pub enum Violation {
         /// Where the block begins in it.
         offset: u64,
     },
+    /// The peer named a block that begins where none can.
+    Unaligned {
+        /// The number of the extent.
+        extent: u32,
+        /// Where the block begins in it.
+        offset: u64,
+    },
     /// The peer's extents together are over the limit.
     Memory {
         /// Bytes that they would take.
@@ -114,6 +121,11 @@ impl fmt::Display for Violation {
                     "there is no lease of block {offset} of extent {extent}"
                 )
             }
+            Violation::Unaligned { extent, offset } => write!(
+                out,
+                "block {offset} of extent {extent} does not begin at a multiple of {}",
+                crate::arena::GRANULE
+            ),
             Violation::CutOff => {
                 write!(out, "the peer has cut off the memory of the connection")
             }

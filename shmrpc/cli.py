@@ -1,18 +1,28 @@
-"""The command line: serve, call, ls, cleanup, describe, stub."""
+"""The command line: serve, call, ls, cleanup, describe, stub.
+
+Exit codes of those who ask a server: 2 for a usage that cannot be, endpoint and arguments included; 3 if the service is
+not to be had; 4 if the call failed; 5 if its time was over; 130 after Ctrl-C; 1 for everything else.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import math
 import os
 import pwd
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, NoReturn
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import IO, Any, Final, NoReturn
 
 import click
 import msgspec
 
 import shmrpc
+from shmrpc.cli_values import Source, argument, to_json, to_text
 from shmrpc.introspection.stubs import stub_text
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_uids
 from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
@@ -44,7 +54,11 @@ _codec = option(
 _max_frame = option(
     "--max-frame", type=int, default=DEFAULT_MAX_FRAME, show_default=True, help="Largest body in bytes."
 )
-_timeout = option("--timeout", type=float, default=DEFAULT_CONNECT_TIMEOUT, show_default=True, help="Seconds to wait.")
+_timeout = option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    help=f"Seconds for all of it.  [default: {DEFAULT_CONNECT_TIMEOUT:g} to connect, then as long as it takes]",
+)
 
 
 def _user(value: str) -> int:
@@ -68,7 +82,42 @@ _allow_uid = option(
 _LEVELS = ["critical", "error", "warning", "info", "debug"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+USAGE: Final = 2
+NOT_AVAILABLE: Final = 3
+CALL_FAILED: Final = 4
+TOO_LATE: Final = 5
+INTERRUPTED: Final = 128 + signal.SIGINT
+_CODES = f"""Exit codes: {USAGE} if the usage, the endpoint or the arguments are wrong, {NOT_AVAILABLE} if the
+service is not available or the connection is lost, {CALL_FAILED} if the call fails, {TOO_LATE} if its time is over,
+{INTERRUPTED} after Ctrl-C, 1 for anything else."""
+
+
+class Commands(click.Group):
+    """Commands whose failures are one message, and an exit code that says of which kind they are."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command that was given."""
+        sys.setrecursionlimit(10_000)  # Values may be nested as deeply as MessagePack allows.
+        for stream in (sys.stdout, sys.stderr):  # A terminal that cannot show a character shows its number.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            return super().invoke(ctx)
+        except shmrpc.DeadlineExceeded as error:
+            _fail(str(error), TOO_LATE)
+        except shmrpc.RemoteError as error:
+            _fail(f"{error.type_name}: {error}\n{error.remote_traceback}".rstrip(), CALL_FAILED)
+        except (shmrpc.EndpointNotFound, shmrpc.InvalidArguments) as error:
+            _fail(str(error), USAGE)
+        except shmrpc.CallError as error:
+            _fail(str(error), CALL_FAILED)
+        except shmrpc.ShmrpcError as error:
+            _fail(str(error), NOT_AVAILABLE)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_CODES)
 @click.version_option(shmrpc.__version__)
 def main() -> None:
     """Call other Python processes on this host at memory speed."""
@@ -154,7 +203,7 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
             offers = {service.name: list(service.endpoints) for service in services}
             run_here(config, services, lambda: _greet(offers))
     except (ServeError, shmrpc.ShmrpcError) as error:
-        _fail(str(error))
+        _fail(str(error), 1)
 
 
 def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> None:
@@ -169,8 +218,9 @@ def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> 
     click.echo(f"Serving {services} ({processes}): {'; '.join(lists)}. Ctrl-C stops.", err=True)
 
 
-@main.command(context_settings={"allow_interspersed_args": False})
+@main.command(context_settings={"allow_interspersed_args": False}, epilog=_CODES)
 @option("-k", "--keyword", "keywords", multiple=True, metavar="NAME=VALUE", help="A keyword argument.")
+@option("--json", "as_json", is_flag=True, help="Print strict JSON, one line for each result or item.")
 @_timeout
 @_max_frame
 @_codec
@@ -183,37 +233,64 @@ def call(
     endpoint: str,
     arguments: tuple[str, ...],
     keywords: tuple[str, ...],
-    timeout: float,
-    max_frame: int,
-    codec: Any,
-    allow_uids: tuple[int, ...],
+    as_json: bool,
+    **options: Any,
 ) -> None:
-    """Call ENDPOINT of SERVICE and print the result as JSON.
+    """Call ENDPOINT of SERVICE and print the result; each item of a stream in a line of its own.
 
-    Each argument is read as JSON, and taken as text if it is none: 1, true, [1,2], '"5"', Ada. Options come
-    before SERVICE; all that follows is the endpoint's.
+    Each argument is read as JSON, and taken as text if it is none: 1, true, [1,2], '"5"', Ada. @FILE stands for
+    the bytes of a file, or the array of a .npy file, @- for those of standard input; for a parameter that takes a
+    stream for their lines, each read like an argument. '"@x"' is the text @x. Options come before SERVICE; all that
+    follows is the endpoint's.
     """
     pairs = [keyword.partition("=") for keyword in keywords]
-    if any(not equals for _, equals, _ in pairs):
-        _fail("--keyword: expected NAME=VALUE")
-    values = {name: _value(text) for name, _, text in pairs}
-    try:
-        with shmrpc.sync.connect(
-            service, timeout=timeout, max_frame=max_frame, codec=codec, allow_uids=allow_uids
-        ) as client:
-            result = client.call(endpoint, *map(_value, arguments), **values)
-        click.echo(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
-    except shmrpc.RemoteError as error:
-        _fail(f"{error.type_name}: {error}\n{error.remote_traceback}")
-    except (shmrpc.ShmrpcError, ValueError) as error:
-        _fail(str(error))
+    if any(not name or not equals for name, equals, _ in pairs):
+        raise click.UsageError("--keyword: expected NAME=VALUE")
+    given = [*map(argument, arguments)], {name: argument(text) for name, _, text in pairs}
+    with _connected(service, **options) as client:
+        args, kwargs = _read_sources(client, endpoint, *given)
+        result = client().call(endpoint, *args, **kwargs)
+        if isinstance(result, Generator):
+            for item in result:
+                click.echo(to_json(item) if as_json else to_text(item, compact=True))
+        else:
+            click.echo(to_json(result) if as_json else to_text(result))
 
 
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+@contextlib.contextmanager
+def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterator[Callable[[], shmrpc.sync.Client]]:
+    """Gives the client, whose next call is to end when the timeout of the whole does."""
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    if timeout is None:
+        timeout = DEFAULT_CONNECT_TIMEOUT
+    with contextlib.ExitStack() as stack:
+        try:
+            client = stack.enter_context(shmrpc.sync.connect(service, timeout=timeout, **options))
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        yield lambda: client.with_options(timeout=max(0.0, end - time.monotonic()))
+
+
+def _read_sources(
+    client: Callable[[], shmrpc.sync.Client], endpoint: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with what their files hold."""
+    if not any(isinstance(each, Source) for each in (*args, *kwargs.values())):
+        return [*args], {**kwargs}
+    parameters = next((each.parameters for each in client().describe().endpoints if each.name == endpoint), [])
+    streams = {each.name: "bytes" in each.accepts.split(" | ") for each in parameters if each.stream}
+    names = [each.name for each in parameters if each.kind.startswith("positional")]
+
+    def read(name: str | None, value: Any) -> Any:
+        if not isinstance(value, Source):
+            return value
+        return value.items(as_bytes=streams[name]) if name in streams else value.value()
+
+    places = [*names, *[None] * len(args)]
+    return (
+        [read(name, value) for name, value in zip(places, args, strict=False)],
+        {name: read(name, value) for name, value in kwargs.items()},
+    )
 
 
 @main.command()
@@ -223,8 +300,8 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """List live services: pid, health, uptime, endpoints, connections."""
     try:
         found = statuses(check_uids(allow_uids))
-    except (shmrpc.ShmrpcError, ValueError) as error:
-        _fail(str(error))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(report) for report in found], indent=2))
         return
@@ -264,9 +341,9 @@ def cleanup(dry_run: bool, as_json: bool) -> None:
 @option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @_allow_uid
 @click.argument("service")
-def describe(service: str, timeout: float, as_json: bool, allow_uids: tuple[int, ...]) -> None:
+def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """Print what the live SERVICE offers: signatures, types and docstrings."""
-    description = _description(service, timeout, allow_uids)
+    description = _description(service, timeout=timeout, allow_uids=allow_uids)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(description), indent=2))
     else:
@@ -278,18 +355,23 @@ def describe(service: str, timeout: float, as_json: bool, allow_uids: tuple[int,
 @option("-o", "--output", type=click.File("w", lazy=True), default="-", help="Where to write it; -: to stdout.")
 @_allow_uid
 @click.argument("service")
-def stub(service: str, timeout: float, output: IO[str], allow_uids: tuple[int, ...]) -> None:
+def stub(service: str, timeout: float | None, output: IO[str], allow_uids: tuple[int, ...]) -> None:
     """Print a .pyi file with typed clients of the live SERVICE, for those who have not its source."""
-    click.echo(stub_text(_description(service, timeout, allow_uids)), file=output, nl=False)
+    click.echo(stub_text(_description(service, timeout=timeout, allow_uids=allow_uids)), file=output, nl=False)
 
 
-def _description(service: str, timeout: float, allow_uids: tuple[int, ...]) -> shmrpc.Description:
-    try:
-        with shmrpc.sync.connect(service, timeout=timeout, allow_uids=allow_uids) as client:
-            return client.describe()
-    except (shmrpc.ShmrpcError, ValueError) as error:
-        _fail(str(error))
+def _description(service: str, **options: Any) -> shmrpc.Description:
+    with _connected(service, **options) as client:
+        return client().describe()
 
 
-def _fail(message: str) -> NoReturn:
-    raise click.ClickException(message)
+class Failure(click.ClickException):
+    """What ends a command: a message, and the exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # Of click's class it is a variable.
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    raise Failure(message, code)

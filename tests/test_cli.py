@@ -50,7 +50,7 @@ def test_serve_call_ls() -> None:
 def test_call_explains_what_is_wrong(arguments: list[str], words: str) -> None:
     with ServerProcess("examples.calculator:calculator"):
         done = shmrpc("call", "calculator", *arguments)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -58,14 +58,14 @@ def test_call_explains_what_is_wrong(arguments: list[str], words: str) -> None:
 def test_call_prints_the_remote_traceback() -> None:
     with ServerProcess():
         done = shmrpc("call", "tested", "fail", "odd")
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert "builtins.ValueError: odd" in done.stderr
     assert "in fail" in done.stderr
 
 
 def test_call_without_a_server() -> None:
     done = shmrpc("call", "--timeout", "0", "absent", "add")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "shmrpc serve MODULE:absent" in done.stderr
 
 

@@ -20,6 +20,7 @@ from shmrpc import sync
 from shmrpc.call import Call, current_call
 from shmrpc.client import Client, connect
 from shmrpc.errors import (
+    ApplicationError,
     CallError,
     CallStopped,
     ConnectionLost,
@@ -48,6 +49,7 @@ from shmrpc.values import Writable, register
 __version__ = "0.1.0"
 
 __all__ = [
+    "ApplicationError",
     "Call",
     "CallError",
     "CallStopped",

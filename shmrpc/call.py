@@ -166,6 +166,8 @@ def nearest_deadline(own: int | None) -> int | None:
 
 def check_metadata(metadata: Mapping[str, str | bytes]) -> Metadata:
     """A copy; TypeError for what metadata cannot be."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: expected a dict of str to str or bytes, got {metadata!r}")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, (str, bytes)):
             raise TypeError(f"metadata: expected str to str or bytes, got {key!r}: {value!r}")

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.call import Call, inheriting, nearest_deadline
-from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient
+from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
 from shmrpc.calling.batch import Batch, chunks
 from shmrpc.calling.feeding import Feeding
 from shmrpc.calling.link import Link
@@ -32,7 +32,7 @@ from shmrpc.calling.requests import (
     check_one_way,
     encode_call,
     find_endpoint,
-    names_and_kinds,
+    name_and_endpoints,
     not_begun,
     numbered_calls,
     outcomes_decoder,
@@ -44,13 +44,14 @@ from shmrpc.calling.requests import (
 from shmrpc.calling.session import Receiving, Session
 from shmrpc.clock import host_nanoseconds
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.interceptors import Interceptor, enter_all
+from shmrpc.interceptors import Interceptor, check_interceptors, enter_all
 from shmrpc.introspection.describe import Description
 from shmrpc.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
     Options,
     check_options,
+    check_seconds,
     check_timeout,
     check_uids,
 )
@@ -58,7 +59,7 @@ from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec, CodecName, get_codec
 from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
 from shmrpc.protocol.frames import opcode
-from shmrpc.service import Service
+from shmrpc.service import Endpoint, Service
 from shmrpc.streams import SLICE, Reader
 from shmrpc.transport.shm import client as shm
 from shmrpc.transport.shm.handshake import Settings
@@ -83,8 +84,8 @@ class Client(BaseClient[Link]):
     typed.
     """
 
-    def __init__(self, link: Link, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
-        super().__init__(link, codec, options, kinds)
+    def __init__(self, link: Link, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
+        super().__init__(link, codec, options, known)
         link.clients.add(self)
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -116,6 +117,8 @@ class Client(BaseClient[Link]):
         Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
         ended the connection if there will be none.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         await self._link.ready(timeout=timeout)
 
     def __repr__(self) -> str:
@@ -351,10 +354,10 @@ class Client(BaseClient[Link]):
         number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
-            return functools.partial(self._stream, name, Reader(self._codec, kind))
+            return self._named(name, PartialCall(self._stream, name, Reader(self._codec, kind)))
         decode = self._codec.decoder(kind)
         if shape is not None or options.is_general or session.leaving:  # Until there is a new session, calls wait.
-            return self._named(name, functools.partial(self._call, name, decode))
+            return self._named(name, PartialCall(self._call, name, decode))
         quick = self._codec.quick(kind)
         if options.timeout is None:
             return self._bind_plain(session, name, number, quick, decode)
@@ -446,11 +449,6 @@ class Client(BaseClient[Link]):
             return read_result(name, decode, answer)
 
         return self._named(name, call)
-
-    @staticmethod
-    def _named(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        call.__name__ = call.__qualname__ = name
-        return call
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         """The long way of a call: with streams to the server, interceptors, metadata, a connection to wait for."""
@@ -569,8 +567,13 @@ def connect(
 
     Raises ValueError for an option out of range. What connecting raises: :meth:`Client.__aenter__`.
     """
-    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout)
-    name, kinds = names_and_kinds(service)
+    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout, reconnect=reconnect)
+    name, endpoints = name_and_endpoints(service)
     settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
     link = Link(name, functools.partial(shm.connect, name, settings=settings), timeout, reconnect=reconnect)
-    return Client(link, get_codec(codec), Options(check_timeout(call_timeout), interceptors=tuple(interceptors)), kinds)
+    return Client(
+        link,
+        get_codec(codec),
+        Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors)),
+        endpoints,
+    )

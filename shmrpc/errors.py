@@ -11,7 +11,8 @@
     │   ├── LocalProtocolError     this side was used wrongly
     │   └── RemoteProtocolError    the peer broke the rules; the connection is over
     └── CallError              one call failed; the connection goes on
-        ├── RemoteError            the endpoint raised                   also the builtin it raised
+        ├── RemoteError            the endpoint raised                   also the class of what it raised
+        │   └── ApplicationError       on purpose: a code, a message and details
         ├── EndpointNotFound       the service has no such endpoint      also AttributeError
         ├── InvalidArguments       the arguments do not fit              also TypeError
         ├── EncodeError            a value cannot become MessagePack     also TypeError
@@ -26,9 +27,12 @@ from __future__ import annotations
 
 import builtins
 import functools
-from typing import Any, Final
+import types
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final, TypeVar
 
 __all__ = [
+    "ApplicationError",
     "CallError",
     "CallStopped",
     "ConnectionLost",
@@ -47,8 +51,17 @@ __all__ = [
     "ServiceUnavailable",
     "SharedMemoryError",
     "ShmrpcError",
+    "application_error",
+    "base_of",
+    "class_name",
+    "known_parts",
+    "made_of",
+    "own_class",
+    "parts_of",
     "remote_error",
 ]
+
+_E = TypeVar("_E", bound=BaseException)
 
 
 class ShmrpcError(Exception):
@@ -56,7 +69,12 @@ class ShmrpcError(Exception):
 
 
 class ServiceUnavailable(ShmrpcError, ConnectionError):
-    """No server answered for the service within the time given."""
+    """No server answered for the service within the time given.
+
+    ``maybe_executed`` is False: the call was not begun. It is True in what a handler passed on, see RemoteError.
+    """
+
+    maybe_executed: bool = False
 
 
 class ServiceInUse(ShmrpcError):
@@ -103,12 +121,72 @@ class RemoteError(CallError):
     """The endpoint raised an exception.
 
     ``type_name`` is the qualified name of its class, ``remote_traceback`` the text of its traceback; it
-    is printed below the local one. A builtin exception, or one derived from it, arrives as a subclass
-    of both RemoteError and that builtin, so ``except ValueError`` works as it would locally.
+    is printed below the local one. What arrives is a subclass of both RemoteError and the class that was raised if
+    that is a builtin exception or one that :func:`shmrpc.register` knows here, so ``except ValueError`` and
+    ``except OutOfStock`` work as they would locally. Of another class, it is the nearest builtin that it is derived
+    from.
+
+    A handler that does not catch what its own call raised passes it on, and it arrives as it was. ``remote_traceback``
+    then has each handler on the way. So the Overloaded, ServiceUnavailable, ConnectionLost or DeadlineExceeded of an
+    inner call arrives as a RemoteError that is that class too. ``maybe_executed`` is True of every RemoteError: the
+    endpoint that was called has run, and to call it again is to run it twice. It is False of an Overloaded or a
+    ServiceUnavailable of the call itself.
     """
 
     type_name: str = ""
     remote_traceback: str = ""
+    maybe_executed: bool = True
+    #: The other class that it is, if this one was made for the two.
+    _also: ClassVar[type[Exception] | None] = None
+    #: What the exception carries, as it came, if nobody here could read it: whoever it is passed on to may.
+    _unread: bytes | None = None
+    #: The notes that it came with.
+    _came_with: tuple[str, ...] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if cls._also is None:  # The user's class is not told of one that is made here.
+            super().__init_subclass__(**kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self)
+        return _unpickled, (kind._also or kind, kind._also is not None, parts_of(self)), vars(self)
+
+
+class ApplicationError(RemoteError):
+    """A failure that is part of what the endpoint offers: raise it in a handler, and it arrives as it is.
+
+    ``code`` is a short text for programs, such as ``"not_found"``. Any will do; those of gRPC are a good choice, see
+    the guide. ``message`` is for people. ``details`` are values for programs, by name; what cannot be sent as
+    MessagePack is left out, and the remote traceback says so.
+
+    >>> error = ApplicationError("not_found", "no order 7", order=7)
+    >>> str(error), error.details
+    ('not_found: no order 7', {'order': 7})
+
+    The server logs none of these. A class that is derived from it arrives as ApplicationError, and as itself where it
+    is registered. Raises TypeError for a code or a message that is no text, ValueError for an empty code.
+    """
+
+    code: str = ""
+    message: str = ""
+    details: dict[str, Any]
+
+    def __init__(self, code: str, message: str = "", **details: Any) -> None:
+        for name, value in (("code", code), ("message", message)):
+            if not isinstance(value, str):
+                raise TypeError(f"ApplicationError: {name}: expected a str, as in 'not_found', got {value!r}")
+        if not code:
+            raise ValueError("ApplicationError: code: expected a word, as in 'not_found', got ''")
+        super().__init__(code, message)
+        self.code, self.message, self.details = code, message, details
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" if self.message else self.code
+
+    def __repr__(self) -> str:
+        shown = [repr(self.code), *([repr(self.message)] if self.message else [])]
+        shown += [f"{name}={value!r}" for name, value in getattr(self, "details", {}).items()]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class EndpointNotFound(CallError, AttributeError):
@@ -136,11 +214,14 @@ class DeadlineExceeded(CallError, TimeoutError):
 
 
 class Overloaded(CallError):
-    """Too many calls wait. This one was not begun.
+    """Too many calls wait. This one was not begun: ``maybe_executed`` is False.
 
     The server has as many under way, and as many that wait, as it allows. Or it does not read, and as many bytes
-    wait on this side as ``max_memory`` allows.
+    wait on this side as ``max_memory`` allows. Of an inner call that a handler passed on ``maybe_executed`` is True,
+    see RemoteError.
     """
+
+    maybe_executed: bool = False
 
 
 class CallStopped(CallError):
@@ -148,47 +229,183 @@ class CallStopped(CallError):
 
 
 def remote_error(
-    message: str, *, type_name: str, base: str, args: list[Any] | None, remote_traceback: str
+    message: str,
+    *,
+    type_name: str,
+    base: str,
+    remote_traceback: str,
+    raised: BaseException | None = None,
+    parts: dict[str, Any] | None = None,
+    unread: bytes | None = None,
+    hint: str = "",
 ) -> RemoteError:
     """The local stand-in for an exception that an endpoint raised.
 
-    ``base`` names the builtin exception it is, or is derived from; ``args`` are its arguments where
-    they could be carried.
+    ``raised`` is the exception itself where its class is registered here, ``base`` names the class known everywhere
+    that it is or is derived from, and ``parts`` are that one's, see :func:`parts_of`. ``unread``: what of it nobody
+    could read here. ``hint`` says more about it to people.
     """
-    error = _instance(base, message, args)
-    error.type_name = type_name
-    error.remote_traceback = remote_traceback
-    if type_name.removeprefix("builtins.") != base:
-        error.add_note(f"Raised remotely as {type_name}")
+    error = _also_remote(raised) if raised is not None else None
+    if error is None:
+        error = _instance(base, message, parts)
+    notes = []
+    if type_name != class_name(own_class(type(error))):
+        notes.append(f"Raised remotely as {type_name}{hint}")
     if remote_traceback:
-        error.add_note(f"Remote traceback:\n{remote_traceback.rstrip()}")
+        notes.append(f"Remote traceback:\n{remote_traceback.rstrip()}")
+    # Past what a class of the user's may have in the way, as a frozen dataclass has.
+    vars(error).update(type_name=type_name, remote_traceback=remote_traceback)
+    vars(error).update(_unread=unread, _came_with=tuple(notes), __notes__=notes)
     return error
 
 
-def _instance(base: str, message: str, args: list[Any] | None) -> RemoteError:
-    kind = _remote_class(base) if base in _BUILTINS else RemoteError
-    for arguments in (args, [message]):
-        if arguments is not None:
-            try:
-                return kind(*arguments)
-            except Exception:  # Not every exception takes any arguments: UnicodeDecodeError wants five.
-                continue
+def application_error(code: str, message: str, details: Any) -> ApplicationError:
+    """One that has come from another process: nothing of it is checked."""
+    parts = {"args": [code, message], "code": code, "message": message}
+    return made_of(ApplicationError, {**parts, "details": details if isinstance(details, dict) else {}})
+
+
+def _also_remote(raised: BaseException) -> RemoteError | None:
+    """The same exception as one that is a RemoteError too; None if it cannot be one."""
+    if isinstance(raised, RemoteError):
+        return raised
+    if not isinstance(raised, Exception):
+        return None
+    try:
+        return made_of(_joined(type(raised)), parts_of(raised))
+    except Exception:  # A class that is made in a way of its own.
+        return None
+
+
+def _instance(base: str, message: str, parts: dict[str, Any] | None) -> RemoteError:
+    known = _known(base)
+    if known is not None:
+        kind = _joined(known)
+        for each in (parts, {"args": [message]}):
+            if each is not None:
+                try:
+                    made = made_of(kind, each)
+                    str(made)  # Not every exception can say something of any arguments.
+                except Exception:  # Nor can each be made of any: UnicodeDecodeError wants five.
+                    continue
+                return made
     return RemoteError(message)
 
 
-#: Only of these a class is made, and kept: the name is the peer's to choose.
-_BUILTINS: Final = frozenset(dir(builtins))
+def class_name(kind: type) -> str:
+    """The qualified name of a class."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+#: What tells of a service's state, and not of a mistake in the program that called it: a caller two hops away does
+#: something about these, too. The other errors of ours are between a handler and what it calls.
+_CONDITIONS: Final[tuple[type[ShmrpcError], ...]] = (ConnectionLost, DeadlineExceeded, Overloaded, ServiceUnavailable)
+_BY_NAME: Final[dict[str, type[Exception]]] = {
+    **{n: k for n, k in vars(builtins).items() if isinstance(k, type) and issubclass(k, Exception)},
+    **{kind.__name__: kind for kind in _CONDITIONS},
+}
+
+
+def own_class(kind: type[Any]) -> type[Any]:
+    """The class itself, of one that is also a RemoteError: what was raised."""
+    return (kind._also or kind) if issubclass(kind, RemoteError) else kind
+
+
+def base_of(kind: type[BaseException]) -> type[BaseException]:
+    """The nearest class that both sides know without any agreement: a builtin exception, or a condition of ours."""
+    return next(c for c in kind.__mro__ if c.__module__ == "builtins" or c in _CONDITIONS)
+
+
+def _known(base: str) -> type[Exception] | None:
+    """The class of this name that a RemoteError can also be: the name is the peer's to choose."""
+    kind = _BY_NAME.get(base)
+    if kind is None or kind is Exception:
+        return None
+    if issubclass(kind, (StopIteration, StopAsyncIteration)):
+        return None  # These cannot leave a coroutine: Python turns them into RuntimeError.
+    return kind
+
+
+def _joined(kind: type[Exception]) -> type[RemoteError]:
+    """RemoteError and another exception in one class; RemoteError if the two cannot be joined."""
+    key: Any = kind  # Which a class always can be.
+    return _join(key)
 
 
 @functools.cache
-def _remote_class(base: str) -> type[RemoteError]:
-    """RemoteError and the builtin exception of this name in one class."""
-    builtin = getattr(builtins, base, None)
-    if not (isinstance(builtin, type) and issubclass(builtin, Exception)) or builtin is Exception:
+def _join(kind: type[Exception]) -> type[RemoteError]:
+    ours = kind in _BY_NAME.values()
+    names = {
+        "__module__": __name__ if ours else kind.__module__,
+        "__qualname__": f"Remote{kind.__name__}" if ours else kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "_also": kind,
+    }
+    if issubclass(kind, (StopIteration, StopAsyncIteration)):
         return RemoteError
-    if issubclass(builtin, (StopIteration, StopAsyncIteration)):
-        return RemoteError  # These cannot leave a coroutine: Python turns them into RuntimeError.
     try:
-        return type(f"Remote{base}", (RemoteError, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
-    except TypeError:  # A layout that cannot be combined.
+        name = f"Remote{kind.__name__}" if ours else kind.__name__
+        return types.new_class(name, (RemoteError, kind), exec_body=lambda namespace: namespace.update(names))
+    except TypeError:  # A layout that cannot be combined, or a metaclass that does not want it.
         return RemoteError
+
+
+#: What builtin exceptions have besides their arguments, if it is text.
+_ATTRIBUTES: Final[dict[type[BaseException], tuple[str, ...]]] = {
+    ImportError: ("name", "path"),
+    NameError: ("name",),
+    AttributeError: ("name",),
+}
+#: What a RemoteError has of its coming here.
+_OF_THE_WAY: Final = frozenset({"type_name", "remote_traceback", "maybe_executed", "_unread", "_came_with"})
+
+
+def _attributes(kind: type) -> Iterator[str]:
+    """The names of what instances keep apart from ``__dict__``."""
+    for each in kind.__mro__:
+        yield from _ATTRIBUTES.get(each, ())
+        slots = vars(each).get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots
+
+
+def known_parts(kind: type[BaseException]) -> frozenset[str]:
+    """The names of the parts that each instance of a class has that both sides know."""
+    return frozenset(("args", *_attributes(kind)))
+
+
+def parts_of(error: BaseException) -> dict[str, Any]:
+    """What an exception is made of: its ``args``, as the builtin that it is derived from takes them; its attributes."""
+    kind = type(error)
+    # OSError has the file's name here, and not among its args.
+    parts: dict[str, Any] = {"args": list(_builtin(kind).__reduce__(error)[1])}
+    for name in _attributes(kind):
+        value = getattr(error, name, None)
+        if not name.startswith("__") and value is not None:
+            parts[name] = value
+    state = {n: v for n, v in vars(error).items() if not (n.startswith("__") or n in _OF_THE_WAY)}
+    return {**state, **parts}
+
+
+def made_of(kind: type[_E], parts: dict[str, Any]) -> _E:
+    """An exception of this class made of what :func:`parts_of` gave, without calling its own ``__init__``."""
+    builtin, laid_out, args = _builtin(kind), kind, parts["args"]
+    while laid_out.__module__ != "builtins":
+        laid_out = laid_out.__base__  # type: ignore[assignment]
+    made = laid_out.__new__(kind, *args)
+    builtin.__init__(made, *args)
+    apart = frozenset(_attributes(kind))
+    for name, value in parts.items():
+        if name in apart:
+            object.__setattr__(made, name, value)
+        elif name != "args" and not name.startswith("__"):
+            vars(made)[name] = value
+    return made
+
+
+def _builtin(kind: type[BaseException]) -> Any:
+    """The nearest builtin exception."""
+    return next(c for c in kind.__mro__ if c.__module__ == "builtins")
+
+
+def _unpickled(kind: type[Exception], joined: bool, parts: dict[str, Any]) -> BaseException:
+    return made_of(_joined(kind) if joined else kind, parts)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from shmrpc.call import Metadata, check_metadata
-from shmrpc.protocol.control import DEFAULT_MAX_MEMORY, MIN_MAX_MEMORY
+from shmrpc.protocol.control import DEFAULT_MAX_MEMORY, MAX_MAX_MEMORY, MIN_MAX_MEMORY
 from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME
 from shmrpc.transport.shm.trust import is_anybody
 
 #: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
 DEFAULT_SPIN: Final = 200.0
-MAX_MAX_MEMORY: Final = 1 << 42
 #: A wait that spins for longer than this is a mistake.
 MAX_SPIN: Final = 1_000_000.0
 #: Seconds that connect() waits for a server.
@@ -25,20 +25,51 @@ MAX_UID: Final = 0xFFFF_FFFE
 MAX_CALL_TIMEOUT: Final = 1e8
 
 
-def check_options(*, max_frame: int, spin: float, max_memory: int = DEFAULT_MAX_MEMORY, timeout: float = 0) -> None:
+def check_options(
+    *,
+    max_frame: int,
+    spin: float,
+    max_memory: int = DEFAULT_MAX_MEMORY,
+    timeout: float = 0,
+    reconnect: bool = False,
+) -> None:
     """ValueError or TypeError for an option that cannot be."""
-    if not isinstance(max_memory, int):
-        raise TypeError(f"max_memory: expected a number of bytes, got {max_memory!r}")
+    _check_whole("max_memory", max_memory, "a number of bytes")
     if not MIN_MAX_MEMORY <= max_memory <= MAX_MAX_MEMORY:
         raise ValueError(f"max_memory: expected {MIN_MAX_MEMORY} to {MAX_MAX_MEMORY} bytes, got {max_memory}")
-    if not isinstance(max_frame, int):
-        raise TypeError(f"max_frame: expected a number of bytes, got {max_frame!r}")
+    _check_whole("max_frame", max_frame, "a number of bytes")
     if not MIN_MAX_FRAME <= max_frame <= MAX_MAX_FRAME:
         raise ValueError(f"max_frame: expected {MIN_MAX_FRAME} to {MAX_MAX_FRAME} bytes, got {max_frame}")
+    _check_real("spin", spin, "a number of microseconds")
     if not 0 <= spin <= MAX_SPIN:
         raise ValueError(f"spin: expected 0 to {MAX_SPIN:g} microseconds, got {spin}")
-    if not timeout >= 0:
-        raise ValueError(f"timeout: expected seconds, 0 or more, got {timeout}")
+    check_seconds("timeout", timeout)
+    if not isinstance(reconnect, bool):
+        raise TypeError(f"reconnect: expected True or False, got {reconnect!r}")
+
+
+def check_seconds(option: str, seconds: float) -> None:
+    """TypeError or ValueError for what is no time to wait; ``math.inf`` is one."""
+    _check_real(option, seconds, "a number of seconds (math.inf: for ever)")
+    if not seconds >= 0:
+        raise ValueError(f"{option}: expected seconds, 0 or more, got {seconds}")
+
+
+def check_count(option: str, count: int, least: int) -> None:
+    """TypeError or ValueError for what is no count of at least so many."""
+    _check_whole(option, count, "a whole number")
+    if count < least:
+        raise ValueError(f"{option}: expected {least} or more, got {count}")
+
+
+def _check_whole(option: str, value: object, expected: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{option}: expected {expected}, got {value!r}")
+
+
+def _check_real(option: str, value: object, expected: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{option}: expected {expected}, got {value!r}")
 
 
 def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
@@ -59,10 +90,11 @@ def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """The timeout of a call, None if there is none; ValueError if it cannot be one."""
-    if timeout == math.inf:
+    """The timeout of a call, None if there is none; ValueError or TypeError if it cannot be one."""
+    if timeout is None or timeout == math.inf:
         return None
-    if timeout is not None and not 0 <= timeout <= MAX_CALL_TIMEOUT:
+    _check_real("timeout of a call", timeout, "a number of seconds (math.inf: no limit)")
+    if not 0 <= timeout <= MAX_CALL_TIMEOUT:
         raise ValueError(f"timeout of a call: expected 0 to {MAX_CALL_TIMEOUT:g} seconds, got {timeout}")
     return timeout
 

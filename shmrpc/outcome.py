@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from shmrpc.call import Call
-from shmrpc.errors import DeadlineExceeded, RemoteError
+from shmrpc.errors import ApplicationError, DeadlineExceeded, RemoteError, class_name
 from shmrpc.protocol import frames
 from shmrpc.protocol.frames import Rejected
 
@@ -17,7 +17,7 @@ DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 
 
 def outcome_of(call: Call, error: BaseException | None) -> str:
-    """``ok``, ``cancelled``, ``deadline_exceeded``, or the name of the exception's class.
+    """``ok``, ``cancelled``, ``deadline_exceeded``, an ApplicationError's code, or the name of the exception's class.
 
     ``error`` is what went through the call's interceptors. Of a class that is no builtin it is the qualified
     name, and of an exception that was raised remotely the name it had there.
@@ -26,12 +26,14 @@ def outcome_of(call: Call, error: BaseException | None) -> str:
         return OK
     if isinstance(error, Rejected):  # The caller is to see another class.
         error = frames.failure_error(frames.describe_failure(error))
-    if isinstance(error, DeadlineExceeded):
+    if isinstance(error, ApplicationError):
+        return error.code
+    if isinstance(error, DeadlineExceeded) and not isinstance(error, RemoteError):  # Else it is an inner call's.
         return DEADLINE_EXCEEDED
     if isinstance(error, asyncio.CancelledError) and call.remaining() == 0:  # So a handler hears of its deadline.
         return DEADLINE_EXCEEDED
     if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
         return CANCELLED
     kind = type(error)
-    name = error.type_name if isinstance(error, RemoteError) else f"{kind.__module__}.{kind.__qualname__}"
+    name = (isinstance(error, RemoteError) and error.type_name) or class_name(kind)
     return name.removeprefix("builtins.")

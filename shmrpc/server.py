@@ -21,8 +21,8 @@ from shmrpc.handling.eager import HOLD
 from shmrpc.handling.engine import Engine
 from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.handling.load import Load
-from shmrpc.interceptors import Interceptor
-from shmrpc.options import DEFAULT_SPIN, check_options, check_uids
+from shmrpc.interceptors import Interceptor, check_interceptors
+from shmrpc.options import DEFAULT_SPIN, check_options, check_seconds, check_uids
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec, CodecName, get_codec
 from shmrpc.protocol.control import DEFAULT_MAX_MEMORY, Health
@@ -62,11 +62,12 @@ class Server:
             raise TypeError("serve() expected at least one shmrpc.Service")
         for service in services:
             if not isinstance(service, Service):
-                raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}")
+                hint = ": write serve(*services)" if isinstance(service, (list, tuple)) else ""
+                raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}{hint}")
         self.services = tuple(services)
         self._transport = transport
         self._codec: Codec = get_codec(codec)
-        self._interceptors = interceptors
+        self._interceptors = check_interceptors(interceptors)
         self._load = load
         self._adopting = adopting
         self._used = False
@@ -159,6 +160,7 @@ class Server:
         Clients are told at once. One with ``reconnect=True`` goes to the next server of the name, and no
         call of it is lost.
         """
+        check_seconds("grace", grace)
         for served in self._listeners:
             served.drain()
         end = time.monotonic() + grace

@@ -58,7 +58,7 @@ class Endpoint:
     @property
     def shape(self) -> Shape:
         """Which of its sides are streams."""
-        return Shape(self.signature.streams, self.signature.input_places)
+        return Shape(self.signature.streams, tuple(self.signature.input_places.items()))
 
     def _check_run_in(self, service: str) -> None:
         what = f"endpoint '{service}.{self.name}'"

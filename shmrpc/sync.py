@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import (
     AsyncIterable,
@@ -21,14 +20,14 @@ from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.call import Call, inheriting, nearest_deadline
-from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient
+from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
 from shmrpc.calling.batch import SyncBatch, chunks
 from shmrpc.calling.requests import (
     body_of,
     check_one_way,
     encode_call,
     find_endpoint,
-    names_and_kinds,
+    name_and_endpoints,
     numbered_calls,
     outcomes_decoder,
     read_result,
@@ -40,13 +39,14 @@ from shmrpc.calling.sync_streams import Feed, converse, feeds_of
 from shmrpc.calling.thread_link import ThreadLink
 from shmrpc.calling.threads import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.interceptors import SyncInterceptor, enter_all_plain
+from shmrpc.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
 from shmrpc.introspection.describe import Description
 from shmrpc.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
     Options,
     check_options,
+    check_seconds,
     check_timeout,
     check_uids,
 )
@@ -114,6 +114,8 @@ class Client(BaseClient[ThreadLink]):
         Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
         ended the connection if there will be none.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         session = self._link.session
         if session is not None:
             session.is_over()
@@ -327,9 +329,9 @@ class Client(BaseClient[ThreadLink]):
         number, decode = find_endpoint(session.service, name, session.numbers), self._codec.decoder(kind)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
-            return functools.partial(self._stream, name, decode)
+            return self._named(name, PartialCall(self._stream, name, decode))
         if shape is not None or options.is_general or options.timeout is not None:
-            return functools.partial(self._call, name, decode)
+            return self._named(name, PartialCall(self._call, name, decode))
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
         quick, encode = self._codec.quick(kind), self._codec.encode_all
         exchange, next_id = session.connection.exchange, session.next_id
@@ -364,8 +366,7 @@ class Client(BaseClient[ThreadLink]):
             except UNREADABLE:
                 return read_result(name, decode, answer)
 
-        call.__name__ = call.__qualname__ = name
-        return call
+        return self._named(name, call)
 
     def _new_call(self, name: str) -> Call:
         if self._link.stopped:
@@ -517,11 +518,11 @@ def connect(
 
     The options are those of :func:`shmrpc.connect`; interceptors give plain context managers.
     """
-    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout)
-    name, kinds = names_and_kinds(service)
+    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout, reconnect=reconnect)
+    name, endpoints = name_and_endpoints(service)
     settings = Settings(
         max_frame, spin, max_memory, codec == "pickle", blocking=True, allow_uids=check_uids(allow_uids)
     )
     link = ThreadLink(name, settings, timeout, reconnect=reconnect)
-    options = Options(check_timeout(call_timeout), interceptors=tuple(interceptors))
-    return Client(link, get_codec(codec), options, kinds)
+    options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
+    return Client(link, get_codec(codec), options, endpoints)

@@ -23,7 +23,8 @@ from tests.support import PATIENCE
 #: What the server does at the first call, of this id, before it answers.
 Misdeed = Callable[["Babbler", int], object]
 
-OFFER = handshake.Offer("tested", ["add", "count", "total"], {1: Shape(streams=True), 2: Shape(inputs={"numbers": 0})})
+SHAPES = {1: Shape(streams=True), 2: Shape(inputs=(("numbers", 0),))}
+OFFER = handshake.Offer("tested", ["add", "count", "total"], SHAPES)
 SUM = msgpack.packb(3)
 
 

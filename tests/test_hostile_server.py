@@ -100,10 +100,24 @@ LIES = [
     (say(welcome(), 2), "cannot be opened"),
     (say(welcome(segment="../../etc/passwd"), 2), "cannot be opened"),
     (say(welcome(endpoints=5), 2), "cannot be read"),
+    (say(welcome(endpoints=["add", 5]), 2), "cannot be read"),
+    (say(welcome(service=5), 2), "cannot be read"),
+    *((say(welcome(pid=value), 2), r"\$\.pid") for value in (0, -1, 2**31, 2**64 - 1, "1", 1.5)),
+    *((say(welcome(capacity=value), 2), r"\$\.capacity") for value in (0, 1023, 2**30 + 1, 2**64 - 1, "1", None)),
+    *((say(welcome(max_frame=value), 2), r"max_frame") for value in (0, 1023, 2**20 + 1, 2**40, 2**64 - 1, None)),
+    *((say(welcome(max_memory=value), 2), r"max_memory") for value in (0, 2**20 - 1, 2**30 + 1, 2**43, None)),
+    *((say(welcome(semaphores=value), 2), r"\$\.semaphores") for value in ([], ["a"], ["a", "b", "c"], [1, 2], None)),
+    (say(welcome(shapes={1: {"streams": True}}), 2), r"\$\.shapes"),
+    (say(welcome(shapes=[{"streams": 1}]), 2), r"\$\.shapes"),
+    (say(welcome(shapes=[None, None]), 2), "named 1 endpoints and the shapes of 2"),
+    *(
+        (say(welcome(shapes=[{"inputs": value}]), 2), r"inputs")
+        for value in ({"a": 0}, ["a"], [["a"]], [["a", -2]], [["a", 2**24]])
+    ),
     (with_segment(65536), "segment (ready|magic) is 0x0 instead of"),
     (with_segment(32768), "bytes instead of"),
     (with_segment(12345), "not a power of two"),
-    (with_segment(-1), "cannot be used"),
+    (with_segment(-1), r"cannot be read.*\$\.capacity"),
 ]
 
 

@@ -116,7 +116,7 @@ def test_what_messagepack_carries_is_not_pickled(value: Any) -> None:
 def test_our_own_frames_are_not_pickled() -> None:
     header = frames.Header(5, {"a": "b"})
     assert PICKLING.encode_all((header, [], {})) == FAST.encode_all((header, [], {}))
-    failure = frames.Failure("raised", "m", args=[Plain(1)])
+    failure = frames.Failure("raised", "m", value=b"\x80" + bytes(LARGE), metadata={"a": b"b"})
     (got,) = PICKLING.decoder(list[frames.Failure])(PICKLING.encode_all([failure]))
     assert got == failure
 

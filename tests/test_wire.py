@@ -62,7 +62,7 @@ def test_the_meeting_place(runtime: Path, server: ServerProcess) -> None:
 def test_the_names_of_a_segment_exist_for_the_handshake_alone() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=1, max_frame=1 << 20)
+        control.send("hello", version=2, max_frame=1 << 20)
         welcome, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
@@ -121,13 +121,13 @@ def test_an_endpoint_that_raises(wire: WireClient) -> None:
         "message": "text",
         "type_name": "builtins.ValueError",
         "base": "ValueError",
-        "args": ["text"],
+        "value": msgpack.packb({"args": ["text"]}),
     }
     with pytest.raises(Failed) as caught:
         wire.call("fail", "derived")
     assert caught.value.map["type_name"] == "tests.services.CustomValueError"
     assert caught.value.map["base"] == "ValueError"
-    assert "args" not in caught.value.map
+    assert msgpack.unpackb(caught.value.map["value"]) == {"args": ["derived text"]}
 
 
 def test_the_other_kinds_of_failure() -> None:
@@ -281,10 +281,10 @@ def test_death_is_the_end_of_the_socket(wire: WireClient, server: ServerProcess)
 @pytest.mark.parametrize(
     "packet",
     [
-        msgpack.packb({"type": "hello", "version": 2, "max_frame": 1 << 20}),
-        msgpack.packb({"type": "hello", "version": 1, "max_frame": 0}),
-        msgpack.packb({"type": "hello", "version": 1}),
-        msgpack.packb({"type": "hello", "version": 1, "max_frame": "1"}),
+        msgpack.packb({"type": "hello", "version": 1, "max_frame": 1 << 20}),
+        msgpack.packb({"type": "hello", "version": 2, "max_frame": 0}),
+        msgpack.packb({"type": "hello", "version": 2}),
+        msgpack.packb({"type": "hello", "version": 2, "max_frame": "1"}),
         msgpack.packb({"type": "confirm"}),
         msgpack.packb({"type": "unheard of"}),
         msgpack.packb(["hello"]),
@@ -305,26 +305,74 @@ def test_a_bad_first_message_is_refused(packet: bytes) -> None:
 def test_a_bad_second_message_is_refused_and_leaves_nothing() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=1, max_frame=1 << 20)
+        control.send("hello", version=2, max_frame=1 << 20)
         welcome, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
-        control.send("hello", version=1, max_frame=1 << 20)
+        control.send("hello", version=2, max_frame=1 << 20)
         control.expect("refuse")
         assert linked(welcome) == []
 
 
-@pytest.mark.parametrize("packet", [msgpack.packb({"type": "status"}), b"\xc1", b""])
-def test_a_bad_message_after_the_handshake_ends_the_connection(wire: WireClient, packet: bytes) -> None:
+@pytest.mark.parametrize(
+    ("packet", "words"),
+    [
+        (msgpack.packb({"type": "status"}), "it sent 'status' on an established connection"),
+        (msgpack.packb({"type": "goaway"}), "it sent 'goaway', which only a server says"),
+        (msgpack.packb({"type": "goodbye", "reason": 5}), "cannot be read"),
+        (msgpack.packb({"type": "goodbye", "reason": "done", "reached": -1}), "cannot be read"),
+        (b"\xc1", "cannot be read"),
+        (b"", None),
+    ],
+)
+def test_a_bad_message_after_the_handshake_ends_the_connection(
+    wire: WireClient, packet: bytes, words: str | None
+) -> None:
     wire.control.socket.send(packet)
+    if words is not None:
+        goodbye, _ = wire.control.expect("goodbye")
+        assert goodbye["fault"] and words in goodbye["reason"]
     with pytest.raises(Gone, match="None"):
         wire.control.receive()
+
+
+#: By message and field, what must not be there.
+HELLO = {"version": 2, "max_frame": 1 << 20}
+NO_NUMBERS: list[Any] = [None, True, "1", 1.5, float("nan"), [], {}, -1, -(2**63), 2**64 - 1]
+HOSTILE: dict[str, list[Any]] = {
+    "version": [*NO_NUMBERS, 0, 1, 3, 2**32],
+    "max_frame": [*NO_NUMBERS, 0, 1023, 2**32 - 65_535, 2**32, 2**40],
+    "max_memory": [*NO_NUMBERS, 0, 2**20 - 1, 2**42 + 1],
+    "pickle": [None, 0, 1, "true", [], True],
+}
+HOSTILE_HELLOS = [{field: value} for field, values in HOSTILE.items() for value in values]
+
+
+@pytest.mark.parametrize("lie", HOSTILE_HELLOS, ids=str)
+def test_a_hello_out_of_bounds_is_refused(lie: dict[str, Any]) -> None:
+    control = Control("tested")
+    with control.socket:
+        control.send("hello", **HELLO | lie)
+        refuse, _ = control.expect("refuse")
+        assert refuse["reason"] and not refuse.get("try_again")
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_frame": 1024, "max_memory": 2**20}, {"max_frame": 2**32 - 65_536, "max_memory": 2**42}]
+)
+def test_the_bounds_themselves_are_taken(limits: dict[str, int]) -> None:
+    control = Control("tested")
+    with control.socket:
+        control.send("hello", **HELLO | limits)
+        _, descriptors = control.expect("welcome")
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def test_fields_that_a_reader_does_not_know_are_ignored() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=1, max_frame=1 << 20, colour="green")
+        control.send("hello", version=2, max_frame=1 << 20, colour="green")
         _, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
@@ -375,7 +423,7 @@ def test_a_false_alarm_does_no_harm(wire: WireClient) -> None:
 
 def test_a_limit_too_small_for_an_error_is_refused(server: ServerProcess) -> None:
     control = Control("tested")
-    control.send("hello", version=1, max_frame=16)
+    control.send("hello", version=2, max_frame=16)
     message, _ = control.receive()
     assert message["type"] == "refuse"
     assert "less than 1024" in message["reason"]

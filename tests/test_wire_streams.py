@@ -66,13 +66,13 @@ def fault_of(wire: WireClient) -> str:
 
 
 def test_the_welcome_says_which_endpoints_stream(wire: WireClient) -> None:
-    shapes = {wire.welcome["endpoints"][number]: shape for number, shape in wire.welcome["shapes"].items()}
+    shapes = dict(zip(wire.welcome["endpoints"], wire.welcome["shapes"], strict=True))
     assert shapes["count"] == shapes["count_plainly"] == {"streams": True}
-    assert shapes["total"] == {"inputs": {"numbers": 0}}
-    assert shapes["first"] == {"inputs": {"items": 1}}
-    assert shapes["doubled"] == {"streams": True, "inputs": {"numbers": 0}}
-    assert shapes["zipped"] == {"streams": True, "inputs": {"left": 0, "right": 1}}
-    assert "add" not in shapes
+    assert shapes["total"] == {"inputs": [["numbers", 0]]}
+    assert shapes["first"] == {"inputs": [["items", 1]]}
+    assert shapes["doubled"] == {"streams": True, "inputs": [["numbers", 0]]}
+    assert shapes["zipped"] == {"streams": True, "inputs": [["left", 0], ["right", 1]]}
+    assert shapes["add"] is None
 
 
 def test_a_stream_ends_with_nil_or_a_failure(wire: WireClient) -> None:

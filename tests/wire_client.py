@@ -241,7 +241,7 @@ class WireClient:
         self.given_back: list[tuple[int, int]] = []
         self._own: dict[int, Extent] = {}
         self.control = Control(service)
-        self.control.send("hello", version=1, max_frame=max_frame, pickle=pickle)
+        self.control.send("hello", version=2, max_frame=max_frame, pickle=pickle)
         self.welcome, descriptors = self.control.expect("welcome")
         self.bell, self.told = (socket.socket(fileno=each) for each in descriptors)
         self.theirs = Theirs(self.told)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from shmrpc.call import Call, Metadata, Party, nearest_deadline
@@ -12,6 +14,7 @@ from shmrpc.clock import host_nanoseconds
 from shmrpc.errors import LocalProtocolError
 from shmrpc.options import Options
 from shmrpc.protocol.codec import Codec
+from shmrpc.service import Endpoint
 from shmrpc.sharing import empty_array, empty_buffer
 
 if TYPE_CHECKING:
@@ -45,15 +48,23 @@ class _Link(Protocol):
 _L = TypeVar("_L", bound=_Link)
 
 
+class PartialCall(functools.partial[Any]):
+    """A partial that ``help()`` takes for a function, and documents as one."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> PartialCall:
+        """Itself: it is bound already."""
+        return self
+
+
 class BaseClient(Generic[_L]):
     """A client whose endpoints are its attributes."""
 
-    def __init__(self, link: _L, codec: Codec, options: Options, kinds: Mapping[str, Any]) -> None:
+    def __init__(self, link: _L, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
         self._link = link
         self._codec = codec
         self._options = options
-        #: Types of the results, by endpoint; of the service that connect() was given.
-        self._kinds = kinds
+        #: The endpoints of the service that connect() was given; empty if it was given a name.
+        self._known = known
         self._views: dict[float, Self] = {}
 
     def with_options(
@@ -71,7 +82,10 @@ class BaseClient(Generic[_L]):
         """
         if metadata is not None or reply_metadata is not None or timeout is None:
             return self._view(timeout, metadata, reply_metadata)
-        view = self._views.get(timeout)
+        try:
+            view = self._views.get(timeout)
+        except TypeError:  # It is no number, as is said below.
+            view = None
         if view is None:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
@@ -81,8 +95,12 @@ class BaseClient(Generic[_L]):
     def _view(
         self, timeout: float | None, metadata: Mapping[str, str | bytes] | None, reply_metadata: Metadata | None
     ) -> Self:
+        if reply_metadata is not None and not isinstance(reply_metadata, dict):
+            raise TypeError(
+                f"reply_metadata: expected a dict that gets what handlers send back, got {reply_metadata!r}"
+            )
         options = self._options.changed(timeout, metadata, reply_metadata)
-        return type(self)(self._link, self._codec, options, self._kinds)
+        return type(self)(self._link, self._codec, options, self._known)
 
     def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
         """A new NumPy array in shared memory: fill it and pass it to a call, and nobody copies it.
@@ -108,7 +126,12 @@ class BaseClient(Generic[_L]):
         return session.allocate(size)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(name.partition(".")[0] for name in self._link.numbers)]
+        return [*super().__dir__(), *self._names_under("")]
+
+    def _names_under(self, prefix: str) -> Iterable[str]:
+        """The endpoints and groups with this prefix, which ends with a dot unless it is empty; without it."""
+        names = (name.removeprefix(prefix) for name in self._link.numbers if name.startswith(prefix))
+        return dict.fromkeys(name.partition(".")[0] for name in names)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -119,13 +142,28 @@ class BaseClient(Generic[_L]):
 
     def _twin(self) -> Self:
         """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
-        return type(self)(self._link, self._codec, self._options, self._kinds)
+        return type(self)(self._link, self._codec, self._options, self._known)
 
     def _member(self, name: str) -> Any:
         """The endpoint or the group of this name."""
         if is_group(name, self._link.numbers):
             return EndpointGroup(self, name)
-        return self._bind(name, self._kinds.get(name, Any))
+        return self._bind(name, self._kind_of(name))
+
+    def _kind_of(self, name: str) -> Any:
+        """The type of an endpoint's results; Any if it is not known here."""
+        return self._known[name].signature.result if name in self._known else Any
+
+    def _named(self, name: str, call: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint, with the endpoint's name, and its signature and docstring if known."""
+        call.__name__ = call.__qualname__ = name
+        if name in self._known:
+            endpoint = self._known[name]
+            call.__signature__ = endpoint.signature.signature
+            call.__doc__ = inspect.getdoc(endpoint.function)
+        else:
+            call.__doc__ = f"Calls the endpoint {name!r}; describe() tells what it takes, and so does connect(Service)."
+        return call  # type: ignore[no-any-return]
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint, whose results have this type."""
@@ -145,7 +183,7 @@ class BaseClient(Generic[_L]):
     def _name_and_kind(self, endpoint: Any) -> tuple[str, Any]:
         """The name of an endpoint given by name or by function, and the type of its results."""
         name = self._name_of(endpoint)
-        return name, self._kinds.get(name, Any) if isinstance(endpoint, str) else result_of(endpoint)
+        return name, self._kind_of(name) if isinstance(endpoint, str) else result_of(endpoint)
 
     def _new_call(self, name: str) -> Call:
         """A call with what this client's options say."""

@@ -283,6 +283,8 @@ class SyncBatch:
 
 def chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
     """The items of the iterables side by side, so many at a time."""
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"chunk: expected a number of calls in a frame, got {size!r}")
     if size < 1:
         raise ValueError(f"chunk: expected 1 or more calls in a frame, got {size}")
     source = map(list, zip(*iterables, strict=False))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 
 class _Client(Protocol):
     def _member(self, name: str, /) -> Any: ...
+
+    def _names_under(self, prefix: str, /) -> Iterable[str]: ...
 
 
 class EndpointGroup:
@@ -18,6 +21,9 @@ class EndpointGroup:
 
     def __repr__(self) -> str:
         return f"<endpoints {self._prefix}.* of {self._client!r}>"
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self._client._names_under(f"{self._prefix}.")]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -25,10 +25,11 @@ from shmrpc.errors import (
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Failure, Shape, opcode
-from shmrpc.service import Service
+from shmrpc.service import Endpoint, Service
 from shmrpc.signature import result_type
 from shmrpc.spelling import closest
 from shmrpc.transport import End, Frame
+from shmrpc.transport.shm.place import check_name
 
 _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
 
@@ -57,11 +58,17 @@ def is_group(name: str, numbers: Mapping[str, int]) -> bool:
     return name not in numbers and any(other.startswith(f"{name}.") for other in numbers)
 
 
-def names_and_kinds(service: str | Service) -> tuple[str, dict[str, Any]]:
-    """A service's name, and the types of its endpoints' results as far as they are known here."""
+def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]]:
+    """A service's name, and its endpoints as far as they are known here."""
     if isinstance(service, Service):
-        return service.name, {name: endpoint.signature.result for name, endpoint in service.endpoints.items()}
-    return service, {}
+        return service.name, dict(service.endpoints)
+    if not isinstance(service, str):
+        raise TypeError(f"connect() expected the name of a service or a shmrpc.Service, got {service!r}")
+    if ":" in service:
+        raise ValueError(
+            f"connect() expected the name that was given to shmrpc.Service, not where it is imported from: {service!r}"
+        )
+    return check_name(service), {}
 
 
 def find_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
@@ -101,7 +108,7 @@ def take_sources(
     """
     positional, keywords = list(args), dict(kwargs)
     sources: list[Source] = []
-    for number, (parameter, place) in enumerate(shape.inputs.items(), 1):
+    for number, (parameter, place) in enumerate(shape.inputs, 1):
         if parameter in keywords:
             source, keywords[parameter] = keywords[parameter], None
         elif 0 <= place < len(positional):
@@ -199,7 +206,7 @@ def _outcomes_of(kind: Any) -> Any:
 
 def not_begun(error: BaseException) -> bool:
     """Whether a call that failed so was certainly not begun, and may be sent again."""
-    return isinstance(error, ServiceUnavailable) or (isinstance(error, ConnectionLost) and not error.maybe_executed)
+    return isinstance(error, (ServiceUnavailable, ConnectionLost)) and not error.maybe_executed
 
 
 def swallowed(name: str) -> LocalProtocolError:

@@ -76,6 +76,14 @@ class Waiting(NamedTuple):
     one_way: bool
 
 
+class Tables(NamedTuple):
+    """Two ways to find what runs a request, by its opcode."""
+
+    plain: Callable[[int], RunRequest]
+    #: The same while calls are under way or wait: whoever gives another call the id of one of them is caught.
+    checked: Callable[[int], RunRequest]
+
+
 class Caller:
     """A client, as its calls see it. It is what :class:`shmrpc.call.Party` describes."""
 
@@ -92,14 +100,13 @@ class Caller:
         "send",
         "service",
         "state",
+        "tables",
         "uid",
         "waiting",
         "waiting_bytes",
     )
 
-    def __init__(
-        self, peer: Peer, service: str, names: list[str], state: object, run_of: Callable[[int], RunRequest]
-    ) -> None:
+    def __init__(self, peer: Peer, service: str, names: list[str], state: object, tables: Tables) -> None:
         self.peer = peer
         #: For who pumps many: the way of the plain answer.
         self.channel: Any = None
@@ -110,14 +117,25 @@ class Caller:
         self.state = state
         #: The endpoints' names, by number.
         self.names = names
-        #: What runs a request with this opcode.
-        self.run_of = run_of
+        self.tables = tables
+        #: What runs a request with this opcode: one of the two tables.
+        self.run_of = tables.plain
         #: By call id: what is under way, and what waits to begin, in order.
         self.calls: dict[int, Underway] = {}
         self.waiting: dict[int, Waiting] = {}
         #: What these requests take together.
         self.bytes = 0
         self.waiting_bytes = 0
+
+    def use(self, tables: Tables) -> None:
+        """From now on these run its requests."""
+        self.tables = tables
+        self.choose_table()
+
+    def choose_table(self) -> None:
+        """A call was begun, or has ended: only while there are any, a request may have the id of another one."""
+        tables = self.tables
+        self.run_of = tables.checked if self.calls or self.waiting else tables.plain
 
     def used_twice(self, call_id: int) -> None:
         """The client has given a call the id of one that has not ended: nobody could tell their answers apart."""

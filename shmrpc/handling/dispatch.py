@@ -13,7 +13,7 @@ import msgspec
 from shmrpc.call import Call, check_metadata, handled, inheriting
 from shmrpc.clock import host_nanoseconds
 from shmrpc.handling import batches
-from shmrpc.handling.caller import Caller, Peer, RunRequest, Underway
+from shmrpc.handling.caller import Caller, Peer, RunRequest, Tables, Underway
 from shmrpc.handling.eager import Suspended
 from shmrpc.handling.engine import Encoded, Engine, expired, unencodable
 from shmrpc.handling.given import Given
@@ -45,6 +45,26 @@ class Table(dict[int, RunRequest]):
         return self._missing
 
 
+def _tables(control: Mapping[int, RunRequest], requests: Mapping[int, RunRequest], missing: RunRequest) -> Tables:
+    """The tables of these runners; ``control`` are those for what belongs to a call that is under way."""
+    checked = {opcode: _once(run) for opcode, run in requests.items()}
+    return Tables(
+        Table({**control, **requests}, missing).__getitem__, Table({**control, **checked}, _once(missing)).__getitem__
+    )
+
+
+def _once(run: RunRequest) -> RunRequest:
+    """Runs a request unless its id is that of a call that has not ended: nobody could tell their answers apart."""
+
+    def run_once(body: Body, caller: Caller, call_id: int) -> Body | None:
+        if call_id in caller.calls or call_id in caller.waiting:
+            caller.used_twice(call_id)
+            return None
+        return run(body, caller, call_id)
+
+    return run_once
+
+
 class Dispatcher:
     """Runs the requests to one service."""
 
@@ -64,17 +84,17 @@ class Dispatcher:
         }
         for number, endpoint in enumerate(self.endpoints):
             requests |= self._requests(number, endpoint)
-        self._serving = Table(control | requests, self._unknown)
-        self._draining = Table(control, self._refuse)
+        self._serving = _tables(control, requests, self._unknown)
+        self._draining = _tables(control, {}, self._refuse)
 
     def connected(self, peer: Peer) -> Caller:
         """A client has come."""
         names = [endpoint.name for endpoint in self.endpoints]
-        return Caller(peer, self.service.name, names, self.state, self._serving.__getitem__)
+        return Caller(peer, self.service.name, names, self.state, self._serving)
 
     def drain(self, caller: Caller) -> None:
         """From now on the caller's new calls are refused."""
-        caller.run_of = self._draining.__getitem__
+        caller.use(self._draining)
 
     def _requests(self, number: int, endpoint: Endpoint) -> dict[int, RunRequest]:
         """Opcode and runner of each request to an endpoint."""

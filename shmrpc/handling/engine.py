@@ -105,9 +105,6 @@ class Engine:
         if under.call.deadline is not None:
             self.deadlines.add(under, under.call.deadline)
         task.add_done_callback(functools.partial(self._resumed, under))
-        if under.caller.calls[under.call.id] is not under:
-            self._abandon(under)
-            under.caller.used_twice(under.call.id)
 
     def _resumed(self, under: Underway, task: asyncio.Task[Any]) -> None:
         if under.call.deadline is not None:

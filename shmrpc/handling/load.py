@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmrpc.handling.caller import Caller, RunRequest, Underway, Waiting
+from shmrpc.options import check_count
 from shmrpc.protocol.codec import Body
 from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
 from shmrpc.protocol.frames import Rejected
@@ -18,9 +19,7 @@ class Load:
     ) -> None:
         limits = {"max_in_flight": max_in_flight, "max_per_connection": max_per_connection, "max_waiting": max_waiting}
         for name, value in limits.items():
-            least = 0 if name == "max_waiting" else 1
-            if value < least:
-                raise ValueError(f"{name}: expected {least} or more, got {value}")
+            check_count(name, value, 0 if name == "max_waiting" else 1)
         self.in_flight = 0
         #: Those that need the loop to turn: suspended handlers, and streams that only let the others have a turn.
         self.busy = 0
@@ -54,6 +53,7 @@ class Load:
         for caller in self._line:
             caller.waiting.clear()
             caller.waiting_bytes = 0
+            caller.choose_table()
         self._line.clear()
         self._waiting = 0
 
@@ -70,9 +70,6 @@ class Load:
 
         Who has less than a fair share of the line takes the place of the last call of who has most.
         """
-        if call_id in caller.waiting or call_id in caller.calls:
-            caller.used_twice(call_id)
-            return
         if self._waiting >= self._max_waiting and not self._make_room(caller):
             raise self._overloaded(caller, one_way)
         size = len(body)
@@ -81,6 +78,7 @@ class Load:
         self._waiting += 1
         caller.waiting[call_id] = Waiting(run, body, one_way)
         caller.waiting_bytes += size
+        caller.choose_table()
         self._line[caller] = None
 
     def _make_room(self, caller: Caller) -> bool:
@@ -113,6 +111,7 @@ class Load:
         caller.waiting_bytes -= len(waiting.body)
         if not caller.waiting:
             self._line.pop(caller, None)
+            caller.choose_table()
         return True
 
     def leave(self, caller: Caller) -> None:
@@ -122,17 +121,21 @@ class Load:
 
     def started(self, under: Underway) -> None:
         """A call goes on after its first step."""
-        under.caller.calls.setdefault(under.call.id, under)
-        under.caller.bytes += under.size
+        caller = under.caller
+        caller.calls[under.call.id] = under
+        caller.run_of = caller.tables.checked
+        caller.bytes += under.size
         self.in_flight += 1
         if not under.is_stream:
             self.change_busy(1)
 
     def ended(self, under: Underway) -> None:
         """It has ended: those that wait have their turn."""
-        if under.caller.calls.get(under.call.id) is under:
-            del under.caller.calls[under.call.id]
-        under.caller.bytes -= under.size
+        caller = under.caller
+        del caller.calls[under.call.id]
+        if not caller.calls:
+            caller.choose_table()
+        caller.bytes -= under.size
         self.in_flight -= 1
         while self._line and self._begin_next():
             pass

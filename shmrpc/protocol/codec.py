@@ -26,7 +26,17 @@ from shmrpc.values.kinds import Kinds, dec_hook, readable
 from shmrpc.values.lifting import UNREADABLE, Lifting
 from shmrpc.values.lowering import ExtKey, Lowering, Unlowered, enc_hook
 
-__all__ = ["LARGE", "UNREADABLE", "Body", "Codec", "CodecName", "check_type", "get_codec"]
+__all__ = [
+    "LARGE",
+    "UNREADABLE",
+    "Body",
+    "Codec",
+    "CodecName",
+    "check_type",
+    "decode_inline",
+    "encode_inline",
+    "get_codec",
+]
 
 CodecName = Literal["msgspec", "msgpack", "pickle"]
 
@@ -226,6 +236,23 @@ def get_codec(name: CodecName) -> Codec:
     if name not in ("msgspec", "msgpack", "pickle"):
         raise ValueError(f"codec must be 'msgspec', 'msgpack' or 'pickle', not {name!r}")
     return _codec(name)
+
+
+@functools.cache
+def _inline() -> Lowering:
+    lowering = Lowering(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, pickled=False)
+    registry.on_change(lowering.forget)
+    return lowering
+
+
+def encode_inline(value: Any) -> bytes:
+    """The bytes for a value that is part of another body: all of it is in them, and nothing is pickled."""
+    return _inline().lower_inline(value)
+
+
+def decode_inline(data: bytes) -> Any:
+    """The value; one of UNREADABLE for what is none."""
+    return _codec("msgspec").decode(data)
 
 
 def check_type(kind: Any) -> None:

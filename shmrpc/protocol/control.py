@@ -20,26 +20,35 @@ report     server  the answer to status
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.protocol.codec import UNREADABLE
-from shmrpc.protocol.frames import Shape
+from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
-#: The version of segment, frames and control messages together.
-VERSION: Final = 1
+#: The version of frames, control messages and all that is not the layout of the segment, which has its own.
+VERSION: Final = 2
 #: Bytes of one message: less than any socket's buffer holds.
 MAX_MESSAGE: Final = 128 << 10
 #: Bytes of shared memory that each side may set aside for a connection, where nothing else is said, and the least.
 DEFAULT_MAX_MEMORY: Final = 1 << 30
 MIN_MAX_MEMORY: Final = 1 << 20
+MAX_MAX_MEMORY: Final = 1 << 42
 #: Seconds that either side gives the other for one step of the handshake.
 STEP_TIMEOUT: Final = 5.0
 #: Seconds that a peer whose bell has ended may take to be gone altogether: who dies closes one after the other.
 DEATH_TIMEOUT: Final = 5.0
 
+
+# What a number in a message may be: a peer that sends another one is told so as for a message that cannot be read.
+_MaxFrame = Annotated[int, msgspec.Meta(ge=MIN_MAX_FRAME, le=MAX_MAX_FRAME)]
+_MaxMemory = Annotated[int, msgspec.Meta(ge=MIN_MAX_MEMORY, le=MAX_MAX_MEMORY)]
+_Capacity = Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)]
+_Pid = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+_CallId = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 #: Of a server, from its first moment to its last.
 Health = Literal["starting", "serving", "draining"]
@@ -61,21 +70,21 @@ class Welcome(msgspec.Struct, tag="welcome"):
     """The server's segment. Descriptors: the client's end of the bell, and of the socket for extents."""
 
     service: str
-    pid: int
+    pid: _Pid
     #: Name of the segment, as shm_open takes it.
     segment: str
     #: Bytes of one ring.
-    capacity: int
+    capacity: _Capacity
     #: Names of the semaphores: client to server, server to client.
     semaphores: tuple[str, str]
     #: Bytes of the largest body in either direction: the smaller of the two sides' limits.
-    max_frame: int
+    max_frame: _MaxFrame
     #: The endpoints' names; the place in this list is the number.
     endpoints: list[str]
-    #: By number, the endpoints that stream on any side.
-    shapes: dict[int, Shape] = {}
+    #: By number, the shapes of those that stream on any side, None of the others; empty if none does.
+    shapes: list[Shape | None] = []
     #: Bytes of shared memory that either side may set aside: the smaller of the two sides' limits.
-    max_memory: int = DEFAULT_MAX_MEMORY
+    max_memory: _MaxMemory = DEFAULT_MAX_MEMORY
 
 
 class Confirm(msgspec.Struct, tag="confirm"):
@@ -105,7 +114,7 @@ class Goodbye(msgspec.Struct, tag="goodbye"):
     #: True if the receiver broke the rules.
     fault: bool = False
     #: From a server that stops: the highest id of a call that it took. Later ones were not executed.
-    reached: int | None = None
+    reached: _CallId | None = None
 
 
 class Status(msgspec.Struct, tag="status"):
@@ -116,11 +125,11 @@ class Report(msgspec.Struct, tag="report"):
     """What a server says of itself."""
 
     service: str
-    pid: int
+    pid: _Pid
     #: Seconds since it began to serve.
-    uptime: float
+    uptime: Annotated[float, msgspec.Meta(ge=0)]
     endpoints: list[str]
-    connections: int
+    connections: _Count
     health: Health = "serving"
 
 

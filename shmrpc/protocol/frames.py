@@ -29,14 +29,15 @@ RESULT_WITH    server  array of two: metadata, the result
 
 from __future__ import annotations
 
-import builtins
+import re
 import traceback
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from shmrpc import errors
-from shmrpc.protocol.codec import UNREADABLE, Body
+from shmrpc.protocol.codec import UNREADABLE, Body, decode_inline, encode_inline
+from shmrpc.values import registry
 
 RESULT: Final = 0
 FAILURE: Final = 1
@@ -78,13 +79,18 @@ def is_from_server(opcode: int) -> bool:
     return opcode in ANSWERS or opcode == ITEM or opcode & 0xFF in (STOP, CREDIT)
 
 
+#: A parameter's place among the positional ones; -1 if it can only be given by name.
+Place = Annotated[int, msgspec.Meta(ge=-1, le=ANY)]
+
+
 class Shape(msgspec.Struct, omit_defaults=True, frozen=True):
     """Which sides of an endpoint are streams."""
 
     #: Whether it streams to the caller.
     streams: bool = False
-    #: The parameters that take a stream, each with its place among the positional ones, or -1.
-    inputs: dict[str, int] = {}
+    #: The parameters that take a stream, in order, each with its place among the positional ones, or -1. The first one
+    #: is stream 1: an array, since the maps of many languages have no order.
+    inputs: tuple[tuple[str, Place], ...] = ()
 
 
 class Header(msgspec.Struct, omit_defaults=True):
@@ -129,10 +135,13 @@ class Failure(msgspec.Struct, omit_defaults=True):
     message: str
     #: Qualified name of the exception's class.
     type_name: str = ""
-    #: The builtin exception that it is, or is derived from.
+    #: The class that both sides know without any agreement, see :func:`errors.base_of`.
     base: str = ""
-    #: The exception's arguments, if the codec carries them.
-    args: list[Any] | None = None
+    #: An ApplicationError's code.
+    code: str = ""
+    #: What the exception carries, a MessagePack value with all of it inside: of an exception whose class is registered
+    #: that exception, of another ApplicationError its details, of another exception its parts as its base takes them.
+    value: bytes | None = None
     traceback: str = ""
     #: The handler's, for the caller.
     metadata: dict[str, Any] | None = None
@@ -142,6 +151,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Failure)
 #: A traceback or a message is cut here, in characters: an error must always fit into a frame.
 _MAX_TEXT: Final = 16_384
+#: What each process that passes an exception on may add to its traceback.
+_MAX_HOP: Final = 4_096
 
 
 class Rejected(Exception):
@@ -168,34 +179,67 @@ def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str
     """The body of a FAILURE for an exception, small enough for any frame."""
     failure = describe_failure(error)
     failure.metadata = metadata or None
-    for smaller in (failure, msgspec.structs.replace(failure, args=None)):
-        try:
-            body = _encoder.encode(smaller)
-        except Exception:  # Arguments that MessagePack does not carry.
-            continue
+    for left_out in ({}, {"traceback": ""}, {"traceback": "", "value": None}):
+        body = _encoder.encode(msgspec.structs.replace(failure, **left_out))
         if len(body) <= max_frame:
             return body
-    least = Failure(failure.kind, _cut(failure.message, 100), _cut(failure.type_name, 50), failure.base)
-    return _encoder.encode(least)
+    name, code = _cut(failure.type_name, 100), _cut(failure.code, 100)
+    return _encoder.encode(Failure(failure.kind, _cut(failure.message, 150), name, failure.base, code))
 
 
 def describe_failure(error: BaseException) -> Failure:
     """What to tell the caller of an exception."""
     if isinstance(error, Rejected):
         return Failure(error.kind, _cut(str(error)))
-    kind_of = type(error)
-    base = next(c for c in kind_of.__mro__ if c.__module__ == "builtins")
-    message = _message(error)
-    text = _traceback(error)
-    plain = kind_of.__module__ == "builtins" and base is getattr(builtins, kind_of.__name__, None)
-    return Failure(
-        "raised",
-        _cut(message),
-        f"{kind_of.__module__}.{kind_of.__qualname__}",
-        base.__name__,
-        list(error.args) if plain else None,
-        _cut(text),
-    )
+    failure = Failure("raised", _cut(_message(error)))
+    failure.type_name = (isinstance(error, errors.RemoteError) and error.type_name) or errors.class_name(type(error))
+    failure.base = errors.base_of(type(error)).__name__
+    if isinstance(error, errors.ApplicationError):
+        failure.code, failure.message = _cut(error.code), _cut(error.message)
+    failure.value, remark = _value_of(error)
+    failure.traceback = _cut(_traceback(error) + remark)
+    return failure
+
+
+def _value_of(error: BaseException) -> tuple[bytes | None, str]:
+    """What a failure's ``value`` is for an exception; and what to say of what cannot be sent."""
+    kind = type(error)
+    if isinstance(error, errors.RemoteError):
+        if error._unread is not None:
+            return error._unread, ""
+        kind = error._also or kind
+    if registry.entry_of(kind) is not None:
+        try:
+            return encode_inline(error), ""
+        except Exception as second:
+            remark = f"\n{errors.class_name(kind)} is registered, but this one cannot be sent: {second}\n"
+            return None, remark
+    if isinstance(error, errors.ApplicationError):
+        return _encode_details(getattr(error, "details", {}))
+    base = errors.base_of(kind)
+    if base in (Exception, BaseException) or kind.__str__ is not base.__str__:
+        return None, ""  # Of its arguments the other side could make nothing that says the same.
+    try:
+        known = errors.known_parts(base)
+        return encode_inline({name: part for name, part in errors.parts_of(error).items() if name in known}), ""
+    except Exception:  # The message will do.
+        return None, ""
+
+
+def _encode_details(details: dict[str, Any]) -> tuple[bytes | None, str]:
+    try:
+        return encode_inline(details), ""
+    except Exception:
+        pass
+    remark, sendable = "", {}
+    for name, value in details.items():
+        try:
+            encode_inline({name: value})
+        except Exception as error:
+            remark += f"\nIts detail {name!r} was left out, it cannot be sent: {error}\n"
+        else:
+            sendable[name] = value
+    return encode_inline(sendable), remark
 
 
 def _message(error: BaseException) -> str:
@@ -207,23 +251,49 @@ def _message(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(error.with_traceback(_below_us(error))))
+        error.with_traceback(_below_us(error))
+        if isinstance(error, errors.RemoteError) and error.remote_traceback:
+            return f"{error.remote_traceback.rstrip()}\n\nPassed on by:\n{_hop(error)}"
+        return "".join(traceback.format_exception(error))
     except Exception as second:  # As for a SyntaxError with odd arguments.
         return f"<no traceback: formatting it raised {type(second).__name__}>"
+
+
+def _hop(error: errors.RemoteError) -> str:
+    """What this process adds to the traceback of an exception that came from another one."""
+    before, words = error.__cause__, "The above exception was the direct cause of this:"
+    if before is None and not error.__suppress_context__:
+        before, words = error.__context__, "It was passed on during handling of the above exception:"
+    lines = [] if before is None else [*traceback.format_exception(before), f"\n{words}\n\n"]
+    frames = [f for f in traceback.walk_tb(error.__traceback__) if not _is_ours(f[0])]
+    lines += traceback.StackSummary.extract(iter(frames)).format()
+    lines += [f"{note}\n" for note in getattr(error, "__notes__", ()) if note not in error._came_with]
+    return _cut("".join(lines), _MAX_HOP)
 
 
 def _below_us(error: BaseException) -> Any:
     """The traceback from the endpoint on: our own frames above it tell the user nothing."""
     inner = error.__traceback__
-    while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith("shmrpc."):
+    while inner is not None and _is_ours(inner.tb_frame):
         inner = inner.tb_next
     return inner if inner is not None else error.__traceback__
 
 
+def _is_ours(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("shmrpc.")
+
+
+_left_out = re.compile(r"\n… (\d+) characters left out …\n")
+
+
 def _cut(text: str, limit: int = _MAX_TEXT) -> str:
+    """The text, without its middle if it is too long. What was left out of it before is counted too."""
     if len(text) > limit:
-        half = limit // 2
-        text = f"{text[:half]}\n… {len(text) - limit} characters left out …\n{text[-half:]}"
+        before = sum(int(found[1]) - len(found[0]) for found in _left_out.finditer(text))
+        half = (limit - 50) // 2
+        begin, end = text[:half], text[-half:]
+        kept = sum(int(found[1]) - len(found[0]) for part in (begin, end) for found in _left_out.finditer(part))
+        text = f"{begin}\n… {len(text) - 2 * half + before - kept} characters left out …\n{end}"
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -244,16 +314,38 @@ def read_failure(body: Body) -> Failure | errors.DecodeError:
 def failure_error(failure: Failure) -> errors.ShmrpcError:
     """The exception that a failure is at the caller."""
     if failure.kind == "raised":
-        return errors.remote_error(
-            failure.message,
-            type_name=failure.type_name,
-            base=failure.base,
-            args=failure.args,
-            remote_traceback=failure.traceback,
-        )
+        return _raised_error(failure)
     if failure.kind == "draining":
         return errors.ServiceUnavailable(failure.message)
     return _KINDS[failure.kind](failure.message)
+
+
+def _raised_error(failure: Failure) -> errors.RemoteError:
+    """What an endpoint raised."""
+    value, raised, hint = None, None, ""
+    if failure.value is not None:
+        try:
+            value = decode_inline(failure.value)
+        except Exception:  # Of a class whose functions are not here, or a lie.
+            value = None
+    registered = registry.name_in(failure.value) if failure.value is not None else None
+    if isinstance(value, BaseException):
+        raised = value
+    elif registered is not None:
+        hint = f"; to catch it as itself, shmrpc.register(its class, name={registered!r}) here too"
+    if raised is None and failure.code:
+        details = value.get("details", {}) if registered is not None and isinstance(value, dict) else value
+        raised = errors.application_error(failure.code, failure.message, details)
+    return errors.remote_error(
+        failure.message,
+        type_name=failure.type_name,
+        base=failure.base,
+        raised=raised,
+        parts=value if registered is None and isinstance(value, dict) else None,
+        unread=failure.value if registered is not None and not isinstance(value, BaseException) else None,
+        hint=hint,
+        remote_traceback=failure.traceback,
+    )
 
 
 _first = msgspec.msgpack.Decoder(list[Any])

@@ -7,10 +7,10 @@ import functools
 from collections.abc import AsyncIterator, Sequence
 
 from shmrpc.calling.link import Dial, Link
-from shmrpc.calling.requests import names_and_kinds
+from shmrpc.calling.requests import name_and_endpoints
 from shmrpc.client import Client
 from shmrpc.handling.load import Load
-from shmrpc.interceptors import Interceptor
+from shmrpc.interceptors import Interceptor, check_interceptors
 from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, Options, check_options, check_timeout
 from shmrpc.protocol.codec import CodecName, get_codec
 from shmrpc.protocol.frames import DEFAULT_MAX_FRAME
@@ -63,13 +63,13 @@ class Network:
         faults: Faults | None = None,
     ) -> Client:
         """A client of a service of this network. ``faults`` come between it and the server."""
-        check_options(max_frame=max_frame, spin=0, timeout=timeout)
-        name, kinds = names_and_kinds(service)
+        check_options(max_frame=max_frame, spin=0, timeout=timeout, reconnect=reconnect)
+        name, endpoints = name_and_endpoints(service)
         dial: Dial = functools.partial(self._rendezvous.connect, name, max_frame=max_frame)
         if faults is not None:
             dial = faults.between(dial)
-        options = Options(check_timeout(call_timeout), interceptors=tuple(interceptors))
-        return Client(Link(name, dial, timeout, reconnect=reconnect), get_codec(codec), options, kinds)
+        options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors))
+        return Client(Link(name, dial, timeout, reconnect=reconnect), get_codec(codec), options, endpoints)
 
 
 @contextlib.asynccontextmanager

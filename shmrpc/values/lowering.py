@@ -123,6 +123,16 @@ class Packing:
         return lowered
 
 
+class _InlinePacking(Packing):
+    """The same with nothing beside the body."""
+
+    __slots__ = ()
+
+    def place(self, owner: Any, memory: Any) -> Any:
+        """The buffer's bytes."""
+        return memoryview(memory).tobytes()
+
+
 class Lowering:
     """Writes values for one codec."""
 
@@ -143,17 +153,25 @@ class Lowering:
         """The body for an array of values."""
         return self._body(values, _lower_each)
 
+    def lower_inline(self, value: Any) -> bytes:
+        """The bytes for a value, large buffers among them."""
+        return self._packed(value, Packing.lower, _InlinePacking)[0]
+
     def _body(self, value: Any, lower: Callable[[Packing, Any], Any]) -> bytes | _core.Parcel:
+        body, buffers = self._packed(value, lower, Packing)
+        return _core.Parcel(body, buffers) if buffers else body
+
+    def _packed(self, value: Any, lower: Callable[[Packing, Any], Any], make: type[Packing]) -> tuple[bytes, list[Any]]:
         try:
-            packing = Packing(self, thorough=False)
+            packing = make(self, thorough=False)
             body = self.pack(lower(packing, value))
         except OverflowError:
-            packing = Packing(self, thorough=True)
+            packing = make(self, thorough=True)
             try:
                 body = self.pack(lower(packing, value))
             except Unlowered as error:
                 raise TypeError(str(error)) from None
-        return _core.Parcel(body, packing.buffers) if packing.buffers else body
+        return body, packing.buffers
 
     def is_plain(self, kind: type) -> bool:
         """Whether the codec carries instances of a class as they are; nothing in them is looked at."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec.msgpack import Ext
 
+from shmrpc import errors
 from shmrpc.values import extensions
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=type)
-_Form = Literal["enum", "dataclass", "struct", "namedtuple", "custom"]
+_Form = Literal["enum", "dataclass", "struct", "namedtuple", "exception", "custom"]
 
 #: What goes past us to the codec: it would never be asked about.
 _NATIVE: Final = (type(None), bool, int, float, str, bytes, list, dict)
@@ -39,7 +40,7 @@ class Entry:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of its fields; none for an Enum, or a class with functions of its own."""
+        """The names of its fields; none for an Enum, an exception, or a class with functions of its own."""
         match self.form:
             case "dataclass":
                 return tuple(field.name for field in dataclasses.fields(self.cls))
@@ -70,6 +71,10 @@ def register(
     it. A receiver that has not registered the class gets a dict of the fields, or the Enum's value. Any other class
     needs ``encode``, which makes of an instance some value that can be sent, and ``decode``, which makes an instance
     of that; a receiver that has not registered it cannot read such a value.
+
+    An exception needs no functions either: its ``args`` and its attributes travel. Raised by an endpoint, it arrives
+    at the caller as this very class, which then is a :class:`shmrpc.RemoteError` too; and as a plain RemoteError at
+    one that has not registered it.
 
     ``name``: by which both sides know it; the module and the qualified name of the class if it is not given. Classes
     derived from it are not registered with it. Gives back ``cls``, and so is a decorator too. TypeError for a class
@@ -102,6 +107,8 @@ def register(
 def _form_of(cls: type, encode: Callable[[Any], Any] | None) -> _Form:
     if encode is not None:
         return "custom"
+    if issubclass(cls, BaseException):
+        return "exception"
     if issubclass(cls, enum.Enum):
         return "enum"
     if issubclass(cls, msgspec.Struct):
@@ -111,7 +118,7 @@ def _form_of(cls: type, encode: Callable[[Any], Any] | None) -> _Form:
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "namedtuple"
     raise TypeError(
-        f"{cls.__qualname__} is no dataclass, Struct, NamedTuple or Enum: "
+        f"{cls.__qualname__} is no dataclass, Struct, NamedTuple, Enum or exception: "
         f"say how it travels with register({cls.__name__}, encode, decode)"
     )
 
@@ -123,8 +130,9 @@ def on_change(listener: Callable[[], None]) -> None:
 
 
 def entry_of(cls: type) -> Entry | None:
-    """What is registered for exactly this class."""
-    return _by_type.get(cls)
+    """What is registered for exactly this class; of an exception that has come from an endpoint, for what it was."""
+    entry = _by_type.get(cls)
+    return _by_type.get(errors.own_class(cls)) if entry is None and issubclass(cls, errors.RemoteError) else entry
 
 
 def is_covered(cls: type) -> bool:
@@ -144,6 +152,9 @@ def writer(entry: Entry) -> Callable[[Any, Packing], Ext]:
         present = {field: item for field, item in items.items() if item is not _MISSING and item is not msgspec.UNSET}
         return packing.extension(extensions.OBJECT, [name, present])
 
+    def write_exception(value: Any, packing: Packing) -> Ext:
+        return packing.extension(extensions.OBJECT, [name, errors.parts_of(value)])
+
     def write_custom(value: Any, packing: Packing) -> Ext:
         assert encode is not None
         try:
@@ -154,7 +165,8 @@ def writer(entry: Entry) -> Callable[[Any, Packing], Ext]:
             raise TypeError(f"encoding a {name} failed: {type(error).__name__}: {error}") from error
         return packing.extension(extensions.CUSTOM, [name, plain])
 
-    return {"enum": write_enum, "custom": write_custom}.get(entry.form, write_object)
+    writers = {"enum": write_enum, "exception": write_exception, "custom": write_custom}
+    return writers.get(entry.form, write_object)
 
 
 def read_enum(payload: Any, lifting: Lifting) -> Any:
@@ -173,6 +185,8 @@ def read_object(payload: Any, lifting: Lifting) -> Any:
     if not isinstance(fields, dict):
         raise TypeError(f"expected a map of fields, got {type(fields).__name__}")
     entry = _by_name.get(name)
+    if entry is not None and entry.form == "exception":
+        return errors.made_of(entry.cls, fields)
     if entry is None or not entry.fields:
         return fields
     known = {field: fields[field] for field in entry.fields if field in fields}
@@ -186,6 +200,21 @@ def read_custom(payload: Any, lifting: Lifting) -> Any:
     if entry is None or entry.decode is None:
         raise ValueError(f"{name!r} is not registered here: call shmrpc.register() for it, as its sender did")
     return lifting.apart(entry.decode, value)
+
+
+def name_in(data: bytes) -> str | None:
+    """The name of the class, if a body is one instance of a registered one."""
+    try:
+        value = _shallow.decode(data)
+        if isinstance(value, Ext) and value.code in (extensions.OBJECT, extensions.CUSTOM):
+            return str(_named(_shallow.decode(value.data))[0])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+        pass
+    return None
+
+
+#: Leaves extensions as they are.
+_shallow: Final = msgspec.msgpack.Decoder()
 
 
 def _named(payload: Any) -> list[Any]:

@@ -17,10 +17,12 @@ from tests.services import service
 from tests.support import eventually_in_loop
 from tests.wire_client import (
     ABORT,
+    BATCH,
     CALL,
     CALL_DEADLINE,
     CALL_WITH,
     CREDIT,
+    DESCRIBE,
     FAILURE,
     RESULT,
     Gone,
@@ -78,6 +80,38 @@ async def test_an_id_of_calls_that_wait_ends_the_connection_and_takes_no_place_o
         assert results == list(range(4))
 
 
+@pytest.mark.parametrize("again", ["plain", "coroutine", "batch", "describe", "one way", "absent"])
+@pytest.mark.parametrize("parked", [False, True], ids=["under way", "waiting"])
+async def test_an_id_of_a_call_that_has_not_ended_is_used_for_no_other(again: str, parked: bool) -> None:
+    """Else its caller would take the other's result for its own."""
+
+    def lie() -> str:
+        with WireClient("tested") as holds, WireClient("tested") as wire:
+            if parked:  # The only place is another client's.
+                holds.request("sleep", 60)
+                assert holds.call("add", 1, 2) == 3
+            wire.send(CALL | wire.number("sleep") << 8, msgpack.packb([60]), 7)
+            match again:
+                case "plain":
+                    wire.send(CALL | wire.number("add") << 8, msgpack.packb([1, 2]), 7)
+                case "coroutine":
+                    wire.send(CALL | wire.number("sleep") << 8, msgpack.packb([0]), 7)
+                case "batch":
+                    wire.send(BATCH | wire.number("add") << 8, msgpack.packb([{}, [[1, 2]]]), 7)
+                case "describe":
+                    wire.send(DESCRIBE, msgpack.packb(None), 7)
+                case "one way":
+                    wire.send(CALL_WITH | wire.number("add") << 8, msgpack.packb([{"one_way": True}, [1, 2], {}]), 7)
+                case "absent":
+                    wire.send(CALL | 0xFFFF << 8, msgpack.packb([1, 2]), 7)
+            return fault_of(wire)
+
+    async with shmrpc.serve(service, max_in_flight=1 if parked else 10) as server, shmrpc.connect("tested") as other:
+        assert await asyncio.to_thread(lie) == "it used the id 7 for two calls at once"
+        assert await eventually_in_loop(lambda: server.in_flight == server.waiting == 0, 30)
+        assert await other.sleep(0, "others are served") == "others are served"
+
+
 async def test_deadlines_of_all_sizes_are_kept_or_refused() -> None:
     huge = [extension(16, (1 << bits).to_bytes(bits // 8 + 1, "big")) for bits in (64, 128, 1024, 4096, 60_000)]
     deadlines: list[Any] = [*NUMBERS, *huge, 1e300, float("inf"), float("nan"), "soon", None, True, [], {}]
@@ -112,9 +146,9 @@ async def test_names_of_exceptions_are_not_kept() -> None:
     """Each would be kept for ever, at a server by ABORT and at a client by FAILURE."""
     before = count_classes()
     for number in range(2000):
-        error = errors.remote_error("x", type_name="", base=f"Error{number}", args=None, remote_traceback="")
+        error = errors.remote_error("x", type_name="", base=f"Error{number}", remote_traceback="")
         assert type(error) is shmrpc.RemoteError
-    assert errors._remote_class.cache_info().currsize < 500
+    assert errors._join.cache_info().currsize < 500
     assert count_classes() - before < 500
 
     def lie() -> Any:
@@ -127,7 +161,7 @@ async def test_names_of_exceptions_are_not_kept() -> None:
 
     async with shmrpc.serve(flows):
         assert (await asyncio.to_thread(lie))["kind"] == "raised"
-    assert errors._remote_class.cache_info().currsize < 500
+    assert errors._join.cache_info().currsize < 500
 
 
 def count_classes() -> int:

@@ -25,6 +25,7 @@ from shmrpc.protocol import control, frames
 from shmrpc.protocol.codec import UNREADABLE, get_codec
 from shmrpc.protocol.frames import Rejected
 from shmrpc.signature import Signature
+from tests.failing import make
 from tests.reliability import figures, lied_to
 from tests.reliability.liars import mutated
 from tests.reliability.scale import scaled
@@ -137,8 +138,11 @@ def test_arguments_that_were_mutated() -> None:
 
 
 def test_frames_and_messages_that_were_mutated() -> None:
-    failure = frames.Failure("raised", "m", "a.B", "UnicodeDecodeError", ["utf-8", b"x", 0, 1, "why"], "tb", {"k": "v"})
-    failures = [msgspec.msgpack.encode(failure), frames.encode_failure(KeyError("x"), 1000), b"\x80"]
+    unreadable = {"args": ["utf-8", b"x", 0, 1, "why"]}
+    value = msgspec.msgpack.encode(unreadable)
+    failure = frames.Failure("raised", "m", "a.B", "UnicodeDecodeError", "", value, "tb", {"k": "v"})
+    raised = [KeyError("x"), make("application"), make("stock"), make("coded"), make("slotted"), make("import")]
+    failures = [msgspec.msgpack.encode(failure), b"\x80", *(frames.encode_failure(e, 10_000) for e in raised)]
 
     def read_failure(body: bytes) -> None:
         assert isinstance(frames.decode_failure(body), shmrpc.ShmrpcError)
@@ -147,7 +151,7 @@ def test_frames_and_messages_that_were_mutated() -> None:
         size = frames.decode_credit(body)
         assert size is None or 0 < size <= frames.MAX_MAX_FRAME
 
-    shapes = {1: frames.Shape(streams=True), 2: frames.Shape(inputs={"numbers": 0})}
+    shapes = [None, frames.Shape(streams=True), frames.Shape(inputs=(("numbers", 0),))]
     messages: list[control.Message] = [
         control.Hello(1, 1 << 20),
         control.Welcome("tested", 5, "shmrpc.tested.0", 65536, ("a", "b"), 1 << 20, ["add", "count", "total"], shapes),

@@ -58,7 +58,7 @@ def templates(wire: WireClient) -> list[tuple[int, bytes]]:
         "message": "m",
         "type_name": "a.B",
         "base": "OSError",
-        "args": [2, "x"],
+        "value": pack({"args": [2, "x"], "name": "n"}),
         "traceback": "t",
     }
     frames: list[tuple[int, Any]] = [
@@ -233,7 +233,7 @@ def test_mutated_frames_are_answered_or_end_their_connection() -> None:
 def any_frame(dice: random.Random, call_id: int) -> tuple[int, int, bytes]:
     """Opcode, id and body of what a server might send, as it should be or not."""
     pack = msgpack.packb
-    failure = {"kind": dice.choice(sorted(KINDS)), "message": "m", "base": "KeyError", "args": [1]}
+    failure = {"kind": dice.choice(sorted(KINDS)), "message": "m", "base": "KeyError", "value": pack({"args": [1]})}
     code, body = dice.choice(
         [
             (RESULT, pack(7)),

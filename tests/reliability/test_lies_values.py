@@ -222,7 +222,7 @@ async def test_mutated_answers_are_values_or_errors(runtime: Path, blocking: boo
         "message": "m",
         "type_name": "a.B",
         "base": "OSError",
-        "args": [2, "x"],
+        "value": encode({"args": [2, "x"], "name": "n"}),
         "traceback": "t",
     }
     good = [(ANSWERED, encode([1, {2}, 2**70])), (FAILED, encode(failure)), (RESULT_WITH, encode([{"k": "v"}, 5]))]

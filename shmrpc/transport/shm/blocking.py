@@ -134,7 +134,10 @@ class ThreadConnection:
                 return
             except (ConnectionResetError, ValueError):
                 packet = b""
-            end = explain(packet, f"server of {self.service!r}", self.pid)
+            try:
+                end = explain(packet, f"server of {self.service!r}", self.pid)
+            except RemoteProtocolError as error:
+                raise Ended(End(self.fault(error))) from None
             if end is not None:
                 raise Ended(end)
             self.draining = True

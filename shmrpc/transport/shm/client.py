@@ -235,7 +235,11 @@ class LoopConnection:
             return
         except ConnectionResetError:
             packet = b""
-        end = explain(packet, f"server of {self.service!r}", self.pid)
+        try:
+            end = explain(packet, f"server of {self.service!r}", self.pid)
+        except RemoteProtocolError as error:
+            self.fault(error)
+            return
         if end is None:
             self._on_go_away()
             return

@@ -25,21 +25,19 @@ def is_over(control_socket: socket.socket) -> bool:
 
 
 def explain(packet: bytes, peer: str, pid: int) -> End | None:
-    """What the last packet of a peer means: its goodbye, none at all, or something that it must not send.
+    """What the last packet of a peer means: its goodbye, or none at all.
 
-    None if it is not the last one: the peer only says that it is about to go.
+    None if it is not the last one: the peer only says that it is about to go. RemoteProtocolError if it is a message
+    that cannot be read, or none that belongs to an established connection: the peer is to be told.
     """
     if not packet:
         return End(ConnectionLost(f"the {peer} (process {pid}) is gone: it died, or was killed"))
-    try:
-        message = control.decode(packet)
-    except RemoteProtocolError as error:
-        return End(error)
+    message = control.decode(packet)
     if isinstance(message, control.GoAway):
         return None
     if not isinstance(message, control.Goodbye):
         kind = type(message).__name__.lower()
-        return End(RemoteProtocolError(f"the {peer} (process {pid}) sent {kind!r} on an established connection"))
+        raise RemoteProtocolError(f"it sent {kind!r} on an established connection")
     if message.fault:
         return End(RemoteProtocolError(f"the {peer} (process {pid}) found a fault of ours: {message.reason}"))
     lost = ConnectionLost(f"the {peer} (process {pid}) closed the connection: {message.reason}")

@@ -16,7 +16,7 @@ import msgspec
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
 from shmrpc.protocol import control
-from shmrpc.protocol.frames import MIN_MAX_FRAME, Shape
+from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 from shmrpc.transport.shm import wants
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
 from shmrpc.transport.shm.trust import NOBODY_ELSE
@@ -53,6 +53,11 @@ class Offer:
     #: by number, those that stream on any side
     shapes: dict[int, Shape]
 
+    @property
+    def shapes_beside_endpoints(self) -> list[Shape | None]:
+        """The shapes as they travel."""
+        return [self.shapes.get(number) for number in range(len(self.endpoints))] if self.shapes else []
+
 
 @dataclasses.dataclass
 class Established:
@@ -84,6 +89,7 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
         welcome = _expect(packet, control.Welcome)
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
+        shapes = _shapes(welcome)
         channel = _open_channel(welcome, descriptors, settings, server_uid)
         if not settings.blocking:
             bell, descriptors = descriptors[0], descriptors[1:]
@@ -98,9 +104,17 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
         if bell >= 0:
             os.close(bell)
         raise
-    return Established(
-        channel, bell, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints, welcome.shapes
-    )
+    return Established(channel, bell, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints, shapes)
+
+
+def _shapes(welcome: control.Welcome) -> dict[int, Shape]:
+    """The shapes by the number of their endpoint; RemoteProtocolError if they do not lie beside the endpoints."""
+    shapes = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
+    if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
+        raise RemoteProtocolError(
+            f"the server named {len(welcome.endpoints)} endpoints and the shapes of {len(welcome.shapes)}"
+        )
+    return shapes
 
 
 def _check_bell(descriptor: int) -> None:
@@ -165,11 +179,15 @@ def server_side(
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
     if hello.max_frame < MIN_MAX_FRAME:
         raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, less than {MIN_MAX_FRAME}")
+    if hello.max_frame > MAX_MAX_FRAME:
+        raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, more than {MAX_MAX_FRAME}")
     if hello.pickle != settings.pickle:
         sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
         raise LocalProtocolError(f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not")
     if hello.max_memory < control.MIN_MAX_MEMORY:
         raise RemoteProtocolError(f"the client's max_memory is {hello.max_memory}, less than {control.MIN_MAX_MEMORY}")
+    if hello.max_memory > control.MAX_MAX_MEMORY:
+        raise RemoteProtocolError(f"the client's max_memory is {hello.max_memory}, more than {control.MAX_MAX_MEMORY}")
     max_frame = min(hello.max_frame, settings.max_frame)
     max_memory = min(hello.max_memory, settings.max_memory)
     segment = NewSegment(offer.service, client_uid)
@@ -201,7 +219,7 @@ def server_side(
             segment.semaphores,
             max_frame,
             offer.endpoints,
-            offer.shapes,
+            offer.shapes_beside_endpoints,
             max_memory,
         )
         packet, unwanted = yield control.encode(welcome), (their_bell, their_lending)

@@ -18,7 +18,9 @@ _MAX_PATH: Final = 107
 
 
 def check_name(service: str) -> str:
-    """The name, if a service may have it; ValueError if not."""
+    """The name, if a service may have it; ValueError or TypeError if not."""
+    if not isinstance(service, str):
+        raise TypeError(f"service name: expected a str, got {service!r}")
     if not SERVICE_NAME.fullmatch(service):
         raise ValueError(
             f"service name {service!r}: expected 1 to 64 of A-Z a-z 0-9 . _ -, "

@@ -202,8 +202,8 @@ def _check_unserved(path: Path, service: str) -> None:
         time.sleep(_LOCK_PAUSE)  # One that dies at this moment may drop its lock before its socket.
         pid = listener(path)
     raise ServiceInUse(
-        f"service {service!r} is already served by {process(pid)}, although somebody has removed its lock file; stop it "
-        "first, or choose another name",
+        f"service {service!r} is already served by {process(pid)}, although somebody has removed its lock file; stop "
+        "it first, or choose another name",
         pid or None,
     )
 

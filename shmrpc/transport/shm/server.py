@@ -113,13 +113,23 @@ class Peer:
             if self.channel is not None or not packet:
                 for descriptor in descriptors:
                     os.close(descriptor)
-                end = explain(packet, "client", self.pid)
-                self._loop.remove_reader(self._control)
-                self._wind_up(end.error if end else RemoteProtocolError(f"client process {self.pid} sent 'goaway'"))
+                self._hear(packet)
             else:
                 self._step(packet, descriptors)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             self._turn_down(error)
+
+    def _hear(self, packet: bytes) -> None:
+        """The client whose connection stands has said something: the last, or what no client says."""
+        try:
+            end = explain(packet, "client", self.pid)
+            if end is None:
+                raise RemoteProtocolError("it sent 'goaway', which only a server says")
+        except RemoteProtocolError as error:
+            self.fault(str(error))
+        else:
+            self._loop.remove_reader(self._control)
+            self._wind_up(end.error)
 
     def _wind_up(self, error: ShmrpcError) -> None:
         """The client is gone. What it had sent before is taken yet: a one-way call is to run all the same."""
@@ -355,7 +365,7 @@ class SharedMemory:
 
 def _check_offer(offer: handshake.Offer) -> None:
     """ValueError if it does not fit into a welcome."""
-    welcome = control.Welcome(offer.service, 0, "", 0, ("", ""), 0, offer.endpoints, offer.shapes)
+    welcome = control.Welcome(offer.service, 0, "", 0, ("", ""), 0, offer.endpoints, offer.shapes_beside_endpoints)
     size = len(control.encode(welcome))
     if size > control.MAX_MESSAGE - 1024:
         raise ValueError(

@@ -17,6 +17,7 @@ import msgspec
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Rejected
+from shmrpc.values.unsendable import reason
 
 #: Bytes that may be under way in one stream.
 WINDOW: Final = 128 << 10
@@ -247,7 +248,9 @@ class Outgoing:
             try:
                 body = encode(item)
             except Exception as error:
-                raise Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {error}") from None
+                raise Rejected(
+                    "encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}"
+                ) from None
             if not send(body):
                 await self._pause()
 

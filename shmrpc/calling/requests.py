@@ -30,6 +30,7 @@ from shmrpc.signature import result_type
 from shmrpc.spelling import closest
 from shmrpc.transport import End, Frame
 from shmrpc.transport.shm.place import check_name
+from shmrpc.values.unsendable import reason
 
 _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
 
@@ -227,8 +228,8 @@ def unsendable(name: str, error: Exception) -> Exception:
         return EncodeError(f"{name}(): {error}")
     if isinstance(error, ShmrpcError):
         return error
-    if isinstance(error, (TypeError, ValueError, OverflowError)):
-        return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {error}")
+    if isinstance(error, (TypeError, ValueError, OverflowError, RecursionError)):
+        return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {reason(error)}")
     return error
 
 

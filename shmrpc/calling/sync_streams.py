@@ -17,6 +17,7 @@ from shmrpc.protocol.frames import Rejected, opcode
 from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import Frame
 from shmrpc.transport.shm.blocking import LIFE_CHECK
+from shmrpc.values.unsendable import reason
 
 
 class Feed:
@@ -55,7 +56,7 @@ class Feed:
         try:
             body = self._encode(item)
         except Exception as error:
-            self._fail(Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {error}"))
+            self._fail(Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}"))
             return
         self.credit -= len(body) + OVERHEAD
         try:

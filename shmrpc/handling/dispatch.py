@@ -15,7 +15,7 @@ from shmrpc.clock import host_nanoseconds
 from shmrpc.handling import batches
 from shmrpc.handling.caller import Caller, Peer, RunRequest, Tables, Underway
 from shmrpc.handling.eager import Suspended
-from shmrpc.handling.engine import Encoded, Engine, expired, unencodable
+from shmrpc.handling.engine import Encoded, Engine, expired, items_of, unencodable
 from shmrpc.handling.given import Given
 from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.interceptors import enter_all
@@ -314,8 +314,9 @@ class Dispatcher:
     async def _run(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         function, executors = endpoint.function, self.engine.executors
         if under.outgoing is not None:
-            items = function(*args, **kwargs)
-            if endpoint.run_in == "thread":
+            in_thread = endpoint.run_in == "thread"
+            items = items_of(endpoint.name, function(*args, **kwargs), in_thread=in_thread)
+            if in_thread:
                 items = executors.iterate(items)
             await under.outgoing.pump(items, self.engine.codec.encode)
             return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from typing import Any
 
 from shmrpc import _core
@@ -22,6 +23,7 @@ from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body, Codec
 from shmrpc.protocol.frames import Failure, Rejected
 from shmrpc.streams import Incoming
+from shmrpc.values.unsendable import reason, returned
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -321,7 +323,27 @@ def expired(endpoint: str) -> Rejected:
 
 def unencodable(name: str, result: Any, error: Exception) -> Rejected:
     """The rejection of a result that cannot be carried."""
+    if inspect.iscoroutine(result):
+        result.close()  # Or Python warns, somewhere else, that nobody has awaited it.
     return Rejected(
         "encode",
-        f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: {error}",
+        f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: "
+        f"{returned(result) or reason(error)}",
+    )
+
+
+def items_of(name: str, result: Any, *, in_thread: bool) -> Any:
+    """What an endpoint that streams has returned; the rejection if it has no items."""
+    if hasattr(result, "__iter__") or hasattr(result, "__getitem__"):
+        return iter(result) if in_thread else result
+    if isinstance(result, AsyncIterable) and not in_thread:
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    expected = "an iterable" if in_thread else "an iterable or an async iterable"
+    advice = returned(result) if not isinstance(result, AsyncIterable) else "what is async runs in the loop"
+    raise Rejected(
+        "encode",
+        f"{name}() is declared to stream: expected {expected}, but it returned {type(result).__qualname__}"
+        f"{f'; {advice}' if advice else ''}",
     )

@@ -138,7 +138,7 @@ class _Msgspec(_Values):
             try:
                 return quick(body)
             except msgspec.ValidationError as error:
-                unfit = readable(error)
+                unfit = readable(error, kind)
             met = lifting.met()
             value = loose(body)
             if met == lifting.met():  # Without extensions there is nothing that can be read another way.

@@ -15,6 +15,7 @@ import msgspec
 
 from shmrpc.values import arrays, fields, registry
 from shmrpc.values.aliases import UNIONS, type_hints, union
+from shmrpc.values.choices import choices_text
 from shmrpc.values.fields import CONTAINERS
 
 #: These are what they are: anything else is made into bytes by msgspec from text in base64.
@@ -120,7 +121,7 @@ class Kinds:
             nonlocal made, wanted
             if made != self._changes:
                 made, wanted = self._changes, self._kept(self._for_converting, kind, instances=True)
-            return self._converted(value, wanted)
+            return self._converted(value, wanted, kind)
 
         return convert
 
@@ -128,20 +129,20 @@ class Kinds:
         """A value that has been decoded, as the declared type has it; msgspec.ValidationError if it does not fit."""
         if kind is Any:
             return value
-        return self._converted(value, self._kept(self._for_converting, kind, instances=True))
+        return self._converted(value, self._kept(self._for_converting, kind, instances=True), kind)
 
     @staticmethod
-    def _converted(value: Any, wanted: Any) -> Any:
+    def _converted(value: Any, wanted: Any, kind: Any) -> Any:
         try:
             return _convert(value, wanted)
         except msgspec.ValidationError as error:
             plain = arrays.without_scalars(value)
             if plain is value:
-                raise readable(error) from None
+                raise readable(error, kind) from None
         try:
             return _convert(plain, wanted)
         except msgspec.ValidationError as error:
-            raise readable(error) from None
+            raise readable(error, kind) from None
 
     def _kept(self, kept: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
         try:
@@ -282,14 +283,19 @@ def _is_custom(kind: Any) -> bool:
         return True
 
 
-def readable(error: msgspec.ValidationError) -> msgspec.ValidationError:
-    """With one path, from the outermost value to what is wrong in it."""
+def readable(error: msgspec.ValidationError, kind: Any) -> msgspec.ValidationError:
+    """With one path, from the outermost value to what is wrong in it, and with what an Enum or a Literal allows."""
     text = str(error)
-    if _INNER not in text:
-        return error
-    what, rest = text.split(_INNER, 1)
-    inner, outer = _split(rest.replace(_INNER, ""))
-    return msgspec.ValidationError(f"{what} - at `${outer}{inner}`" if outer or inner else what)
+    if _INNER in text:
+        what, rest = text.split(_INNER, 1)
+        inner, outer = _split(rest.replace(_INNER, ""))
+        text = f"{what} - at `${outer}{inner}`" if outer or inner else what
+    if text.startswith("Invalid enum value"):
+        what, path = _split(text)
+        choices = choices_text(kind, path)
+        if choices:
+            text = text.replace(what, f"{what}, expected {choices}", 1)
+    return msgspec.ValidationError(text)
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from msgspec.msgpack import Ext
 
 from shmrpc import _core
 from shmrpc.values import arrays, buffers, extensions, fields, pickling, registry, standard, tables, tensors
+from shmrpc.values.unsendable import unsupported
 
 Writer = Callable[[Any, "Packing"], Any]
 
@@ -48,7 +49,7 @@ def enc_hook(value: Any) -> Any:
     """For the codec: what it writes for a value that it does not know."""
     if type(value) is ExtKey:
         return value.ext
-    raise Unlowered(str(_unsupported(value)))
+    raise Unlowered(str(unsupported(value)))
 
 
 class Packing:
@@ -269,15 +270,7 @@ def _write_derived_int(value: int, packing: Packing) -> Any:
 
 
 def _refuse(value: Any, packing: Packing) -> Any:
-    raise _unsupported(value)
-
-
-def _unsupported(value: Any) -> TypeError:
-    kind = type(value)
-    return TypeError(
-        f"Encoding objects of type {kind.__qualname__} is unsupported; "
-        f"shmrpc.register({kind.__name__}, encode, decode) says how they travel"
-    )
+    raise unsupported(value)
 
 
 def _of_libraries(value: Any, kind: type, *, pickled: bool) -> Writer | None:

@@ -1,6 +1,7 @@
 """The native core: see core/src/lib.rs for its contract."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 from typing import Any, Literal, final
 
 class ChannelError(Exception):
@@ -52,6 +53,15 @@ class Parcel:
     def drop_buffers(self) -> None: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Isolation:
+    """Enters copies of a context, one after the other, each until the next ``renew`` or ``leave``."""
+
+    def __new__(cls, base: Context, /) -> Isolation: ...
+    def renew(self) -> None: ...
+    def current(self) -> Context | None: ...
+    def leave(self) -> None: ...
 
 @final
 class Encoder:

@@ -113,7 +113,7 @@ inheriting: list[bool] = []
 class Running:
     """What a thread's loop runs at this moment, between taking a frame and answering it.
 
-    A plain function runs without a context of its own, so that a call costs less: it is found here.
+    For a plain function no context variable is set, so that a call costs less: it is found here.
     """
 
     __slots__ = ("frame",)

@@ -135,6 +135,7 @@ class Server:
                 self._listeners.append(_Served(listener))
             for service, served in zip(self.services, self._listeners, strict=True):
                 state = await self._enter_lifespan(service)
+                self._engine.take_context()
                 served.begin(Dispatcher(service, self._engine, state))
         except BaseException:
             await self.close()
@@ -238,12 +239,15 @@ class Server:
         engine, inbox = self._engine, self._inbox.poller
         running, send_next, kept, fail = engine.running, inbox.send_next, engine.kept, engine.fail
         began = time.monotonic()
+        isolation = engine.isolation
+        isolate = isolation.renew
         caller, opcode = None, -1
-        frame: Any = inbox.next()
         try:
+            frame: Any = inbox.next()
             while frame is not None:
                 running.frame = frame
                 caller, opcode, call_id, body = frame
+                isolate()
                 try:
                     answer = caller.run_of(opcode)(body, caller, call_id)
                     if answer is None:
@@ -261,6 +265,7 @@ class Server:
                     frame = inbox.next()
         finally:
             running.frame = None
+            isolation.leave()
         seconds = time.monotonic() - began
         # The pump lets the loop turn soon after: if it took long, the last call did.
         if seconds > HOLD and caller is not None and opcode >> 8 < len(caller.names):

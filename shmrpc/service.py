@@ -93,7 +93,7 @@ class Group:
         to a process of the server's own). An ``async def`` runs in the loop and may await. A generator,
         async or plain, streams what it yields. A parameter annotated ``AsyncIterator[T]`` takes a stream from
         the caller. Annotated parameters are validated; others take what MessagePack carries. Context
-        variables that an ``async def`` sets are its call's own; a plain function must reset its.
+        variables that a handler sets are its call's own.
 
         A client offers it as an attribute, unless its name is that of a method there, such as ``close``, or a
         keyword: then only ``client.call("close")`` calls it, and a UserWarning says so here.

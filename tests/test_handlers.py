@@ -8,6 +8,7 @@ import contextvars
 import pytest
 
 import shmrpc
+from shmrpc import _core
 from shmrpc.handling.eager import Eager, Suspended
 
 
@@ -81,17 +82,20 @@ async def _outside_a_task(eager: Eager, coroutine: object) -> object:
     future = asyncio.get_running_loop().create_future()
 
     def callback() -> None:
+        eager.isolation.renew()
         try:
             future.set_result(eager.run(coroutine, _CALL))  # type: ignore[arg-type]
         except BaseException as error:
             future.set_exception(error)
+        finally:
+            eager.isolation.leave()
 
     asyncio.get_running_loop().call_soon(callback)
     return await future
 
 
 async def test_eager_steps() -> None:
-    eager, record = Eager(), Recorder()
+    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
     assert await _outside_a_task(eager, record.at_once()) == 1
     suspended = await _outside_a_task(eager, record.later())
     assert isinstance(suspended, Suspended)
@@ -102,7 +106,7 @@ async def test_eager_steps() -> None:
 
 
 async def test_eager_cancellation_reaches_the_coroutine_at_once_and_later() -> None:
-    eager, record = Eager(), Recorder()
+    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
     for wait in (0, 0.01):
         suspended = await _outside_a_task(eager, record.shielded())
         assert isinstance(suspended, Suspended)
@@ -116,7 +120,7 @@ async def test_eager_cancellation_reaches_the_coroutine_at_once_and_later() -> N
 
 
 async def test_eager_errors_and_task_groups() -> None:
-    eager, record = Eager(), Recorder()
+    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
     failing = await _outside_a_task(eager, record.fails())
     assert isinstance(failing, Suspended)
     with pytest.raises(ValueError, match="late"):
@@ -128,7 +132,7 @@ async def test_eager_errors_and_task_groups() -> None:
 
 
 async def test_a_coroutine_cancelled_within_its_first_step_hears_of_it() -> None:
-    eager, record = Eager(), Recorder()
+    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
     for _ in range(2):
         suspended = await _outside_a_task(eager, record.cancels_itself_and_waits())
         assert isinstance(suspended, Suspended)
@@ -139,7 +143,7 @@ async def test_a_coroutine_cancelled_within_its_first_step_hears_of_it() -> None
 
 
 async def test_cancelling_reaches_what_is_waited_for() -> None:
-    eager, record = Eager(), Recorder()
+    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
     for wait in (0, 0.01):
         other = asyncio.create_task(record.shielded())
         await asyncio.sleep(0.001)
@@ -169,7 +173,7 @@ async def test_context_variables_that_cannot_be_compared() -> None:
         variable.set(Incomparable())
         return before is None
 
-    eager = Eager()
     variable.set(Incomparable())
+    eager = Eager(_core.Isolation(contextvars.copy_context()))
     assert [await _outside_a_task(eager, sets()) for _ in range(3)] == [False] * 3
     eager.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from shmrpc import _core
 from shmrpc.handling.engine import Encoded, Engine
 from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.protocol import frames
@@ -66,7 +68,8 @@ def mixed_reader(service: str, codec: Codec) -> Callable[[Body], tuple[Header, S
 
 
 async def call_each(function: Callable[..., Any], calls: Iterable[Any], describe: Describe) -> Outcomes:
-    """Calls a plain function with each of the arguments; the loop has its turn now and then."""
+    """Calls a plain function with each of the arguments, in contexts of their own; the loop has its turn now and then."""
+    isolation = _core.Isolation(contextvars.copy_context())
     results: list[Any] = []
     failures: dict[int, Failure] = {}
     looks = 0
@@ -74,6 +77,7 @@ async def call_each(function: Callable[..., Any], calls: Iterable[Any], describe
     try:
         slice_end = _turns.slice_end()
         for args in calls:
+            isolation.renew()
             try:
                 if type(args) is Rejected:
                     raise args
@@ -87,9 +91,11 @@ async def call_each(function: Callable[..., Any], calls: Iterable[Any], describe
             if looks == _CALLS_PER_LOOK:
                 looks = 0
                 if time.monotonic() > slice_end:
+                    isolation.leave()
                     await asyncio.sleep(0)
                     slice_end = _turns.slice_end()
     finally:
+        isolation.leave()
         _turns.wanted -= 1
     return results, failures
 

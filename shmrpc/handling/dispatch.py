@@ -405,11 +405,13 @@ class Dispatcher:
 
         return run
 
-    @staticmethod
-    def _call_one(under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call_one(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One call of a batch, of a plain function."""
-        batch = under.call
-        handled.set(Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata))
+        batch, running = under.call, self.engine.running
+        call = Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata)
+        handled.set(call)
+        if running.frame is not None:  # Before the batch has let the loop turn, it is what runs.
+            running.frame = call
         return endpoint.function(*args, **kwargs)
 
     async def _gather(self, under: Underway, calls: Sequence[_Prepared]) -> batches.Outcomes:

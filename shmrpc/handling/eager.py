@@ -3,7 +3,7 @@
 Most handlers never suspend, and a Task with its turn of the loop costs more than such a handler. But a
 handler that does suspend must have been in its Task from its first line on: ``asyncio.timeout()``, task
 groups and ``current_task()`` ask for it. So a *spare* Task is kept that has not begun: the first step runs
-as if inside it, with its context; a coroutine that suspends takes it over, and one that ends leaves it for
+as if inside it; a coroutine that suspends takes it over, and one that ends leaves it for
 the next. The means are those that asyncio documents for third-party tasks. (``asyncio.eager_task_factory``
 of Python 3.12 does the first half of this, and makes a new Task for every call.)
 """
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
+from shmrpc import _core
 from shmrpc.call import Call, handled
 from shmrpc.handling.interrupts import is_for_the_program
 
@@ -50,7 +51,8 @@ class Raised:
 class Eager:
     """Runs coroutines of one loop. ``on_held`` hears of those whose later steps hold it for long."""
 
-    def __init__(self, on_held: OnHeld = lambda call, seconds: None) -> None:
+    def __init__(self, isolation: _core.Isolation, on_held: OnHeld = lambda call, seconds: None) -> None:
+        self.isolation = isolation
         self._loop = asyncio.get_running_loop()
         self._on_held = on_held
         self._spare: _Spare | None = None
@@ -59,20 +61,19 @@ class Eager:
         """Runs the coroutine, which handles ``call``, to its end or its first suspension.
 
         Its result, or its exception raised, if it ended; otherwise Suspended, with the task that it goes on
-        in. To be called from a callback of the loop, not from within a task.
+        in. To be called from a callback of the loop, not from within a task, and in a context of its own: the
+        coroutine goes on in it.
         """
         spare = self._spare
         if spare is None or spare.task.done():  # Done: somebody cancelled every task of the loop.
             spare = self._spare = _Spare(self._loop, self._on_held)
-        task, context = spare.task, spare.context
-        context.run(handled.set, call)
-        before = context.copy()
+        task = spare.task
+        handled.set(call)
         _enter_task(self._loop, task)
         try:
-            yielded = context.run(coroutine.send, None)
+            yielded = coroutine.send(None)
         except BaseException as error:
-            # A context variable that was set belongs to this call alone, and so does a cancellation.
-            if _differ(context, before) or task.cancelling():
+            if task.cancelling():  # A cancellation belongs to this call alone.
                 self.close()
             if isinstance(error, StopIteration):
                 return error.value
@@ -80,7 +81,9 @@ class Eager:
         finally:
             _leave_task(self._loop, task)
         self._spare = None
-        spare.take_over(coroutine, yielded, call)
+        context = self.isolation.current()
+        assert context is not None
+        spare.take_over(coroutine, yielded, call, context)
         del spare.task  # The two would keep each other, and what the call was given, until a collection.
         return Suspended(task)
 
@@ -101,16 +104,20 @@ class _Spare(Coroutine[Any, Any, Any]):
     def __init__(self, loop: asyncio.AbstractEventLoop, on_held: OnHeld) -> None:
         self._on_held = on_held
         self._call: Call | None = None
-        self.context = contextvars.copy_context()
         self._coroutine: Coroutine[Any, Any, Any] | None = None
+        #: The coroutine's own, in which each of its steps runs.
+        self._context: contextvars.Context
         #: What the coroutine yielded in its first step: the task is still to be told.
         self._yielded: list[Any] = []
         self._go = loop.create_future()
-        self.task: asyncio.Task[Any] = loop.create_task(self, context=self.context)
+        self.task: asyncio.Task[Any] = loop.create_task(self)
 
-    def take_over(self, coroutine: Coroutine[Any, Any, Any], yielded: Any, call: Call) -> None:
+    def take_over(
+        self, coroutine: Coroutine[Any, Any, Any], yielded: Any, call: Call, context: contextvars.Context
+    ) -> None:
         """The task goes on with a coroutine that has yielded once."""
         self._coroutine = coroutine
+        self._context = context
         self._call = call
         self._yielded.append(yielded)
         if not self._go.done():
@@ -124,7 +131,7 @@ class _Spare(Coroutine[Any, Any, Any]):
             return self._yielded.pop()
         began = time.monotonic()
         try:
-            return self._coroutine.send(value)
+            return self._context.run(self._coroutine.send, value)
         except (SystemExit, KeyboardInterrupt) as error:
             raise _ended_by(error) from None
         finally:
@@ -143,7 +150,7 @@ class _Spare(Coroutine[Any, Any, Any]):
                 awaited.cancel()
                 awaited.add_done_callback(_heard)
         try:
-            return self._coroutine.throw(error)
+            return self._context.run(self._coroutine.throw, error)
         except (SystemExit, KeyboardInterrupt) as end:
             raise _ended_by(end) from None
         finally:
@@ -152,7 +159,7 @@ class _Spare(Coroutine[Any, Any, Any]):
     def close(self) -> None:
         """The task is dropped."""
         if self._coroutine is not None:
-            self._coroutine.close()
+            self._context.run(self._coroutine.close)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         raise TypeError("only its own task runs this")
@@ -167,11 +174,3 @@ def _heard(future: asyncio.Future[Any]) -> None:
     """Nobody waits for it any more. A gathering has its cancellation as an exception, and would log it."""
     if not future.cancelled():
         future.exception()
-
-
-def _differ(context: contextvars.Context, before: contextvars.Context) -> bool:
-    """Whether a context variable was set."""
-    try:
-        return context != before
-    except Exception:  # Of values that cannot be compared, at least one is new.
-        return True

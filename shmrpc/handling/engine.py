@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import logging
@@ -47,7 +48,9 @@ class Engine:
         self.executors = Executors()
         self.running = running_here()
         self.deadlines: Deadlines[Underway] = Deadlines(self._expire)
-        self.start = (eager := Eager(self.held)).run
+        #: Gives each call a context of its own.
+        self.isolation = _core.Isolation(contextvars.copy_context())
+        self.start = (eager := Eager(self.isolation, self.held)).run
         self._eager = eager
         #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.
         self.kept: list[Any] = [None]
@@ -59,6 +62,10 @@ class Engine:
         self.between: Callable[[], None] = lambda: None
         load.begin = self._begin_waiting
         load.refuse = self.fail
+
+    def take_context(self) -> None:
+        """From now on calls see the context variables that are set here, as by a lifespan."""
+        self.isolation = self._eager.isolation = _core.Isolation(contextvars.copy_context())
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
         """Cancels what is under way, and lets nothing begin that waits; the tasks that are to end yet."""
@@ -208,6 +215,7 @@ class Engine:
 
     def _begin_waiting(self, caller: Caller, call_id: int, run: RunRequest, body: Body) -> None:
         """Begins a call that has waited for its turn."""
+        self.isolation.renew()
         try:
             answer = run(body, caller, call_id)
             if answer is not None:
@@ -217,6 +225,7 @@ class Engine:
             if is_for_the_program(error):
                 raise
         finally:
+            self.isolation.leave()
             self.running.frame = None
             self.kept[0] = None  # Nobody else does here, and the next result may be long in coming.
 

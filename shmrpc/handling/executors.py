@@ -30,9 +30,14 @@ class Executors:
 
     async def in_thread(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls the function in a thread, with the context variables of here."""
+        return await self._run_in_thread(contextvars.copy_context(), function, *args, **kwargs)
+
+    async def _run_in_thread(
+        self, context: contextvars.Context, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(thread_name_prefix="shmrpc-handler")
-        work = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+        work = functools.partial(context.run, function, *args, **kwargs)
         call = handled.get()
         return await run_in(self._threads, functools.partial(self._work, call, work) if call is not None else work)
 
@@ -54,14 +59,15 @@ class Executors:
         return await self._processes.run(function, args, kwargs)
 
     async def iterate(self, items: Iterator[Any]) -> AsyncIterator[Any]:
-        """What a generator yields, each step in a thread."""
+        """What a generator yields, each step in a thread, and all in one context."""
+        context = contextvars.copy_context()
         try:
-            while (item := await self.in_thread(next, (items, _END), {})) is not _END:
+            while (item := await self._run_in_thread(context, next, items, _END)) is not _END:
                 yield item
         finally:
             close = getattr(items, "close", None)
             if close is not None:
-                await self.in_thread(close, (), {})
+                await self._run_in_thread(context, close)
 
     def close(self) -> None:
         """Ends the processes. A handler that runs in a thread cannot be stopped: it runs to its end."""

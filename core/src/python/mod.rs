@@ -6,6 +6,7 @@
 mod block;
 mod channel;
 mod encoder;
+mod isolation;
 mod parcel;
 mod poller;
 mod sender;
@@ -22,6 +23,8 @@ mod _core {
     use super::channel::{Backlog, Channel, ChannelError, NoMemory, Oversize, Unheard};
     #[pymodule_export]
     use super::encoder::Encoder;
+    #[pymodule_export]
+    use super::isolation::Isolation;
     #[pymodule_export]
     use super::parcel::Parcel;
     #[pymodule_export]

@@ -1,0 +1,76 @@
+//! `Isolation`: each call in a context of its own, so that no call sees the context variables of another one.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Enters copies of a context, one after the other.
+///
+/// `Context.run` does the same around a call, which costs about twice as much.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Isolation {
+    base: Py<PyAny>,
+    /// The copy that the thread is in.
+    entered: Mutex<Option<Py<PyAny>>>,
+}
+
+impl Isolation {
+    fn entered(&self) -> MutexGuard<'_, Option<Py<PyAny>>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Isolation {
+    /// For copies of this `contextvars.Context`.
+    #[new]
+    fn new(base: Bound<'_, PyAny>) -> PyResult<Self> {
+        // SAFETY: `base` is a live object, whose type is all that is looked at.
+        if unsafe { ffi::PyContext_CheckExact(base.as_ptr()) } == 0 {
+            return Err(PyTypeError::new_err("expected a contextvars.Context"));
+        }
+        Ok(Isolation {
+            base: base.unbind(),
+            entered: Mutex::new(None),
+        })
+    }
+
+    /// Leaves the last copy, if the thread is in one, and enters a new one.
+    fn renew(&self, py: Python<'_>) -> PyResult<()> {
+        let mut entered = self.entered();
+        let last = entered.take();
+        exit(py, last.as_ref())?;
+        // SAFETY: `base` is a context, as `new` has seen. What comes back is a new reference, or null and an exception.
+        let copy =
+            unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_Copy(self.base.as_ptr()))? };
+        // SAFETY: it is a context, and nobody else knows it, so that nobody is in it.
+        if unsafe { ffi::PyContext_Enter(copy.as_ptr()) } != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        *entered = Some(copy.unbind());
+        drop(entered);
+        drop(last); // After the lock: what goes with it may run any code.
+        Ok(())
+    }
+
+    /// The copy that the thread is in; None if it is in none.
+    fn current(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.entered().as_ref().map(|copy| copy.clone_ref(py))
+    }
+
+    /// Leaves the last copy. If the thread is in none: nothing.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let last = self.entered().take();
+        exit(py, last.as_ref())
+    }
+}
+
+/// Leaves a copy that `renew` has entered. RuntimeError if somebody has entered another one since, and is still there.
+fn exit(py: Python<'_>, last: Option<&Py<PyAny>>) -> PyResult<()> {
+    match last {
+        // SAFETY: it is a context; whether it is the one that this thread is in, `PyContext_Exit` looks itself.
+        Some(last) if unsafe { ffi::PyContext_Exit(last.as_ptr()) } != 0 => Err(PyErr::fetch(py)),
+        _ => Ok(()),
+    }
+}

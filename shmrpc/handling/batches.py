@@ -68,7 +68,7 @@ def mixed_reader(service: str, codec: Codec) -> Callable[[Body], tuple[Header, S
 
 
 async def call_each(function: Callable[..., Any], calls: Iterable[Any], describe: Describe) -> Outcomes:
-    """Calls a plain function with each of the arguments, in contexts of their own; the loop has its turn now and then."""
+    """Calls a plain function with each of the arguments, in a context for each; the loop has its turn now and then."""
     isolation = _core.Isolation(contextvars.copy_context())
     results: list[Any] = []
     failures: dict[int, Failure] = {}

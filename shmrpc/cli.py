@@ -124,7 +124,7 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("targets", metavar="MODULE:SERVICE...", nargs=-1, required=True)
+@click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
 @option("--workers", type=click.IntRange(min=1), help="Serve in so many processes.  [default: in this one]")
 @option("--reload", is_flag=True, help="Serve in one worker, and replace it when a .py file of the app dir changes.")
 @option(
@@ -181,7 +181,10 @@ def main() -> None:
 @_codec
 @_allow_uid
 def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options: Any) -> None:
-    """Serve each Service that its MODULE has under this name, all in one server.
+    """Serve the Service of each TARGET, all in one server.
+
+    A TARGET is MODULE:SERVICE or FILE.py:SERVICE; MODULE or FILE.py alone if it has one Service; MODULE:FUNCTION() if
+    the function makes it.
 
     SIGINT and SIGTERM stop it gently: no new calls, and those under way have --grace seconds to end; the second
     one stops it at once. What hangs is named and does not hold up the end: then the exit code is 1, else 0.

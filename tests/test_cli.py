@@ -7,10 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+import shmrpc as shmrpc_package
+from shmrpc.cli import main
 from tests.support import STOPPING, ServerProcess, eventually
 
 
@@ -82,6 +87,111 @@ def test_serve_explains_what_is_wrong(target: str, words: str) -> None:
     done = shmrpc("serve", target)
     assert done.returncode == 1
     assert words in done.stderr
+
+
+PROBLEMS = {
+    "two.py": "import shmrpc\none = shmrpc.Service('one')\nother = shmrpc.Service('other')\n",
+    "none.py": "made = 1\n",
+    "failing.py": "def fail():\n    1 / 0\n\n\nfail()\n",
+    "chained.py": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise ValueError('odd') from error\n",
+    "unparsable.py": "x = (\n",
+    "exiting.py": "import sys\nsys.exit('not today')\n",
+    "outer/importing.py": "import helper\n",
+    "outer/helper.py": "",
+    "missing.py": "import there_is_no_such_module\n",
+    "within.py": "import failing\n",
+    "json.py": "",
+    "no-name.py": "",
+    "making.py": "def fail():\n    1 / 0\n\n\ndef give():\n    return 5\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (":x", "expected MODULE:SERVICE or FILE.py:SERVICE"),
+        ("two:", "expected MODULE:SERVICE or FILE.py:SERVICE"),
+        ("no-name:x", "'no-name' cannot be the name of a module"),
+        ("no-name.py:x", "'no-name' cannot be the name of a module; rename the file"),
+        ("json.py:x", "there is another module 'json'"),
+        ("absent.py:x", "there is no file 'absent.py' in "),
+        ("outer/absent:x", "there is no file 'outer/absent' in "),
+        ("two", "two has several services, say which: two:one, two:other"),
+        ("none.py", "none.py has no shmrpc.Service"),
+        ("two:oter", "two has nothing of this name (did you mean 'other'?); its services: one, other"),
+        ("none:made", "a int, not a shmrpc.Service"),
+        ("making:give", "a function, not a shmrpc.Service (if it makes one: making:give()); its services: none"),
+        ("making:give()", "making has a int, not a shmrpc.Service"),
+        ("making:fail()", "making:fail() fails:\nTraceback (most recent call last):\n  File"),
+        ("failing:x", "module 'failing' cannot be imported:\nTraceback (most recent call last):\n  File"),
+        ("chained:x", "The above exception was the direct cause"),
+        ("unparsable:x", 'unparsable.py", line 1\n    x = (\n'),
+        ("exiting:x", "module 'exiting' cannot be imported, since it exits:\nTraceback"),
+        ("outer.importing:x", "'helper' lies in "),
+        ("missing:x", "ModuleNotFoundError: No module named 'there_is_no_such_module'"),
+        ("within:x", "ZeroDivisionError"),
+    ],
+)
+def test_what_is_wrong_with_a_target_is_said_without_our_own_lines(tmp_path: Path, target: str, words: str) -> None:
+    (tmp_path / "outer").mkdir()
+    for name, source in PROBLEMS.items():
+        (tmp_path / name).write_text(source)
+    done = CliRunner().invoke(main, ["serve", target, "--app-dir", str(tmp_path)])
+    assert done.exit_code == 1, done.exception
+    assert words in done.stderr
+    assert "importlib" not in done.stderr
+    assert str(Path(shmrpc_package.__file__).parent) not in done.stderr
+    assert done.stderr.count("Traceback") == (2 if target == "chained:x" else "Traceback" in done.stderr)
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """What is imported for a test from its directory is forgotten."""
+    path, modules = sys.path[:], set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").name in {Path(each).name for each in PROBLEMS}:
+            del sys.modules[name]
+
+
+MADE = """
+    import shmrpc
+    from helper import name
+
+    service = shmrpc.Service(name)
+
+    def make():
+        return shmrpc.Service("function")
+
+    class Holder:
+        service = shmrpc.Service("holder")
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("outer/made.py:service", "made"),
+        ("outer/made.py", "made"),
+        ("package/inner/made.py", "package.inner"),
+        ("package.inner.made:service", "package.inner"),
+        ("package.inner.made", "package.inner"),
+        ("package.inner.made:make()", "function"),
+        ("package.inner.made:Holder.service", "holder"),
+    ],
+)
+def test_a_target_may_be_a_file_a_module_or_a_function(tmp_path: Path, target: str, name: str) -> None:
+    for directory in ("outer", "package", "package/inner"):
+        (tmp_path / directory).mkdir()
+    for directory in ("package", "package/inner"):
+        (tmp_path / directory / "__init__.py").touch()
+    (tmp_path / "outer" / "helper.py").write_text("name = 'made'\n")
+    (tmp_path / "outer" / "made.py").write_text(textwrap.dedent(MADE))
+    inner = tmp_path / "package" / "inner" / "made.py"
+    inner.write_text(textwrap.dedent(MADE).replace("from helper import name", "name = __package__"))
+    with ServerProcess(target, "--app-dir", str(tmp_path)) as server:
+        assert server.name == name
 
 
 def test_serve_finds_modules_of_the_working_directory(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from shmrpc.service import Service
 from shmrpc.serving import worker_messages as messages
 from shmrpc.serving.config import Config, ServeError
 from shmrpc.serving.running import Running
-from shmrpc.serving.targets import load_services
+from shmrpc.serving.targets import BrokenModule, load_services
 from shmrpc.transport.shm import fork
 
 #: Seconds until a report is sent again that the supervisor had no room for.
@@ -162,6 +162,9 @@ def main() -> None:
         services = _prepare(link, config)
         if services is not None:
             _serve(link, config, services)
+    except BrokenModule as error:
+        print(f"Error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
     except (ServeError, ShmrpcError) as error:
         link.tell(messages.Failed(str(error)))
         sys.exit(1)

@@ -203,7 +203,7 @@ class Client(BaseClient[Link]):
         try:
             body = self._codec.encode_all((header, list(args), kwargs))
             sent = session.send(opcode(frames.CALL_WITH, number), call.id, body)
-        except Exception as error:
+        except BaseException as error:
             raise session.unsent(call.endpoint, error) from None
         if type(body) is not bytes and time.monotonic() > session.slice_end:
             await asyncio.sleep(0)  # What lies beside the ring never has to wait for room in it.
@@ -328,13 +328,14 @@ class Client(BaseClient[Link]):
             try:
                 kind, body = request(session)
                 answer = session.exchange(kind, call.id, self._codec.encode_all(body))
-            except Exception as error:
+            except BaseException as error:
                 raise session.unsent(call.endpoint, error) from None
             try:
                 if type(answer) is not bytes:
                     answer = await session.wait(call.id, answer, call)
                 return read_result(call.endpoint, decode, answer)
-            except (ServiceUnavailable, ConnectionLost) as error:
+            except BaseException as error:
+                session.is_answer(error)
                 if not (self._link.reconnect and not_begun(error)):
                     raise
 
@@ -380,23 +381,21 @@ class Client(BaseClient[Link]):
                     answer = exchange(keyword, call_id, encode(([*args], kwargs)))
                 else:
                     answer = exchange(plain, call_id, encode(args))
-            except Exception as error:
-                error = session.unsent(name, error)
-                if not (reconnect and isinstance(error, ConnectionLost)):
-                    raise error from None
-                answer = _AGAIN
-            if type(answer) is not bytes:
-                try:
-                    if answer is not _AGAIN:
-                        answer = await wait(call_id, answer)
-                except (ServiceUnavailable, ConnectionLost) as error:
+                if type(answer) is not bytes:
+                    answer = await wait(call_id, answer)
+            except BaseException as error:
+                if session.is_answer(error):
                     if not (reconnect and not_begun(error)):
                         raise
-                    answer = _AGAIN
+                else:
+                    error = session.unsent(name, error)
+                    if not (reconnect and isinstance(error, ConnectionLost)):
+                        raise error from None
+                answer = _AGAIN
+            if type(answer) is not bytes:
                 if answer is _AGAIN:  # Not within the clauses: what it raises would bring along what they handle.
                     return await general(name, decode, *args, **kwargs)
-                if type(answer) is not bytes:  # There are buffers beside it.
-                    return read_result(name, decode, answer)
+                return read_result(name, decode, answer)  # There are buffers beside it.
             try:
                 return quick(answer)
             except UNREADABLE:
@@ -425,23 +424,21 @@ class Client(BaseClient[Link]):
                     answer = exchange(timed, call_id, encode((deadline, first, second)))
                 else:
                     answer = exchange(timed, call_id, encode((deadline, *args)))
-            except Exception as error:
-                error = session.unsent(name, error)
-                if not (reconnect and isinstance(error, ConnectionLost)):
-                    raise error from None
-                answer = _AGAIN
-            if type(answer) is not bytes:
-                try:
-                    if answer is not _AGAIN:
-                        answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
-                except (ServiceUnavailable, ConnectionLost) as error:
+                if type(answer) is not bytes:
+                    answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
+            except BaseException as error:
+                if session.is_answer(error):
                     if not (reconnect and not_begun(error)):
                         raise
-                    answer = _AGAIN
+                else:
+                    error = session.unsent(name, error)
+                    if not (reconnect and isinstance(error, ConnectionLost)):
+                        raise error from None
+                answer = _AGAIN
+            if type(answer) is not bytes:
                 if answer is _AGAIN:  # As in _bind_plain().
                     return await general(name, decode, *args)
-                if type(answer) is not bytes:  # There are buffers beside it.
-                    return read_result(name, decode, answer)
+                return read_result(name, decode, answer)  # There are buffers beside it.
             try:
                 return quick(answer)
             except UNREADABLE:
@@ -473,7 +470,8 @@ class Client(BaseClient[Link]):
                         except Exception as error:
                             raise feeding.take_error() or error from None
                 break
-            except (ServiceUnavailable, ConnectionLost) as error:
+            except BaseException as error:
+                session.is_answer(error)
                 if feeding.touched or not (self._link.reconnect and not_begun(error)):
                     raise
         return read_result(call.endpoint, decode, answer)
@@ -497,7 +495,7 @@ class Client(BaseClient[Link]):
                 session.send(kind, call.id, body)
                 return None
             return session.exchange(kind, call.id, body)
-        except Exception as error:
+        except BaseException as error:
             raise session.unsent(call.endpoint, error) from None
 
     async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:

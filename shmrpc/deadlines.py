@@ -52,8 +52,11 @@ class Deadlines(Generic[_K]):
     def _on_timer(self) -> None:
         self._timer = None
         now = host_nanoseconds()
-        for key in [key for key, deadline in self._due.items() if deadline <= now]:
-            if self._due.pop(key, None) is not None:
-                self._expire(key)
-        if self._due and self._timer is None:
-            self._arm(min(self._due.values()))
+        try:
+            for key in [key for key, deadline in self._due.items() if deadline <= now]:
+                if key in self._due:
+                    self._expire(key)
+                    self._due.pop(key, None)
+        finally:  # Even after an exception of a signal handler's: the others have deadlines too.
+            if self._due and self._timer is None:
+                self._arm(min(self._due.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -48,6 +49,7 @@ class Feeding:
             # No credit: the handler gives the first when it begins.
             outgoing = Outgoing(self._session.connection.sender(opcode(frames.ITEM, number), self._call.id, 0))
             task = asyncio.ensure_future(self._feed(number, source, outgoing))
+            task.add_done_callback(functools.partial(self._fed, number))
             self._session.outgoing[self._call.id, number] = outgoing, task.cancel
             self._tasks.append(task)
             self._outgoing.append(outgoing)
@@ -64,16 +66,18 @@ class Feeding:
             await asyncio.wait(self._tasks)
 
     async def _feed(self, number: int, source: Any, outgoing: Outgoing) -> None:
-        session, call_id = self._session, self._call.id
-        try:
-            await outgoing.pump(source, self._codec.encode)
-            session.send(opcode(frames.END, number), call_id, frames.NIL)
-        except asyncio.CancelledError:
-            raise
-        except _core.ChannelError:
-            pass  # The call itself says why.
-        except Exception as error:
+        await outgoing.pump(source, self._codec.encode)
+        self._session.send(opcode(frames.END, number), self._call.id, frames.NIL)
+
+    def _fed(self, number: int, task: asyncio.Task[None]) -> None:
+        """A stream has ended, in whatever way: if it failed the handler hears of it, which else would wait for ever."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, _core.ChannelError):
+            return  # The call itself says why.
+        if isinstance(error, Exception):
             self._error = unsendable(self._call.endpoint, error)
-            with contextlib.suppress(_core.ChannelError, _core.Backlog):
-                body = frames.encode_failure(error, session.connection.max_frame)
-                session.send(opcode(frames.ABORT, number), call_id, body)
+        session = self._session
+        with contextlib.suppress(_core.ChannelError, _core.Backlog):
+            body = frames.encode_failure(error, session.connection.max_frame)
+            session.send(opcode(frames.ABORT, number), self._call.id, body)

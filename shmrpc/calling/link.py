@@ -13,6 +13,7 @@ from typing import Protocol
 from shmrpc.calling.requests import ended_call
 from shmrpc.calling.session import Connection, Session
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable, ShmrpcError
+from shmrpc.transport import interruption
 
 logger = logging.getLogger("shmrpc.client")
 
@@ -163,6 +164,11 @@ class Link:
                 connection.close()
             else:
                 link._begin(connection)
+        except BaseException as error:
+            link = link_of()
+            if link is not None and link.ended is None and not isinstance(error, asyncio.CancelledError):
+                link.ended = interruption(service, error)
+            raise
         finally:
             link = link_of()
             if link is not None:

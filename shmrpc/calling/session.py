@@ -8,7 +8,7 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from shmrpc import _core
 from shmrpc.call import Call
@@ -92,6 +92,10 @@ class Connection(Protocol):
 
     def fault(self, error: Exception) -> None:
         """The server broke the rules: closes."""
+        ...
+
+    def interrupted(self, error: BaseException) -> None:
+        """An exception, such as a signal handler's, came while a frame was on its way to whoever waits for it."""
         ...
 
     def close(self) -> None:
@@ -187,9 +191,14 @@ class Session:
         if timed:
             self.watch(call)  # type: ignore[arg-type]
         try:
-            if frame is not None:
-                self._on_frame(*frame)
-            connection.listen()
+            try:
+                if frame is not None:
+                    self._on_frame(*frame)
+                connection.listen()
+            except BaseException as error:
+                future.cancel()
+                connection.interrupted(error)
+                raise
             if future.done():
                 await _turn()
             answer = await future
@@ -341,13 +350,25 @@ class Session:
 
     def _on_lost(self, end: End) -> None:
         self.ended = end.error
+        try:
+            self._fail_all(end)
+        except BaseException:  # Out of a signal handler: the others are to hear of it too.
+            self._fail_all(end)
+            raise
+        finally:
+            self._on_end(self)
+
+    def _fail_all(self, end: End) -> None:
         self._deadlines.close()
-        for call_id, future in self.pending.items():
+        for call_id, future in list(self.pending.items()):
             if not future.done():
                 future.set_exception(lost_call(end, call_id))
-        self._on_end(self)
 
-    def unsent(self, name: str, error: Exception) -> Exception:
+    @overload
+    def unsent(self, name: str, error: Exception) -> Exception: ...
+    @overload
+    def unsent(self, name: str, error: BaseException) -> BaseException: ...
+    def unsent(self, name: str, error: BaseException) -> BaseException:
         """The error for a call that could not be sent; to be raised from the name of the ``except`` clause.
 
         Another name stays in a frame of the traceback, and the two keep each other and all that the call was given.
@@ -360,7 +381,18 @@ class Session:
             if self.ended is None:
                 self.connection.fault(error)
             return ended_call(self.ended or ConnectionLost(str(error)))
-        return unsendable(name, error)
+        return unsendable(name, error) if isinstance(error, Exception) else error
+
+    def is_answer(self, error: BaseException) -> bool:
+        """Whether an exception of a call is what became of it, and not why it could not be sent.
+
+        One that is neither, as out of a signal handler, may have come when a frame of another's was in our hands.
+        """
+        if isinstance(error, Exception):
+            return isinstance(error, ShmrpcError)
+        if not isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+            self.connection.interrupted(error)
+        return True
 
 
 @types.coroutine

@@ -154,6 +154,7 @@ class _Faulty:
         self.unpark, self.listen = connection.unpark, connection.listen
         self.room, self.fault = connection.room, connection.fault
         self.untaken, self.take_back = connection.untaken, connection.take_back
+        self.interrupted = connection.interrupted
         self.check_process, self.check_loop = connection.check_process, connection.check_loop
         self._connection = connection
         self._faults = faults

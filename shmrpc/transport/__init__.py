@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shmrpc.errors import LocalProtocolError, ShmrpcError
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
 from shmrpc.protocol.codec import Body
 
 #: Opcode, call id, body.
@@ -42,3 +42,11 @@ def wrong_loop(service: str, loop: asyncio.AbstractEventLoop) -> LocalProtocolEr
 def warn_unclosed(service: str, source: object) -> None:
     """Warns of a client that was dropped open; to be called when it is closed, since the warning may be an error."""
     warnings.warn(f"unclosed client of {service!r}", ResourceWarning, source=source, stacklevel=3)
+
+
+def interruption(service: str, error: BaseException) -> ConnectionLost:
+    """The error for those who wait on a connection whose frames were being taken when something else was raised."""
+    return ConnectionLost(
+        f"the connection to {service!r} was closed: {type(error).__name__} was raised while its frames were taken, as "
+        "by a signal handler, and what was just taken is lost"
+    )

@@ -29,7 +29,7 @@ from shmrpc.errors import (
 from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import Part, PlainSender
-from shmrpc.transport import End, OnEnd, OnFrame, warn_unclosed, wrong_loop
+from shmrpc.transport import End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.serving import BaseListener, Handler
 from shmrpc.transport.shm import fork
 from shmrpc.transport.shm.place import check_name
@@ -247,6 +247,7 @@ class MemoryConnection:
 
     def start(self, pending: Sized, on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]) -> None:
         """From now on frames come to ``on_frame``, and the end to ``on_end``."""
+        self._pending = pending
         self._on_frame = on_frame
         self._on_end = on_end
         self._on_go_away = on_go_away
@@ -294,8 +295,17 @@ class MemoryConnection:
         self._take()
 
     def _take(self) -> None:
-        while self._open and self._news:
-            self._news.popleft()()
+        try:
+            while self._open and self._news:
+                self._news.popleft()()
+        except BaseException as error:
+            self.interrupted(error)
+            raise
+
+    def interrupted(self, error: BaseException) -> None:
+        """An exception came at some point while a frame was delivered, as out of a signal handler."""
+        if self._pending:
+            self._lose(End(interruption(self.service, error)))
 
     @property
     def has_mail(self) -> bool:
@@ -321,8 +331,11 @@ class MemoryConnection:
 
     def _lose(self, end: End) -> None:
         if self._open:
-            self.close()
-            self._on_end(end)
+            try:
+                self.close()
+            finally:
+                self.close()  # As over shared memory.
+                self._on_end(end)
 
     def fault(self, error: Exception) -> None:
         """The server broke the rules: says so, and closes."""

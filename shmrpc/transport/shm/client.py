@@ -13,7 +13,7 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.protocol import control, frames
 from shmrpc.streams import OVERHEAD, Part
-from shmrpc.transport import End, Frame, OnEnd, OnFrame, warn_unclosed, wrong_loop
+from shmrpc.transport import End, Frame, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import BELL_ENDED, explain
 from shmrpc.transport.shm.trust import peer_credentials
@@ -131,6 +131,9 @@ class LoopConnection:
                     self._again = self._loop.call_soon(self._listen_again)
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
+        except BaseException as error:
+            self.interrupted(error)
+            raise
 
     def _listen_again(self) -> None:
         self._again = None
@@ -143,6 +146,9 @@ class LoopConnection:
             self._drain()
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
+        except BaseException as error:
+            self.interrupted(error)
+            raise
         else:
             # Whoever rang took our announcement; others may still be waiting.
             if self._pending or self._room:
@@ -163,6 +169,9 @@ class LoopConnection:
             self._drain()  # This loop may have stood still: what the server has answered meanwhile is still good.
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
+        except BaseException as error:
+            self.interrupted(error)
+            raise
         else:
             self.fault(RemoteProtocolError(BELL_ENDED))
 
@@ -207,6 +216,9 @@ class LoopConnection:
                 self._drain()
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
+        except BaseException as error:
+            self.interrupted(error)
+            raise
 
     def _take_run(self) -> int:
         """Takes items of the stream that is being read; how many."""
@@ -243,11 +255,13 @@ class LoopConnection:
         if end is None:
             self._on_go_away()
             return
-        # What the server had answered before it went is still good.
-        with contextlib.suppress(_core.ChannelError, RemoteProtocolError):
-            while self._open and self._channel.has_frame():
-                self._drain()
-        self._lose(end)
+        try:
+            # What the server had answered before it went is still good.
+            with contextlib.suppress(_core.ChannelError, RemoteProtocolError):
+                while self._open and self._channel.has_frame():
+                    self._drain()
+        finally:
+            self._lose(end)
 
     def fault(self, error: Exception) -> None:
         """The server broke the rules: says so, and closes."""
@@ -255,15 +269,26 @@ class LoopConnection:
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
         self._lose(End(RemoteProtocolError(f"the server of {self.service!r} (process {self.pid}): {error}")))
 
+    def interrupted(self, error: BaseException) -> None:
+        """An exception came at some point between here and the ring, as out of a signal handler.
+
+        What was in our hands is lost, and nobody knows whose it was. Those who wait hear that it is over.
+        """
+        if self._pending or self._room:
+            self._lose(End(interruption(self.service, error)))
+
     def _lose(self, end: End) -> None:
         if self._open:
-            self.close()
-            self._on_end(end)
+            try:
+                self.close()
+            finally:
+                self.close()  # If an exception, as out of a signal handler, came before it was done.
+                self._on_end(end)
 
     def close(self) -> None:
         """Closes the connection. Again: nothing."""
         if self._open:
-            if not self._loop.is_closed():
+            if self._bell >= 0 and not self._loop.is_closed():
                 self._loop.remove_reader(self._bell)
                 if self._bell_ended is not None:
                     self._bell_ended.cancel()
@@ -288,12 +313,14 @@ class LoopConnection:
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
         if self._open:
-            self._open = False
             if self._again is not None:
                 self._again.cancel()
             self._channel.close()
             fork.close(self._control)
-            os.close(self._bell)
+            bell, self._bell = self._bell, -1
+            if bell >= 0:
+                os.close(bell)
+            self._open = False
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""

@@ -53,6 +53,7 @@ _begun: list[bool] = []
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.ERROR, "shmrpc.server")  # It warns of who holds the loop, as a busy machine does.
+    caplog.set_level(logging.CRITICAL, "shmrpc.server.failures")  # It says what was raised, tracebacks and all.
     caplog.set_level(logging.INFO, "shmrpc.access")  # The last one is the level of what is captured, too.
     return caplog
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import shmrpc
 from shmrpc import access_log
+from shmrpc.handling import failures
 from tests.support import eventually, eventually_in_loop
 
 Bytes = NDArray[np.uint8]
@@ -81,7 +82,8 @@ UNSENDABLE = threading.Lock()
 
 
 @pytest.fixture(autouse=True)
-def no_collections() -> Iterator[None]:
+def no_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(failures.logger, "disabled", True)  # Pytest keeps what is logged, tracebacks and all.
     gc.collect()
     given.clear()
     gc.disable()

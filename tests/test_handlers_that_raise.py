@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 import shmrpc
+from shmrpc.handling import failures
 from tests.support import PATIENCE, Script, ServerProcess, eventually_in_loop
 
 service = shmrpc.Service("tested.raising")
@@ -253,6 +254,12 @@ def expected_type(form: str, kind: str) -> tuple[str, ...]:
     return (f"{__name__}.Stranger",) if kind == "Stranger" else (f"builtins.{kind}",)
 
 
+@pytest.fixture(autouse=True)
+def each_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are the same as one before."""
+    monkeypatch.setattr(failures, "QUIET", 0)
+
+
 def is_logged(caplog: pytest.LogCaptureFixture, kind: str) -> bool:
     """Whether the server has logged it, with its traceback."""
     return any(record.exc_info is not None and record.exc_info[0].__name__ == kind for record in caplog.records)  # type: ignore[union-attr]
@@ -452,8 +459,10 @@ def test_a_server_that_is_a_program_goes_on_and_says_so(options: tuple[str, ...]
             assert client.server() == served_by
         said = process.stop()
         assert process.process.returncode == 0
-    assert said.count("a call of service tested.raising raised SystemExit") == 4
-    assert said.count("a call of service tested.raising raised KeyboardInterrupt") == 4
+    assert said.count("failed: its SystemExit ended that call, and nothing else") == 4
+    assert said.count("failed: its KeyboardInterrupt ended that call, and nothing else") == 4
+    for endpoint in ("plain", "at_once", "later", "in_thread"):
+        assert said.count(f"tested.raising.{endpoint}() failed") == 2
 
 
 _PROGRAM = """

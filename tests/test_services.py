@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.handling import processes
+from shmrpc.handling import failures, processes
 from tests import flows, grouped, services
 from tests.support import ServerProcess, eventually, eventually_in_loop, is_alive
 
@@ -264,6 +264,7 @@ async def test_handlers_processes_end_with_their_server(end: str) -> None:
 
 async def test_a_pool_of_processes_outlives_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else that thread, and with it the server, may never end."""
+    monkeypatch.setattr(failures.logger, "disabled", True)  # Pytest keeps what is logged, and all that it refers to.
     ends: list[bool] = []
 
     class Pool(ProcessPoolExecutor):

@@ -11,7 +11,6 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.handling.engine import Encoded, Engine
 from shmrpc.handling.interrupts import is_for_the_program
-from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Failure, Header, Rejected
 from shmrpc.signature import Signature
@@ -19,8 +18,8 @@ from shmrpc.streams import SLICE
 
 #: The results in order, None for the failed ones, and these by their place.
 Outcomes = tuple[list[Any], dict[int, Failure]]
-#: What to tell the caller of one call of a batch that has failed.
-Describe = Callable[[BaseException], Failure]
+#: What to tell the caller of one call of a batch that has failed, by its place.
+Describe = Callable[[int, BaseException], Failure]
 #: Calls between two looks at the clock.
 _CALLS_PER_LOOK: Final = 16
 
@@ -85,7 +84,7 @@ async def call_each(function: Callable[..., Any], calls: Iterable[Any], describe
             except BaseException as error:
                 if is_for_the_program(error):
                     raise
-                failures[len(results)] = describe(error)
+                failures[len(results)] = describe(len(results), error)
                 results.append(None)
             looks += 1
             if looks == _CALLS_PER_LOOK:
@@ -118,12 +117,14 @@ def sorted_out(results: list[Any], describe: Describe) -> Outcomes:
     failures: dict[int, Failure] = {}
     for index, result in enumerate(results):
         if isinstance(result, BaseException):
-            failures[index] = describe(result)
+            failures[index] = describe(index, result)
             results[index] = None
     return results, failures
 
 
-def encode_outcomes(engine: Engine, results: list[Any], failures: dict[int, Failure]) -> Encoded:
+def encode_outcomes(
+    engine: Engine, describe: Callable[[BaseException], Failure], results: list[Any], failures: dict[int, Failure]
+) -> Encoded:
     """The body of the answer. A result that cannot be carried is a failure of its own."""
     try:
         return Encoded(engine.codec.encode_all((results, failures)))
@@ -133,5 +134,5 @@ def encode_outcomes(engine: Engine, results: list[Any], failures: dict[int, Fail
                 engine.encode_result(f"call {index} of the batch", result)
             except Rejected as error:
                 results[index] = None
-                failures[index] = frames.describe_failure(error)
+                failures[index] = describe(error)
     return Encoded(engine.codec.encode_all((results, failures)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -45,7 +46,7 @@ class Peer(Protocol):
 class Underway:
     """A call whose handler is suspended, or is a stream."""
 
-    __slots__ = ("call", "caller", "expired", "inputs", "one_way", "outgoing", "silent", "size", "task")
+    __slots__ = ("aborted", "call", "caller", "expired", "inputs", "one_way", "outgoing", "silent", "size", "task")
 
     def __init__(self, caller: Caller, call: Call, size: int, *, one_way: bool = False) -> None:
         self.caller = caller
@@ -61,6 +62,8 @@ class Underway:
         self.task: asyncio.Task[object] | None = None
         self.inputs: list[Incoming] = []
         self.outgoing: Outgoing | None = None
+        #: What the caller said of a stream of its own that failed.
+        self.aborted: weakref.ref[BaseException] | None = None
 
     @property
     def is_stream(self) -> bool:

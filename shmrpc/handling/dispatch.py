@@ -22,7 +22,7 @@ from shmrpc.interceptors import enter_all
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
-from shmrpc.protocol.frames import Header, Rejected, opcode
+from shmrpc.protocol.frames import Failure, Header, Rejected, opcode
 from shmrpc.service import Endpoint, Service
 from shmrpc.signature import Arguments, Signature
 from shmrpc.streams import WINDOW, Incoming, Outgoing, Reader, received
@@ -71,7 +71,6 @@ class Dispatcher:
     def __init__(self, service: Service, engine: Engine, state: Any) -> None:
         self.service = service
         self.endpoints = list(service.endpoints.values())
-        self._describe_failure = functools.partial(engine.describe, service.name)
         self.state = state
         self._description: Description | None = None
         self.engine = engine
@@ -244,7 +243,7 @@ class Dispatcher:
         try:
             endpoint.function(*args, **kwargs)
         except BaseException as error:
-            self.engine.log_one_way(caller.service, endpoint.name, error)
+            self.engine.failures.note_one_way(caller.service, endpoint.name, error)
             if is_for_the_program(error):
                 raise
 
@@ -332,10 +331,13 @@ class Dispatcher:
         read = batches.reader(endpoint.signature, self.engine.codec)
         inline = self._is_inline(endpoint)
 
+        def describe(index: int, error: BaseException) -> Failure:
+            return self.engine.describe(self.service.name, endpoint.name, error)
+
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
             if inline:
-                return batches.call_each(endpoint.function, calls, self._describe_failure)
-            return self._gather(under, [_prepared(endpoint, call, {}) for call in calls])
+                return batches.call_each(endpoint.function, calls, describe)
+            return self._gather(under, [_prepared(endpoint, call, {}) for call in calls], describe)
 
         return self._batch_with(endpoint.name, read, work)
 
@@ -376,10 +378,14 @@ class Dispatcher:
             return self._call_one(under, *prepared)
 
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
+            def describe(index: int, error: BaseException) -> Failure:
+                name = self.endpoints[calls[index][0]].name if not isinstance(error, Rejected) else "batch"
+                return self.engine.describe(self.service.name, name, error)
+
             if all(map(is_inline, calls)):
                 # Each is checked when its turn comes: to check a thousand takes as long as many turns of the loop.
-                return batches.call_each(functools.partial(run, under), zip(calls, strict=True), self._describe_failure)
-            return self._gather(under, list(map(prepare, calls)))
+                return batches.call_each(functools.partial(run, under), zip(calls, strict=True), describe)
+            return self._gather(under, list(map(prepare, calls)), describe)
 
         return self._batch_with("batch", batches.mixed_reader(self.service.name, self.engine.codec), work)
 
@@ -390,7 +396,9 @@ class Dispatcher:
         work: Callable[[Underway, Sequence[Any]], Coroutine[Any, Any, Any]],
     ) -> RunRequest:
         engine = self.engine
-        encode = functools.partial(batches.encode_outcomes, engine)
+        encode = functools.partial(
+            batches.encode_outcomes, engine, functools.partial(engine.describe, self.service.name, name)
+        )
 
         async def answer(outcomes: Coroutine[Any, Any, Any]) -> Encoded:
             return encode(*await outcomes)
@@ -414,7 +422,9 @@ class Dispatcher:
             running.frame = call
         return endpoint.function(*args, **kwargs)
 
-    async def _gather(self, under: Underway, calls: Sequence[_Prepared]) -> batches.Outcomes:
+    async def _gather(
+        self, under: Underway, calls: Sequence[_Prepared], describe: batches.Describe
+    ) -> batches.Outcomes:
         """Runs each call of a batch in a task of its own."""
         places = asyncio.Semaphore(self.engine.load.places)
 
@@ -439,9 +449,7 @@ class Dispatcher:
             handled.set(call)
             return await self._invoke(Underway(under.caller, call, 0), endpoint, args, kwargs)
 
-        return batches.sorted_out(
-            await asyncio.gather(*map(one, calls), return_exceptions=True), self._describe_failure
-        )
+        return batches.sorted_out(await asyncio.gather(*map(one, calls), return_exceptions=True), describe)
 
     def _describe(self, body: Body, caller: Caller, call_id: int) -> Body:
         if self._description is None:  # Once: it takes a while, and the loop waits.

@@ -7,6 +7,7 @@ import contextvars
 import functools
 import inspect
 import logging
+import weakref
 from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from shmrpc.errors import RemoteProtocolError
 from shmrpc.handling.caller import Caller, RunRequest, Underway
 from shmrpc.handling.eager import Eager, Raised, Suspended
 from shmrpc.handling.executors import Executors
+from shmrpc.handling.failures import Failures
 from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.handling.load import Load
 from shmrpc.interceptors import Interceptor
@@ -46,6 +48,7 @@ class Engine:
         self.load = load
         self.interceptors = tuple(interceptors)
         self.executors = Executors()
+        self.failures = Failures()
         self.running = running_here()
         self.deadlines: Deadlines[Underway] = Deadlines(self._expire)
         #: Gives each call a context of its own.
@@ -91,6 +94,7 @@ class Engine:
         self._eager.close()
         self.deadlines.close()
         self.executors.close()
+        self.failures.close()
 
     def run(self, under: Underway, coroutine: Coroutine[Any, Any, Any]) -> Body | None:
         """Runs a call's coroutine: its answer's body, or None if the answer comes later, or is none."""
@@ -165,39 +169,22 @@ class Engine:
         if under.expired and isinstance(error, asyncio.CancelledError):
             error = expired(call.endpoint)
         if under.one_way:
-            self.log_one_way(call.service, call.endpoint, error)
+            self.failures.note_one_way(call.service, call.endpoint, error)
         elif under.silent:
-            self.log_unusual(call.service, error)
+            self.failures.note(call.service, call.endpoint, error)
         else:
-            self.fail(under.caller, call.id, error, call._reply_metadata)
+            self.fail(under.caller, call.id, error, under)
 
-    @staticmethod
-    def log_one_way(service: str, endpoint: str, error: BaseException) -> None:
-        """A call has failed of which nobody waits to hear."""
-        logger.error("%s.%s(), called one way, failed", service, endpoint, exc_info=error)
-
-    @staticmethod
-    def log_unusual(service: str, error: BaseException) -> None:
-        """Logs what would have ended a program: an endpoint that raises it has most likely meant to."""
-        if not isinstance(error, (Exception, asyncio.CancelledError)):
-            name = type(error).__qualname__
-            logger.error(
-                "a call of service %s raised %s: that call has failed, and no other", service, name, exc_info=error
-            )
-
-    def describe(self, service: str, error: BaseException) -> Failure:
+    def describe(self, service: str, endpoint: str, error: BaseException) -> Failure:
         """What to tell the caller of a batch of one call in it that has failed."""
-        self.log_unusual(service, error)
-        if isinstance(error, asyncio.CancelledError):
-            error = _cancelled()
-        return frames.describe_failure(error)
+        failure = frames.describe_failure(_cancelled() if isinstance(error, asyncio.CancelledError) else error)
+        self.failures.note(service, endpoint, error)
+        return failure
 
-    def fail(
-        self, caller: Caller, call_id: int, error: BaseException, metadata: dict[str, str | bytes] | None = None
-    ) -> None:
-        """Answers that a call has failed."""
+    def fail(self, caller: Caller, call_id: int, error: BaseException, under: Underway | None = None) -> None:
+        """Answers that a call has failed. ``under``: it, if there is more to it than the frame that is being run."""
         if isinstance(error, Rejected) and error.one_way:
-            logger.error("a call of service %s, made one way, failed", caller.service, exc_info=error)
+            self.failures.note_one_way(caller.service, "", error)
             return
         if isinstance(error, _core.Backlog):
             caller.peer.fault(str(error))
@@ -208,10 +195,22 @@ class Engine:
                 f"the result is too large: {error}; set max_frame= on both sides, or for arrays and bytes max_memory= "
                 "at the server",
             )
-        self.log_unusual(caller.service, error)
-        if isinstance(error, asyncio.CancelledError):
-            error = _cancelled()
-        caller.send(frames.FAILURE, call_id, frames.encode_failure(error, caller.max_frame, metadata))
+        told = _cancelled() if isinstance(error, asyncio.CancelledError) else error
+        metadata = under.call._reply_metadata if under is not None else None
+        caller.send(frames.FAILURE, call_id, frames.encode_failure(told, caller.max_frame, metadata))
+        if under is None:
+            self.failures.note(caller.service, self._endpoint(), error)
+        elif under.aborted is None or under.aborted() is not error:  # Else it is the caller's own.
+            self.failures.note(caller.service, under.call.endpoint, error)
+
+    def _endpoint(self) -> str:
+        """The name of the endpoint that the frame is for which is being run."""
+        frame = self.running.frame
+        if type(frame) is Call:
+            return frame.endpoint
+        if type(frame) is tuple and frame[1] >> 8 < len(frame[0].names):
+            return str(frame[0].endpoint_name(frame[1]))
+        return "?"
 
     def _begin_waiting(self, caller: Caller, call_id: int, run: RunRequest, body: Body) -> None:
         """Begins a call that has waited for its turn."""
@@ -317,7 +316,9 @@ class Engine:
     def _abort(self, number: int, body: Body, caller: Caller, call_id: int) -> None:
         incoming = self._input(number, caller, call_id)
         if incoming is not None:
-            incoming.finish(frames.decode_failure(body))
+            error = frames.decode_failure(body)
+            caller.calls[call_id].aborted = weakref.ref(error)
+            incoming.finish(error)
 
 
 def _cancelled() -> asyncio.CancelledError:

@@ -251,7 +251,7 @@ def _message(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     try:
-        error.with_traceback(_below_us(error))
+        trimmed(error)
         if isinstance(error, errors.RemoteError) and error.remote_traceback:
             return f"{error.remote_traceback.rstrip()}\n\nPassed on by:\n{_hop(error)}"
         return "".join(traceback.format_exception(error))
@@ -271,12 +271,12 @@ def _hop(error: errors.RemoteError) -> str:
     return _cut("".join(lines), _MAX_HOP)
 
 
-def _below_us(error: BaseException) -> Any:
-    """The traceback from the endpoint on: our own frames above it tell the user nothing."""
+def trimmed(error: BaseException) -> BaseException:
+    """The same, its traceback from the endpoint on: our own frames above it tell the user nothing."""
     inner = error.__traceback__
     while inner is not None and _is_ours(inner.tb_frame):
         inner = inner.tb_next
-    return inner if inner is not None else error.__traceback__
+    return error if inner is None else error.with_traceback(inner)
 
 
 def _is_ours(frame: Any) -> bool:

@@ -14,7 +14,7 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.transport import End, Frame, warn_unclosed
-from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
+from shmrpc.transport.shm import blocks, fork, handshake, here, rendezvous
 from shmrpc.transport.shm.farewell import explain
 from shmrpc.transport.shm.trust import peer_credentials
 
@@ -29,6 +29,7 @@ def connect(
 
     ``check`` is called before each look, and raises if nobody wants the connection any more.
     """
+    here.check_thread(service)
     patience = rendezvous.Patience(service, timeout, settings.allow_uids)
     while True:
         check()
@@ -112,8 +113,10 @@ class ThreadConnection:
     def wait(self, limit: float = LIFE_CHECK) -> Frame | None:
         """Sleeps until a frame is there; the frame, or None after ``limit`` seconds or an interruption.
 
-        Raises Ended at the end of the connection.
+        Raises Ended at the end of the connection, LocalProtocolError in the thread of the loop that is to answer.
         """
+        if self.pid == self._made_by and limit > 0:
+            here.check_thread(self.service)
         frame = self._channel.wait(min(limit, LIFE_CHECK))
         if frame is None and self._open and self._poll.poll(0):
             frame = self.receive()  # What the server had answered before it went is still good.

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from shmrpc.errors import LocalProtocolError
+from shmrpc.spelling import closest
 from shmrpc.transport.shm import trust
-from shmrpc.transport.shm.cleanup import SERVICE_NAME, runtime_directory, shared_directory
+from shmrpc.transport.shm.cleanup import SERVICE_NAME, listener, runtime_directory, shared_directory
 
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
 _MAX_PATH: Final = 107
@@ -116,3 +117,12 @@ def socket_path(service: str, owners: Collection[int] = ()) -> str:
 def services(owners: Collection[int] = ()) -> list[str]:
     """The names that have a socket, served or not."""
     return sorted(path.stem for path in directory(owners).glob("*.sock"))
+
+
+def similar(service: str, owners: Collection[int] = ()) -> str | None:
+    """The service that is served and has the most similar name; None if none has."""
+    with contextlib.suppress(OSError, LocalProtocolError):
+        meant = closest(service, [name for name in services(owners) if name != service])
+        if meant is not None and listener(directory(owners) / f"{meant}.sock") is not None:
+            return meant
+    return None

@@ -25,7 +25,7 @@ from shmrpc.transport.shm.cleanup import (
     take_lock,
 )
 from shmrpc.transport.shm.names import held_by
-from shmrpc.transport.shm.place import check_name, socket_path
+from shmrpc.transport.shm.place import check_name, similar, socket_path
 
 _BACKLOG: Final = 512
 #: Seconds between two looks for a server that is not there yet: the first, and the longest.
@@ -325,7 +325,9 @@ class Patience:
         return min(pause, remaining)
 
     def _how_to_start(self) -> str:
-        start = f"start it with: shmrpc serve MODULE:{self._service}"
+        meant = similar(self._service, self._allow_uids)
+        start = f"did you mean {meant!r}, which is served? If not, " if meant else ""
+        start += f"start it with: shmrpc serve MODULE:{self._service}"
         if trust.others(self._allow_uids) and shared_directory() is None:
             start += "; services of other users are met in the directory that $SHMRPC_DIRECTORY names"
         return start

@@ -18,7 +18,7 @@ from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
 from shmrpc.streams import OVERHEAD
 from shmrpc.transport.serving import BaseListener
-from shmrpc.transport.shm import blocks, fork, handshake, wants
+from shmrpc.transport.shm import blocks, fork, handshake, here, wants
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.arrivals import Arrivals
 from shmrpc.transport.shm.farewell import BELL_ENDED, explain, is_over
@@ -295,6 +295,8 @@ class Listener(BaseListener[Peer]):
         self._started = time.monotonic()
         self.arrivals = Arrivals()
         self._acceptor = Acceptor(service, self._welcome, settings.allow_uids) if claim else None
+        self.loop = asyncio.get_running_loop()
+        here.begin(self)
 
     @property
     def connections(self) -> int:
@@ -340,6 +342,7 @@ class Listener(BaseListener[Peer]):
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
+        here.end(self)
         if self._acceptor is not None:
             self._acceptor.close()
         self.arrivals.close()

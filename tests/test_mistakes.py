@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -12,12 +13,31 @@ from shmrpc.service import CLIENT_METHODS
 from tests.mistakes import Mistake, read_mistakes, run
 
 MISTAKES: Final = read_mistakes(Path(__file__).with_name("mistakes.md"))
+PAGE: Final = (Path(__file__).parent.parent / "docs" / "errors.md").read_text()
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 async def test_what_is_read(mistake: Mistake) -> None:
     read = await run(mistake.program)
     assert mistake.is_read(read), read
+
+
+def test_the_messages_in_the_documents_are_those_that_are_read() -> None:
+    messages = {mistake.message for mistake in MISTAKES.values()}
+    quoted = [" ".join(each.split()) for each in re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
+    assert len(quoted) > 20
+    assert [each for each in quoted if each not in messages] == []
+
+
+def test_every_exception_is_explained() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert sorted(rows) == sorted(
+        name
+        for name, each in vars(shmrpc).items()
+        if isinstance(each, type)
+        and issubclass(each, shmrpc.ShmrpcError)
+        and each not in (shmrpc.ShmrpcError, shmrpc.CallError)
+    )
 
 
 def test_the_methods_of_clients_are_those_that_endpoints_are_warned_of() -> None:

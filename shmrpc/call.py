@@ -53,6 +53,8 @@ class Call(msgspec.Struct, eq=False):
     deadline: int | None = None
     _metadata: Metadata | None = None
     _reply_metadata: Metadata | None = None
+    #: Its handler has ended: the deadline binds nobody any more, as a task that the handler has left behind.
+    _ended: bool = False
 
     @property
     def service(self) -> str:
@@ -158,7 +160,7 @@ def current_call() -> Call:
 def nearest_deadline(own: int | None) -> int | None:
     """The sooner of a call's own deadline and the one that it inherits from the call that is handled here."""
     call = find_call() if inheriting else None
-    inherited = call.deadline if call is not None else None
+    inherited = call.deadline if call is not None and not call._ended else None
     if own is None or inherited is None:
         return own if inherited is None else inherited
     return min(own, inherited)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -360,9 +361,9 @@ class Client(BaseClient[Link]):
         if shape is not None or options.is_general or session.leaving:  # Until there is a new session, calls wait.
             return self._named(name, PartialCall(self._call, name, decode))
         quick = self._codec.quick(kind)
-        if options.timeout is None:
+        if options.timeout in (None, math.inf):
             return self._bind_plain(session, name, number, quick, decode)
-        return self._bind_timed(session, name, number, quick, decode, options.timeout)
+        return self._bind_timed(session, name, number, quick, decode)
 
     def _bind_plain(
         self, session: Session, name: str, number: int, quick: Decode, decode: Decode
@@ -371,9 +372,10 @@ class Client(BaseClient[Link]):
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
         encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
         general, reconnect = self._call, self._link.reconnect
+        inherits = inheriting if self._options.timeout is None else []
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            if inheriting and nearest_deadline(None) is not None:
+            if inherits and nearest_deadline(None) is not None:
                 return await general(name, decode, *args, **kwargs)
             call_id = next_id()
             try:
@@ -405,13 +407,14 @@ class Client(BaseClient[Link]):
         return self._named(name, call)
 
     def _bind_timed(
-        self, session: Session, name: str, number: int, quick: Decode, decode: Decode, timeout: float
+        self, session: Session, name: str, number: int, quick: Decode, decode: Decode
     ) -> Callable[..., Any]:
         """The same under a deadline, for positional arguments."""
         timed = opcode(frames.CALL_DEADLINE, number)
         encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
         general, reconnect = self._call, self._link.reconnect
-        clock, nanoseconds = host_nanoseconds, int(timeout * 1e9)
+        assert self._options.timeout is not None
+        clock, nanoseconds = host_nanoseconds, int(self._options.timeout * 1e9)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             if kwargs or inheriting:
@@ -555,8 +558,8 @@ def connect(
     """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
 
     Given the Service itself, ``client.name(...)`` too has results of the declared types. ``timeout`` is how
-    long to wait for a server to appear, ``call_timeout`` how long each call may take, in seconds; see
-    :meth:`Client.with_options` for one call. With ``reconnect`` the client connects again when the server
+    long to wait for a server to appear, ``call_timeout`` how long each call may take, in seconds, or
+    ``math.inf``; see :meth:`Client.with_options`, which is for one call. With ``reconnect`` the client connects again when the server
     stops or dies; calls wait for that as long as for the first connection, and those that were under way fail
     with ConnectionLost unless they certainly were not begun. ``interceptors`` stand around each call.
     ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the

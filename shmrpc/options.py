@@ -92,7 +92,7 @@ def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
 def check_timeout(timeout: float | None) -> float | None:
     """The timeout of a call, None if there is none; ValueError or TypeError if it cannot be one."""
     if timeout is None or timeout == math.inf:
-        return None
+        return timeout
     _check_real("timeout of a call", timeout, "a number of seconds (math.inf: no limit)")
     if not 0 <= timeout <= MAX_CALL_TIMEOUT:
         raise ValueError(f"timeout of a call: expected 0 to {MAX_CALL_TIMEOUT:g} seconds, got {timeout}")
@@ -103,7 +103,7 @@ def check_timeout(timeout: float | None) -> float | None:
 class Options:
     """What a client adds to its calls."""
 
-    #: seconds that a call may take
+    #: seconds that a call may take; math.inf: any, whatever the handler that calls has left
     timeout: float | None = None
     metadata: Mapping[str, str | bytes] | None = None
     #: gets what handlers send back

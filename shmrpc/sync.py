@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import (
     AsyncIterable,
@@ -330,17 +331,18 @@ class Client(BaseClient[ThreadLink]):
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
             return self._named(name, PartialCall(self._stream, name, decode))
-        if shape is not None or options.is_general or options.timeout is not None:
+        if shape is not None or options.is_general or options.timeout not in (None, math.inf):
             return self._named(name, PartialCall(self._call, name, decode))
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
         quick, encode = self._codec.quick(kind), self._codec.encode_all
         exchange, next_id = session.connection.exchange, session.next_id
+        inherits = inheriting if options.timeout is None else []
         waiters, stopped, complete, bound = session.waiters, link.stopped, session.complete, session
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if stopped:
                 raise stopped_call(bound.service)
-            if link.session is not bound or (inheriting and nearest_deadline(None) is not None):
+            if link.session is not bound or (inherits and nearest_deadline(None) is not None):
                 return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
             try:

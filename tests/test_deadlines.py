@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from pathlib import Path
@@ -188,3 +189,93 @@ async def test_one_timer_for_all_deadlines_fires_for_each_once() -> None:
     deadlines.close()
     await asyncio.sleep(0)
     assert len(expired) == 2
+
+
+async def test_a_handlers_deadline_does_not_bind_what_outlives_it() -> None:
+    service = shmrpc.Service("tested.left")
+    over = asyncio.Event()
+    left: list[asyncio.Task[object]] = []
+
+    async def call_later() -> object:
+        inherited = await client.remaining()
+        await over.wait()
+        return inherited, await client.remaining(), await client.add(1, b=2)
+
+    @service.endpoint
+    async def leave_at_once() -> None:
+        left.append(asyncio.create_task(call_later()))
+
+    @service.endpoint
+    async def leave_later() -> None:
+        left.append(asyncio.create_task(call_later()))
+        await asyncio.sleep(0.02)
+
+    @service.endpoint
+    def leave_plainly() -> None:
+        left.append(asyncio.create_task(call_later()))
+
+    @service.endpoint
+    async def leave_and_fail() -> None:
+        left.append(asyncio.create_task(call_later()))
+        raise ValueError("left")
+
+    @service.endpoint
+    async def remaining() -> float | None:
+        return shmrpc.current_call().remaining()
+
+    @service.endpoint
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with shmrpc.serve(service), shmrpc.connect("tested.left") as client:
+        for timeout in timeouts():
+            left.clear()
+            over.clear()
+            timed = client.with_options(timeout=timeout)
+            with contextlib.suppress(shmrpc.DeadlineExceeded):
+                await timed.leave_at_once()
+                await timed.leave_later()
+                await timed.with_options(metadata={"a": "b"}).leave_plainly()
+                with pytest.raises(ValueError, match="left"):
+                    await timed.leave_and_fail()
+                for others in (["leave_at_once", "leave_plainly"], ["leave_plainly", "remaining"]):
+                    async with timed.batch() as batch:
+                        for other in others:
+                            batch.call(other)
+            await asyncio.sleep(timeout)
+            over.set()
+            outcomes = await asyncio.gather(*left, return_exceptions=True)
+            if len(outcomes) == 7 and not isinstance(outcomes[1], shmrpc.DeadlineExceeded):
+                break
+        for outcome in outcomes:
+            assert isinstance(outcome, tuple), outcome
+            assert outcome[1:] == (None, 3)
+        assert outcomes[1][0] is not None, "as long as the handler runs, it does"  # type: ignore[index]
+
+
+async def test_no_deadline_is_none_in_a_handler_too() -> None:
+    service = shmrpc.Service("tested.unbound")
+
+    @service.endpoint
+    async def outer() -> list[object]:
+        free = client.with_options(timeout=math.inf)
+        async with shmrpc.connect("tested.unbound", call_timeout=math.inf) as other:
+            calls = [client.remaining(), free.remaining(), free.with_options(metadata={"a": "b"}).remaining()]
+            return [await call for call in [*calls, other.remaining(), other.with_options(timeout=5).remaining()]]
+
+    @service.endpoint(run_in="thread")
+    def outer_in_thread() -> list[object]:
+        with shmrpc.sync.connect("tested.unbound", call_timeout=math.inf) as other:
+            with shmrpc.sync.connect("tested.unbound") as bound:
+                free = bound.with_options(timeout=math.inf)
+                calls = [bound, free, free.with_options(metadata={"a": "b"}), other, other.with_options(timeout=5)]
+                return [each.remaining() for each in calls]
+
+    @service.endpoint
+    async def remaining() -> float | None:
+        return shmrpc.current_call().remaining()
+
+    async with shmrpc.serve(service), shmrpc.connect("tested.unbound") as client:
+        for endpoint in ("outer", "outer_in_thread"):
+            bound, *free, timed = await client.with_options(timeout=600).call(endpoint)
+            assert 5 < bound <= 600 and free == [None] * 3 and 0 < timed <= 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -76,9 +77,10 @@ class BaseClient(Generic[_L]):
     ) -> Self:
         """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
 
-        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any. ``metadata`` travels
-        with each call to the handler, added to what this client has. ``reply_metadata``: a dict of yours that
-        gets what handlers send back. What is not given stays as it is.
+        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any, also when the handler
+        that calls has a deadline, which binds its calls otherwise. ``metadata`` travels with each call to the
+        handler, added to what this client has. ``reply_metadata``: a dict of yours that gets what handlers send
+        back. What is not given stays as it is.
         """
         if metadata is not None or reply_metadata is not None or timeout is None:
             return self._view(timeout, metadata, reply_metadata)
@@ -190,6 +192,11 @@ class BaseClient(Generic[_L]):
         options, session = self._options, self._link.session
         if session is None:
             raise self._link.not_connected()
-        deadline = None if options.timeout is None else host_nanoseconds() + int(options.timeout * 1e9)
+        if options.timeout == math.inf:
+            deadline = None
+        elif options.timeout is None:
+            deadline = nearest_deadline(None)
+        else:
+            deadline = nearest_deadline(host_nanoseconds() + int(options.timeout * 1e9))
         metadata = dict(options.metadata) if options.metadata else None
-        return Call(session, name, 0, nearest_deadline(deadline), metadata, options.reply_metadata)
+        return Call(session, name, 0, deadline, metadata, options.reply_metadata)

@@ -420,7 +420,10 @@ class Dispatcher:
         handled.set(call)
         if running.frame is not None:  # Before the batch has let the loop turn, it is what runs.
             running.frame = call
-        return endpoint.function(*args, **kwargs)
+        try:
+            return endpoint.function(*args, **kwargs)
+        finally:
+            call._ended = True
 
     async def _gather(
         self, under: Underway, calls: Sequence[_Prepared], describe: batches.Describe
@@ -447,7 +450,10 @@ class Dispatcher:
             batch = under.call
             call = Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata)
             handled.set(call)
-            return await self._invoke(Underway(under.caller, call, 0), endpoint, args, kwargs)
+            try:
+                return await self._invoke(Underway(under.caller, call, 0), endpoint, args, kwargs)
+            finally:
+                call._ended = True
 
         return batches.sorted_out(await asyncio.gather(*map(one, calls), return_exceptions=True), describe)
 

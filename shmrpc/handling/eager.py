@@ -73,6 +73,7 @@ class Eager:
         try:
             yielded = coroutine.send(None)
         except BaseException as error:
+            call._ended = True
             if task.cancelling():  # A cancellation belongs to this call alone.
                 self.close()
             if isinstance(error, StopIteration):

@@ -120,6 +120,7 @@ class Engine:
         task.add_done_callback(functools.partial(self._resumed, under))
 
     def _resumed(self, under: Underway, task: asyncio.Task[Any]) -> None:
+        under.call._ended = True
         if under.call.deadline is not None:
             self.deadlines.discard(under)
         try:

@@ -103,10 +103,13 @@ class Commands(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
+        except shmrpc.ApplicationError as error:
+            details = [f"  {name}: {value!r}" for name, value in error.details.items()]
+            _fail("\n".join([str(error), *details]), CALL_FAILED)
+        except shmrpc.RemoteError as error:  # Before the next: it may have passed on an inner call's.
+            _fail(f"{error.type_name}: {error}\n{error.remote_traceback}".rstrip(), CALL_FAILED)
         except shmrpc.DeadlineExceeded as error:
             _fail(str(error), TOO_LATE)
-        except shmrpc.RemoteError as error:
-            _fail(f"{error.type_name}: {error}\n{error.remote_traceback}".rstrip(), CALL_FAILED)
         except (shmrpc.EndpointNotFound, shmrpc.InvalidArguments) as error:
             _fail(str(error), USAGE)
         except shmrpc.CallError as error:
@@ -143,6 +146,7 @@ def main() -> None:
 )
 @option("--loop", type=click.Choice(["uvloop", "asyncio"]), default="uvloop", show_default=True, help="Which loop.")
 @option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="What is logged.  [default: info]")
+@option("--access-log", is_flag=True, help="Log each call when it ends, to the logger shmrpc.access.")
 @option(
     "--log-config",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),

@@ -348,7 +348,8 @@ def serve(
     bytes, or one largest body, may the requests take that a client has under way, those of its that wait, and
     the answers that it does not read. ``spin`` is the longest that one wait for the
     next request may spin, in microseconds; it does so only while requests come quickly one after another, and
-    0 means never. ``interceptors`` stand around each call, the first one outermost.
+    0 means never. ``interceptors`` stand around each call, the first one outermost, and around
+    those of its service.
 
     Up to ``max_in_flight`` handlers may be suspended, ``max_per_connection`` of them for one client; beyond
     that up to ``max_waiting`` calls wait in order, and further ones fail with Overloaded. ``adopting``: takes

@@ -9,11 +9,12 @@ import keyword
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, TypeVar, overload
 
 from shmrpc.errors import LocalProtocolError
+from shmrpc.interceptors import Interceptor, check_interceptors
 from shmrpc.protocol.frames import Shape
 from shmrpc.signature import Signature
 from shmrpc.transport.shm.place import check_name
@@ -41,15 +42,19 @@ class _Options:
 
     name: str | None = None
     run_in: RunIn = "loop"
+    #: Those of the service that it is included from.
+    interceptors: tuple[Interceptor, ...] = ()
 
 
 class Endpoint:
     """A function under the name by which it is called."""
 
-    def __init__(self, service: str, name: str, function: Callable[..., Any], run_in: RunIn) -> None:
+    def __init__(self, service: str, name: str, function: Callable[..., Any], options: _Options) -> None:
         self.name = name
         self.function = function = _called(function)
-        self.run_in: RunIn = run_in
+        self.run_in: RunIn = options.run_in
+        #: Inside those of its service.
+        self.interceptors = options.interceptors
         self.signature = Signature(f"{service}.{name}", function)
         #: Whether it is an ``async def`` that gives one result.
         self.is_coroutine = inspect.iscoroutinefunction(function)
@@ -124,7 +129,7 @@ class Group:
             )
         if any(name.startswith(f"{other}.") for other in taken):
             raise ValueError(f"endpoint name {name!r}: its prefix is an endpoint of {self._service.name!r} already")
-        taken[name] = Endpoint(self._service.name, name, function, options.run_in)
+        taken[name] = Endpoint(self._service.name, name, function, options)
         _warn_of_name(name)
         return function
 
@@ -138,7 +143,8 @@ class Group:
         """Adds what ``source`` offers, under ``prefix`` if there is one.
 
         ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``: its state is then the
-        service's. Or it is another Service: its endpoints as they are now, but not its lifespan.
+        service's. Or it is another Service: its endpoints as they are now, each inside that service's interceptors,
+        but not its lifespan.
 
         Raises TypeError if it offers nothing, or has marked what cannot be an endpoint, ValueError for a name that is
         taken, LocalProtocolError while the service is being served.
@@ -148,10 +154,10 @@ class Group:
         if not offered:
             hint = f": make one, as in include({source.__name__}())" if isinstance(source, type) else ""
             raise TypeError(f"include() expected an object with methods marked @shmrpc.endpoint, got {source!r}{hint}")
-        for name, function, run_in in offered:
-            inner, _, last = name.rpartition(".")
+        for function, options in offered:
+            inner, _, last = str(options.name).rpartition(".")
             group = target.group(inner) if inner else target
-            group.endpoint_of(function, _Options(last, run_in))
+            group.endpoint_of(function, dataclasses.replace(options, name=last))
 
 
 class Service(Group):
@@ -159,7 +165,8 @@ class Service(Group):
 
     ``name``: 1 to 64 of ``A-Z a-z 0-9 . _ -``, a letter or digit first and last. ``lifespan`` is called with
     the service when a server starts and gives an async context manager that it lives in: what that yields is
-    ``current_call().state`` in the handlers.
+    ``current_call().state`` in the handlers. ``interceptors`` stand around each call of the service, wherever it is
+    served, inside those of the server; see :mod:`shmrpc.interceptors`. Raises TypeError for what is none.
 
     >>> calculator = Service("calculator")
     >>> @calculator.endpoint
@@ -169,9 +176,12 @@ class Service(Group):
     3
     """
 
-    def __init__(self, name: str, *, lifespan: Lifespan | None = None) -> None:
+    def __init__(
+        self, name: str, *, lifespan: Lifespan | None = None, interceptors: Sequence[Interceptor] = ()
+    ) -> None:
         super().__init__(self, "")
         self.name = check_name(name)
+        self.interceptors: tuple[Interceptor, ...] = check_interceptors(interceptors)
         if lifespan is not None:
             _check_lifespan(self.name, lifespan)
         self.lifespan = lifespan
@@ -307,17 +317,17 @@ def _check_lifespan(service: str, lifespan: Any) -> None:
         raise TypeError(f"{what}, called as lifespan(service): {error}") from None
 
 
-def _offered(source: object) -> Iterator[tuple[str, Callable[..., Any], RunIn]]:
-    """Name, function and place of each endpoint that an object has."""
+def _offered(source: object) -> Iterator[tuple[Callable[..., Any], _Options]]:
+    """Each endpoint that an object has."""
     if isinstance(source, Service):
         for each in source.endpoints.values():
-            yield each.name, each.function, each.run_in
+            yield each.function, _Options(each.name, each.run_in, (*source.interceptors, *each.interceptors))
     elif not isinstance(source, type):
         for attribute in dir(type(source)):
             options = _mark_of(type(source), attribute)
             if options is not None:
                 name = attribute if options.name is None else options.name
-                yield name, getattr(source, attribute), options.run_in
+                yield getattr(source, attribute), dataclasses.replace(options, name=name)
 
 
 def _mark_of(cls: type, attribute: str) -> _Options | None:

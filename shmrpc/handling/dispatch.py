@@ -18,7 +18,7 @@ from shmrpc.handling.eager import Suspended
 from shmrpc.handling.engine import Encoded, Engine, expired, items_of, unencodable
 from shmrpc.handling.given import Given
 from shmrpc.handling.interrupts import is_for_the_program
-from shmrpc.interceptors import enter_all
+from shmrpc.interceptors import Interceptor, enter_all
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
@@ -123,9 +123,15 @@ class Dispatcher:
             }
         return table
 
+    def _interceptors(self, endpoint: Endpoint) -> Sequence[Interceptor]:
+        """What stands around each call of an endpoint, the outermost first: the server's, its service's, its own."""
+        if not self.service.interceptors and not endpoint.interceptors:
+            return self.engine.interceptors
+        return *self.engine.interceptors, *self.service.interceptors, *endpoint.interceptors
+
     def _is_plain(self, endpoint: Endpoint) -> bool:
         """Whether there is nothing to a call of this endpoint but arguments and a result."""
-        special = _has_streams(endpoint) or endpoint.signature.writable or self.engine.interceptors
+        special = _has_streams(endpoint) or endpoint.signature.writable or self._interceptors(endpoint)
         return endpoint.run_in == "loop" and not special
 
     def _is_inline(self, endpoint: Endpoint) -> bool:
@@ -291,7 +297,7 @@ class Dispatcher:
 
     async def _invoke(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs a call inside the interceptors."""
-        interceptors = self.engine.interceptors
+        interceptors = self._interceptors(endpoint)
         if not interceptors:
             return await self._execute(under, endpoint, args, kwargs)
         async with AsyncExitStack() as stack:

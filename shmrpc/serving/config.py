@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 import uvloop
 
+from shmrpc import access_log
 from shmrpc.protocol.codec import CodecName
 from shmrpc.server import Server, serve
 from shmrpc.service import Service
@@ -51,6 +52,8 @@ class Config(msgspec.Struct, frozen=True):
     max_waiting: int
     #: Users who may call, besides our own and root.
     allow_uids: Sequence[int] = ()
+    #: Whether each call is logged.
+    access_log: bool = False
 
     def server(self, services: Sequence[Service], *, adopting: bool = False) -> Server:
         """The server of these services; ServeError if an option is out of range."""
@@ -61,6 +64,7 @@ class Config(msgspec.Struct, frozen=True):
                 max_frame=self.max_frame,
                 max_memory=self.max_memory,
                 spin=self.spin,
+                interceptors=[access_log.interceptor()] if self.access_log else [],
                 max_in_flight=self.max_in_flight,
                 max_per_connection=self.max_per_connection,
                 max_waiting=self.max_waiting,

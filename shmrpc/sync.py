@@ -20,11 +20,11 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar, overload
 
+from shmrpc import _core
 from shmrpc.call import Call, inheriting, nearest_deadline
 from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
 from shmrpc.calling.batch import SyncBatch, chunks
 from shmrpc.calling.requests import (
-    body_of,
     check_one_way,
     encode_call,
     find_endpoint,
@@ -263,7 +263,7 @@ class Client(BaseClient[ThreadLink]):
                     yield result
         finally:
             for asked in under_way:
-                asked.answering.close()
+                asked.pending.close()
 
     def batch(self) -> SyncBatch:
         """Calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.
@@ -301,21 +301,21 @@ class Client(BaseClient[ThreadLink]):
             session = self._link.ready(call.deadline)
             try:
                 kind, body = request(session)
-                answering = _asking(session, kind, self._codec.encode_all(body), call)
-                next(answering)
+                pending = session.calls.begin(kind, session.next_id(), self._codec.encode_all(body))
             except Exception as error:
                 error = session.unsent(call.endpoint, error)
                 if not self._link.may_retry(session, error):
                     raise error from None
             else:
-                return _Asked(request, session, answering)
+                return _Asked(request, session, pending)
 
     def _answer_to(self, call: Call, asked: _Asked, decode: Decode) -> Any:
         """Waits for the answer to a request; what was certainly not begun is asked for again."""
         while True:
             try:
-                return read_result(call.endpoint, decode, _last(asked.answering))
-            except Exception as error:
+                return read_result(call.endpoint, decode, asked.session.complete(asked.pending, call))
+            except BaseException as error:
+                asked.pending.close()
                 error = asked.session.unsent(call.endpoint, error)
                 if not self._link.may_retry(asked.session, error):
                     raise error from None
@@ -335,9 +335,9 @@ class Client(BaseClient[ThreadLink]):
             return self._named(name, PartialCall(self._call, name, decode))
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
         quick, encode = self._codec.quick(kind), self._codec.encode_all
-        exchange, next_id = session.connection.exchange, session.next_id
+        exchange, next_id = session.calls.exchange, session.next_id
         inherits = inheriting if options.timeout is None else []
-        waiters, stopped, complete, bound = session.waiters, link.stopped, session.complete, session
+        stopped, complete, bound = link.stopped, session.complete, session
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if stopped:
@@ -352,17 +352,13 @@ class Client(BaseClient[ThreadLink]):
             try:
                 answer: Any = exchange(request, call_id, body)
                 if type(answer) is not bytes:
-                    answer = complete(call_id, answer, request, body)
+                    answer = complete(answer)
             except BaseException as error:
-                bound.give_up_lead()
-                if not isinstance(error, Exception):  # A signal's, at any point: the request may have gone.
-                    bound.cancel(call_id)
+                bound.calls.close(call_id)  # It may have come at any point, from a signal's handler.
                 error = bound.unsent(name, error)
                 if link.may_retry(bound, error):
                     return self._call(name, decode, *args, **kwargs)
                 raise error from None
-            if waiters:
-                bound.wake_next()
             try:
                 return quick(answer)
             except UNREADABLE:
@@ -397,16 +393,10 @@ class Client(BaseClient[ThreadLink]):
                 kind, body = encode_call(
                     self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata
                 )
-                answer: Any = session.connection.exchange(kind, call.id, body)
-                if type(answer) is not bytes:
-                    answer = session.complete(call.id, answer, kind, body, call)
-                if session.waiters:
-                    session.wake_next()
-                return answer  # type: ignore[no-any-return]
+                answer = session.calls.exchange(kind, call.id, body)
+                return answer if isinstance(answer, bytes) else session.complete(answer, call)
             except BaseException as error:
-                session.give_up_lead()
-                if not isinstance(error, Exception):  # As in _bind().
-                    session.cancel(call.id)
+                session.calls.close(call.id)  # As in _bind().
                 error = session.unsent(call.endpoint, error)
                 if _touched(feeds) or not self._link.may_retry(session, error):
                     raise error from None
@@ -462,8 +452,7 @@ class _Asked(NamedTuple):
 
     request: _Request
     session: ThreadSession
-    #: After one step more, its answer.
-    answering: Generator[None, None, Body]
+    pending: _core.Pending
 
 
 def _chunk_of(endpoint: str, header: Mapping[str, Any], calls: Sequence[Any]) -> _Request:
@@ -488,19 +477,6 @@ def _last(items: Generator[Any, None, Body]) -> Body:
             next(items)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-
-
-def _asking(session: ThreadSession, kind: int, body: Body, call: Call) -> Generator[None, None, Body]:
-    """Sends a request, and after one step waits for its answer: several may be under way."""
-    call_id = session.next_id()
-    with session.waiting(call_id) as waiter:
-        session.connection.send(kind, call_id, body)
-        try:
-            yield
-        except GeneratorExit:
-            session.cancel(call_id)
-            raise
-        return body_of(session.next_answer(call_id, waiter, call), call)
 
 
 def connect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
@@ -16,7 +17,6 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.transport import Frame
 from shmrpc.transport.shm import cleanup
 from tests.services import service
 from tests.stopping import PATIENCE, stands_still, stopped, wait_for_answer
@@ -375,21 +375,6 @@ async def test_a_busy_client_keeps_nobody_out(server: ServerProcess) -> None:
 def test_an_interrupted_receiver_loses_nobodys_answer(sync_client: shmrpc.sync.Client) -> None:
     session = sync_client._link.session
     assert session is not None
-    deliver, begin_wait = session._deliver, session._begin_wait
-    interrupted, leading = threading.Event(), threading.Event()
-
-    def interrupt(frame: Frame) -> None:
-        if not interrupted.is_set():
-            interrupted.set()
-            raise KeyboardInterrupt  # As a signal does between taking a frame and delivering it.
-        deliver(frame)
-
-    def begin(deadline: int | None) -> int:
-        leading.set()
-        return begin_wait(deadline)
-
-    session._deliver = interrupt  # type: ignore[method-assign]
-    session._begin_wait = begin  # type: ignore[method-assign]
     outcomes: dict[str, object] = {}
 
     def call(name: str, seconds: float) -> None:
@@ -401,14 +386,23 @@ def test_an_interrupted_receiver_loses_nobodys_answer(sync_client: shmrpc.sync.C
     leader = threading.Thread(target=call, args=("leader", 600))
     follower = threading.Thread(target=call, args=("follower", 0.2))
     leader.start()
-    assert leading.wait(PATIENCE)
+    assert eventually(lambda: not session.tend())  # Another thread receives: that one.
     follower.start()
+    assert eventually(lambda: len(session.calls) == 2)
+    interrupt(leader, KeyboardInterrupt)
     for thread in (leader, follower):
         thread.join(PATIENCE)
         assert not thread.is_alive()
     assert isinstance(outcomes["leader"], KeyboardInterrupt)
     assert outcomes["follower"] == "follower"
     assert sync_client.add(1, 2) == 3
+    assert len(session.calls) == 0
+
+
+def interrupt(thread: threading.Thread, kind: type[BaseException]) -> None:
+    """Raises an exception in a thread, as the handler of a signal does in the main thread."""
+    assert thread.ident is not None
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(kind)) == 1
 
 
 async def test_a_child_that_unwinds_leaves_the_parents_name(runtime: Path) -> None:

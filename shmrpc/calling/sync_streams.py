@@ -9,8 +9,7 @@ from collections.abc import Generator, Sequence
 from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.requests import Source, body_of, lost_call, unsendable
-from shmrpc.calling.threads import ThreadSession, Waiter, check_credit
-from shmrpc.errors import CallStopped, DeadlineExceeded
+from shmrpc.calling.threads import ThreadSession, check_credit
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body, Codec
 from shmrpc.protocol.frames import Rejected, opcode
@@ -99,42 +98,34 @@ def converse(
     session: ThreadSession, call: Call, kind: int, body: Body, feeds: dict[int, Feed]
 ) -> Generator[Body, None, Body]:
     """Makes a call with streams: yields the items that come, and returns the body of the result."""
-    over = sent = False
+    pending = None
     consumed = 0
     try:
-        with session.waiting(call.id) as waiter:
-            session.connection.send(kind, call.id, body)
-            sent = True
-            while True:
-                frame = _next_frame(session, call, waiter, feeds)
-                kind, number = frame[0] & 0xFF, frame[0] >> 8
-                if kind == frames.ITEM:
-                    consumed += len(frame[2]) + OVERHEAD
-                    yield frame[2]
-                    if consumed >= WINDOW // 2 and session.ended is None:
-                        session.connection.send(frames.CREDIT, call.id, frames.encode_credit(consumed))
-                        consumed = 0
-                elif kind == frames.CREDIT:
-                    size = check_credit(frame[0], frame[2])
-                    if number in feeds:
-                        feeds[number].credit += size
-                elif kind == frames.STOP:
-                    if number in feeds:
-                        feeds[number].close()
-                else:
-                    over = True
-                    return body_of(frame, call)
+        pending = session.calls.begin(kind, call.id, body)
+        while True:
+            frame = _next_frame(session, call, pending, feeds)
+            kind, number = frame[0] & 0xFF, frame[0] >> 8
+            if kind == frames.ITEM:
+                consumed += len(frame[2]) + OVERHEAD
+                yield frame[2]
+                if consumed >= WINDOW // 2 and session.ended is None:
+                    session.connection.send(frames.CREDIT, call.id, frames.encode_credit(consumed))
+                    consumed = 0
+            elif kind == frames.CREDIT:
+                size = check_credit(frame[0], frame[2])
+                if number in feeds:
+                    feeds[number].credit += size
+            elif kind == frames.STOP:
+                if number in feeds:
+                    feeds[number].close()
+            else:
+                return body_of(frame, call)
     except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
-        over = True
-        raise _unsent(session, call, error, sent=sent) from None
-    except (CallStopped, DeadlineExceeded, KeyboardInterrupt) as error:  # waiting() has cancelled it.
-        over = True
-        raise _broken(feeds) or error from None
+        raise _unsent(session, call, error, sent=pending is not None) from None
     except Exception as error:
         raise _broken(feeds) or error from None
     finally:
-        if not over:
-            session.cancel(call.id)
+        session.calls.close(call.id)
         for feed in feeds.values():
             with contextlib.suppress(ValueError):  # It is being iterated: the source itself ended the call.
                 feed.close()
@@ -153,23 +144,20 @@ def _broken(feeds: dict[int, Feed]) -> Exception | None:
     return next(filter(None, (feed.take_error() for feed in feeds.values())), None)
 
 
-def _next_frame(session: ThreadSession, call: Call, waiter: Waiter, feeds: dict[int, Feed]) -> Frame:
+def _next_frame(session: ThreadSession, call: Call, pending: _core.Pending, feeds: dict[int, Feed]) -> Frame:
     """The next frame of the call; until it is there, items are sent as far as there is credit."""
     looked = time.monotonic()
     while True:
-        session.check_stopped(call.id)
-        if session.ended is not None:
-            if waiter.frames:  # What the server had sent before it went is still good.
-                return waiter.take()
-            raise lost_call(session.ended, call.id)
-        if time.monotonic() - looked > LIFE_CHECK:  # A source may be slow, and the server gone meanwhile.
-            looked = time.monotonic()
-            session.look_after()
         ready = [feed for feed in feeds.values() if feed.can_send]
         if not ready:
-            return session.next_frame(call.id, waiter, call)
-        for feed in ready:
-            feed.send_one()
-        frame = session.poll_frame(waiter)
+            return session.next_frame(pending, call)
+        session.check_stopped(call.id)
+        if time.monotonic() - looked > LIFE_CHECK:  # A source may be slow, and the server gone meanwhile.
+            looked = time.monotonic()
+            session.tend()
+        if session.ended is None:
+            for feed in ready:
+                feed.send_one()
+        frame = session.poll_frame(pending)
         if frame is not None:
             return frame

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from typing import Final
 
+from shmrpc import _core
 from shmrpc.calling.requests import ended_call, not_begun
 from shmrpc.calling.threads import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
 from shmrpc.transport.shm import blocking as shm
 from shmrpc.transport.shm.handshake import Settings
+
+#: Seconds between two looks of a thread whether another one has connected.
+PAUSE: Final = 0.002
 
 
 class ThreadLink:
@@ -28,8 +32,8 @@ class ThreadLink:
         self._timeout = timeout
         #: Sessions whose server goes, and which may have calls under way yet.
         self._leaving: list[ThreadSession] = []
-        #: Held while a thread connects.
-        self._connecting = threading.Lock()
+        #: Whose turn it is to connect.
+        self._connecting = _core.Turns()
 
     def not_connected(self) -> LocalProtocolError:
         """The error for a call before there was a connection."""
@@ -48,8 +52,13 @@ class ThreadLink:
             if self.stops != stops:
                 raise stopped_call(self.service)
 
+        before = self.session
         session = ThreadSession(shm.connect(self.service, timeout, self._settings, check))
         session.stopped = self.stopped
+        newer = self.session
+        if newer is not None and newer is not before:  # The handler of a signal that came meanwhile has connected.
+            session.close(ended_call(ConnectionLost(f"this client of {self.service!r} has another connection")))
+            return newer
         self.numbers = session.numbers
         self.session = session
         if self.ended is not None:  # Closed by another thread while we connected, which may not have seen it.
@@ -66,18 +75,25 @@ class ThreadLink:
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         if deadline is not None:
             end = min(end, deadline / 1e9)
-        if not self._connecting.acquire(timeout=max(0.0, end - time.monotonic())):
-            raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
+        while (turn := self._connecting.take()) is None:
+            if time.monotonic() >= end:
+                raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
+            if self.stops != stops:
+                raise stopped_call(self.service)
+            time.sleep(PAUSE)
+            session = self._usable()
+            if session is not None:
+                return session
         try:
             session = self._usable()
             if session is not None:
                 return session
-            if self.session is not None:
+            if self.session is not None and self.session not in self._leaving:
                 self._leaving.append(self.session)
             self._leaving = [left for left in self._leaving if not left.is_over()]
             return self._connect(max(0.0, end - time.monotonic()), stops)
         finally:
-            self._connecting.release()
+            turn.end()
 
     def _usable(self) -> ThreadSession | None:
         """The present session, if calls can be sent on it; raises why there will be none."""

@@ -89,7 +89,7 @@ def test_children_work_and_the_parent_is_unharmed(server: ServerProcess) -> None
     figures.note("forks with threads in calls", forks=forks, calls_meanwhile=calls)
 
 
-#: The lock of a session is held by another thread at the moment of the fork.
+#: At the moment of the fork one thread receives for all, and another one sleeps until it is woken.
 HOLDING = """
     import gc, os, signal, threading
     import shmrpc
@@ -97,16 +97,12 @@ HOLDING = """
     client = shmrpc.sync.connect("tested.watched").__enter__()
     stream = client.flood(1)
     next(stream)
-    held, over = threading.Event(), threading.Event()
-
-    def hold():
-        with client._link.session._state:
-            held.set()
-            over.wait(60)
-
-    holding = threading.Thread(target=hold)
-    holding.start()
-    held.wait(60)
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(client.wait_for("gate"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while client._link.session.tend():
+        pass
     for end in (client.close, client.stop, stream.close):
         pid = os.fork()
         if pid == 0:
@@ -114,8 +110,10 @@ HOLDING = """
             end()
             os._exit(0)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-    over.set()
-    holding.join()
+    client.open_gate("gate")
+    for thread in threads:
+        thread.join()
+    assert answers == ["gate"] * 2
     next(stream)
     stream.close()
     print(client.add(1, 2), flush=True)
@@ -123,7 +121,7 @@ HOLDING = """
 """
 
 
-def test_a_lock_that_another_thread_held_does_not_hold_up_the_child(server: ServerProcess) -> None:
+def test_threads_that_receive_and_wait_do_not_hold_up_the_child(server: ServerProcess) -> None:
     """It closes its copy of the client, or a stream of it, as unwinding a ``with`` does."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(HOLDING)],

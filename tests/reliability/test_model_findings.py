@@ -35,8 +35,8 @@ def outcome_of_a_call_without_a_server(
 
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
-        while not client._link._connecting.locked():
-            pass
+        while (turn := client._link._connecting.take()) is not None:  # It is ours: the thread is not there yet.
+            turn.end()
         end(client)
         thread.join(20)
         assert not thread.is_alive(), "it waits on"

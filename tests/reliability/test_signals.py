@@ -165,8 +165,7 @@ def another_leads(client: shmrpc.sync.Client, other: shmrpc.sync.Client) -> Iter
     thread.start()
     session = client._link.session
     assert session is not None
-    while session.connection.lead():  # We have it: the thread is not there yet.
-        session.give_up_lead()
+    while session.tend():  # We receive: the thread is not there yet.
         time.sleep(0.001)
     yield
     other.open_gate("of the leader")

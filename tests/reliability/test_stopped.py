@@ -319,7 +319,7 @@ def test_threads_that_try_again_and_again_keep_nothing(
         assert kept_of(threads_client)[1] < 1000
     assert threads_client.add(1, 2) == 3
     session = threads_client._link.session
-    assert session is not None and not session._unsent
+    assert session is not None and len(session.calls) == 0
 
 
 CLIENT = """

@@ -1,7 +1,7 @@
 //! `Channel`: one side of a connection.
 
 use super::block::{Block, copy_out};
-use super::parcel::{Flat, Parcel};
+use super::parcel::{self, Flat, Parcel};
 use crate::bell::{Bell, Bells, Semaphore, SemaphoreError};
 use crate::channel::{self, Receiver, SendError, Sent, Sleep};
 use crate::frame::{Header, Kept};
@@ -13,12 +13,11 @@ use crate::table::{self, PARCEL};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBool, PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyTuple};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 pyo3::create_exception!(
     _core,
@@ -175,6 +174,16 @@ fn parcel_of<'py>(
     Ok(Bound::new(py, Parcel::make(body, buffers, bytes))?.into_any())
 }
 
+/// What an opened parcel will count for in a stream's credit: see [`Parcel`].
+pub(super) fn weight((parsed, _): &Opened) -> usize {
+    let mut lens = parsed.entries.iter().map(|entry| entry.len as usize);
+    let body = match &parsed.body {
+        Some(body) => body.len(),
+        None => lens.next().unwrap_or(0),
+    };
+    parcel::weight(body, lens.fold(0, usize::saturating_add))
+}
+
 fn split_off<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (first, rest) = bytes.split_at(len);
     *bytes = rest;
@@ -277,17 +286,6 @@ pub struct Channel {
     sleep: Sleep,
     /// When the loop last had its turn, in nanoseconds.
     slice: AtomicU64,
-    /// The thread that receives for all others that share a blocking channel; 0: none.
-    leader: AtomicUsize,
-    /// On a blocking channel, the last frame that was not its caller's plain answer. A signal may
-    /// carry that caller away with a frame in hand that is another thread's.
-    last: Mutex<Option<Py<PyTuple>>>,
-}
-
-/// A number for the calling thread that no other living one has: where one of its variables lies.
-fn thread_number() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 impl Channel {
@@ -301,24 +299,6 @@ impl Channel {
             return true;
         }
         false
-    }
-
-    /// A frame for Python, kept as the last one where threads share the channel.
-    fn frame<'py>(
-        &self,
-        py: Python<'py>,
-        header: Header,
-        payload: Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let frame = (header.opcode, header.id, payload).into_pyobject(py)?;
-        if self.sleep == Sleep::Thread {
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = last.replace(frame.clone().unbind());
-            // Dropped after the lock: it may free the payload.
-            drop(last);
-            drop(before);
-        }
-        Ok(frame)
     }
 
     /// The channel, for one call. Held under the lock for no longer than a copy of the pointer.
@@ -395,8 +375,6 @@ impl Channel {
             inner: Mutex::new(Some(inner)),
             sleep,
             slice: AtomicU64::new(0),
-            leader: AtomicUsize::new(0),
-            last: Mutex::new(None),
         })
     }
 
@@ -425,10 +403,6 @@ impl Channel {
     /// The answer with opcode 0 comes back as its payload alone. Any other frame, and also the
     /// answer once the loop has waited for its turn too long, comes as (opcode, id, payload).
     /// None if nothing came in time.
-    ///
-    /// On a blocking channel the calling thread takes the lead first; if another one has it,
-    /// nothing is sent and False comes back. It keeps the lead unless the answer came as its
-    /// payload alone.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -438,9 +412,6 @@ impl Channel {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let channel = self.open()?;
         let mut payload = Outgoing::new(payload)?;
-        if self.sleep == Sleep::Thread && !self.lead() {
-            return Ok(Some(PyBool::new(py, false).to_owned().into_any()));
-        }
         let found = py.detach(|| {
             let sent = payload.send(&channel, opcode, id)?;
             Ok(channel.spin(sent)?)
@@ -455,53 +426,19 @@ impl Channel {
         let plain =
             header.opcode == 0 && header.id == id && answer.is_exact_instance_of::<PyBytes>();
         if plain && !self.slice_is_over(now) {
-            if self.sleep == Sleep::Thread {
-                self.unlead();
-            }
             return Ok(Some(answer));
         }
-        Ok(Some(self.frame(py, header, answer)?.into_any()))
-    }
-
-    /// The last frame that came from a blocking channel and was nobody's plain answer, or None; None too for
-    /// a thread that has not the lead.
-    fn last(&self, py: Python<'_>) -> Option<Py<PyTuple>> {
-        // Relaxed: only its own number is of interest to a thread.
-        if self.leader.load(Ordering::Relaxed) != thread_number() {
-            return None;
-        }
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().map(|frame| frame.clone_ref(py))
-    }
-
-    /// Takes the lead: the right to receive on a blocking channel. False if another thread has it.
-    fn lead(&self) -> bool {
-        // Acquire: pairs with the Release of `unlead`; what the last leader did is done.
-        self.leader
-            .compare_exchange(0, thread_number(), Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    /// Gives the lead up, if the calling thread has it.
-    fn unlead(&self) {
-        let us = thread_number();
-        if self.leader.load(Ordering::Relaxed) == us {
-            let last = self
-                .last
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            // Release: see `lead`.
-            self.leader.store(0, Ordering::Release);
-            drop(last);
-        }
+        let frame = (header.opcode, header.id, answer).into_pyobject(py)?;
+        Ok(Some(frame.into_any()))
     }
 
     /// The next frame that is there, as (opcode, id, payload), or None.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let channel = self.open()?;
         match receive_one(py, &channel)? {
-            Some((header, payload)) => Ok(Some(self.frame(py, header, payload)?)),
+            Some((header, payload)) => {
+                Ok(Some((header.opcode, header.id, payload).into_pyobject(py)?))
+            }
             None => Ok(None),
         }
     }
@@ -568,13 +505,6 @@ impl Channel {
     fn unpark(&self) {
         if let Ok(channel) = self.open() {
             channel.unpark();
-        }
-    }
-
-    /// A thread that waits here wakes, with nothing in its hands.
-    fn interrupt(&self) {
-        if let Ok(channel) = self.open() {
-            channel.interrupt();
         }
     }
 
@@ -655,16 +585,5 @@ impl Channel {
         if let Some(channel) = inner {
             channel.close();
         }
-    }
-
-    /// Blocks until a frame is there or `limit` seconds have passed; the frame, or None.
-    ///
-    /// A signal ends the wait; what its handler raises is raised here.
-    fn wait<'py>(&self, py: Python<'py>, limit: f64) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let limit = Duration::from_secs_f64(limit);
-        let channel = self.open()?;
-        let arrived = py.detach(|| channel.sleep(limit)).map_err(broken)?;
-        py.check_signals()?;
-        if arrived { self.receive(py) } else { Ok(None) }
     }
 }

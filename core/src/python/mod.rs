@@ -4,6 +4,7 @@
 //! published: in one process the peer needs it to answer.
 
 mod block;
+mod calls;
 mod channel;
 mod encoder;
 mod isolation;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::block::{Block, View};
+    #[pymodule_export]
+    use super::calls::{Calls, Pending, Turn, Turns};
     #[pymodule_export]
     use super::channel::{Backlog, Channel, ChannelError, NoMemory, Oversize, Unheard};
     #[pymodule_export]

@@ -22,13 +22,18 @@ pub struct Parcel {
     weight: usize,
 }
 
+/// What a body counts for in a stream's credit, with so many bytes of buffers beside it.
+pub(super) fn weight(body: usize, bytes: usize) -> usize {
+    body.saturating_add(bytes / BUFFER_BYTES_PER_BYTE)
+}
+
 impl Parcel {
     pub(super) fn make(
         body: Bound<'_, PyBytes>,
         buffers: Bound<'_, PyTuple>,
         bytes: usize,
     ) -> Self {
-        let weight = body.as_bytes().len() + bytes / BUFFER_BYTES_PER_BYTE;
+        let weight = weight(body.as_bytes().len(), bytes);
         Parcel {
             body: body.unbind(),
             buffers: Mutex::new(Some(buffers.unbind())),

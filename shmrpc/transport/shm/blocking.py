@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import time
 from collections.abc import Callable
@@ -12,8 +11,9 @@ from typing import Final
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
-from shmrpc.protocol import control
-from shmrpc.transport import End, Frame, warn_unclosed
+from shmrpc.protocol import control, frames
+from shmrpc.streams import OVERHEAD, WINDOW
+from shmrpc.transport import End, warn_unclosed
 from shmrpc.transport.shm import blocks, fork, handshake, here, rendezvous
 from shmrpc.transport.shm.farewell import explain
 from shmrpc.transport.shm.trust import peer_credentials
@@ -71,14 +71,6 @@ def ask(dialled: socket.socket, packet: bytes) -> handshake.Packet:
         ) from None
 
 
-class Ended(Exception):
-    """The connection is over."""
-
-    def __init__(self, end: End) -> None:
-        super().__init__(str(end.error))
-        self.end = end
-
-
 class ThreadConnection:
     """A connection that waits in threads."""
 
@@ -91,13 +83,19 @@ class ThreadConnection:
         self.shapes = established.shapes
         #: The server has said that it takes no new calls.
         self.draining = False
-        self.exchange = established.channel.exchange
+        self.calls = _core.Calls(
+            established.channel,
+            answers=list(frames.ANSWERS),
+            others=bytes((frames.STOP, frames.CREDIT)),
+            item=frames.ITEM,
+            requests=frames.REQUESTS,
+            cancel=frames.CANCEL,
+            nothing=frames.NIL,
+            window=WINDOW,
+            overhead=OVERHEAD,
+            look=LIFE_CHECK,
+        )
         self.send = established.channel.send
-        self.receive = established.channel.receive
-        self.lead = established.channel.lead
-        self.unlead = established.channel.unlead
-        self.last = established.channel.last
-        self.interrupt = established.channel.interrupt
         self.is_stalled = established.channel.is_stalled
         self.untaken = established.channel.untaken
         self.take_back = established.channel.take_back
@@ -106,44 +104,37 @@ class ThreadConnection:
         self._open = True
         self._made_by = os.getpid()
         dialled.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(dialled, select.POLLIN)
+        #: What the server has said and nobody has acted on: its end, or what an exception kept us from.
+        self._heard: list[bytes] = []
+        self._hearing = _core.Turns()
         fork.close_in_child(self)
 
-    def wait(self, limit: float = LIFE_CHECK) -> Frame | None:
-        """Sleeps until a frame is there; the frame, or None after ``limit`` seconds or an interruption.
-
-        Raises Ended at the end of the connection, LocalProtocolError in the thread of the loop that is to answer.
-        """
-        if self.pid == self._made_by and limit > 0:
+    def check_thread(self) -> None:
+        """Before a wait: LocalProtocolError in the thread of the loop that is to answer."""
+        if self.pid == self._made_by:
             here.check_thread(self.service)
-        frame = self._channel.wait(min(limit, LIFE_CHECK))
-        if frame is None and self._open and self._poll.poll(0):
-            frame = self.receive()  # What the server had answered before it went is still good.
-            if frame is None:
-                self._hear()
-        return frame
 
-    def _hear(self) -> None:
-        """The server has said something, or nothing ever again.
-
-        An end that comes behind another message is not to wait for the next look. A server has no more to say than
-        that it is about to go, and that it goes.
-        """
-        for _ in range(2):
-            try:
-                packet = self._control.recv(control.MAX_MESSAGE)
-            except BlockingIOError:
-                return
-            except (ConnectionResetError, ValueError):
-                packet = b""
-            try:
-                end = explain(packet, f"server of {self.service!r}", self.pid)
-            except RemoteProtocolError as error:
-                raise Ended(End(self.fault(error))) from None
-            if end is not None:
-                raise Ended(end)
-            self.draining = True
+    def hear(self) -> End | None:
+        """How the server has ended the connection, if it has. It says no more than that it is about to go, and goes."""
+        if not self._open or (turn := self._hearing.take()) is None:
+            return None
+        try:
+            for _ in range(2):  # The end does not wait for the next look behind another message, or an error.
+                with contextlib.suppress(OSError, ValueError):
+                    # Received and kept in one step: no exception of a signal's handler comes between.
+                    self._heard.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
+            for packet in self._heard:
+                try:
+                    end = explain(packet, f"server of {self.service!r}", self.pid)
+                except RemoteProtocolError as error:
+                    return End(self.fault(error))
+                if end is not None:
+                    return end
+                self.draining = True
+            self._heard.clear()
+            return None
+        finally:
+            turn.end()
 
     def allocate(self, size: int) -> _core.Block:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
@@ -175,7 +166,8 @@ class ThreadConnection:
 
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
-        if self._open:
-            self._open = False
-            self._channel.close()
-            fork.close(self._control)
+        # Each step may be done again: an exception of a signal's handler may come between them.
+        self._channel.close()
+        self.calls.interrupt()
+        fork.close(self._control)
+        self._open = False

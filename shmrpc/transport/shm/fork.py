@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 import socket
 import weakref
@@ -34,10 +35,8 @@ def check_process(service: str, made_by: int) -> None:
 
 
 def close(closing: socket.socket) -> None:
-    """Closes a socket now. Its own ``close()`` waits for a loop to let go of it, and in a child none will."""
-    descriptor = closing.detach()
-    if descriptor >= 0:
-        os.close(descriptor)
+    """Closes a socket now, in one step. Its own ``close()`` waits for a loop to let go of it; in a child none will."""
+    _socket.socket.close(closing)
 
 
 def _after_fork() -> None:

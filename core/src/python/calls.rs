@@ -1,0 +1,678 @@
+//! `Calls`: what the threads that share a channel have under way on it.
+//!
+//! Of the threads that wait, one receives for all: it has the lead. It has it within one call of this module and never
+//! while Python code runs: what runs there, a signal's handler or a `__del__`, may raise, or call on the same channel. So
+//! no exception can leave the lead taken, and no thread ever waits for itself. A frame is taken out of the ring and put
+//! where its call finds it in the same call, so none is lost or comes twice. A call that nobody waits for any more is
+//! cancelled when its [`Pending`] goes, also if an exception kept anybody from saying so.
+//!
+//! All that runs Python code, such as an allocation that the garbage collector sees, is done without the lead and without
+//! the lock. The lock is taken with the GIL alone, so a child is never forked while another thread holds it.
+
+use super::channel::{
+    self as python, Channel, ChannelError, Opened, Outgoing, Taken, broken, unsent,
+};
+use crate::channel;
+use crate::clock;
+use crate::parker::Parker;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Nanoseconds for which a thread leads on although frames of others come: then the handlers of signals have their turn.
+const TURN: u64 = 5_000_000;
+/// How long a thread that does not lead sleeps at a time, should a signal come just before it falls asleep.
+const NAP: Duration = Duration::from_millis(100);
+
+/// The payload of a frame that waits for its call.
+enum Payload {
+    Plain(Py<PyBytes>),
+    Parcel(Vec<u8>, Opened),
+}
+
+/// A frame that waits for its call.
+struct Frame {
+    opcode: u32,
+    id: u64,
+    payload: Payload,
+}
+
+impl Frame {
+    /// What it counts for in a stream's credit, in bytes.
+    fn weight(&self, py: Python<'_>) -> usize {
+        match &self.payload {
+            Payload::Plain(payload) => payload.as_bytes(py).len(),
+            Payload::Parcel(_, opened) => python::weight(opened),
+        }
+    }
+
+    /// (opcode, id, body). Neither the lead nor the lock may be held.
+    fn open<'py>(
+        self,
+        py: Python<'py>,
+        channel: &channel::Channel,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let taken = match self.payload {
+            Payload::Plain(payload) => Taken::Plain(payload.into_bound(py)),
+            Payload::Parcel(payload, opened) => Taken::Parcel(payload, Ok(opened)),
+        };
+        let (opcode, body) = taken.open(py, channel, self.opcode)?;
+        (opcode, self.id, body).into_pyobject(py)
+    }
+}
+
+/// A call that is under way.
+struct Entry {
+    frames: VecDeque<Frame>,
+    /// Bytes of credit that the items take which wait.
+    held: usize,
+    /// Whether its answer has come: there is nothing to cancel.
+    answered: bool,
+    /// Interruptions that its thread knows of.
+    interruptions: u64,
+    parker: Arc<Parker>,
+}
+
+#[derive(Default)]
+struct State {
+    pending: HashMap<u64, Entry>,
+    /// The calls whose threads sleep until they are woken, in the order in which they went to sleep.
+    parked: VecDeque<u64>,
+    interruptions: u64,
+}
+
+/// What of the frames we have to know.
+struct Rules {
+    answers: Vec<u32>,
+    /// The low eight bits of other opcodes that a server sends.
+    others: Vec<u8>,
+    item: u32,
+    requests: Vec<u8>,
+    cancel: u32,
+    nothing: Vec<u8>,
+    window: usize,
+    overhead: usize,
+    look: Duration,
+}
+
+struct Shared {
+    channel: Py<Channel>,
+    rules: Rules,
+    /// Whether a thread has the lead.
+    lead: AtomicBool,
+    /// How many are parked. Read without the lock by whoever gives up the lead.
+    parked: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// The lead, for as long as this lives.
+struct Lead<'a>(&'a Shared);
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        // Sequentially consistent, as the accesses in `wake_next` and `park`: who parks says so and then looks at the
+        // lead, who gives it up says so and then looks for the parked. One of the two sees the other.
+        self.0.lead.store(false, Ordering::SeqCst);
+        self.0.wake_next();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> PyResult<Arc<channel::Channel>> {
+        self.channel.get().open()
+    }
+
+    #[inline]
+    fn take_lead(&self) -> Option<Lead<'_>> {
+        // Acquire: what the last leader did is done. Relaxed: then nothing is received.
+        self.lead
+            .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+            .then(|| Lead(self))
+    }
+
+    /// If nobody leads, wakes a thread that may.
+    #[inline]
+    fn wake_next(&self) {
+        if self.parked.load(Ordering::SeqCst) != 0 && !self.lead.load(Ordering::SeqCst) {
+            let state = self.lock();
+            if let Some(entry) = state.parked.front().and_then(|id| state.pending.get(id)) {
+                entry.parker.wake();
+            }
+        }
+    }
+
+    fn register(&self, id: u64) {
+        let mut state = self.lock();
+        let interruptions = state.interruptions;
+        let entry = Entry {
+            frames: VecDeque::new(),
+            held: 0,
+            answered: false,
+            interruptions,
+            parker: Arc::default(),
+        };
+        state.pending.insert(id, entry);
+    }
+
+    /// The first frame that waits for a call. ChannelError if there is no such call.
+    fn pop(&self, py: Python<'_>, id: u64) -> PyResult<Option<Frame>> {
+        let mut state = self.lock();
+        let entry = state.pending.get_mut(&id).ok_or_else(|| no_call(id))?;
+        let frame = entry.frames.pop_front();
+        if let Some(frame) = frame
+            .as_ref()
+            .filter(|frame| frame.opcode == self.rules.item)
+        {
+            entry.held -= frame.weight(py) + self.rules.overhead;
+        }
+        Ok(frame)
+    }
+
+    /// Whether a call was interrupted since it was asked last.
+    fn is_interrupted(&self, id: u64) -> bool {
+        let mut state = self.lock();
+        let interruptions = state.interruptions;
+        state.pending.get_mut(&id).is_some_and(|entry| {
+            std::mem::replace(&mut entry.interruptions, interruptions) != interruptions
+        })
+    }
+
+    /// Takes the next frame out of the ring, if one is there. Only with the lead.
+    fn take(&self, py: Python<'_>, channel: &channel::Channel) -> PyResult<Option<Frame>> {
+        let mut receiver = channel.receiver();
+        let Some(header) = receiver.peek().map_err(broken)? else {
+            channel.release(&receiver);
+            return Ok(None);
+        };
+        let taken = python::take(py, channel, &mut receiver, header)?;
+        drop(receiver);
+        let (opcode, payload) = match taken {
+            Taken::Plain(payload) => (header.opcode, Payload::Plain(payload.unbind())),
+            Taken::Parcel(payload, opened) => {
+                let opcode = header.opcode & !crate::table::PARCEL;
+                (opcode, Payload::Parcel(payload, opened.map_err(broken)?))
+            }
+        };
+        let rules = &self.rules;
+        if !rules.answers.contains(&opcode)
+            && opcode != rules.item
+            && !rules.others.contains(&(opcode as u8))
+        {
+            let text = format!("it sent opcode {opcode:#x}, which no server sends");
+            return Err(ChannelError::new_err(text));
+        }
+        let id = header.id;
+        Ok(Some(Frame {
+            opcode,
+            id,
+            payload,
+        }))
+    }
+
+    /// Puts a frame where its call finds it. One that nobody waits for any more is dropped.
+    fn deliver(&self, py: Python<'_>, frame: Frame) -> PyResult<()> {
+        let mut state = self.lock();
+        let Some(entry) = state.pending.get_mut(&frame.id) else {
+            drop(state);
+            return Ok(());
+        };
+        if frame.opcode == self.rules.item {
+            if entry.held >= self.rules.window {
+                let text = "it sent an item for which it had no credit";
+                return Err(ChannelError::new_err(text));
+            }
+            entry.held += frame.weight(py) + self.rules.overhead;
+        }
+        entry.answered |= self.rules.answers.contains(&frame.opcode);
+        entry.frames.push_back(frame);
+        entry.parker.wake();
+        Ok(())
+    }
+
+    /// Takes what is there up to a frame of the call `ours`, which comes back; what is for others is delivered. Only
+    /// with the lead.
+    fn receive(
+        &self,
+        py: Python<'_>,
+        channel: &channel::Channel,
+        ours: Option<u64>,
+    ) -> PyResult<Option<Frame>> {
+        while let Some(frame) = self.take(py, channel)? {
+            if Some(frame.id) == ours {
+                if self.rules.answers.contains(&frame.opcode) {
+                    self.note_answer(frame.id);
+                }
+                return Ok(Some(frame));
+            }
+            self.deliver(py, frame)?;
+        }
+        Ok(None)
+    }
+
+    fn note_answer(&self, id: u64) {
+        if let Some(entry) = self.lock().pending.get_mut(&id) {
+            entry.answered = true;
+        }
+    }
+
+    /// The next frame of a call; waits for it up to `limit`. See [`Pending::next`].
+    fn next(&self, py: Python<'_>, id: u64, limit: Duration) -> PyResult<Option<Frame>> {
+        let begun = clock::now();
+        let left = |now: u64| limit.saturating_sub(Duration::from_nanos(now - begun));
+        let mut now = begun;
+        loop {
+            if let Some(frame) = self.pop(py, id)? {
+                return Ok(Some(frame));
+            }
+            if self.is_interrupted(id) {
+                return Ok(None);
+            }
+            let channel = self.open()?;
+            if let Some(lead) = self.take_lead() {
+                // Whoever led a moment ago may have had something for us.
+                if let Some(frame) = self.pop(py, id)? {
+                    return Ok(Some(frame));
+                }
+                let since = now;
+                loop {
+                    if let Some(frame) = self.receive(py, &channel, Some(id))? {
+                        return Ok(Some(frame));
+                    }
+                    let sleep = left(now).min(self.rules.look);
+                    if sleep.is_zero() {
+                        return Ok(None);
+                    }
+                    let arrived = py.detach(|| channel.sleep(sleep)).map_err(broken)?;
+                    let slept_from = now;
+                    now = clock::now();
+                    if !arrived && now - slept_from >= self.rules.look.as_nanos() as u64 {
+                        return Ok(None);
+                    }
+                    if !arrived || now - since > TURN {
+                        break;
+                    }
+                }
+                drop(lead);
+            } else {
+                let sleep = left(now).min(NAP);
+                if sleep.is_zero() {
+                    return Ok(None);
+                }
+                self.park(py, id, sleep);
+                now = clock::now();
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Sleeps until a frame of the call is there, nobody leads, or it is interrupted.
+    fn park(&self, py: Python<'_>, id: u64, limit: Duration) {
+        let mut state = self.lock();
+        let state_now = &mut *state;
+        let Some(entry) = state_now.pending.get(&id) else {
+            return;
+        };
+        if !entry.frames.is_empty() || entry.interruptions != state_now.interruptions {
+            return;
+        }
+        let parker = entry.parker.clone();
+        state_now.parked.push_back(id);
+        self.parked.store(state_now.parked.len(), Ordering::SeqCst);
+        drop(state);
+        if self.lead.load(Ordering::SeqCst) {
+            py.detach(|| parker.sleep(limit));
+        }
+        self.unpark(id);
+    }
+
+    fn unpark(&self, id: u64) {
+        let mut state = self.lock();
+        state.parked.retain(|&each| each != id);
+        self.parked.store(state.parked.len(), Ordering::SeqCst);
+    }
+
+    /// Receives for everybody what is there, and if nothing is, what comes within `limit`. False if another thread does.
+    fn tend(&self, py: Python<'_>, limit: Duration) -> PyResult<bool> {
+        let channel = self.open()?;
+        {
+            let Some(_lead) = self.take_lead() else {
+                return Ok(false);
+            };
+            self.receive(py, &channel, None)?;
+            if !limit.is_zero() {
+                let sleep = limit.min(self.rules.look);
+                if py.detach(|| channel.sleep(sleep)).map_err(broken)? {
+                    self.receive(py, &channel, None)?;
+                }
+            }
+        }
+        py.check_signals()?;
+        Ok(true)
+    }
+
+    /// Wakes all threads that wait here. Each returns with nothing.
+    fn interrupt(&self) {
+        let mut state = self.lock();
+        state.interruptions += 1;
+        for id in &state.parked {
+            if let Some(entry) = state.pending.get(id) {
+                entry.parker.wake();
+            }
+        }
+        drop(state);
+        if let Ok(channel) = self.open() {
+            channel.interrupt();
+        }
+    }
+
+    /// Nobody waits for a call any more: the server is told unless it has answered, or the request has not gone.
+    fn close(&self, id: u64) {
+        let entry = self.lock().pending.remove(&id);
+        let (Some(entry), Ok(channel)) = (entry, self.open()) else {
+            return;
+        };
+        let is_request = |opcode: u32| self.rules.requests.contains(&(opcode as u8));
+        if entry.answered || channel.take_back(id, is_request) {
+            return;
+        }
+        let nothing = &self.rules.nothing;
+        // A connection that is over needs no word.
+        let sent = channel.send(self.rules.cancel, id, nothing, || Box::new(nothing.clone()));
+        if sent == Ok(channel::Sent::Kept) {
+            let _ = channel.await_room();
+        }
+    }
+}
+
+fn no_call(id: u64) -> PyErr {
+    ChannelError::new_err(format!("call {id} is not under way"))
+}
+
+fn seconds(limit: f64) -> Duration {
+    Duration::try_from_secs_f64(limit.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// What the threads that share a channel have under way on it.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Calls(Arc<Shared>);
+
+#[pymethods]
+impl Calls {
+    /// `answers`: opcodes with which a call ends; `others`: the low eight bits of what else a server sends, but for items.
+    /// `requests`: those of what begins a call; `cancel` and `nothing`: the frame that ends one. `window`: bytes of items
+    /// that may wait, each counting for `overhead` more. `look`: seconds after which a thread that sleeps comes back to
+    /// look whether the server still lives.
+    #[new]
+    #[pyo3(signature = (channel, *, answers, others, item, requests, cancel, nothing, window, overhead, look))]
+    #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
+    fn new(
+        channel: Py<Channel>,
+        answers: Vec<u32>,
+        others: Vec<u8>,
+        item: u32,
+        requests: Vec<u8>,
+        cancel: u32,
+        nothing: Vec<u8>,
+        window: usize,
+        overhead: usize,
+        look: f64,
+    ) -> Self {
+        let rules = Rules {
+            answers,
+            others,
+            item,
+            requests,
+            cancel,
+            nothing,
+            window,
+            overhead,
+            look: seconds(look),
+        };
+        Calls(Arc::new(Shared {
+            channel,
+            rules,
+            lead: AtomicBool::new(false),
+            parked: AtomicUsize::new(0),
+            state: Mutex::default(),
+        }))
+    }
+
+    /// How many calls are under way, but for those that are looked for at this moment by `exchange`.
+    fn __len__(&self) -> usize {
+        self.0.lock().pending.len()
+    }
+
+    /// Sends a request and looks for its answer for as long as that pays. The answer with opcode 0 comes back as its
+    /// payload alone; else the call is under way.
+    fn exchange<'py>(
+        &self,
+        py: Python<'py>,
+        opcode: u32,
+        id: u64,
+        payload: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = &self.0;
+        let channel = shared.open()?;
+        let mut payload = Outgoing::new(payload)?;
+        let Some(lead) = shared.take_lead() else {
+            let pending = self.send_registered(py, &channel, opcode, id, payload)?;
+            return Ok(Bound::new(py, pending)?.into_any());
+        };
+        let found = py.detach(|| {
+            let sent = payload.send(&channel, opcode, id)?;
+            Ok(channel.spin(sent)?)
+        });
+        let (arrived, _) = found.map_err(unsent)?;
+        let answer = if arrived {
+            shared.receive(py, &channel, Some(id))?
+        } else {
+            None
+        };
+        match answer {
+            Some(Frame {
+                opcode: 0,
+                payload: Payload::Plain(payload),
+                ..
+            }) => {
+                drop(lead);
+                Ok(payload.into_bound(py).into_any())
+            }
+            answer => {
+                // Before the lead goes: the next leader is to find it.
+                shared.register(id);
+                if let Some(frame) = answer {
+                    shared.deliver(py, frame)?;
+                }
+                drop(lead);
+                Ok(Bound::new(py, self.pending(id))?.into_any())
+            }
+        }
+    }
+
+    /// Sends a request; the call that is under way then.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        payload: &Bound<'_, PyAny>,
+    ) -> PyResult<Pending> {
+        let channel = self.0.open()?;
+        let payload = Outgoing::new(payload)?;
+        self.send_registered(py, &channel, opcode, id, payload)
+    }
+
+    /// Nobody waits for this call any more. The server is told, unless it has answered or the request has not gone.
+    fn close(&self, id: u64) {
+        self.0.close(id);
+    }
+
+    /// Receives for all threads what is there, and if nothing is, what comes within so many seconds. False if another
+    /// thread does.
+    fn tend(&self, py: Python<'_>, limit: f64) -> PyResult<bool> {
+        self.0.tend(py, seconds(limit))
+    }
+
+    /// Wakes all threads that wait: each comes back with nothing.
+    fn interrupt(&self) {
+        self.0.interrupt();
+    }
+}
+
+impl Calls {
+    fn pending(&self, id: u64) -> Pending {
+        Pending {
+            shared: self.0.clone(),
+            id,
+        }
+    }
+
+    fn send_registered(
+        &self,
+        py: Python<'_>,
+        channel: &channel::Channel,
+        opcode: u32,
+        id: u64,
+        mut payload: Outgoing<'_>,
+    ) -> PyResult<Pending> {
+        // Before it is sent: whoever leads may have the answer at once.
+        self.0.register(id);
+        let sent = py.detach(|| {
+            if payload.send(channel, opcode, id)? == channel::Sent::Kept {
+                channel.await_room()?;
+            }
+            Ok(())
+        });
+        if let Err(error) = sent {
+            self.0.lock().pending.remove(&id);
+            return Err(unsent(error));
+        }
+        Ok(self.pending(id))
+    }
+}
+
+/// A call that is under way. When it goes, nobody waits for the call any more: see [`Calls::close`].
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Pending {
+    shared: Arc<Shared>,
+    /// The call's number on its connection.
+    #[pyo3(get)]
+    id: u64,
+}
+
+#[pymethods]
+impl Pending {
+    /// Its next frame, as (opcode, id, body), for which it waits up to `limit` seconds, receiving for all threads if no
+    /// other one does. None if there is none in time, if it was interrupted, or if it is time to look whether the server
+    /// lives. Raises what the handler of a signal raises; the frame comes the next time then.
+    fn next<'py>(&self, py: Python<'py>, limit: f64) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let found = self.shared.next(py, self.id, seconds(limit));
+        // We may have been woken to lead, and not have done it.
+        self.shared.wake_next();
+        match found? {
+            Some(frame) => {
+                let channel = self.shared.open();
+                Ok(Some(frame.open(py, &*channel?)?))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Takes the request back if it has not gone: true, and the call is never made.
+    fn take_back(&self) -> PyResult<bool> {
+        let shared = &self.shared;
+        let channel = shared.open()?;
+        let taken = channel.take_back(self.id, |opcode| {
+            shared.rules.requests.contains(&(opcode as u8))
+        });
+        if taken {
+            shared.note_answer(self.id);
+        }
+        Ok(taken)
+    }
+
+    /// Nobody waits for it any more; see [`Calls::close`].
+    fn close(&self) {
+        self.shared.close(self.id);
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.shared.close(self.id);
+    }
+}
+
+/// Whose turn it is to do what one thread does at a time. A thread may come again, as the handler of a signal does.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Turns(Arc<Mutex<Held>>);
+
+/// The thread whose turn it is, and how often it has it.
+#[derive(Default)]
+struct Held {
+    thread: usize,
+    times: usize,
+}
+
+/// A number for the calling thread that no other living one has: where one of its variables lies.
+fn thread_number() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+#[pymethods]
+impl Turns {
+    #[new]
+    fn new() -> Self {
+        Turns(Arc::default())
+    }
+
+    /// The turn, until it is ended or goes; None if another thread has it.
+    fn take(&self) -> Option<Turn> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.times > 0 && held.thread != thread_number() {
+            return None;
+        }
+        held.thread = thread_number();
+        held.times += 1;
+        Some(Turn {
+            held: self.0.clone(),
+            ended: AtomicBool::new(false),
+        })
+    }
+}
+
+/// A turn that a thread has.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Turn {
+    held: Arc<Mutex<Held>>,
+    ended: AtomicBool,
+}
+
+#[pymethods]
+impl Turn {
+    /// It is somebody else's. Again: nothing.
+    fn end(&self) {
+        // Relaxed: the lock orders what the turn is for.
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            self.held
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .times -= 1;
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

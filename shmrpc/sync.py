@@ -176,17 +176,25 @@ class Client(BaseClient[ThreadLink]):
         call = self._new_call(self._name_of(endpoint))
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
-            session = self._link.ready(call.deadline)
-            number = find_endpoint(session.service, call.endpoint, session.numbers)
-            check_one_way(call.endpoint, session.shapes.get(number))
-            call._party, call.id = session, session.next_id()
-            header = frames.header(call.deadline, call._metadata, one_way=True)
+            while True:
+                session = self._link.ready(call.deadline)
+                number = find_endpoint(session.service, call.endpoint, session.numbers)
+                check_one_way(call.endpoint, session.shapes.get(number))
+                call._party, call.id = session, session.next_id()
+                header = frames.header(call.deadline, call._metadata, one_way=True)
+                try:
+                    body = self._codec.encode_all((header, list(args), kwargs))
+                    session.connection.look()
+                except Exception as error:
+                    error = session.unsent(call.endpoint, error)
+                    if not self._link.may_retry(session, error):
+                        raise error from None
+                else:
+                    break
             try:
-                body = self._codec.encode_all((header, list(args), kwargs))
-                sent = session.connection.send(opcode(frames.CALL_WITH, number), call.id, body)
-                if not sent:
+                if not session.connection.send(opcode(frames.CALL_WITH, number), call.id, body):
                     session.room(call)
-            except BaseException as error:
+            except Exception as error:
                 raise session.unsent(call.endpoint, error) from None
 
     @overload

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -121,6 +122,55 @@ async def test_a_client_that_reconnects_follows_its_service() -> None:
             assert await client.with_options(timeout=60).add(5, 6) == 11
             assert [x async for x in client.count(3)] == [0, 1, 2]
             assert [x async for x in client.map("add", [1], [2])] == [3]
+
+
+@pytest.mark.parametrize("first_call", ["plain", "under a deadline", "a batch", "a stream", "one way"])
+def test_an_idle_client_in_threads_sends_nothing_to_a_server_that_is_gone(first_call: str) -> None:
+    """It looks before it sends, so that nothing is lost that was made for the next server."""
+    with ServerProcess(TARGET) as first:
+        with shmrpc.sync.connect("tested.flows", reconnect=True, timeout=60) as client:
+            assert client.add(1, 2) == 3
+            first.kill()
+            with ServerProcess(TARGET):
+                match first_call:
+                    case "plain":
+                        assert client.add(1, 2) == 3
+                    case "under a deadline":
+                        assert client.with_options(timeout=60).add(1, 2) == 3
+                    case "a batch":
+                        with client.batch() as batch:
+                            result = batch.add(1, 2)
+                        assert result.result() == 3
+                    case "a stream":
+                        assert list(client.count(3)) == [0, 1, 2]
+                    case "one way":
+                        client.notify("add", 1, 2)
+                assert client.add(3, 4) == 7
+
+
+async def test_a_loop_that_stood_still_while_its_server_died_sends_it_nothing() -> None:
+    with ServerProcess(TARGET) as first:
+        async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:
+            assert await client.add(1, 2) == 3
+            first.kill()
+            with ServerProcess(TARGET):
+                assert await client.add(1, 2) == 3  # The loop has not turned since the kill.
+                assert await client.add(3, 4) == 7
+
+
+async def test_without_reconnecting_a_call_to_a_server_that_is_gone_was_certainly_not_executed() -> None:
+    with ServerProcess(TARGET) as server:
+        async with shmrpc.connect("tested.flows") as client:
+            with shmrpc.sync.connect("tested.flows") as in_threads:
+                assert await client.add(1, 2) == in_threads.add(1, 2) == 3
+                server.kill()
+                time.sleep(0.002)  # Who had a word from it within a millisecond does not look.
+                with pytest.raises(shmrpc.ConnectionLost, match="it died, or was killed") as caught:
+                    in_threads.add(1, 2)
+                assert not caught.value.maybe_executed
+                with pytest.raises(shmrpc.ConnectionLost, match="it died, or was killed") as caught:
+                    await client.add(1, 2)
+                assert not caught.value.maybe_executed
 
 
 async def test_a_client_that_knows_of_a_drain_sends_that_server_nothing_new() -> None:

@@ -61,6 +61,17 @@ impl Bell {
         }
         true
     }
+
+    /// Whether the peer has closed or shut down its end. Nothing is taken.
+    pub fn has_ended(&self) -> bool {
+        let mut asked = libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
+    }
 }
 
 /// Bytes of glibc's `sem_t` on a machine of 64 bits: the word below, whether the semaphore is private, and padding.
@@ -618,7 +629,9 @@ mod tests {
         let _alone = crate::FORK.lock();
         let [ours, theirs] = pair();
         theirs.ring();
+        assert!(!ours.has_ended());
         drop(theirs);
+        assert!(ours.has_ended());
         // What it rang before is heard, or is not: the end is.
         assert!(!ours.silence());
         ours.ring();

@@ -46,6 +46,8 @@ impl Sleep {
 pub enum SendError {
     /// The channel was closed by its owner.
     Closed,
+    /// The peer has closed its end of the bell. Nothing was sent.
+    PeerLeft,
     /// The payload is over the limit. Nothing was sent; the channel goes on.
     Oversize {
         /// Its length, in bytes.
@@ -164,7 +166,13 @@ pub struct Channel {
     is_client: bool,
     /// How many leases had ended when a wait for one more was.
     in_vain: AtomicU64,
+    /// When a wait ended last, in nanoseconds. Only ever a hint to look.
+    heard: AtomicU64,
 }
+
+/// After so many nanoseconds without a word from the peer it is looked whether it is there still, before a request is
+/// sent to it. By then it sleeps and has to be rung, which costs more than the look.
+const QUIET: u64 = 1_000_000;
 
 /// A payload of so many bytes is kept whatever waits before it: it belongs to a call that is under way.
 const TINY: usize = 64;
@@ -263,6 +271,7 @@ impl Channel {
                 lending,
                 is_client: direction == Direction::ClientToServer,
                 in_vain: AtomicU64::new(u64::MAX),
+                heard: AtomicU64::new(0),
             }
         })
     }
@@ -647,12 +656,27 @@ impl Channel {
         }
     }
 
-    /// Looks for a frame for as long as it pays. `sent` is what became of the frame that it answers.
+    /// Before a request is sent: the time, or that the peer has left, should it have been quiet for long enough.
+    ///
+    /// What is not sent to who has left is certainly not executed. Its bell ends as its process dies, before or after its
+    /// other descriptors, and with the connection: nobody takes a frame after that.
+    #[inline]
+    pub fn look(&self) -> Result<u64, SendError> {
+        let now = clock::now();
+        // Relaxed: a hint.
+        let quiet = now.saturating_sub(self.heard.load(Ordering::Relaxed)) > QUIET;
+        if quiet && self.bells.bell.has_ended() {
+            return Err(SendError::PeerLeft);
+        }
+        Ok(now)
+    }
+
+    /// Looks for a frame for as long as it pays. `sent` is what became of the frame that it answers, which was sent at
+    /// `start`, in nanoseconds.
     ///
     /// Returns whether a frame is there and the time at the last look at the clock.
-    pub fn spin(&self, sent: Sent) -> Result<(bool, u64), Violation> {
+    pub fn spin(&self, sent: Sent, start: u64) -> Result<(bool, u64), Violation> {
         let mut receiver = lock(&self.receiver);
-        let start = clock::now();
         receiver.since = start;
         // Who had to be woken has not even begun: its answer is slept for. A large frame needs
         // us to push: as long as it moves, it pays to stay.
@@ -669,6 +693,8 @@ impl Channel {
             let came = receiver.came();
             if receiver.peek()?.is_some() {
                 receiver.spin.record(now - start);
+                // Relaxed: a hint.
+                self.heard.store(now, Ordering::Relaxed);
                 return Ok((true, now));
             }
             let moved = receiver.came() != came;
@@ -702,6 +728,8 @@ impl Channel {
     pub fn woke(&self, receiver: &mut Receiver) {
         let now = clock::now();
         let gap = now - receiver.since;
+        // Relaxed: a hint.
+        self.heard.store(now, Ordering::Relaxed);
         receiver.spin.record(gap);
         receiver.since = now;
     }
@@ -890,7 +918,7 @@ mod tests {
         for id in 0..300u64 {
             let payload: Vec<u8> = (0..id * id % 20_011).map(|i| (i ^ id) as u8).collect();
             let sent = send(&client, id, &payload);
-            client.spin(sent).unwrap();
+            client.spin(sent, clock::now()).unwrap();
             assert_eq!(receive(&client), (id, payload));
         }
         echoing.join().unwrap();

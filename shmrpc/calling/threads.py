@@ -18,11 +18,12 @@ from shmrpc.call import Call
 from shmrpc.calling.lateness import Lateness
 from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.clock import host_nanoseconds
-from shmrpc.errors import CallStopped, ConnectionLost, LocalProtocolError, ShmrpcError
-from shmrpc.protocol import frames
+from shmrpc.errors import CallStopped, ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
+from shmrpc.protocol import control, frames
 from shmrpc.protocol.codec import Body
 from shmrpc.transport import End, Frame
 from shmrpc.transport.shm.blocking import LIFE_CHECK, ThreadConnection
+from shmrpc.transport.shm.farewell import BELL_ENDED
 
 
 class ThreadSession:
@@ -118,6 +119,16 @@ class ThreadSession:
         self.end(end)
         self.connection.abandon()
 
+    def _hear_end(self) -> None:
+        """The server has left: learns how. A process that dies closes all that it has within moments."""
+        until = time.monotonic() + control.DEATH_TIMEOUT
+        while self.ended is None:
+            self.hear()
+            if time.monotonic() >= until:
+                self.end(End(self.connection.fault(RemoteProtocolError(BELL_ENDED))))
+            if self.ended is None:
+                time.sleep(0.001)
+
     def is_over(self) -> bool:
         """Whether the server has closed the connection. What it had answered before it went is delivered yet."""
         if self.ended is None:
@@ -179,6 +190,8 @@ class ThreadSession:
                 self.connection.check_process()
             except LocalProtocolError as forked:
                 return forked
+            if isinstance(error, _core.PeerLeft):
+                self._hear_end()
             if self.ended is None:
                 self.end(End(self.connection.fault(error)))
             return ended_call(self.ended.error) if self.ended is not None else ConnectionLost(str(error))

@@ -50,16 +50,12 @@ impl Frame {
     }
 
     /// (opcode, id, body). Neither the lead nor the lock may be held.
-    fn open<'py>(
-        self,
-        py: Python<'py>,
-        channel: &channel::Channel,
-    ) -> PyResult<Bound<'py, PyTuple>> {
+    fn open<'py>(self, py: Python<'py>, max_frame: usize) -> PyResult<Bound<'py, PyTuple>> {
         let taken = match self.payload {
             Payload::Plain(payload) => Taken::Plain(payload.into_bound(py)),
             Payload::Parcel(payload, opened) => Taken::Parcel(payload, Ok(opened)),
         };
-        let (opcode, body) = taken.open(py, channel, self.opcode)?;
+        let (opcode, body) = taken.open(py, max_frame, self.opcode)?;
         (opcode, self.id, body).into_pyobject(py)
     }
 }
@@ -100,6 +96,7 @@ struct Rules {
 
 struct Shared {
     channel: Py<Channel>,
+    max_frame: usize,
     rules: Rules,
     /// Whether a thread has the lead.
     lead: AtomicBool,
@@ -424,7 +421,8 @@ impl Calls {
         window: usize,
         overhead: usize,
         look: f64,
-    ) -> Self {
+    ) -> PyResult<Self> {
+        let max_frame = channel.get().open()?.max_frame();
         let rules = Rules {
             answers,
             others,
@@ -436,13 +434,14 @@ impl Calls {
             overhead,
             look: seconds(look),
         };
-        Calls(Arc::new(Shared {
+        Ok(Calls(Arc::new(Shared {
             channel,
+            max_frame,
             rules,
             lead: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
             state: Mutex::default(),
-        }))
+        })))
     }
 
     /// How many calls are under way, but for those that are looked for at this moment by `exchange`.
@@ -466,10 +465,7 @@ impl Calls {
             let pending = self.send_registered(py, &channel, opcode, id, payload)?;
             return Ok(Bound::new(py, pending)?.into_any());
         };
-        let found = py.detach(|| {
-            let sent = payload.send(&channel, opcode, id)?;
-            Ok(channel.spin(sent)?)
-        });
+        let found = py.detach(|| payload.exchange(&channel, opcode, id));
         let (arrived, _) = found.map_err(unsent)?;
         let answer = if arrived {
             shared.receive(py, &channel, Some(id))?
@@ -546,6 +542,7 @@ impl Calls {
         // Before it is sent: whoever leads may have the answer at once.
         self.0.register(id);
         let sent = py.detach(|| {
+            channel.look()?;
             if payload.send(channel, opcode, id)? == channel::Sent::Kept {
                 channel.await_room()?;
             }
@@ -578,10 +575,7 @@ impl Pending {
         // We may have been woken to lead, and not have done it.
         self.shared.wake_next();
         match found? {
-            Some(frame) => {
-                let channel = self.shared.open();
-                Ok(Some(frame.open(py, &*channel?)?))
-            }
+            Some(frame) => frame.open(py, self.shared.max_frame).map(Some),
             None => Ok(None),
         }
     }

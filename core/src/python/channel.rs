@@ -4,6 +4,7 @@ use super::block::{Block, copy_out};
 use super::parcel::{self, Flat, Parcel};
 use crate::bell::{Bell, Bells, Semaphore, SemaphoreError};
 use crate::channel::{self, Receiver, SendError, Sent, Sleep};
+use crate::clock;
 use crate::frame::{Header, Kept};
 use crate::lending::{self, Memory};
 use crate::poll::SLICE;
@@ -24,6 +25,13 @@ pyo3::create_exception!(
     ChannelError,
     pyo3::exceptions::PyException,
     "The peer or the segment broke the rules; the channel must not be used any more."
+);
+
+pyo3::create_exception!(
+    _core,
+    PeerLeft,
+    ChannelError,
+    "The peer has left: its end of the bell is closed. Nothing was sent."
 );
 
 pyo3::create_exception!(
@@ -64,6 +72,7 @@ fn no_memory(why: lending::NoMemory) -> PyErr {
 pub(super) fn unsent(error: SendError) -> PyErr {
     match error {
         SendError::Closed => ChannelError::new_err("the channel is closed"),
+        SendError::PeerLeft => PeerLeft::new_err("the peer has left"),
         SendError::Oversize { len, max } => {
             Oversize::new_err(format!("{len} bytes, the limit is {max}"))
         }
@@ -112,18 +121,18 @@ pub(super) fn take<'py>(
 }
 
 impl<'py> Taken<'py> {
-    /// The opcode and the body, or the parcel. The receiver must not be locked: a copy may let the GIL go.
+    /// The opcode and the body, or the parcel; of a body, up to `max_frame` bytes. The receiver must not be locked: a copy may let the GIL go.
     #[inline]
     pub(super) fn open(
         self,
         py: Python<'py>,
-        channel: &channel::Channel,
+        max_frame: usize,
         opcode: u32,
     ) -> PyResult<(u32, Bound<'py, PyAny>)> {
         match self {
             Taken::Plain(payload) => Ok((opcode, payload.into_any())),
             Taken::Parcel(payload, opened) => {
-                let parcel = parcel_of(py, channel, &payload, opened.map_err(broken)?)?;
+                let parcel = parcel_of(py, max_frame, &payload, opened.map_err(broken)?)?;
                 Ok((opcode & !PARCEL, parcel))
             }
         }
@@ -139,7 +148,7 @@ fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Opened, Violat
 
 fn parcel_of<'py>(
     py: Python<'py>,
-    channel: &channel::Channel,
+    max_frame: usize,
     payload: &[u8],
     (parsed, memories): Opened,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -149,9 +158,8 @@ fn parcel_of<'py>(
     let mut buffers = Vec::with_capacity(memories.len());
     for (entry, memory) in parsed.entries.iter().zip(memories) {
         if body.is_none() {
-            let max = channel.max_frame();
-            if entry.len > max as u64 {
-                let (len, max) = (entry.len, max as u64);
+            if entry.len > max_frame as u64 {
+                let (len, max) = (entry.len, max_frame as u64);
                 return Err(broken(Violation::Oversize { len, max }));
             }
             body = Some(match &memory {
@@ -234,6 +242,23 @@ impl<'a> Outgoing<'a> {
     /// Whether sending it takes long enough for others to work meanwhile.
     pub(super) fn is_large(&self) -> bool {
         self.owner.is_some() || !self.buffers.is_empty()
+    }
+
+    /// Sends a request, unless the peer has left, and looks for its answer: see [`channel::Channel::spin`].
+    #[inline]
+    pub(super) fn exchange(
+        &mut self,
+        channel: &channel::Channel,
+        opcode: u32,
+        id: u64,
+    ) -> Result<(bool, u64), SendError> {
+        let mut start = channel.look()?;
+        let is_large = self.is_large();
+        let sent = self.send(channel, opcode, id)?;
+        if is_large {
+            start = clock::now(); // The time that it took is no wait.
+        }
+        Ok(channel.spin(sent, start)?)
     }
 
     /// Sends it. What is left of it is to be dropped with the GIL.
@@ -322,7 +347,7 @@ fn receive_one<'py>(
     };
     let taken = take(py, channel, &mut receiver, header)?;
     drop(receiver);
-    let (opcode, payload) = taken.open(py, channel, header.opcode)?;
+    let (opcode, payload) = taken.open(py, channel.max_frame(), header.opcode)?;
     header.opcode = opcode;
     Ok(Some((header, payload)))
 }
@@ -412,10 +437,7 @@ impl Channel {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let channel = self.open()?;
         let mut payload = Outgoing::new(payload)?;
-        let found = py.detach(|| {
-            let sent = payload.send(&channel, opcode, id)?;
-            Ok(channel.spin(sent)?)
-        });
+        let found = py.detach(|| payload.exchange(&channel, opcode, id));
         let (arrived, now) = found.map_err(unsent)?;
         if !arrived {
             return Ok(None);
@@ -506,6 +528,12 @@ impl Channel {
         if let Ok(channel) = self.open() {
             channel.unpark();
         }
+    }
+
+    /// Before a request is sent: raises PeerLeft if the peer was quiet for a while, and has left.
+    fn look(&self) -> PyResult<()> {
+        self.open()?.look().map_err(unsent)?;
+        Ok(())
     }
 
     /// Whether frames are kept for want of room.

@@ -23,7 +23,7 @@ mod _core {
     #[pymodule_export]
     use super::calls::{Calls, Pending, Turn, Turns};
     #[pymodule_export]
-    use super::channel::{Backlog, Channel, ChannelError, NoMemory, Oversize, Unheard};
+    use super::channel::{Backlog, Channel, ChannelError, NoMemory, Oversize, PeerLeft, Unheard};
     #[pymodule_export]
     use super::encoder::Encoder;
     #[pymodule_export]

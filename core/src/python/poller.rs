@@ -44,7 +44,7 @@ impl Poller {
             taken => taken?,
         };
         drop(receiver);
-        match taken.open(py, &channel, header.opcode) {
+        match taken.open(py, channel.max_frame(), header.opcode) {
             Ok((opcode, payload)) => Ok(Some((key, opcode, header.id, payload).into_pyobject(py)?)),
             Err(error) if error.is_instance_of::<ChannelError>(py) => broken(key, error),
             Err(error) => Err(error),

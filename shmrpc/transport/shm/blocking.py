@@ -96,6 +96,7 @@ class ThreadConnection:
             look=LIFE_CHECK,
         )
         self.send = established.channel.send
+        self.look = established.channel.look
         self.is_stalled = established.channel.is_stalled
         self.untaken = established.channel.untaken
         self.take_back = established.channel.take_back

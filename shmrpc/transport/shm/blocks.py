@@ -31,7 +31,7 @@ def allocate_for_server(channel: _core.Channel, size: int, control: socket.socke
     try:
         return channel.allocate(max(size, 1))
     except (_core.NoMemory, OverflowError) as error:
-        if isinstance(error, _core.Unheard) and _hangs_up(control):
+        if isinstance(error, _core.Unheard) and hangs_up(control):
             raise ConnectionLost("the server is gone: it died, or was killed") from None
         raise _refused(error) from None
 
@@ -46,7 +46,7 @@ def _refused(error: Exception) -> SharedMemoryError:
     )
 
 
-def _hangs_up(control: socket.socket) -> bool:
+def hangs_up(control: socket.socket) -> bool:
     """Whether the other end is closed, or is about to be."""
     descriptor = control.fileno()
     if descriptor < 0:  # This side has closed its own.

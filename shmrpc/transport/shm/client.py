@@ -264,7 +264,16 @@ class LoopConnection:
             self._lose(end)
 
     def fault(self, error: Exception) -> None:
-        """The server broke the rules: says so, and closes."""
+        """The server broke the rules: says so, and closes. If it has left, the error of the end is how it did."""
+        if isinstance(error, _core.PeerLeft):
+            # Its loop, or ours, has not turned since. A process that dies closes all that it has within moments.
+            blocks.hangs_up(self._control)
+            for _ in range(2):  # It may have said before that it was about to go.
+                if self._open:
+                    self._on_control()
+            if not self._open:
+                return
+            error = RemoteProtocolError(BELL_ENDED)
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
         self._lose(End(RemoteProtocolError(f"the server of {self.service!r} (process {self.pid}): {error}")))

@@ -284,22 +284,21 @@ def test_closing_from_another_thread_ends_a_sync_call(server: ServerProcess) -> 
     client.close()
 
 
-@pytest.mark.parametrize("doing", ["receive", "wait"])
+@pytest.mark.parametrize("doing", ["complete", "check_stopped", "_next", "hear"])
 def test_a_sync_call_that_was_sent_may_have_been_executed_whenever_its_client_is_closed(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch, doing: str
 ) -> None:
     """Also between a look whether the connection has ended and the next look for the answer."""
     client = shmrpc.sync.connect("tested")
     client.__enter__()
-    link: Any = client._link
-    connection = link.session.connection
-    as_ever = getattr(connection, doing)
+    session: Any = client._link.session
+    as_ever = getattr(session, doing)
 
-    def closed_first(*arguments: float) -> Any:
+    def closed_first(*arguments: Any) -> Any:
         client.close()
         return as_ever(*arguments)
 
-    monkeypatch.setattr(connection, doing, closed_first)
+    monkeypatch.setattr(session, doing, closed_first)
     with pytest.raises(shmrpc.ConnectionLost, match="closed") as caught:
         client.sleep(600)
     assert caught.value.maybe_executed

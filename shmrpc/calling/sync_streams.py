@@ -10,6 +10,7 @@ from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.requests import Source, body_of, lost_call, unsendable
 from shmrpc.calling.threads import ThreadSession, check_credit
+from shmrpc.errors import EncodeError
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body, Codec
 from shmrpc.protocol.frames import Rejected, opcode
@@ -49,22 +50,27 @@ class Feed:
             self._open = False
             self._send(frames.END, frames.NIL)
             return
-        except Exception as error:
-            self._fail(error)
+        except Exception as error:  # The source's own, or that of a signal's handler: as it is.
+            self._fail(error, error)
             return
+        endpoint = self._call.endpoint
         try:
             body = self._encode(item)
         except Exception as error:
-            self._fail(Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}"))
+            told: Exception = error
+            if isinstance(unsendable(endpoint, error), EncodeError):  # Not that of a signal's handler, say.
+                told = Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
+            self._fail(told, unsendable(endpoint, told))
             return
         self.credit -= len(body) + OVERHEAD
         try:
             self._send(frames.ITEM, body)
         except (_core.Oversize, _core.Backlog) as error:
-            self._fail(error)
+            self._fail(error, unsendable(endpoint, error))
 
-    def _fail(self, error: Exception) -> None:
-        self._error = unsendable(self._call.endpoint, error)
+    def _fail(self, error: Exception, raised: Exception) -> None:
+        """The stream ends with an error, of which the handler is told; unless it can live with it, ``raised`` comes."""
+        self._error = raised
         self._open = False
         self._send(frames.ABORT, frames.encode_failure(error, self._session.connection.max_frame))
 

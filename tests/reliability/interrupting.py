@@ -1,0 +1,127 @@
+"""Something happens between any two of Python's instructions: an exception as a signal's handler raises one, or a call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import shmrpc
+
+NAME: Final = "tested.interrupted"
+service = shmrpc.Service(NAME)
+_OURS: Final = str(Path(shmrpc.__file__).parent)
+
+_under_way = 0
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[None]:
+    global _under_way
+    _under_way += 1
+    try:
+        yield
+    finally:
+        _under_way -= 1
+
+
+@service.endpoint
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@service.endpoint
+async def later(value: int, seconds: float = 0.001) -> int:
+    with _counted():
+        await asyncio.sleep(seconds)
+        return value
+
+
+@service.endpoint
+async def count(n: int, pause: float = 0.0) -> AsyncIterator[int]:
+    with _counted():
+        for i in range(n):
+            yield i
+            if pause:
+                await asyncio.sleep(pause)
+
+
+@service.endpoint
+async def total(numbers: AsyncIterator[int]) -> int:
+    with _counted():
+        return sum([number async for number in numbers])
+
+
+@service.endpoint
+async def doubled(numbers: AsyncIterator[int]) -> AsyncIterator[int]:
+    with _counted():
+        async for number in numbers:
+            yield 2 * number
+
+
+@service.endpoint
+def under_way() -> int:
+    """Handlers that have begun and not ended."""
+    return _under_way
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises here. Not a KeyboardInterrupt: what catches an Exception must not keep it."""
+
+
+class Steps:
+    """Follows the instructions of ours that this thread executes; at one of them ``act`` is called.
+
+    The next instruction after a native function's return is one of them, too.
+    """
+
+    def __init__(self, at: int = -1, act: Callable[[], object] = lambda: None) -> None:
+        #: How many there were so far.
+        self.count = 0
+        #: Where it happened.
+        self.place = ""
+        self._at = at
+        self._act = act
+        self._known: dict[CodeType, bool] = {}
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        """Within the block they are."""
+        before = sys.gettrace()
+        sys.settrace(self._calls)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _calls(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        known = self._known.get(code)
+        if known is None:
+            known = self._known[code] = code.co_filename.startswith(_OURS) and code.co_name != "__del__"
+        if not known:
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return self._instructions
+
+    def _instructions(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            self.count += 1
+            if self.count == self._at and not _is_deleting(frame):
+                self.place = f"{frame.f_code.co_qualname} line {frame.f_lineno} instruction {frame.f_lasti}"
+                self._act()
+        return self._instructions
+
+
+def _is_deleting(frame: FrameType | None) -> bool:
+    """Whether an object is going: what is raised there Python itself drops."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False

@@ -1,4 +1,4 @@
-"""Something happens between any two of Python's instructions: an exception as a signal's handler raises one, or a call."""
+"""Something happens between two of our instructions: an exception, as a handler of a signal raises one, or a call."""
 
 from __future__ import annotations
 

@@ -201,8 +201,20 @@ def is_said(segment: mmap.mmap, flag: int) -> bool:
 def test_a_peer_that_posts_with_its_own_c_library_wakes_us() -> None:
     """Which wakes nobody, unless the semaphore says that somebody waits: there is no end of the wait but the ring."""
     with channel() as (side, (ours, _), segment):
+        calls = _core.Calls(
+            side,
+            answers=[],
+            others=b"",
+            item=0,
+            requests=b"",
+            cancel=0,
+            nothing=b"",
+            window=0,
+            overhead=0,
+            look=10 * PATIENCE,
+        )
         for _ in range(20):
-            sleeper = threading.Thread(target=side.wait, args=(10 * PATIENCE,))
+            sleeper = threading.Thread(target=calls.tend, args=(10 * PATIENCE,))
             sleeper.start()
             assert eventually(lambda: is_said(segment, SERVER_SLEEPS))
             ours.release()

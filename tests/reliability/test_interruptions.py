@@ -7,6 +7,7 @@ makes it. After each the client works, and no other thread has lost an item or g
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import itertools
 import random
@@ -63,6 +64,32 @@ def no_collections() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+def in_a_thread(test: Callable[..., None]) -> Callable[..., None]:
+    """Runs a test in a thread of its own.
+
+    What is raised between the last two instructions of an ``except`` clause leaves the exception that was handled there
+    to the thread as the one that is being handled, for good. No signal comes there.
+    """
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        errors: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                test(**arguments)
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+
+    return run
 
 
 def _leave_early(client: Client) -> int:
@@ -249,6 +276,7 @@ def check_the_rest(client: Client, name: str, before: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("crowded", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", OPERATIONS)
+@in_a_thread
 def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
     client: Client, dropped: list[None], name: str, crowded: bool
 ) -> None:
@@ -282,6 +310,7 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
 
 @pytest.mark.parametrize("crowded", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "stop"])
+@in_a_thread
 def test_a_call_anywhere_within_an_operation_of_the_same_thread_works(client: Client, name: str, crowded: bool) -> None:
     """A handler, or a __del__, that calls, that waits, that reads a stream, and one within another."""
     operation, expected = OPERATIONS[name]
@@ -310,6 +339,7 @@ def test_a_call_anywhere_within_an_operation_of_the_same_thread_works(client: Cl
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name not in _LONG_ONES])
+@in_a_thread
 def test_a_second_exception_within_what_the_first_one_causes_changes_nothing(client: Client, name: str) -> None:
     operation, expected = OPERATIONS[name]
     before = traces()

@@ -11,10 +11,18 @@ Serve it with ``shmrpc serve MODULE:calculator`` or ``async with shmrpc.serve(ca
 loop with ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
 """
 
+import importlib as _importlib
 import sys as _sys
 
 if not _sys.platform.startswith("linux"):
     raise ImportError(f"shmrpc runs on Linux only; this is {_sys.platform}")
+
+try:
+    _importlib.import_module("shmrpc._core")
+except ImportError as _error:
+    from shmrpc.missing import without_core as _without_core
+
+    raise _without_core(_error) from None
 
 from shmrpc import sync
 from shmrpc.call import Call, current_call

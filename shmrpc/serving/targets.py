@@ -15,6 +15,7 @@ from shmrpc.serving.config import ServeError
 from shmrpc.spelling import closest
 
 _T = TypeVar("_T")
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 _EXPECTED: Final = "expected MODULE:SERVICE or FILE.py:SERVICE, as in examples.calculator:calculator"
 
 
@@ -27,13 +28,21 @@ def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
 
     Raises ServeError for a target that means none, BrokenModule if its module cannot be imported.
     """
-    sys.path.insert(0, app_dir)
+    _look_in(app_dir)
     services = [_load(target, app_dir) for target in targets]
     names = [service.name for service in services]
     for name in names:
         if names.count(name) > 1:
             raise ServeError(f"{names.count(name)} of the services have the name {name!r}; each needs its own")
     return services
+
+
+def _look_in(directory: str) -> None:
+    """Lets Python look for modules there first, but for this package: processes that are started import it, too."""
+    sys.path.insert(0, directory)
+    other = Path(directory, _PACKAGE.name)
+    if other.is_dir() and not other.samefile(_PACKAGE):
+        sys.path.insert(0, str(_PACKAGE.parent))
 
 
 def _load(target: str, app_dir: str) -> Service:
@@ -56,7 +65,7 @@ def _import_file(place: str, app_dir: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise ServeError(f"{place}: {name!r} cannot be the name of a module; rename the file")
     if str(base) not in sys.path:
-        sys.path.insert(0, str(base))
+        _look_in(str(base))
     module = _import(name, str(base))
     if module.__file__ is None or not path.samefile(module.__file__):
         raise ServeError(f"{place}: there is another module {name!r}, {module.__file__}; rename the file")

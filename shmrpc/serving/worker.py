@@ -1,4 +1,4 @@
-"""A worker of a supervisor: ``python -m shmrpc.serving.worker DESCRIPTOR``. See :mod:`shmrpc.serving.supervisor`."""
+"""A worker of a supervisor; its argument is the descriptor of their socket. See :mod:`shmrpc.serving.supervisor`."""
 
 from __future__ import annotations
 
@@ -168,7 +168,3 @@ def main() -> None:
     except (ServeError, ShmrpcError) as error:
         link.tell(messages.Failed(str(error)))
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

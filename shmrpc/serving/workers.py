@@ -74,8 +74,7 @@ class Worker:
         try:
             with theirs, _signals_deferred():
                 descriptor = theirs.fileno()
-                command = [sys.executable, "-m", "shmrpc.serving.worker", str(descriptor)]
-                self.process = subprocess.Popen(command, pass_fds=[descriptor])
+                self.process = subprocess.Popen(_command(descriptor), pass_fds=[descriptor])
         except BaseException:
             self._link.close()
             raise
@@ -204,6 +203,16 @@ class Worker:
     def abandon(self) -> None:
         """A forked child is no supervisor."""
         fork.close(self._link)
+
+
+def _command(descriptor: int) -> list[str]:
+    """What starts a worker: a fresh interpreter that finds the modules which this one finds, and so this very package.
+
+    ``python -m`` would look in the working directory first, where there may be another one.
+    """
+    path = [each or os.getcwd() for each in sys.path]
+    source = f"import sys; sys.path[:] = {path!r}; from shmrpc.serving.worker import main; main()"
+    return [sys.executable, "-c", source, str(descriptor)]
 
 
 @contextlib.contextmanager

@@ -157,7 +157,8 @@ class ServerProcess:
 
     def _start(self) -> None:
         assert self._log is not None
-        command = [sys.executable, "-m", "shmrpc", "serve", self.target, *self._options]
+        # -P: not from the working directory, unless this process finds modules there.
+        command = [sys.executable, "-P", "-m", "shmrpc", "serve", self.target, *self._options]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         said = len(self.stderr)
         with self._log.open("ab") as log:  # A file, not a pipe: nobody has to read along.

@@ -1,0 +1,34 @@
+"""Why the native core cannot be imported, and what to do. Imports nothing else of the package, which cannot be had."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import sysconfig
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+
+
+def without_core(error: ImportError) -> ImportError:
+    """What to raise in the place of what importing ``shmrpc._core`` raised."""
+    python = f"{platform.python_implementation()} {platform.python_version()} ({sysconfig.get_platform()})"
+    if not isinstance(error, ModuleNotFoundError):
+        return ImportError(
+            f"the native module of shmrpc cannot be loaded: {error}; {python}, {' '.join(platform.libc_ver())}. "
+            "Build it on this machine: pip install --force-reinstall --no-binary shmrpc shmrpc",
+            name=error.name,
+            path=error.path,
+        )
+    if (_HERE.parent / "core" / "Cargo.toml").exists():
+        return ImportError(
+            f"{_HERE} is the source of shmrpc, without its native module, and hides any shmrpc that is installed. "
+            "Build it where it is: pip install -e . (or make build, for .venv); or let Python not look here: work in "
+            "another folder, use the command `shmrpc`, or python -P"
+        )
+    found = ", ".join(sorted(path.name for path in _HERE.glob("_core.*.so"))) or "none"
+    return ImportError(
+        f"{_HERE} has no native module for this Python, which is {python} and takes _core"
+        f"{sysconfig.get_config_var('EXT_SUFFIX')}; there is: {found}. Install shmrpc with this Python: "
+        f"{sys.executable} -m pip install --force-reinstall shmrpc"
+    )

@@ -23,6 +23,7 @@ import numpy as np
 import uvloop
 
 import shmrpc
+from shmrpc.handling import failures
 from tests.large import Bytes, numbered, sum_of
 
 service = shmrpc.Service("tested.model")
@@ -33,8 +34,8 @@ MAX_PER_CONNECTION: Final = 4
 DRAINS: Final = 3600.0
 #: Items of a stream without end.
 ENDLESS: Final = 1 << 40
-#: What may be logged: the first is what a one-way call may do, the second is about a slow machine.
-_EXPECTED: Final = ("called one way, failed", "held the server's loop", "stopping: waiting up to")
+#: What may be logged: the first are what a handler and a one-way call may do, the third is about a slow machine.
+_EXPECTED: Final = ("() failed", "called one way, failed", "held the server's loop", "stopping: waiting up to")
 
 _journal = -1
 _store: dict[str, int] = {}
@@ -244,6 +245,7 @@ class _Child:
     async def run(self) -> None:
         """Serves until it is told to stop."""
         logging.getLogger().addHandler(self._complaints)
+        vars(failures)["QUIET"] = 0  # Each is logged, and counted here.
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._complaints.texts.append(str(context)))
         self._told = loop.create_future()

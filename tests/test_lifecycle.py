@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -507,3 +509,17 @@ async def test_a_client_in_the_handshake_of_a_server_that_closes_may_come_again(
     with control.socket:
         message, _ = control.receive()
         assert (message["type"], message["reason"], message["try_again"]) == ("refuse", "the server stopped", True)
+
+
+async def test_a_client_that_is_pickled_or_copied_says_what_to_do_instead(server: ServerProcess) -> None:
+    """So does what has it in it: `multiprocessing` pickles what it is given."""
+    async with shmrpc.connect(server.name, timeout=60) as client:
+        with shmrpc.sync.connect(server.name, timeout=60) as in_threads:
+            for each in (client, in_threads):
+                batch = each.batch()
+                for what in (each, each.with_options(timeout=60), each.count, batch):
+                    with pytest.raises(TypeError, match="neither pickled nor copied.*connect there"):
+                        pickle.dumps(what)
+                for copying in (copy.copy, copy.deepcopy):
+                    with pytest.raises(TypeError, match="neither pickled nor copied"):
+                        copying(each)

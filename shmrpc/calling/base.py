@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from shmrpc.call import Call, Metadata, Party, nearest_deadline
 from shmrpc.calling.groups import EndpointGroup
@@ -30,6 +30,11 @@ _MAX_VIEWS: Final = 64
 
 class _Link(Protocol):
     """A client's way to its service, as far as it is the same for all."""
+
+    @property
+    def service(self) -> str:
+        """Name of the service."""
+        ...
 
     @property
     def numbers(self) -> Mapping[str, int]:
@@ -126,6 +131,14 @@ class BaseClient(Generic[_L]):
         if session is None:
             raise self._link.not_connected()
         return session.allocate(size)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """What pickle and copy ask for. An endpoint that is bound to the client, a group or a batch has it in it."""
+        service = self._link.service
+        raise TypeError(
+            f"a client of {service!r} can be neither pickled nor copied: its connection is this process's. Give the "
+            f"other process the name {service!r}, and connect there"
+        )
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._names_under("")]

@@ -26,6 +26,7 @@ except ImportError as _error:
 
 from shmrpc import sync
 from shmrpc.call import Call, current_call
+from shmrpc.calling.by_hand import StreamCall
 from shmrpc.client import Client, connect
 from shmrpc.errors import (
     ApplicationError,
@@ -35,6 +36,7 @@ from shmrpc.errors import (
     DeadlineExceeded,
     DecodeError,
     EncodeError,
+    EndOfStream,
     EndpointNotFound,
     FrameTooLarge,
     InvalidArguments,
@@ -67,6 +69,7 @@ __all__ = [
     "DecodeError",
     "Description",
     "EncodeError",
+    "EndOfStream",
     "EndpointNotFound",
     "FrameTooLarge",
     "Group",
@@ -83,6 +86,7 @@ __all__ = [
     "ServiceUnavailable",
     "SharedMemoryError",
     "ShmrpcError",
+    "StreamCall",
     "Writable",
     "connect",
     "current_call",

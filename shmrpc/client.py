@@ -21,11 +21,12 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Final, Never, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.call import Call, inheriting, nearest_deadline
 from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
 from shmrpc.calling.batch import Batch, chunks
+from shmrpc.calling.by_hand import StreamCall
 from shmrpc.calling.feeding import Feeding
 from shmrpc.calling.link import Link
 from shmrpc.calling.requests import (
@@ -288,6 +289,41 @@ class Client(BaseClient[Link]):
                 task.cancel()
             if under_way:
                 await asyncio.wait(under_way)
+
+    @overload
+    def open(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], AsyncIterable[_R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> StreamCall[_A, _R]: ...
+    @overload
+    def open(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], Coroutine[Any, Any, _R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> StreamCall[_A, _R]: ...
+    @overload
+    def open(
+        self, endpoint: Callable[_P, AsyncIterable[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> StreamCall[Never, _R]: ...
+    @overload
+    def open(
+        self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> StreamCall[Never, _R]: ...
+    @overload
+    def open(self, endpoint: str, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]: ...
+    def open(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]:
+        """Calls an endpoint with streams, to write and read them by hand: ``async with client.open("chat") as call:``.
+
+        ``await call.write(item)``, ``await call.done_writing()``, ``await call.read()``, or ``await call.result()``
+        where there is one result. The arguments are the endpoint's own without the stream that is written. With
+        ``reconnect`` it waits for a server as other calls do, but is not made again on the next one.
+        """
+        return StreamCall(self, *self._name_and_kind(endpoint), args, kwargs)
 
     def batch(self) -> Batch:
         """Calls of any endpoints in one frame: ``async with client.batch() as batch: sum = batch.add(1, 2)``.

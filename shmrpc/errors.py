@@ -7,6 +7,7 @@
     ├── ServiceInUse           somebody else serves the name already
     ├── SharedMemoryError      the segment cannot be had                 also OSError
     ├── ConnectionLost         the peer is gone                          also ConnectionError
+    ├── EndOfStream            a stream that is written or read by hand has ended   also EOFError
     ├── ProtocolError
     │   ├── LocalProtocolError     this side was used wrongly
     │   └── RemoteProtocolError    the peer broke the rules; the connection is over
@@ -39,6 +40,7 @@ __all__ = [
     "DeadlineExceeded",
     "DecodeError",
     "EncodeError",
+    "EndOfStream",
     "EndpointNotFound",
     "FrameTooLarge",
     "InvalidArguments",
@@ -99,6 +101,10 @@ class ConnectionLost(ShmrpcError, ConnectionError):
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
         super().__init__(message)
         self.maybe_executed = maybe_executed
+
+
+class EndOfStream(ShmrpcError, EOFError):
+    """There are no more items to read, or no more are wanted: of a stream that is read and written by hand."""
 
 
 class ProtocolError(ShmrpcError):

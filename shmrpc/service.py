@@ -30,8 +30,8 @@ _MARK: Final = "__shmrpc_endpoint__"
 #: The methods of both clients: an attribute of theirs is no endpoint.
 CLIENT_METHODS: Final = frozenset(
     {
-        "batch", "buffer", "call", "close", "describe", "empty", "map", "notify", "resume", "send_batch", "stop",
-        "unbind", "wait_for_ready", "with_options",
+        "batch", "buffer", "call", "close", "connect", "describe", "empty", "map", "notify", "open", "resume",
+        "send_batch", "stop", "unbind", "wait_for_ready", "with_options",
     }
 )  # fmt: skip
 

@@ -190,7 +190,7 @@ class PlainSender:
 class Outgoing:
     """The sending end. ``turning`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
 
-    __slots__ = ("_sender", "_turning", "_waiter", "touched")
+    __slots__ = ("_closed", "_must_pause", "_sender", "_turning", "_waiter", "touched")
 
     def __init__(self, sender: Sender, turning: Callable[[int], None] = lambda change: None) -> None:
         self._sender = sender
@@ -198,12 +198,37 @@ class Outgoing:
         #: Whether an item was ever asked for.
         self.touched = False
         self._waiter: asyncio.Future[None] | None = None
+        #: For :meth:`write`: whether there has to be a pause before the next item, and whether none is wanted.
+        self._must_pause = True
+        self._closed = False
 
     def grant(self, size: int) -> None:
         """The receiver has consumed so many bytes."""
         self._sender.grant(size)
+        self._wake()
+
+    def close(self) -> None:
+        """No more is wanted: whoever waits to write goes on."""
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    async def may_write(self) -> bool:
+        """Waits until there is credit: True; or until no more is wanted: False."""
+        if self._must_pause and not self._closed:
+            await self._pause()
+            self._must_pause = False
+        return not self._closed
+
+    async def write(self, body: Body) -> bool:
+        """Sends an item once there is credit for it; False if no more is wanted. One at a time."""
+        if not await self.may_write():
+            return False
+        self._must_pause = not self._sender.send(body)
+        return True
 
     async def _pause(self) -> None:
         """Lets the loop turn, and waits until there is credit."""
@@ -212,7 +237,7 @@ class Outgoing:
             await asyncio.sleep(0)
         finally:
             self._turning(-1)
-        while not self._sender.resume():
+        while not self._closed and not self._sender.resume():
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter

@@ -76,6 +76,10 @@ class Client(BaseClient[ThreadLink]):
     endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
     """
 
+    def connect(self) -> Self:
+        """Connects without a ``with``: ``client = shmrpc.sync.connect(name).connect()``; close it yourself then."""
+        return self.__enter__()
+
     def __enter__(self) -> Self:
         """Connects, waiting for a server as long as :func:`connect` was told.
 

@@ -168,6 +168,25 @@ async def tolerate(items: AsyncIterator[int]) -> str:
 
 
 @service.endpoint
+async def tolerate_slowly(n: int, items: AsyncIterator[bytes]) -> int:
+    """Takes some, a moment apart, and wants no more."""
+    taken = 0
+    async for _ in items:
+        await asyncio.sleep(0.01)
+        taken += 1
+        if taken == n:
+            await items.aclose()  # type: ignore[attr-defined]
+    return taken
+
+
+@service.endpoint
+async def idle(items: AsyncIterator[bytes]) -> None:
+    """Takes nothing."""
+    with _watched("idle"):
+        await asyncio.sleep(60)
+
+
+@service.endpoint
 async def doubled(numbers: AsyncIterator[int]) -> AsyncIterator[int]:
     with _watched("doubled"):
         async for number in numbers:

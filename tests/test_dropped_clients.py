@@ -182,7 +182,7 @@ def test_a_thread_client_that_was_used_is_closed_at_once() -> None:
     thread.start()
     assert served.wait(PATIENCE)
     with warned():
-        client = shmrpc.sync.connect(NAME, timeout=PATIENCE).__enter__()
+        client = shmrpc.sync.connect(NAME, timeout=PATIENCE).connect()
         add, before = client.add, descriptors()
         del client
         assert add(1, 2) == 3

@@ -123,6 +123,29 @@ def take_sources(
     return positional, keywords, sources
 
 
+def leave_open(
+    name: str, shape: Shape | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any], bool]:
+    """The arguments of a call whose streams are written and read by hand, nil in the place of the stream to the server.
+
+    Also whether there is one; it is not among those that were given. InvalidArguments for an endpoint without
+    streams, or with several to the server.
+    """
+    if shape is None:
+        raise InvalidArguments(f"{name}() has no streams to write or read: call it instead of opening it")
+    positional, keywords = list(args), dict(kwargs)
+    if len(shape.inputs) > 1:
+        raise InvalidArguments(f"{name}() takes {len(shape.inputs)} streams: call it with iterators, not by open()")
+    for parameter, place in shape.inputs:
+        if parameter in keywords:
+            raise InvalidArguments(f"{name}(): leave out {parameter!r}: it is what write() writes")
+        if 0 <= place <= len(positional):
+            positional.insert(place, None)
+        else:
+            keywords[parameter] = None
+    return positional, keywords, bool(shape.inputs)
+
+
 def encode_call(
     codec: Codec, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], *, with_header: bool
 ) -> tuple[int, Body]:

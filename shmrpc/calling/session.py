@@ -108,12 +108,22 @@ class Connection(Protocol):
 
 
 class Receiving:
-    """A call whose answer is a stream. Among the pending ones it stands where a future does."""
+    """A call whose answer is taken as it comes. Among the pending ones it stands where a future does.
 
-    def __init__(self, session: Session, call: Call) -> None:
+    ``streams``: whether it is a stream. ``on_end`` is called at its end.
+    """
+
+    def __init__(
+        self, session: Session, call: Call, *, streams: bool = True, on_end: Callable[[], object] = lambda: None
+    ) -> None:
         self._session = session
         self._call = call
+        self._on_end = on_end
+        self.streams = streams
         self.incoming = Incoming(self._grant)
+        #: The final answer: the body of the result, nil after a stream; or why there is none.
+        self.body: Body | None = None
+        self.error: BaseException | None = None
 
     def _grant(self, size: int) -> None:
         with contextlib.suppress(_core.ChannelError):
@@ -130,15 +140,18 @@ class Receiving:
     def set_result(self, frame: Frame) -> None:
         """The final answer: how the stream ended."""
         try:
-            body_of(frame, self._call)
+            self.body = body_of(frame, self._call)
         except ShmrpcError as error:
-            self.incoming.finish(error)
+            self.set_exception(error)
         else:
             self.incoming.finish()
+            self._on_end()
 
     def set_exception(self, error: BaseException) -> None:
         """The stream was cut off."""
+        self.error = error
         self.incoming.finish(error)
+        self._on_end()
 
 
 class Session:
@@ -246,6 +259,7 @@ class Session:
             self.unwatch(call)
         if isinstance(receiving, Receiving):
             receiving.incoming.drop()  # The connection knows it until another stream is read.
+            receiving.error = None  # Its traceback has who was told of it.
         if not receiving.done():
             self.cancel(call.id)
         if not self.pending:
@@ -306,7 +320,7 @@ class Session:
         kind, number = opcode & 0xFF, opcode >> 8
         if kind == frames.ITEM and number == 0:
             receiving = self.pending.get(call_id)
-            if isinstance(receiving, Receiving):
+            if isinstance(receiving, Receiving) and receiving.streams:
                 receiving.incoming.feed((0, body))
             elif receiving is not None:
                 raise RemoteProtocolError(f"it sent an item for call {call_id}, which has one result")

@@ -55,6 +55,16 @@ async def accepted(numbers: AsyncIterator[int]) -> None:
         assert_type([moved async for moved in client.map(move, [Point(1, 2)], [1])], list[Point])
         assert_type([sum async for sum in client.map("add", [1], [2])], list[Any])
 
+        async with client.open(halved, offset=2) as conversation:
+            assert_type(conversation, shmrpc.StreamCall[int, float])
+            await conversation.write(1)
+            assert_type(await conversation.read(), float)
+            await conversation.write("one")  # type: ignore[arg-type]
+        async with client.open(total, 2) as upload:
+            assert_type(await upload.result(), int)
+        async with client.open(ticks, 3) as download:
+            assert_type(await download.read(), int)
+
         async with client.batch() as batch:
             sum_of = batch.call(add, 1, 2)
             greeting_of = batch.call(greet, "Ada")

@@ -20,6 +20,11 @@ code_metrics = shmrpc.Service("code_metrics")
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
+@shmrpc.register  # It arrives as itself, and the server's log has nothing to say of it.
+class Unparsable(ValueError):
+    """This version of Python cannot parse the source."""
+
+
 class Metrics(msgspec.Struct, frozen=True):
     """What there is in some source; two of them can be added.
 
@@ -49,11 +54,11 @@ class Metrics(msgspec.Struct, frozen=True):
         )
 
 
-@code_metrics.endpoint
+@code_metrics.endpoint(run_in="process")  # A long file takes longer than a loop should be held.
 def measure(source: bytes, filename: str) -> Metrics:
     """Measure the source of one file. ``filename`` is only for messages.
 
-    Raises ValueError, with the name and the reason, for what this version of Python cannot parse.
+    Raises Unparsable, with the name and the reason, for what this version of Python cannot parse.
     """
     return _count_definitions(_parse(source, filename)) + _count_lines(source)
 
@@ -68,7 +73,7 @@ def _parse(source: bytes, filename: str) -> ast.Module:
         # Null bytes and bad encodings are not always a SyntaxError, and source that is nested too deeply
         # is a RecursionError or a MemoryError. For the caller it is all one.
         reason = str(error) or "no reason given"
-        raise ValueError(f"{filename}: cannot be parsed: {type(error).__name__}: {reason}") from None
+        raise Unparsable(f"{filename}: cannot be parsed: {type(error).__name__}: {reason}") from None
 
 
 def _count_definitions(module: ast.Module) -> Metrics:

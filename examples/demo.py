@@ -28,7 +28,7 @@ from rich.table import Column, Table
 
 import shmrpc
 from examples.calculator import add
-from examples.code_metrics import Metrics, measure
+from examples.code_metrics import Metrics, Unparsable, measure
 from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, runtime_directory
 
 ROOT = Path(sysconfig.get_path("stdlib"))
@@ -39,7 +39,7 @@ ROUND_TRIPS, WARM_UP = 20_000, 1_000
 
 console = Console()
 
-#: What became of a file: its metrics, or the message of the ValueError.
+#: What became of a file: its metrics, or why it could not be parsed.
 Outcome = Metrics | str
 Server = subprocess.Popen[bytes]
 
@@ -89,7 +89,7 @@ async def measure_remotely(names: Sequence[str]) -> dict[str, Outcome]:
         for name, source in files:
             try:
                 outcomes[name] = await client.call(measure, source, name)
-            except ValueError as error:
+            except Unparsable as error:
                 outcomes[name] = str(error)
 
     with closing(sources(names, "Calling code_metrics")) as files:
@@ -106,7 +106,7 @@ def measure_directly(names: Sequence[str]) -> dict[str, Outcome]:
         for name, source in files:
             try:
                 outcomes[name] = measure(source, name)
-            except ValueError as error:
+            except Unparsable as error:
                 outcomes[name] = str(error)
     return outcomes
 

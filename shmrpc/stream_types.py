@@ -139,7 +139,7 @@ def _within(kind: Any) -> Any:
     kind = _bare(kind)
     if _origin(kind) in _NO_VALUES:
         return kind
-    if get_origin(kind) is Literal:
+    if get_origin(kind) in (Literal, Callable):
         return None
     found = map(_within, get_args(kind))
     return next((each for each in found if each is not None), None)

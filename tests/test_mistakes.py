@@ -84,6 +84,10 @@ async def test_what_looks_like_a_mistake_and_is_none() -> None:
         async def total(start: int, prices: AsyncIterator[int] | None = None) -> int:
             return start + sum([price async for price in prices]) if prices is not None else -1
 
+        @shop.endpoint
+        def chosen(by: Callable[[int], AsyncIterator[int]] | None = None) -> bool:
+            return by is None
+
         @shop.endpoint(run_in="thread")
         def listed() -> Iterator[int]:
             return [1, 2]
@@ -91,13 +95,14 @@ async def test_what_looks_like_a_mistake_and_is_none() -> None:
         async with shmrpc.serve(shop), shmrpc.connect("shop") as client:
             assert await client.double(2) == 4
             assert [each async for each in client.listed()] == [1, 2]
+            assert await client.chosen() is True
             assert await client.name() == "Till"
             assert await client.add(1) == 3
             assert await client.halve(2) == (3, 1)
             assert await client.price() == "tea 1 True"
             assert await client.total(1, [2, 3]) == 6
             assert await client.total(1) == -1
-            assert [each.text for each in (await client.describe()).endpoints][-2] == (
+            assert [each.text for each in (await client.describe()).endpoints][-3] == (
                 "total(start: int, prices: AsyncIterator[int] | None = None) -> int"
             )
 

@@ -22,6 +22,9 @@ class NoMemory(Exception):
 class Unheard(NoMemory):
     """The peer cannot be told of new shared memory: it has closed its end, or is gone."""
 
+class Unmapped(Exception):
+    """This process has no room to map the memory that a frame's body or buffers lie in."""
+
 @final
 class Block:
     """A buffer in shared memory. As long as it lives, and any view of it, the memory is used for nothing else."""

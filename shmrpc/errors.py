@@ -88,7 +88,10 @@ class ServiceInUse(ShmrpcError):
 
 
 class SharedMemoryError(ShmrpcError, OSError):
-    """The shared memory for a connection cannot be had, or is not what it should be."""
+    """The shared memory for a connection cannot be had, or is not what it should be.
+
+    Or this process has no room to look at a result that lies in it: only that call fails.
+    """
 
 
 class ConnectionLost(ShmrpcError, ConnectionError):

@@ -10,10 +10,10 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from shmrpc import stream_types
+from shmrpc import _core, stream_types
 from shmrpc.introspection.type_names import type_name
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec, check_type, get_codec
-from shmrpc.protocol.frames import Rejected
+from shmrpc.protocol.frames import Rejected, unreadable
 from shmrpc.spelling import closest
 from shmrpc.values import is_writable
 from shmrpc.values.aliases import type_hints
@@ -158,6 +158,8 @@ class Signature:
                 deadline, *positional = codec.decode(body)
                 if type(deadline) is not int:
                     raise TypeError
+            except _core.Unmapped as error:
+                raise self.unreadable(error) from None
             except (*UNREADABLE, TypeError, ValueError):
                 raise self.unreadable("expected an array that begins with a deadline") from None
             return deadline, *self._bind(codec, positional, {})[0]
@@ -215,7 +217,7 @@ class Signature:
 
     def unreadable(self, why: object) -> Rejected:
         """The rejection of a body that is not what a call's has to be."""
-        return Rejected("arguments", f"{self.name}(): the arguments cannot be read: {why}")
+        return unreadable(f"{self.name}(): the arguments cannot be read", why)
 
     def _keywords_by_count(self) -> list[tuple[frozenset[str], frozenset[str]]]:
         """For each number of positional arguments, the keywords that may and that must be there.
@@ -344,7 +346,7 @@ def _array(name: str, codec: Codec, body: Body) -> list[Any]:
     try:
         arguments = codec.decode(body)
     except UNREADABLE as error:
-        raise Rejected("arguments", f"{name}(): the arguments cannot be read: {error}") from None
+        raise unreadable(f"{name}(): the arguments cannot be read", error) from None
     if not isinstance(arguments, list):
         raise Rejected("arguments", f"{name}(): expected an array of arguments, got {type(arguments).__name__}")
     return arguments

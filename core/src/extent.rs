@@ -160,7 +160,12 @@ impl Extent {
     }
 
     /// One that the peer has made. Its seals and its size are looked at before it is mapped.
-    pub fn open(number: u32, size: usize, file: OwnedFd) -> Result<Extent, ExtentError> {
+    pub fn open(
+        number: u32,
+        size: usize,
+        file: impl Into<Arc<OwnedFd>>,
+    ) -> Result<Extent, ExtentError> {
+        let file = file.into();
         let fd = file.as_raw_fd();
         // SAFETY: the descriptor is open; no memory is involved.
         let found = match done(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) }) {
@@ -197,7 +202,7 @@ impl Extent {
         Ok(Extent {
             number,
             span,
-            file: Arc::new(file),
+            file,
             ours: false,
         })
     }

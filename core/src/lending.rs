@@ -86,7 +86,10 @@ struct Own {
 }
 
 struct Theirs {
+    /// Those that are mapped.
     extents: BTreeMap<u32, Arc<Extent>>,
+    /// Those that the peer has told of, and that found no room: bytes, and the file.
+    told: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
     /// The least that the number of a new one may be: they rise. None after the last.
     next: Option<u32>,
     /// Those that are gone, and may yet be mapped for the leases that we have in them.
@@ -100,13 +103,34 @@ struct Theirs {
 }
 
 impl Theirs {
-    /// Bytes of the extents that are mapped.
-    fn mapped(&mut self) -> u64 {
+    /// Bytes of the extents that are mapped, or would be if there were room.
+    fn taken(&mut self) -> u64 {
         self.gone.retain(|extent| extent.strong_count() > 0);
         let gone = self.gone.iter().filter_map(Weak::upgrade);
         let gone: u64 = gone.map(|extent| extent.size() as u64).sum();
         let here = self.extents.values().map(|extent| extent.size() as u64);
-        gone + here.sum::<u64>()
+        let told = self.told.values().map(|&(size, _)| size);
+        gone + here.sum::<u64>() + told.sum::<u64>()
+    }
+
+    /// The extent of this number, mapped by now. One that cannot be used is as if it had not been told of; one for
+    /// which this process has no room is tried again at the next time.
+    fn extent(&mut self, number: u32) -> Result<Option<&Arc<Extent>>, Violation> {
+        if let Some((size, file)) = self.told.get(&number) {
+            let size = *size;
+            match Extent::open(number, size as usize, file.clone()) {
+                Ok(opened) => {
+                    crash::point!(ExtentMapped);
+                    self.extents.insert(number, Arc::new(opened));
+                }
+                Err(ExtentError::Os(error)) if is_own_limit(&error) => {
+                    return Err(Violation::Unmapped { number, size });
+                }
+                Err(_) => {}
+            }
+            self.told.remove(&number);
+        }
+        Ok(self.extents.get(&number))
     }
 }
 
@@ -151,6 +175,7 @@ impl Lending {
             is_unheard: AtomicBool::new(false),
             theirs: Mutex::new(Theirs {
                 extents: BTreeMap::new(),
+                told: BTreeMap::new(),
                 next: Some(0),
                 gone: Vec::new(),
                 limit,
@@ -386,16 +411,16 @@ impl Lending {
 
     fn lease(self: &Arc<Self>, place: Place, entry: &Entry) -> Result<Lease, Violation> {
         let mut theirs = lock(&self.theirs);
-        if !theirs.extents.contains_key(&place.extent) {
+        let number = place.extent;
+        if !theirs.extents.contains_key(&number) && !theirs.told.contains_key(&number) {
             // Its owner told us before it named it.
             self.hear(&mut theirs)?;
         }
-        let number = place.extent;
         let unknown = match theirs.missed {
             true => Violation::Descriptors { number },
             false => Violation::Extent { number },
         };
-        let extent = theirs.extents.get(&number).ok_or(unknown)?.clone();
+        let extent = theirs.extent(number)?.ok_or(unknown)?.clone();
         // All of the block is in the extent: so that it can be mapped by itself, it ends with a granule.
         let end = place
             .offset
@@ -448,17 +473,18 @@ impl Lending {
             match extent::receive(self.socket.as_fd()) {
                 Ok(None) => return Ok(()),
                 Ok(Some(News::Gone { number })) => {
+                    theirs.told.remove(&number);
                     if let Some(extent) = theirs.extents.remove(&number) {
                         theirs.gone.push(Arc::downgrade(&extent));
                     }
                 }
                 Ok(Some(News::Extent { number, size, file })) => {
                     let refused = Violation::Extent { number };
-                    if theirs.extents.len() >= MAX_EXTENTS || theirs.next.is_none_or(|n| number < n)
-                    {
+                    let many = theirs.extents.len() + theirs.told.len() >= MAX_EXTENTS;
+                    if many || theirs.next.is_none_or(|n| number < n) {
                         return Err(refused);
                     }
-                    let (size_of_all, limit) = (size.saturating_add(theirs.mapped()), theirs.limit);
+                    let (size_of_all, limit) = (size.saturating_add(theirs.taken()), theirs.limit);
                     if size_of_all > limit {
                         return Err(Violation::Memory {
                             size: size_of_all,
@@ -467,12 +493,10 @@ impl Lending {
                     }
                     theirs.next = number.checked_add(1);
                     crash::point!(ExtentHeard);
+                    theirs.told.insert(number, (size, Arc::new(file)));
                     // One that cannot be used is unknown to whoever names it. It may be that nobody
                     // will: the news that it is gone may be next.
-                    if let Ok(opened) = Extent::open(number, size as usize, file) {
-                        crash::point!(ExtentMapped);
-                        theirs.extents.insert(number, Arc::new(opened));
-                    }
+                    let _ = theirs.extent(number);
                 }
                 Err(ExtentError::Os(error)) => {
                     theirs.missed |= error.raw_os_error() == Some(libc::EMFILE);
@@ -492,6 +516,11 @@ impl Lending {
             }
         }
     }
+}
+
+/// Whether a mapping was refused for want of room in this process: of address space, of mappings, of locked memory.
+fn is_own_limit(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN))
 }
 
 fn no_block(place: Place) -> Violation {

@@ -86,6 +86,13 @@ pub enum Violation {
     CutOff,
     /// What the peer told of its extents cannot be read.
     News,
+    /// No fault of the peer's: the receiver cannot map an extent. What names it cannot be looked at; all else goes on.
+    Unmapped {
+        /// The extent's number.
+        number: u32,
+        /// Its size, in bytes.
+        size: u64,
+    },
     /// No fault of the peer's: the receiver had no descriptor left to take an extent with.
     Descriptors {
         /// The extent's number.
@@ -130,6 +137,12 @@ impl fmt::Display for Violation {
                 write!(out, "the peer has cut off the memory of the connection")
             }
             Violation::News => write!(out, "a message about extents is malformed"),
+            Violation::Unmapped { number, size } => write!(
+                out,
+                "the process to receive it cannot map the {size} bytes of extent {number} that it lies in: it has \
+                 as much address space or as many mappings as it may; raise that (ulimit -v, or sysctl \
+                 vm.max_map_count)"
+            ),
             Violation::Descriptors { number } => write!(
                 out,
                 "extent {number} could not be received: the process to receive it had as many files \

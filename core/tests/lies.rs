@@ -664,8 +664,12 @@ fn open_memfds() -> usize {
 fn what_was_sealed_is_not_cut_off_later() {
     let (told, ours) = sockets();
     let file = File::from(memfd(8192, libc::F_SEAL_SHRINK, true));
-    let extent =
-        Extent::open(0, 8192, file.try_clone().expect("a descriptor").into()).expect("a good one");
+    let extent = Extent::open(
+        0,
+        8192,
+        OwnedFd::from(file.try_clone().expect("a descriptor")),
+    )
+    .expect("a good one");
     extent::send_extent(told.as_fd(), &extent).expect("room");
     assert!(file.set_len(0).is_err() && file.set_len(4096).is_err());
     file.set_len(1 << 20).expect("it may grow");

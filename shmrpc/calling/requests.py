@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from shmrpc.errors import (
     LocalProtocolError,
     Overloaded,
     ServiceUnavailable,
+    SharedMemoryError,
     ShmrpcError,
 )
 from shmrpc.protocol import frames
@@ -171,6 +173,8 @@ def body_of(frame: Frame, call: Call | None) -> Body:
     if opcode == frames.RESULT_WITH:
         try:
             metadata, result = _with_metadata.decode(body)
+        except _core.Unmapped as error:
+            raise undecodable(call.endpoint if call is not None else "the call", error) from None
         except UNREADABLE as error:
             raise DecodeError(f"the metadata of a result cannot be read: {error}") from None
         if call is not None:
@@ -256,8 +260,10 @@ def unsendable(name: str, error: Exception) -> Exception:
     return error
 
 
-def undecodable(name: str, error: Exception) -> DecodeError:
-    """The error for a result that cannot be read."""
+def undecodable(name: str, error: Exception) -> DecodeError | SharedMemoryError:
+    """The error for a result that cannot be read, or looked at for want of room in this process."""
+    if isinstance(error, _core.Unmapped):
+        return SharedMemoryError(errno.ENOMEM, f"{name}(): the result cannot be read: {error}")
     return DecodeError(f"{name}(): the result cannot be read, or is not what it is declared as: {error}")
 
 

@@ -12,7 +12,7 @@ from shmrpc import _core
 from shmrpc.handling.engine import Encoded, Engine
 from shmrpc.handling.interrupts import is_for_the_program
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
-from shmrpc.protocol.frames import Failure, Header, Rejected
+from shmrpc.protocol.frames import Failure, Header, Rejected, unreadable
 from shmrpc.signature import Signature
 from shmrpc.streams import SLICE
 
@@ -61,7 +61,7 @@ def mixed_reader(service: str, codec: Codec) -> Callable[[Body], tuple[Header, S
         try:
             return decode(body)  # type: ignore[no-any-return]
         except UNREADABLE as error:
-            raise Rejected("arguments", f"{service}: the batch cannot be read: {error}") from None
+            raise unreadable(f"{service}: the batch cannot be read", error) from None
 
     return read
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from shmrpc import _core
 from shmrpc.call import Call, check_metadata, handled, inheriting
 from shmrpc.clock import host_nanoseconds
 from shmrpc.handling import batches
@@ -511,8 +512,11 @@ def _streams_one_way(endpoint: Endpoint) -> Rejected:
 
 def _misfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
     """The rejection for an item of a stream from the caller."""
+    words = f"{endpoint}(): an item of {parameter!r}"
+    if isinstance(error, _core.Unmapped):
+        return frames.unreadable(words, error)
     what = str(error)
-    return Rejected("arguments", f"{endpoint}(): an item of {parameter!r}: {what[0].lower()}{what[1:]}")
+    return Rejected("arguments", f"{words}: {what[0].lower()}{what[1:]}")
 
 
 def _broken(body: Any, caller: Caller, call_id: int) -> None:

@@ -35,7 +35,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from shmrpc import errors
+from shmrpc import _core, errors
 from shmrpc.protocol.codec import UNREADABLE, Body, decode_inline, encode_inline
 from shmrpc.values import registry
 
@@ -163,6 +163,11 @@ class Rejected(Exception):
         self.kind: FailureKind = kind
         #: Whether nobody waits to hear of it.
         self.one_way = False
+
+
+def unreadable(words: str, why: object) -> Rejected:
+    """The rejection of a call of which something cannot be read: its fault, unless there is no room to look at it."""
+    return Rejected("overloaded" if isinstance(why, _core.Unmapped) else "arguments", f"{words}: {why}")
 
 
 def encode_metadata(metadata: dict[str, Any]) -> bytes:

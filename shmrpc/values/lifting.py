@@ -16,7 +16,7 @@ from shmrpc.values import arrays, buffers, extensions, pickling, registry, stand
 from shmrpc.values.buffers import Data
 
 #: What decoding raises for bytes that are no MessagePack, or hold a value that does not fit.
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _core.Unmapped)
 
 
 class BuffersMissing(msgspec.DecodeError):

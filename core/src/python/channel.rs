@@ -10,7 +10,7 @@ use crate::lending::{self, Memory};
 use crate::poll::SLICE;
 use crate::region::{Direction, Region};
 use crate::ring::Violation;
-use crate::table::{self, PARCEL};
+use crate::table::{self, Lies, PARCEL};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -60,6 +60,13 @@ pyo3::create_exception!(
     Unheard,
     NoMemory,
     "The peer cannot be told of new shared memory: it has closed its end, or is gone."
+);
+
+pyo3::create_exception!(
+    _core,
+    Unmapped,
+    pyo3::exceptions::PyException,
+    "This process has no room to map the memory that a frame's body or buffers lie in."
 );
 
 fn no_memory(why: lending::NoMemory) -> PyErr {
@@ -132,7 +139,12 @@ impl<'py> Taken<'py> {
         match self {
             Taken::Plain(payload) => Ok((opcode, payload.into_any())),
             Taken::Parcel(payload, opened) => {
-                let parcel = parcel_of(py, max_frame, &payload, opened.map_err(broken)?)?;
+                let parcel = match opened {
+                    Err(lost @ Violation::Unmapped { .. }) => {
+                        Bound::new(py, Parcel::lost(py, lost.to_string()))?.into_any()
+                    }
+                    opened => parcel_of(py, max_frame, &payload, opened.map_err(broken)?)?,
+                };
                 Ok((opcode & !PARCEL, parcel))
             }
         }
@@ -141,8 +153,20 @@ impl<'py> Taken<'py> {
 
 fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Opened, Violation> {
     let parsed = table::parse(payload)?;
-    let open = |entry| channel.lending().open(entry);
-    let memories = parsed.entries.iter().map(open).collect::<Result<_, _>>()?;
+    let mut memories = Vec::with_capacity(parsed.entries.len());
+    for (place, entry) in parsed.entries.iter().enumerate() {
+        let opened = channel.lending().open(entry).inspect_err(|violation| {
+            if matches!(violation, Violation::Unmapped { .. }) {
+                // The peer has lent them all the same: the leases of those before it end as they are dropped.
+                for lent in &parsed.entries[place..] {
+                    if let Lies::AtSender(place) = lent.lies {
+                        channel.send_release(&table::release(place));
+                    }
+                }
+            }
+        });
+        memories.push(opened?);
+    }
     Ok((parsed, memories))
 }
 
@@ -221,7 +245,7 @@ impl<'a> Outgoing<'a> {
         }
         let parcel = payload.cast::<Parcel>()?;
         let py = payload.py();
-        let buffers = parcel.get().buffers(py);
+        let buffers = parcel.get().buffers(py)?;
         let buffers = buffers
             .iter()
             .map(|buffer| Flat::new(&buffer))

@@ -23,7 +23,9 @@ mod _core {
     #[pymodule_export]
     use super::calls::{Calls, Pending, Turn, Turns};
     #[pymodule_export]
-    use super::channel::{Backlog, Channel, ChannelError, NoMemory, Oversize, PeerLeft, Unheard};
+    use super::channel::{
+        Backlog, Channel, ChannelError, NoMemory, Oversize, PeerLeft, Unheard, Unmapped,
+    };
     #[pymodule_export]
     use super::encoder::Encoder;
     #[pymodule_export]

@@ -1,5 +1,6 @@
 //! `Parcel`: a frame's body and the large buffers that travel beside it.
 
+use super::channel::Unmapped;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -20,6 +21,8 @@ pub struct Parcel {
     buffers: Mutex<Option<Py<PyTuple>>>,
     /// What it counts for.
     weight: usize,
+    /// Why there is nothing to read, if so: this process has no room for it.
+    lost: Option<String>,
 }
 
 /// What a body counts for in a stream's credit, with so many bytes of buffers beside it.
@@ -28,6 +31,23 @@ pub(super) fn weight(body: usize, bytes: usize) -> usize {
 }
 
 impl Parcel {
+    /// One that came, and cannot be looked at: who reads it is told why. What else came is not harmed.
+    pub(super) fn lost(py: Python<'_>, why: String) -> Self {
+        Parcel {
+            body: PyBytes::new(py, b"").unbind(),
+            buffers: Mutex::new(None),
+            weight: 0,
+            lost: Some(why),
+        }
+    }
+
+    fn check(&self) -> PyResult<()> {
+        match &self.lost {
+            Some(why) => Err(Unmapped::new_err(why.clone())),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn make(
         body: Bound<'_, PyBytes>,
         buffers: Bound<'_, PyTuple>,
@@ -38,6 +58,7 @@ impl Parcel {
             body: body.unbind(),
             buffers: Mutex::new(Some(buffers.unbind())),
             weight,
+            lost: None,
         }
     }
 
@@ -63,11 +84,12 @@ impl Parcel {
         Ok(Parcel::make(body, buffers, bytes))
     }
 
-    /// The buffers; none once they were dropped.
+    /// The buffers; none once they were dropped. Raises Unmapped if they cannot be looked at.
     #[getter]
-    pub(super) fn buffers<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
+    pub(super) fn buffers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.check()?;
         let buffers = self.lock().as_ref().map(|buffers| buffers.clone_ref(py));
-        buffers.map_or_else(|| PyTuple::empty(py), |buffers| buffers.into_bound(py))
+        Ok(buffers.map_or_else(|| PyTuple::empty(py), |buffers| buffers.into_bound(py)))
     }
 
     /// Lets the buffers go: what has been made of them keeps those that it needs.
@@ -77,13 +99,15 @@ impl Parcel {
     }
 
     /// Another body that refers to the same buffers.
-    fn with_body(&self, py: Python<'_>, body: Bound<'_, PyBytes>) -> Self {
+    fn with_body(&self, py: Python<'_>, body: Bound<'_, PyBytes>) -> PyResult<Self> {
+        let buffers = self.buffers(py)?;
         let weight = self.weight - self.body(py).as_bytes().len() + body.as_bytes().len();
-        Parcel {
+        Ok(Parcel {
             body: body.unbind(),
-            buffers: Mutex::new(Some(self.buffers(py).unbind())),
+            buffers: Mutex::new(Some(buffers.unbind())),
             weight,
-        }
+            lost: None,
+        })
     }
 
     /// What it counts for in a stream's credit, in bytes: its body, and a small part of its buffers.
@@ -96,6 +120,11 @@ impl Parcel {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        if let Err(lost) = slf.check() {
+            // SAFETY: `view` is the caller's to be filled; without an owner nothing is to be released.
+            unsafe { (*view).obj = std::ptr::null_mut() };
+            return Err(lost);
+        }
         // SAFETY: `view` is the caller's to be filled; the bytes object becomes its owner.
         let failed = unsafe { ffi::PyObject_GetBuffer(slf.body.as_ptr(), view, flags) } != 0;
         if failed {

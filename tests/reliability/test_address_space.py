@@ -1,0 +1,126 @@
+"""No address space left to look at what a peer lends: that call fails and says whose limit it is; all else goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+from tests.large import extents_mapped, memory_of
+from tests.reliability.bounded import bounded
+from tests.support import ServerProcess, eventually
+
+TARGET = "tests.large:service"
+LASTING = True
+
+MIB = 1 << 20
+#: Bytes that are lent, in an extent as large at least; and of what a process may still take, which is less.
+LARGE, ROOM = 32 * MIB, 16 * MIB
+#: What is read, after the name of the endpoint.
+WORDS = r"cannot be read: the process to receive it cannot map the [0-9]+ bytes of extent [0-9]+ .*ulimit -v"
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
+
+
+@contextlib.contextmanager
+def little_room(pid: int) -> Iterator[None]:
+    """A process may take little more address space than it has, and has nothing of earlier tests to let go of."""
+    gc.collect()
+    assert eventually(lambda: extents_mapped() == 0)
+    before = resource.prlimit(pid, resource.RLIMIT_AS)
+    taken = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (taken + ROOM, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_AS, before)
+
+
+Ask = Callable[[shmrpc.sync.Client, Any], Any]
+
+ARRAY = np.ones(LARGE, "u1")
+
+ASKS: dict[str, Ask] = {
+    "a plain function": lambda client, array: client.checksum(array),
+    "a coroutine": lambda client, array: client.echo_later(array),
+    "in a thread": lambda client, array: client.echo_in_thread(array),
+    "by keyword": lambda client, array: client.checksum(value=array),
+    "under a deadline": lambda client, array: client.with_options(timeout=600).checksum(array),
+    "with metadata": lambda client, array: client.with_options(metadata={"a": "b"}).checksum(array),
+    "to be written": lambda client, array: client.invert(array),
+    "a text": lambda client, array: client.echo("x" * LARGE),
+}
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_a_server_without_room_refuses_that_call_and_no_other(lasting_server: ServerProcess, name: str) -> None:
+    with shmrpc.sync.connect("tested.large") as client, shmrpc.sync.connect("tested.large") as other:
+        with little_room(lasting_server.pid):
+            for _ in range(2):
+                with pytest.raises(shmrpc.Overloaded, match=WORDS):
+                    ASKS[name](client, ARRAY)
+                assert client.add(1, 2) == other.add(1, 2) == 3
+            # What was lent for it comes back.
+            assert eventually(lambda: client.add(1, 2) == 3 and memory_of(client)[1] == 0)
+        assert client.checksum(ARRAY) == other.checksum(ARRAY), "on the same connection, once there is room"
+
+
+async def test_an_item_that_a_server_has_no_room_for_fails_its_call(lasting_server: ServerProcess) -> None:
+    async def arrays() -> AsyncIterator[Any]:
+        yield np.zeros(10, "u1")
+        yield ARRAY
+
+    async with shmrpc.connect("tested.large") as client:
+        with little_room(lasting_server.pid):
+            with pytest.raises(shmrpc.Overloaded, match="an item of 'items': the process to receive it cannot map"):
+                await client.sums(arrays())
+            assert await client.add(1, 2) == 3
+        assert len(await client.sums(arrays())) == 2
+
+
+#: What a client asks for: an array, a text, and two items of a stream.
+ANSWERS: dict[str, tuple[Any, ...]] = {"numbers": (1, LARGE), "text": (LARGE,), "blobs": (2, LARGE)}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_a_client_in_a_loop_without_room_has_all_other_answers(lasting_server: ServerProcess, name: str) -> None:
+    async with shmrpc.connect("tested.large") as client:
+
+        async def ask() -> int:
+            if name == "blobs":
+                return [len(item) async for item in client.blobs(*ANSWERS[name])][-1]
+            return len(await client.call(name, *ANSWERS[name]))
+
+        with little_room(os.getpid()):
+            with pytest.raises(shmrpc.SharedMemoryError, match=WORDS):
+                await ask()
+            assert await client.add(1, 2) == 3
+        assert await ask() == LARGE
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_client_in_threads_without_room_has_all_other_answers(lasting_server: ServerProcess, name: str) -> None:
+    with shmrpc.sync.connect("tested.large") as client:
+
+        def ask() -> int:
+            if name == "blobs":
+                return [len(item) for item in client.blobs(*ANSWERS[name])][-1]
+            return len(client.call(name, *ANSWERS[name]))
+
+        with little_room(os.getpid()):
+            with pytest.raises(shmrpc.SharedMemoryError, match=WORDS):
+                ask()
+            assert client.add(1, 2) == 3
+        assert ask() == LARGE

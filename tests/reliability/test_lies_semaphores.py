@@ -104,21 +104,25 @@ async def test_a_server_that_overwrites_the_semaphores_of_its_client(runtime: Pa
 
 @contextlib.contextmanager
 def rung_without_end(runtime: Path) -> Iterator[threading.Event]:
-    """A server that answers nothing, and lets its client hear a ring whenever it looks; until the event it lives."""
-    over = threading.Event()
+    """A server that answers nothing, and lets its client hear a ring whenever it looks.
 
-    def rings(words: memoryview) -> None:
-        numbers = 0
-        while not over.is_set():
-            numbers += 1
-            words[0] = 2**31 - 1 if numbers % 2 else 2**64 - 1
+    Its connection ends with the event, and its rings do not.
+    """
+    over, quiet = threading.Event(), threading.Event()
+
+    def rings(shared: mmap.mmap) -> None:
+        number = 0
+        with shared, memoryview(shared).cast("Q") as words:
+            while not quiet.is_set():
+                number += 1
+                words[0] = 2**31 - 1 if number % 2 else 2**64 - 1
+
+    threads: list[threading.Thread] = []
 
     def misdeed(babbler: Babbler, call_id: int) -> None:
-        with mmap.mmap(babbler.files[2], 0) as shared, memoryview(shared).cast("Q") as words:
-            thread = threading.Thread(target=rings, args=(words,))
-            thread.start()
-            over.wait(2 * PATIENCE)
-            thread.join()
+        threads.append(threading.Thread(target=rings, args=(mmap.mmap(babbler.files[2], 0),)))
+        threads[0].start()
+        over.wait(2 * PATIENCE)
         raise Died
 
     with babbling(runtime, misdeed):
@@ -126,6 +130,9 @@ def rung_without_end(runtime: Path) -> Iterator[threading.Event]:
             yield over
         finally:
             over.set()
+            quiet.set()
+            for thread in threads:
+                thread.join(PATIENCE)
 
 
 class Alarm(Exception):

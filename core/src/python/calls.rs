@@ -15,6 +15,7 @@ use super::channel::{
 use crate::channel;
 use crate::clock;
 use crate::parker::Parker;
+use crate::ring::Violation;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +31,8 @@ const NAP: Duration = Duration::from_millis(100);
 /// The payload of a frame that waits for its call.
 enum Payload {
     Plain(Py<PyBytes>),
-    Parcel(Vec<u8>, Opened),
+    /// It cannot be looked at if this process has no room for it; that is for its call to learn.
+    Parcel(Vec<u8>, Result<Opened, Violation>),
 }
 
 /// A frame that waits for its call.
@@ -45,7 +47,7 @@ impl Frame {
     fn weight(&self, py: Python<'_>) -> usize {
         match &self.payload {
             Payload::Plain(payload) => payload.as_bytes(py).len(),
-            Payload::Parcel(_, opened) => python::weight(opened),
+            Payload::Parcel(_, opened) => opened.as_ref().map_or(0, python::weight),
         }
     }
 
@@ -53,7 +55,7 @@ impl Frame {
     fn open<'py>(self, py: Python<'py>, max_frame: usize) -> PyResult<Bound<'py, PyTuple>> {
         let taken = match self.payload {
             Payload::Plain(payload) => Taken::Plain(payload.into_bound(py)),
-            Payload::Parcel(payload, opened) => Taken::Parcel(payload, Ok(opened)),
+            Payload::Parcel(payload, opened) => Taken::Parcel(payload, opened),
         };
         let (opcode, body) = taken.open(py, max_frame, self.opcode)?;
         (opcode, self.id, body).into_pyobject(py)
@@ -195,7 +197,12 @@ impl Shared {
             Taken::Plain(payload) => (header.opcode, Payload::Plain(payload.unbind())),
             Taken::Parcel(payload, opened) => {
                 let opcode = header.opcode & !crate::table::PARCEL;
-                (opcode, Payload::Parcel(payload, opened.map_err(broken)?))
+                match opened {
+                    Err(violation) if !matches!(violation, Violation::Unmapped { .. }) => {
+                        return Err(broken(violation));
+                    }
+                    opened => (opcode, Payload::Parcel(payload, opened)),
+                }
             }
         };
         let rules = &self.rules;
@@ -264,6 +271,11 @@ impl Shared {
     fn next(&self, py: Python<'_>, id: u64, limit: Duration) -> PyResult<Option<Frame>> {
         let begun = clock::now();
         let left = |now: u64| limit.saturating_sub(Duration::from_nanos(now - begun));
+        let until_look = |now: u64| {
+            self.rules
+                .look
+                .saturating_sub(Duration::from_nanos(now - begun))
+        };
         let mut now = begun;
         loop {
             if let Some(frame) = self.pop(py, id)? {
@@ -283,16 +295,13 @@ impl Shared {
                     if let Some(frame) = self.receive(py, &channel, Some(id))? {
                         return Ok(Some(frame));
                     }
-                    let sleep = left(now).min(self.rules.look);
+                    // Since we began, and not since we fell asleep: a peer may wake us without end.
+                    let sleep = left(now).min(until_look(now));
                     if sleep.is_zero() {
                         return Ok(None);
                     }
                     let arrived = py.detach(|| channel.sleep(sleep)).map_err(broken)?;
-                    let slept_from = now;
                     now = clock::now();
-                    if !arrived && now - slept_from >= self.rules.look.as_nanos() as u64 {
-                        return Ok(None);
-                    }
                     if !arrived || now - since > TURN {
                         break;
                     }

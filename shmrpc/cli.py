@@ -306,7 +306,7 @@ def _read_sources(
 def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """List live services: pid, health, uptime, endpoints, connections."""
     try:
-        found = statuses(check_uids(allow_uids))
+        found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:

@@ -594,9 +594,11 @@ def connect(
     """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
 
     Given the Service itself, ``client.name(...)`` too has results of the declared types. ``timeout`` is how
-    long to wait for a server to appear, ``call_timeout`` how long each call may take, in seconds, or
-    ``math.inf``; see :meth:`Client.with_options`, which is for one call. With ``reconnect`` the client connects
-    again when the server stops or dies; calls wait for that as long as for the first connection, and those that were under way fail
+    long connecting may take altogether, from looking for a server to its last answer; 0 is one try, which waits for no
+    server to appear, and up to 1 s for the answers of one that is there. ``call_timeout`` is how long each call may
+    take. Both are in seconds; ``math.inf`` is any. See :meth:`Client.with_options`, which is for one call. With
+    ``reconnect`` the client connects again when the server stops or dies; calls wait for that as long as for the first
+    connection, and those that were under way fail
     with ConnectionLost unless they certainly were not begun. ``interceptors`` stand around each call.
     ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the
     two sides' ``max_frame`` and ``max_memory`` the smaller one holds. The server has to be of this user, of root,

@@ -33,3 +33,8 @@ def _host_clock() -> Callable[[], int]:
 
 #: The time, in nanoseconds, on the host's CLOCK_MONOTONIC.
 host_nanoseconds: Callable[[], int] = _host_clock()
+
+
+def seconds_until(deadline: int) -> float:
+    """How far away an instant of the host's clock is; less than 0 once it has passed."""
+    return (deadline - host_nanoseconds()) / 1e9

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from shmrpc import _core
 from shmrpc.errors import DeadlineExceeded
+from shmrpc.stillness import why_still
 
 
 class _Connection(Protocol):
@@ -54,7 +54,7 @@ class Lateness:
         with contextlib.suppress(_core.ChannelError):
             read, _, kept, size = connection.untaken()
             quiet = self._is_quiet(read)
-        why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {_reason(connection.pid)}"
+        why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {why_still(connection.pid)}"
         if taken_back:
             if not quiet:
                 why = f"{server} reads more slowly than this client sends"
@@ -68,14 +68,3 @@ class Lateness:
 
 def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e9:.3g} s"
-
-
-def _reason(pid: int) -> str:
-    """Why a process does not read, as far as the system tells."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        state = ""
-    if state in ("T", "t"):
-        return f"it is stopped, and goes on after kill -CONT {pid}"
-    return "something holds its loop, or it gets no CPU"

@@ -10,15 +10,16 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from shmrpc.calling.requests import ended_call
+from shmrpc.calling.requests import ended_call, none_in_its_place
 from shmrpc.calling.session import Connection, Session
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable, ShmrpcError
+from shmrpc.clock import seconds_until
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
 from shmrpc.transport import interruption
 
 logger = logging.getLogger("shmrpc.client")
 
-#: Connects, waiting up to so many seconds for a server to appear; None: for ever.
-Dial = Callable[[float | None], Awaitable[Connection]]
+#: Connects within so many seconds, None: for ever; and tells after each try why there is no connection so far.
+Dial = Callable[[float | None, Callable[[str], None]], Awaitable[Connection]]
 
 
 def _weakly(method: Callable[[Session], None]) -> Callable[[Session], None]:
@@ -57,6 +58,8 @@ class Link:
         #: Sessions whose server goes, and which have calls under way yet.
         self._leaving: set[Session] = set()
         self._connecting: asyncio.Task[None] | None = None
+        #: Why it has come to nothing so far.
+        self._obstacle = ""
         self._numbers: dict[str, int] = {}
 
     @property
@@ -76,7 +79,7 @@ class Link:
         """The first connection."""
         if self.session is not None or self.ended is not None:
             raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
-        connection = await self._dial(self._timeout)
+        connection = await self._dial(self._timeout, self._note)
         if self.ended is not None:  # Closed while it was connecting.
             connection.close()
             raise ended_call(self.ended)
@@ -112,7 +115,7 @@ class Link:
         """
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         if deadline is not None:
-            end = min(end, deadline / 1e9)
+            end = min(end, time.monotonic() + seconds_until(deadline))
         while True:
             session = self.current()
             if session is not None:
@@ -123,7 +126,10 @@ class Link:
                 raise self.not_connected()
             done, _ = await asyncio.wait([self._connecting], timeout=max(0.0, end - time.monotonic()))
             if not done:
-                raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
+                raise none_in_its_place(self.service, self._obstacle)
+
+    def _note(self, obstacle: str) -> None:
+        self._obstacle = obstacle
 
     def _on_go_away(self, session: Session) -> None:
         if self.reconnect and session is self.session:
@@ -142,6 +148,7 @@ class Link:
 
     def _reconnect(self) -> None:
         self._changed()
+        self._obstacle = ""
         if self._connecting is None:
             connecting = self._connect_again(weakref.ref(self), self._dial, self.service)
             self._connecting = asyncio.get_running_loop().create_task(connecting)
@@ -150,10 +157,15 @@ class Link:
     async def _connect_again(link_of: weakref.ref[Link], dial: Dial, service: str) -> None:
         """Connects until there is a server: for a client that may be dropped meanwhile."""
         pause = 0.01
+
+        def note(obstacle: str) -> None:
+            if (link := link_of()) is not None:
+                link._note(obstacle)
+
         try:
             while True:
                 try:
-                    connection = await dial(None)
+                    connection = await dial(None, note)
                     break
                 except (ShmrpcError, OSError) as error:  # As for want of descriptors.
                     logger.warning("connecting to %r again, in %.2g s: %s", service, pause, error)

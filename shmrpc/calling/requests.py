@@ -274,6 +274,12 @@ def lost_call(end: End, call_id: int) -> ShmrpcError:
     return ended_call(end.error)
 
 
+def none_in_its_place(service: str, obstacle: str) -> ServiceUnavailable:
+    """The error for a call that has waited in vain for the next server."""
+    why = f": {obstacle}" if obstacle else ""
+    return ServiceUnavailable(f"the server of {service!r} is gone, and none has come in its place yet{why}")
+
+
 def ended_call(error: ShmrpcError) -> ShmrpcError:
     """The error for a call on a connection that had ended: each call has its own, with its own traceback."""
     return type(error)(*error.args)

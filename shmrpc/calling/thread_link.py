@@ -6,9 +6,11 @@ import time
 from typing import Final
 
 from shmrpc import _core
-from shmrpc.calling.requests import ended_call, not_begun
+from shmrpc.calling.requests import ended_call, none_in_its_place, not_begun
 from shmrpc.calling.threads import ThreadSession, stopped_call
+from shmrpc.clock import seconds_until
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
+from shmrpc.protocol import control
 from shmrpc.transport.shm import blocking as shm
 from shmrpc.transport.shm.handshake import Settings
 
@@ -32,6 +34,8 @@ class ThreadLink:
         self._timeout = timeout
         #: Sessions whose server goes, and which may have calls under way yet.
         self._leaving: list[ThreadSession] = []
+        #: Why connecting has come to nothing so far.
+        self._obstacle = ""
         #: Whose turn it is to connect.
         self._connecting = _core.Turns()
 
@@ -45,6 +49,9 @@ class ThreadLink:
             raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
         self._connect(self._timeout, self.stops)
 
+    def _note(self, obstacle: str) -> None:
+        self._obstacle = obstacle
+
     def _connect(self, timeout: float, stops: int) -> ThreadSession:
         def check() -> None:
             if self.ended is not None:
@@ -53,7 +60,7 @@ class ThreadLink:
                 raise stopped_call(self.service)
 
         before = self.session
-        session = ThreadSession(shm.connect(self.service, timeout, self._settings, check))
+        session = ThreadSession(shm.connect(self.service, timeout, self._settings, check, self._note))
         session.stopped = self.stopped
         newer = self.session
         if newer is not None and newer is not before:  # The handler of a signal that came meanwhile has connected.
@@ -72,12 +79,15 @@ class ThreadLink:
         if session is not None:
             return session
         stops = self.stops
-        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        limit = self._timeout if timeout is None else timeout
+        if limit == 0 and deadline is not None:  # One try, which is over by the deadline too.
+            limit = control.MOMENT
+        end = time.monotonic() + limit
         if deadline is not None:
-            end = min(end, deadline / 1e9)
+            end = min(end, time.monotonic() + seconds_until(deadline))
         while (turn := self._connecting.take()) is None:
             if time.monotonic() >= end:
-                raise ServiceUnavailable(f"the server of {self.service!r} is gone, and none has come in its place yet")
+                raise none_in_its_place(self.service, self._obstacle)
             if self.stops != stops:
                 raise stopped_call(self.service)
             time.sleep(PAUSE)
@@ -91,7 +101,11 @@ class ThreadLink:
             if self.session is not None and self.session not in self._leaving:
                 self._leaving.append(self.session)
             self._leaving = [left for left in self._leaving if not left.is_over()]
-            return self._connect(max(0.0, end - time.monotonic()), stops)
+            left = end - time.monotonic()
+            if limit > 0 and left <= 0:
+                raise none_in_its_place(self.service, self._obstacle)
+            self._obstacle = ""
+            return self._connect(max(0.0, left), stops)
         finally:
             turn.end()
 

@@ -38,6 +38,8 @@ MIN_MAX_MEMORY: Final = 1 << 20
 MAX_MAX_MEMORY: Final = 1 << 42
 #: Seconds that either side gives the other for one step of the handshake.
 STEP_TIMEOUT: Final = 5.0
+#: Seconds that a server which is there has for the whole handshake with a client that does not wait (timeout=0).
+MOMENT: Final = 1.0
 #: Seconds that a peer whose bell has ended may take to be gone altogether: who dies closes one after the other.
 DEATH_TIMEOUT: Final = 5.0
 

@@ -112,8 +112,8 @@ class Faults:
     def between(self, dial: Dial) -> Dial:
         """The same way to a server, with these faults on it."""
 
-        async def connect(timeout: float | None) -> Connection:
-            return _Faulty(await dial(timeout), self)
+        async def connect(timeout: float | None, note: Callable[[str], None]) -> Connection:
+            return _Faulty(await dial(timeout, note), self)
 
         return connect
 

@@ -471,7 +471,9 @@ class Rendezvous:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def connect(self, service: str, timeout: float | None, *, max_frame: int) -> MemoryConnection:
+    async def connect(
+        self, service: str, timeout: float | None, note: Callable[[str], None], *, max_frame: int
+    ) -> MemoryConnection:
         """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
         check_name(service)
         try:

@@ -16,6 +16,7 @@ from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import End, warn_unclosed
 from shmrpc.transport.shm import blocks, fork, handshake, here, rendezvous
 from shmrpc.transport.shm.farewell import explain
+from shmrpc.transport.shm.rendezvous import Note
 from shmrpc.transport.shm.trust import peer_credentials
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
@@ -23,52 +24,59 @@ LIFE_CHECK: Final = 0.05
 
 
 def connect(
-    service: str, timeout: float | None, settings: handshake.Settings, check: Callable[[], None] = lambda: None
+    service: str,
+    timeout: float | None,
+    settings: handshake.Settings,
+    check: Callable[[], None] = lambda: None,
+    note: Note = lambda reason: None,
 ) -> ThreadConnection:
-    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever.
+    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.Patience`.
 
     ``check`` is called before each look, and raises if nobody wants the connection any more.
     """
     here.check_thread(service)
-    patience = rendezvous.Patience(service, timeout, settings.allow_uids)
+    patience = rendezvous.Patience(service, timeout, settings.allow_uids, note)
     while True:
         check()
         dialled = patience.dial()
         if dialled is not None:
             try:
-                return _handshake(dialled, settings)
+                return _handshake(dialled, settings, patience)
             except ConnectionLost as error:  # It was just going, or it is just coming.
                 patience.note(error)
         time.sleep(patience.pause())
 
 
-def _handshake(dialled: socket.socket, settings: handshake.Settings) -> ThreadConnection:
-    steps = handshake.client_side(settings, peer_credentials(dialled)[1])
+def _handshake(dialled: socket.socket, settings: handshake.Settings, patience: rendezvous.Patience) -> ThreadConnection:
+    pid, uid = peer_credentials(dialled)
+    steps = handshake.client_side(settings, uid)
     try:
-        dialled.settimeout(control.STEP_TIMEOUT)
         packet = next(steps)
-        while True:
-            answer = ask(dialled, packet)
+        for awaited in handshake.ANSWERS:
+            since = time.monotonic()
+            answer = ask(dialled, packet, patience.for_answer(pid, awaited))
+            if answer is None:
+                raise patience.silent(pid, awaited, since)
             try:
                 packet = steps.send(answer)
             except StopIteration as stop:
                 return ThreadConnection(dialled, stop.value)
+        raise AssertionError("a handshake has no more steps")
     except BaseException:
         steps.close()
         dialled.close()
         raise
 
 
-def ask(dialled: socket.socket, packet: bytes) -> handshake.Packet:
-    """Sends a packet; the answer, or an empty one at the end."""
+def ask(dialled: socket.socket, packet: bytes, limit: float) -> handshake.Packet | None:
+    """Sends a packet; the answer, an empty one at the end, or None after so many seconds."""
+    dialled.settimeout(max(limit, 1e-6))  # With 0 it would not wait, and say so by another error.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         dialled.send(packet)
     try:
         return rendezvous.receive(dialled)
     except TimeoutError:
-        raise ConnectionLost(
-            f"the server did not answer within {control.STEP_TIMEOUT:g} s of the handshake: it hangs, or is stopped"
-        ) from None
+        return None
 
 
 class ThreadConnection:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Sized
 from typing import Final
 
@@ -16,6 +17,7 @@ from shmrpc.streams import OVERHEAD, Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
 from shmrpc.transport.shm.farewell import BELL_ENDED, explain
+from shmrpc.transport.shm.rendezvous import Note
 from shmrpc.transport.shm.trust import peer_credentials
 
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
@@ -24,51 +26,58 @@ RUN: Final = 256
 TURN: Final = 512
 
 
-async def connect(service: str, timeout: float | None, settings: handshake.Settings) -> LoopConnection:
-    """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
-    patience = rendezvous.Patience(service, timeout, settings.allow_uids)
+async def connect(
+    service: str, timeout: float | None, note: Note = lambda reason: None, *, settings: handshake.Settings
+) -> LoopConnection:
+    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.Patience`."""
+    patience = rendezvous.Patience(service, timeout, settings.allow_uids, note)
     while True:
         dialled = patience.dial()
         if dialled is not None:
             try:
-                return await _handshake(dialled, settings)
+                return await _handshake(dialled, settings, patience)
             except ConnectionLost as error:  # It was just going, or it is just coming.
                 patience.note(error)
         await asyncio.sleep(patience.pause())
 
 
-async def _handshake(dialled: socket.socket, settings: handshake.Settings) -> LoopConnection:
-    steps = handshake.client_side(settings, peer_credentials(dialled)[1])
+async def _handshake(
+    dialled: socket.socket, settings: handshake.Settings, patience: rendezvous.Patience
+) -> LoopConnection:
+    pid, uid = peer_credentials(dialled)
+    steps = handshake.client_side(settings, uid)
     try:
         dialled.setblocking(False)
         packet = next(steps)
-        while True:
+        for awaited in handshake.ANSWERS:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What it said before comes next.
                 dialled.send(packet)
-            answer = await _receive(dialled)
+            since = time.monotonic()
+            answer = await _receive(dialled, patience.for_answer(pid, awaited))
+            if answer is None:
+                raise patience.silent(pid, awaited, since)
             try:
                 packet = steps.send(answer)
             except StopIteration as stop:
                 return LoopConnection(dialled, stop.value)
+        raise AssertionError("a handshake has no more steps")
     except BaseException:
         steps.close()
         dialled.close()
         raise
 
 
-async def _receive(dialled: socket.socket) -> handshake.Packet:
-    """The next packet; an empty one at the end, or after too long."""
+async def _receive(dialled: socket.socket, limit: float) -> handshake.Packet | None:
+    """The next packet, an empty one at the end; None after so many seconds."""
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
     loop.add_reader(dialled, lambda: None if readable.done() else readable.set_result(None))
     try:
-        async with asyncio.timeout(control.STEP_TIMEOUT):
+        async with asyncio.timeout(limit):
             await readable
         return rendezvous.receive(dialled)
     except TimeoutError:
-        raise ConnectionLost(
-            f"the server did not answer within {control.STEP_TIMEOUT:g} s of the handshake: it hangs, or is stopped"
-        ) from None
+        return None
     finally:
         loop.remove_reader(dialled)
 

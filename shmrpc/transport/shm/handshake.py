@@ -9,7 +9,7 @@ import dataclasses
 import os
 import socket
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 from shmrpc.transport.shm import wants
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
 from shmrpc.transport.shm.trust import NOBODY_ELSE
+
+#: What a client waits for, one after the other.
+ANSWERS: Final = ("welcome", "ready")
 
 #: A packet and the descriptors that ride along.
 Packet = tuple[bytes, Sequence[int]]

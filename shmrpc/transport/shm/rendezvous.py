@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from shmrpc.errors import LocalProtocolError, ServiceInUse, ServiceUnavailable
-from shmrpc.protocol.control import MAX_MESSAGE
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceInUse, ServiceUnavailable
+from shmrpc.protocol import control
+from shmrpc.stillness import why_still
 from shmrpc.transport.shm import fork, trust, wants
 from shmrpc.transport.shm.cleanup import (
     is_at,
@@ -248,28 +249,31 @@ def _pid_of(socket_path: Path, lock_path: Path) -> int | None:
 
 
 def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None:
-    """A socket to the service's server, blocking; None if nobody listens, or too many wait to be heard.
+    """A socket to the service's server, blocking; None if nobody listens.
 
-    Raises PermissionError if the server lets nobody but its own user in, LocalProtocolError if it is of a user with
-    whom we do not speak.
+    Raises ConnectionLost if one does whose line of clients is full, PermissionError if it lets nobody but its own user
+    in, LocalProtocolError if it is of a user with whom we do not speak.
     """
     path = socket_path(service, allow_uids)
     try:
-        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
         raise wants.explained(error, 0) from None
-    control.setblocking(False)
+    dialled.setblocking(False)
     try:
-        control.connect(path)
-        control.setblocking(True)
-        _check_server(service, trust.peer_credentials(control)[1], allow_uids)
-    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-        control.close()
+        dialled.connect(path)
+        dialled.setblocking(True)
+        _check_server(service, trust.peer_credentials(dialled)[1], allow_uids)
+    except (FileNotFoundError, ConnectionRefusedError):
+        dialled.close()
         return None
+    except BlockingIOError:
+        dialled.close()
+        raise ConnectionLost("its line is full: it accepts nobody, since it hangs or is stopped") from None
     except BaseException:
-        control.close()
+        dialled.close()
         raise
-    return control
+    return dialled
 
 
 def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
@@ -286,20 +290,42 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
         )
 
 
-class Patience:
-    """How long a client looks again for a server that is not there yet: up to ``timeout`` seconds, None: for ever."""
+#: Is told why a client that waits has no connection so far.
+Note = Callable[[str], None]
 
-    def __init__(self, service: str, timeout: float | None, allow_uids: Collection[int] = ()) -> None:
+
+class Patience:
+    """How long a client tries to connect: up to ``timeout`` seconds altogether, None: for ever.
+
+    0 is one try: it waits for no server to appear, and for the answers of one that is there up to
+    :data:`control.MOMENT`. ``note`` is told why there is no connection so far, after each try.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        timeout: float | None,
+        allow_uids: Collection[int] = (),
+        note: Note = lambda reason: None,
+    ) -> None:
         self._service = check_name(service)
         self._allow_uids = allow_uids
         self._timeout = timeout
-        self._deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        began = time.monotonic()
+        self._deadline = began + (math.inf if timeout is None else timeout)
+        self._answered_by = self._deadline if timeout != 0 else began + control.MOMENT
         self._pause = _FIRST_PAUSE
         self._longest = _LONGEST_PAUSE if timeout is not None else _LONGEST_PAUSE_FOR_EVER
+        self._note = note
+        #: Of a server that is there: why it cannot take us.
         self._reason = ""
+        #: Of one that does not answer, and how long it was waited for.
+        self._silent = ""
+        self._silent_for = 0.0
 
     def dial(self) -> socket.socket | None:
-        """A socket to a server with whom we speak, as :func:`dial`; None if there is none that lets us in."""
+        """A socket to a server with whom we speak, as :func:`dial`; None if there is none that takes us in."""
+        self._silent = ""
         try:
             return dial(self._service, self._allow_uids)
         except PermissionError:  # Also for a moment, while a server begins that does let us in.
@@ -307,16 +333,38 @@ class Patience:
                 f"there is one that lets nobody in but its own user; serve it with allow_uids=[{os.geteuid()}] "
                 f"(shmrpc serve --allow-uid {os.geteuid()})"
             )
-            return None
+        except ConnectionLost as error:
+            self.note(error)
+        return None
 
     def note(self, error: Exception) -> None:
         """There is a server, but it cannot take a client now."""
-        self._reason = f"the last one that was there said: {error}"
+        if not self._silent:
+            self._reason = f"the last one that was there said: {error}"
+            self._note(str(error))
+
+    def for_answer(self, pid: int, awaited: str) -> float:
+        """Seconds that a server which is there has for its next answer."""
+        self._note(f"{process(pid)} is there, and its {awaited!r} is waited for")
+        return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
+
+    def silent(self, pid: int, awaited: str, since: float) -> ConnectionLost:
+        """The error for a server that has not answered since then; to be caught by who tries again."""
+        self._silent_for = time.monotonic() - since
+        self._silent = (
+            f"the server of {self._service!r} ({process(pid)}) does not answer: waited {self._silent_for:.3g} s for "
+            f"its {awaited!r}; {why_still(pid)}"
+        )
+        self._note(self._silent)
+        return ConnectionLost(self._silent)
 
     def pause(self) -> float:
         """Seconds until the next look; ServiceUnavailable if the time is over."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
+            # The last look may come when the time is nearly over: then it proves less than what a server has said.
+            if self._silent and (not self._reason or self._silent_for > (self._timeout or 0) / 2):
+                raise ServiceUnavailable(f"cannot connect within {self._timeout:g} s: {self._silent}")
             raise ServiceUnavailable(
                 f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {runtime_directory()}); "
                 f"{self._reason or self._how_to_start()}"
@@ -333,10 +381,10 @@ class Patience:
         return start
 
 
-def receive(control: socket.socket) -> tuple[bytes, list[int]]:
+def receive(dialled: socket.socket) -> tuple[bytes, list[int]]:
     """A packet of the handshake with its descriptors; an empty one at the end. Raises what ``recv`` raises."""
     try:
-        data, descriptors, flags, _ = socket.recv_fds(control, MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors, flags, _ = socket.recv_fds(dialled, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return b"", []
     if (

@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable, Collection
 
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
 from shmrpc.protocol import control
-from shmrpc.transport.shm import place, rendezvous
-from shmrpc.transport.shm.blocking import ask
+from shmrpc.stillness import why_still
+from shmrpc.transport.shm import place, rendezvous, trust
 
 
-def statuses(allow_uids: Collection[int] = ()) -> list[control.Report]:
+def statuses(
+    allow_uids: Collection[int] = (), silent: Callable[[str], None] = lambda words: None
+) -> list[control.Report]:
     """What each live server reports that may be asked: those of this user, of root, and of ``allow_uids``.
 
-    One that does not answer in time, or not us, is left out.
+    All are asked at once. ``silent`` is told of each that does not answer within :data:`control.STEP_TIMEOUT`
+    altogether; one that does not answer us because of our user is left out.
     """
-    reports = []
-    for service in place.services(allow_uids):
-        try:
-            dialled = rendezvous.dial(service, allow_uids)
-        except (PermissionError, LocalProtocolError):  # Of users with whom we do not speak, or who do not with us.
-            continue
-        if dialled is None:
-            continue
-        with dialled:
-            dialled.settimeout(control.STEP_TIMEOUT)
+    reports, asked = [], dict[socket.socket, str]()
+    with contextlib.ExitStack() as stack:
+        for service in place.services(allow_uids):
             try:
-                packet, _ = ask(dialled, control.encode(control.Status()))
-                message = control.decode(packet)
-            except (ConnectionLost, RemoteProtocolError):
+                dialled = rendezvous.dial(service, allow_uids)
+            except (PermissionError, LocalProtocolError):  # Of users with whom we do not speak, or who do not with us.
                 continue
-            if isinstance(message, control.Report):
-                reports.append(message)
-    return reports
+            except ConnectionLost as error:
+                silent(f"{service}: {error}")
+                continue
+            if dialled is not None:
+                asked[stack.enter_context(dialled)] = service
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What it says comes next.
+                    dialled.send(control.encode(control.Status()))
+        deadline = time.monotonic() + control.STEP_TIMEOUT
+        waiting = dict(asked)
+        while waiting and (ready := _readable(waiting, deadline)):
+            for each in ready:
+                del waiting[each]
+                with contextlib.suppress(RemoteProtocolError):
+                    message = control.decode(rendezvous.receive(each)[0])
+                    if isinstance(message, control.Report):
+                        reports.append(message)
+        for each, service in waiting.items():
+            pid, _ = trust.peer_credentials(each)
+            silent(
+                f"{service}: {rendezvous.process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: "
+                f"{why_still(pid)}"
+            )
+    return sorted(reports, key=lambda report: report.service)
+
+
+def _readable(waiting: Collection[socket.socket], deadline: float) -> list[socket.socket]:
+    """Those of which something can be read; none after the deadline."""
+    poll = select.poll()
+    by_descriptor = {each.fileno(): each for each in waiting}
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    return [by_descriptor[descriptor] for descriptor, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)]

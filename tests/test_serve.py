@@ -273,13 +273,13 @@ def test_a_client_of_a_worker_that_dies_before_it_takes_it_finds_another(app: Pa
 async def test_a_client_waits_while_no_worker_has_room_for_it() -> None:
     passed: list[bytes] = []
 
-    def pass_on(name: str, accepted: socket.socket) -> bool:
+    async def pass_on(name: str, accepted: socket.socket) -> str | None:
         rooms.pop()
         if rooms:
-            return False
+            return ""
         passed.append(accepted.recv(control.MAX_MESSAGE))
         accepted.send(b"taken")
-        return True
+        return None
 
     rooms = [1, 2, 3]
     report = control.Report("made", 1, 0.0, [], 0, "serving")

@@ -241,17 +241,33 @@ class Supervisor:
         """Workers that can take a client of a service."""
         return [each for each in self._workers if each.is_ready and not each.draining and service in each.offers]
 
-    def _pass_on(self, service: str, accepted: socket.socket) -> bool:
-        """Passes a client to the least busy worker that has room for it."""
-        return any(worker.adopt(service, accepted) for worker in sorted(self._takers(service), key=_busy))
+    async def _pass_on(self, service: str, accepted: socket.socket) -> str | None:
+        """Passes a client to the least busy worker that answers and has room for it; None if one took it.
+
+        Else why none did, or nothing if one may in a moment.
+        """
+        tried = set[Worker]()
+        while untried := [each for each in self._takers(service) if each not in tried and not each.is_silent]:
+            worker = min(untried, key=_busy)
+            tried.add(worker)
+            if await worker.is_there() and not worker.draining and worker.adopt(service, accepted):
+                return None
+        takers = self._takers(service)
+        if not takers:
+            return f"the server is {self._health(service)}"
+        if all(each.is_silent for each in takers):
+            silent = "; ".join(f"worker {each.pid}: {each.silence}" for each in takers)
+            return f"none of its workers answers. {silent}"
+        return ""
 
     def _report(self, reception: Reception) -> Report:
         service = reception.service
-        takers = self._takers(service)
-        health: Health = "draining" if self._stopping else "serving" if takers else "starting"
         endpoints = next((each.offers[service] for each in self._workers if service in each.offers), [])
         connections = sum(each.load.connections.get(service, 0) for each in self._workers)
-        return Report(service, os.getpid(), reception.uptime, endpoints, connections, health)
+        return Report(service, os.getpid(), reception.uptime, endpoints, connections, self._health(service))
+
+    def _health(self, service: str) -> Health:
+        return "draining" if self._stopping else "serving" if self._takers(service) else "starting"
 
     async def _sample_cpu(self) -> None:
         while True:

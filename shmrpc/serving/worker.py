@@ -95,6 +95,9 @@ class Worker:
             self._running.drain()
             return
         message, descriptors = order
+        if isinstance(message, messages.Ask):
+            self._say_here()
+            return
         for descriptor in descriptors:
             accepted = socket.socket(fileno=descriptor)
             self._adopted += 1
@@ -103,6 +106,10 @@ class Worker:
             else:
                 accepted.close()
         self._changed()
+
+    def _say_here(self) -> None:
+        if not self._link.tell(messages.Here()):
+            self._loop.call_later(_RETRY, self._say_here)
 
     def _changed(self) -> None:
         if self._report is None:

@@ -17,6 +17,10 @@ class Begin(msgspec.Struct, tag="begin"):
     """To a worker: the names are ours, serve."""
 
 
+class Ask(msgspec.Struct, tag="ask"):
+    """To a worker: are you there? Answered by :class:`Here`, before a client is passed on."""
+
+
 class Adopt(msgspec.Struct, tag="adopt"):
     """To a worker: serve a client. Descriptor: its control socket."""
 
@@ -38,6 +42,10 @@ class Ready(msgspec.Struct, tag="ready"):
     """From a worker: it serves."""
 
 
+class Here(msgspec.Struct, tag="here"):
+    """From a worker: it runs, and takes what it is passed."""
+
+
 class Load(msgspec.Struct, tag="load"):
     """From a worker, whenever this changes."""
 
@@ -56,8 +64,8 @@ class Failed(msgspec.Struct, tag="failed"):
     reason: str
 
 
-Order = Begin | Adopt
-News = Offer | Imported | Ready | Load | Failed
+Order = Begin | Ask | Adopt
+News = Offer | Imported | Ready | Here | Load | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder[Order](Order).decode

@@ -21,6 +21,7 @@ from shmrpc.server import CLOSING
 from shmrpc.serving import worker_messages as messages
 from shmrpc.serving.config import Config
 from shmrpc.serving.ending import AT_ONCE, FORCED
+from shmrpc.stillness import why_still
 from shmrpc.transport.shm import fork
 
 logger = logging.getLogger("shmrpc.serving.supervisor")
@@ -28,6 +29,10 @@ logger = logging.getLogger("shmrpc.serving.supervisor")
 #: Seconds that a worker may take longer than it has itself, see :class:`Running`, before it is told to stop at once,
 #: and then before it is killed.
 _MARGIN: Final = 5.0
+#: Seconds in which a worker has to answer before a client is passed on to it, else the next one is asked. After so many
+#: the log says that it does not.
+_ANSWER: Final = 0.25
+_LONG_SILENCE: Final = 1.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -58,6 +63,13 @@ class Worker:
         #: True when it is ready, False if it dies before.
         self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.load = messages.Load(0, 0, {}, False)
+        #: It has not answered when it was last asked: it is passed nobody until it does.
+        self.is_silent = False
+        #: Clients that wait for its answer, and what tells them of it.
+        self.asked = 0
+        self._answer: asyncio.Future[bool] | None = None
+        #: Until it has been silent for long; None once the log has said so.
+        self._long_silence: asyncio.TimerHandle | None = None
         #: Clients passed to it, and when the last one was.
         self._passed = 0
         self.last_passed = 0.0
@@ -97,12 +109,52 @@ class Worker:
     def clients(self) -> int:
         """Clients that it has, or will have in a moment."""
         load = self.load
-        return sum(load.connections.values()) + load.arriving + self._passed - load.adopted
+        return sum(load.connections.values()) + load.arriving + self._passed - load.adopted + self.asked
 
     def begin(self) -> None:
         """Lets it serve."""
         with contextlib.suppress(OSError):
             self._link.send(messages.encode(messages.Begin()))
+
+    async def is_there(self) -> bool:
+        """Whether it answers soon. One that is stopped must not be passed a client, which would wait for it."""
+        if self._answer is None:
+            try:
+                self._link.send(messages.encode(messages.Ask()))
+            except OSError:
+                return False
+            self._answer = self._loop.create_future()
+        answer = self._answer
+        self.asked += 1
+        try:
+            await asyncio.wait([answer], timeout=_ANSWER)
+        finally:
+            self.asked -= 1
+        if not answer.done() and not self.is_silent:
+            self.is_silent = True
+            self._long_silence = self._loop.call_later(_LONG_SILENCE, self._on_long_silence)
+        return answer.done() and answer.result()
+
+    def _on_long_silence(self) -> None:
+        self._long_silence = None
+        logger.warning("worker %d does not answer, and is passed no clients until it does: %s", self.pid, self.silence)
+
+    @property
+    def silence(self) -> str:
+        """Why it does not answer, in words."""
+        return why_still(self.pid)
+
+    def _answered(self, *, is_there: bool) -> None:
+        if self._answer is not None:
+            self._answer.set_result(is_there)
+            self._answer = None
+        if self.is_silent and is_there:
+            if self._long_silence is None:
+                logger.warning("worker %d answers again, and is passed clients", self.pid)
+            self.is_silent = False
+        if self._long_silence is not None:
+            self._long_silence.cancel()
+            self._long_silence = None
 
     def adopt(self, service: str, accepted: socket.socket) -> bool:
         """Passes a client on; False if it cannot be. If the worker dies before it takes it, the client sees the end."""
@@ -132,6 +184,8 @@ class Worker:
             case messages.Ready():
                 self.ready_at = time.monotonic()
                 self.ready.set_result(True)
+            case messages.Here():
+                self._answered(is_there=True)
             case messages.Load(draining=draining):
                 self.load = news
                 self.draining = self.draining or draining
@@ -179,6 +233,7 @@ class Worker:
         self.forced = self.forced or (self.dismissed and not self.failure and self.process.returncode == FORCED)
         if not self.ready.done():
             self.ready.set_result(False)
+        self._answered(is_there=False)
         self._link.close()
         return True
 

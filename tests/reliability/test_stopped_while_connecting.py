@@ -233,3 +233,40 @@ def test_each_way_to_call_of_threads_ends_at_its_deadline(server: ServerProcess)
             for call in calls:
                 with pytest.raises(shmrpc.DeadlineExceeded, match=said):
                     call()
+
+
+def test_one_stopped_worker_of_three_is_passed_over(runtime: Path) -> None:
+    """It costs nobody the patience of a handshake, and gets clients again once it goes on."""
+    with ServerProcess(TARGET, "--workers", "3") as server:
+        workers = [int(pid) for pid in re.findall(r"\d+", server.greeting.partition("workers ")[2].partition(")")[0])]
+        assert len(workers) == 3
+        with contextlib.ExitStack() as stack:
+            with stopped(workers[0]):
+                clients = [stack.enter_context(shmrpc.sync.connect(NAME)) for _ in range(30)]
+                assert {client._link.session.pid for client in clients if client._link.session} == set(workers[1:])
+                assert [client.add(1, 2) for client in clients] == [3] * 30
+            served: set[int] = set()
+            while workers[0] not in served:  # The one with the fewest clients is asked first.
+                client = stack.enter_context(shmrpc.sync.connect(NAME))
+                assert client._link.session is not None
+                served.add(client._link.session.pid)
+
+
+@BOTH
+async def test_workers_that_are_all_stopped_are_named(runtime: Path, connect: Connect) -> None:
+    with ServerProcess(TARGET, "--workers", "1") as server:
+        (worker,) = map(int, re.findall(r"worker (\d+)", server.greeting))
+        said = rf"none of its workers answers. worker {worker}: it is stopped, and goes on after kill -CONT {worker}"
+        with stopped(worker):
+            with pytest.raises(shmrpc.ServiceUnavailable, match=said):
+                await connect(1.0)
+        async with shmrpc.connect(NAME, timeout=30) as client:
+            assert await client.add(1, 2) == 3
+
+
+@BOTH
+async def test_a_supervisor_that_is_stopped(runtime: Path, connect: Connect) -> None:
+    with ServerProcess(TARGET, "--workers", "1") as server:
+        with stopped(server.pid):
+            with pytest.raises(shmrpc.ServiceUnavailable, match=silent(server.pid)):
+                await connect(SOON)

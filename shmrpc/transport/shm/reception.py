@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from shmrpc.errors import RemoteProtocolError
@@ -22,7 +22,8 @@ class Reception:
     """Holds a name. Who asks for status is answered here, and the sockets of all others are passed on.
 
     ``report``: what is answered. ``pass_on`` is given a service and the socket of a client, whose first packet
-    is still to be read, and tells whether somebody takes it; if not, the client is told to come again.
+    is still to be read. None means that somebody takes it; a text is why nobody does, with which the client is told to
+    come again; an empty one that somebody may in a moment.
     ``allow_uids``: users whose processes may come, besides our own and root.
     Raises what :class:`rendezvous.Claim` raises.
     """
@@ -31,7 +32,7 @@ class Reception:
         self,
         service: str,
         report: Callable[[Reception], control.Report],
-        pass_on: Callable[[str, socket.socket], bool],
+        pass_on: Callable[[str, socket.socket], Awaitable[str | None]],
         allow_uids: frozenset[int] = NOBODY_ELSE,
     ) -> None:
         self.service = service
@@ -41,6 +42,8 @@ class Reception:
         self._loop = asyncio.get_running_loop()
         #: Those that are here yet, and until when they may be.
         self._here: dict[socket.socket, asyncio.TimerHandle] = {}
+        #: What looks for somebody who takes them.
+        self._passing: dict[socket.socket, asyncio.Task[None]] = {}
         self._acceptor = Acceptor(service, self._receive, allow_uids)
 
     @property
@@ -61,17 +64,23 @@ class Reception:
             return
         except ConnectionResetError:
             packet = b""
+        if packet and not _is_status(packet):
+            self._loop.remove_reader(accepted)
+            self._passing[accepted] = self._loop.create_task(self._pass(accepted))
+            return
         if packet:
-            if _is_status(packet):
-                self._answer(accepted, self._report(self))
-            elif not self._pass_on(self.service, accepted):
-                health = self._report(self).health
-                if health == "serving":  # Those who serve have no room for one more at the moment.
-                    self._loop.remove_reader(accepted)
-                    self._loop.call_later(_PASS_AGAIN, self._on_packet, accepted)
-                    return
-                self._answer(accepted, control.Refuse(f"the server is {health}", try_again=True))
-        self._close(accepted)  # Whoever took it has a descriptor of its own.
+            self._answer(accepted, self._report(self))
+        self._close(accepted)
+
+    async def _pass(self, accepted: socket.socket) -> None:
+        try:
+            while (why := await self._pass_on(self.service, accepted)) == "":
+                await asyncio.sleep(_PASS_AGAIN)
+            if why is not None:
+                self._answer(accepted, control.Refuse(why, try_again=True))
+        finally:
+            self._passing.pop(accepted, None)
+            self._close(accepted)  # Whoever took it has a descriptor of its own.
 
     def _answer(self, accepted: socket.socket, message: control.Message) -> None:
         with contextlib.suppress(OSError):
@@ -79,9 +88,13 @@ class Reception:
             accepted.send(control.encode(message))
 
     def _close(self, accepted: socket.socket) -> None:
-        self._here.pop(accepted).cancel()
-        self._loop.remove_reader(accepted)
-        accepted.close()
+        passing = self._passing.get(accepted)
+        if passing is not None:  # It comes here at its end.
+            passing.cancel()
+        elif accepted in self._here:
+            self._here.pop(accepted).cancel()
+            self._loop.remove_reader(accepted)
+            accepted.close()
 
     def close(self) -> None:
         """Gives the name back."""

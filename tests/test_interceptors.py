@@ -472,7 +472,7 @@ def runner(service: shmrpc.Service, server: shmrpc.Server, endpoint: str) -> str
     """Which way a call of the endpoint with positional arguments goes at the server."""
     dispatcher = server._listeners[0].dispatcher
     assert isinstance(dispatcher, Dispatcher)
-    run = dispatcher._serving[frames.opcode(frames.CALL, list(service.endpoints).index(endpoint))]
+    run = dispatcher._serving.plain(frames.opcode(frames.CALL, list(service.endpoints).index(endpoint)))
     return getattr(run, "__qualname__", "")
 
 

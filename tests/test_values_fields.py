@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shmrpc
+import shmrpc.testing
 from shmrpc.protocol.codec import LARGE, Codec, get_codec
 from shmrpc.values.fields import is_closed, loose_names, names_of
 from shmrpc.values.lowering import Lowering
@@ -233,3 +235,30 @@ def test_what_cannot_be_sent_in_a_field(codec: Codec) -> None:
     for value in (Frozen("a", object()), [Loose({"a": object()})], Plain(object())):  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="objects of type object is unsupported"):
             codec.encode(value)
+
+
+@dataclasses.dataclass
+class _Old:
+    x: int
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True):
+    x: int
+
+
+async def test_fields_that_a_class_does_not_have_are_left_out_unless_it_forbids_them() -> None:
+    service = shmrpc.Service("tested.fields")
+
+    @service.endpoint
+    def old(value: _Old) -> str:
+        return repr(value)
+
+    @service.endpoint
+    def strict(value: _Strict) -> str:
+        return repr(value)
+
+    async with shmrpc.testing.connect(service) as client:
+        assert await client.old({"x": 1, "added later": 2}) == "_Old(x=1)"
+        assert await client.strict({"x": 1}) == "_Strict(x=1)"
+        with pytest.raises(shmrpc.InvalidArguments, match="unknown field `later`"):
+            await client.strict({"x": 1, "later": 2})

@@ -85,7 +85,10 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def reply_metadata(self) -> Metadata:
-        """From the handler back to the caller: the handler adds to it, the caller reads it when the call ended."""
+        """From the handler back to the caller: the handler adds to it, the caller reads it when the call ended.
+
+        Of a stream, what was set before its first item is there with that.
+        """
         if self._reply_metadata is None:
             self._reply_metadata = {}
         return self._reply_metadata

@@ -190,13 +190,15 @@ class PlainSender:
 class Outgoing:
     """The sending end. ``turning`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
 
-    __slots__ = ("_closed", "_must_pause", "_sender", "_turning", "_waiter", "touched")
+    __slots__ = ("_closed", "_must_pause", "_sender", "_turning", "_waiter", "before_first", "touched")
 
     def __init__(self, sender: Sender, turning: Callable[[int], None] = lambda change: None) -> None:
         self._sender = sender
         self._turning = turning
         #: Whether an item was ever asked for.
         self.touched = False
+        #: Called before :meth:`pump` sends its first item.
+        self.before_first: Callable[[], object] | None = None
         self._waiter: asyncio.Future[None] | None = None
         #: For :meth:`write`: whether there has to be a pause before the next item, and whether none is wanted.
         self._must_pause = True
@@ -267,7 +269,7 @@ class Outgoing:
             del failure  # It has this frame in its traceback.
 
     async def _send_all(self, items: AsyncIterable[Any] | Iterable[Any], encode: Callable[[Any], Body]) -> None:
-        send = self._sender.send
+        send, before_first = self._sender.send, self.before_first
         source = items if isinstance(items, AsyncIterable) else _turned(items)
         async for item in source:
             try:
@@ -276,6 +278,9 @@ class Outgoing:
                 raise Rejected(
                     "encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}"
                 ) from None
+            if before_first is not None:
+                before_first()
+                before_first = None
             if not send(body):
                 await self._pause()
 

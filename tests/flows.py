@@ -290,6 +290,20 @@ async def metadata() -> dict[str, str]:
 
 
 @service.endpoint
+async def metadata_and_items(n: int, *, fails: bool = False) -> AsyncIterator[int]:
+    """Some before the first item, some before the last, some after it."""
+    told = shmrpc.current_call().reply_metadata
+    told |= {"first": "1", "changes": "early"}
+    for i in range(n):
+        if i == n - 1:
+            told["last"] = b"2"
+        yield i
+    told["changes"] = "late"
+    if fails:
+        raise ValueError("at the end")
+
+
+@service.endpoint
 async def metadata_and_failure() -> None:
     shmrpc.current_call().reply_metadata["why"] = "because"
     raise KeyError("no")

@@ -15,8 +15,10 @@ from tests.wire_client import (
     END,
     FAILURE,
     ITEM,
+    METADATA,
     OVERHEAD,
     RESULT,
+    RESULT_WITH,
     STOP,
     WINDOW,
     Failed,
@@ -83,6 +85,13 @@ def test_a_stream_ends_with_nil_or_a_failure(wire: WireClient) -> None:
     assert (len(bodies), kind, value["base"]) == (2, FAILURE, "ValueError")
     bodies, kind, value = items_until_answer(wire, wire.request("odd_items"))
     assert (bodies, kind, value["kind"]) == ([b"\x01"], FAILURE, "encode")
+
+
+def test_metadata_comes_before_the_first_item_and_what_changed_with_the_answer(wire: WireClient) -> None:
+    call_id = wire.request_with({}, "metadata_and_items", 1)
+    assert wire.expect(METADATA, call_id) == {"first": "1", "changes": "early", "last": b"2"}
+    assert wire.expect(ITEM, call_id) == 0
+    assert wire.expect(RESULT_WITH, call_id) == [{"changes": "late"}, None]
 
 
 @pytest.mark.parametrize("size", [0, 1000, 20_000, 200_000])

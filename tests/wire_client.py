@@ -25,7 +25,7 @@ from tests.wire_memory import HERE, PARCEL, RECEIVER, RELEASE, SENDER, Entry, Ex
 
 MAX_MESSAGE: Final = 131_072
 RESULT, FAILURE, CALL, CALL_KEYWORDS, CALL_DEADLINE, CALL_WITH, BATCH, DESCRIBE = range(8)
-CANCEL, ITEM, END, ABORT, STOP, CREDIT, RESULT_WITH = range(8, 15)
+CANCEL, ITEM, END, ABORT, STOP, CREDIT, RESULT_WITH, METADATA = range(8, 16)
 #: The number in a BATCH whose calls name their endpoints themselves.
 ANY: Final = 0xFF_FFFF
 #: The first credit of a stream, and what an item costs besides the bytes of its body: a fixed sum, and one for so

@@ -34,6 +34,7 @@ from shmrpc.transport import End, Frame
 from shmrpc.transport.shm.place import check_name
 from shmrpc.values.unsendable import reason
 
+_metadata = msgspec.msgpack.Decoder(dict[str, Any])
 _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
 
 #: A stream for the server: its number, and where its items come from.
@@ -189,6 +190,15 @@ def body_of(frame: Frame, call: Call | None) -> Body:
     if call is not None and failure.metadata:
         _receive_metadata(call, failure.metadata)
     raise frames.failure_error(failure)
+
+
+def take_metadata(body: Body, call: Call) -> None:
+    """Takes what a handler had set before its first item; DecodeError for what is no metadata."""
+    try:
+        metadata = _metadata.decode(body)
+    except UNREADABLE as error:
+        raise DecodeError(f"the metadata of a stream cannot be read: {error}") from None
+    _receive_metadata(call, metadata)
 
 
 def _receive_metadata(call: Call, metadata: dict[str, Any]) -> None:

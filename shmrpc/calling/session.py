@@ -13,9 +13,9 @@ from typing import Any, Protocol, overload
 from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.lateness import Lateness
-from shmrpc.calling.requests import body_of, ended_call, lost_call, unsendable
+from shmrpc.calling.requests import body_of, ended_call, lost_call, take_metadata, unsendable
 from shmrpc.deadlines import Deadlines
-from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
+from shmrpc.errors import ConnectionLost, DecodeError, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
 from shmrpc.streams import Incoming, Outgoing, Part, Sender
@@ -146,6 +146,13 @@ class Receiving:
         else:
             self.incoming.finish()
             self._on_end()
+
+    def set_metadata(self, body: Body) -> None:
+        """What the handler had set before its first item; RemoteProtocolError if it is none."""
+        try:
+            take_metadata(body, self._call)
+        except DecodeError as error:
+            raise RemoteProtocolError(str(error)) from None
 
     def set_exception(self, error: BaseException) -> None:
         """The stream was cut off."""
@@ -324,6 +331,10 @@ class Session:
                 receiving.incoming.feed((0, body))
             elif receiving is not None:
                 raise RemoteProtocolError(f"it sent an item for call {call_id}, which has one result")
+        elif opcode == frames.METADATA:
+            receiving = self.pending.get(call_id)
+            if isinstance(receiving, Receiving):
+                receiving.set_metadata(body)
         elif kind in (frames.CREDIT, frames.STOP):
             # For a stream of a call that has ended it is too late, and no fault.
             outgoing, stop = self.outgoing.get((call_id, number), (None, None))

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 
 from shmrpc import _core
 from shmrpc.call import Call
-from shmrpc.calling.requests import Source, body_of, lost_call, unsendable
+from shmrpc.calling.requests import Source, body_of, lost_call, take_metadata, unsendable
 from shmrpc.calling.threads import ThreadSession, check_credit
 from shmrpc.errors import EncodeError
 from shmrpc.protocol import frames
@@ -121,6 +121,8 @@ def converse(
                 size = check_credit(frame[0], frame[2])
                 if number in feeds:
                     feeds[number].credit += size
+            elif kind == frames.METADATA:
+                take_metadata(frame[2], call)
             elif kind == frames.STOP:
                 if number in feeds:
                     feeds[number].close()

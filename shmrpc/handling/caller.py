@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from shmrpc.call import Call
+from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
 from shmrpc.streams import Incoming, Outgoing, Sender
 
@@ -46,7 +47,19 @@ class Peer(Protocol):
 class Underway:
     """A call whose handler is suspended, or is a stream."""
 
-    __slots__ = ("aborted", "call", "caller", "expired", "inputs", "one_way", "outgoing", "silent", "size", "task")
+    __slots__ = (
+        "aborted",
+        "call",
+        "caller",
+        "expired",
+        "inputs",
+        "one_way",
+        "outgoing",
+        "silent",
+        "size",
+        "task",
+        "told",
+    )
 
     def __init__(self, caller: Caller, call: Call, size: int, *, one_way: bool = False) -> None:
         self.caller = caller
@@ -64,6 +77,22 @@ class Underway:
         self.outgoing: Outgoing | None = None
         #: What the caller said of a stream of its own that failed.
         self.aborted: weakref.ref[BaseException] | None = None
+        #: Metadata for the caller that was sent before the first item.
+        self.told: dict[str, str | bytes] = {}
+
+    def tell_metadata(self) -> None:
+        """Before the first item of a stream: sends what the handler has for the caller by now."""
+        if self.call._reply_metadata and not self.silent:
+            self.told = dict(self.call._reply_metadata)
+            self.caller.send(frames.METADATA, self.call.id, frames.encode_metadata(self.told))
+
+    @property
+    def metadata(self) -> dict[str, str | bytes]:
+        """What the answer is to bring of the handler's metadata: what was not sent before."""
+        metadata = self.call._reply_metadata or {}
+        if not self.told:
+            return metadata
+        return {key: value for key, value in metadata.items() if self.told.get(key) != value}
 
     @property
     def is_stream(self) -> bool:

@@ -241,6 +241,8 @@ class Dispatcher:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
             if endpoint.signature.streams:
                 under.outgoing = Outgoing(caller.peer.sender(frames.ITEM, call_id, WINDOW), load.change_busy)
+                if with_header:
+                    under.outgoing.before_first = under.tell_metadata
             return self.engine.run(under, self._invoke(under, endpoint, args, kwargs))
 
         return run

@@ -151,10 +151,10 @@ class Engine:
             return None
         call = under.call
         answer = result.body if type(result) is Encoded else self.encode_result(call.endpoint, result)
-        if not call._reply_metadata:
+        if not call._reply_metadata or not (left := under.metadata):
             return answer
         if not under.silent:
-            metadata = frames.encode_metadata(call._reply_metadata)
+            metadata = frames.encode_metadata(left)
             under.caller.send(frames.RESULT_WITH, call.id, frames.behind(b"\x92" + metadata, answer))
         return None
 
@@ -197,7 +197,7 @@ class Engine:
                 "at the server",
             )
         told = _cancelled() if isinstance(error, asyncio.CancelledError) else error
-        metadata = under.call._reply_metadata if under is not None else None
+        metadata = under.metadata if under is not None else None
         caller.send(frames.FAILURE, call_id, frames.encode_failure(told, caller.max_frame, metadata))
         if under is None:
             self.failures.note(caller.service, self._endpoint(), error)

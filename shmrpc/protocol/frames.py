@@ -24,6 +24,7 @@ ABORT          client  a :class:`Failure`: a stream from the caller has failed
 STOP           server  nil: no more of a stream from the caller is wanted
 CREDIT         both    bytes: so many more of a stream may be sent
 RESULT_WITH    server  array of two: metadata, the result
+METADATA       server  metadata that there is before the first item of a stream
 =============  ======  ==================================================================================
 """
 
@@ -54,6 +55,7 @@ ABORT: Final = 11
 STOP: Final = 12
 CREDIT: Final = 13
 RESULT_WITH: Final = 14
+METADATA: Final = 15
 
 #: The kinds of frames that begin something; bytes, as the core takes them.
 REQUESTS: Final = bytes((CALL, CALL_KEYWORDS, CALL_DEADLINE, CALL_WITH, BATCH, DESCRIBE))
@@ -76,7 +78,7 @@ def opcode(kind: int, number: int) -> int:
 
 def is_from_server(opcode: int) -> bool:
     """Whether a server sends frames with this opcode."""
-    return opcode in ANSWERS or opcode == ITEM or opcode & 0xFF in (STOP, CREDIT)
+    return opcode in ANSWERS or opcode in (ITEM, METADATA) or opcode & 0xFF in (STOP, CREDIT)
 
 
 #: A parameter's place among the positional ones; -1 if it can only be given by name.

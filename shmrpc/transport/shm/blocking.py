@@ -94,7 +94,7 @@ class ThreadConnection:
         self.calls = _core.Calls(
             established.channel,
             answers=list(frames.ANSWERS),
-            others=bytes((frames.STOP, frames.CREDIT)),
+            others=bytes((frames.STOP, frames.CREDIT, frames.METADATA)),
             item=frames.ITEM,
             requests=frames.REQUESTS,
             cancel=frames.CANCEL,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import decimal
+import json
 import pickle
+import subprocess
+import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -289,3 +292,14 @@ def test_a_class_is_not_told_of_the_one_that_is_made_of_it() -> None:
 
     assert issubclass(errors._joined(Once), Once)
     assert made == [Once]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("application", ["exhausted: no more", "left: {1, 2}"]), ("deadline", ["shmrpc.errors.DeadlineExceeded: late"])],
+)
+def test_the_command_line_shows_them_as_the_calls_failure(server: ServerProcess, kind: str, words: list[str]) -> None:
+    command = [sys.executable, "-m", "shmrpc", "call", "failing", "fail", json.dumps(kind)]
+    calling = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert calling.returncode == 4
+    assert all(word in calling.stderr for word in words), calling.stderr

@@ -110,6 +110,16 @@ struct Shared {
 /// The lead, for as long as this lives.
 struct Lead<'a>(&'a Shared);
 
+impl Lead<'_> {
+    /// Gives it up and wakes nobody: the thread looks whether the server lives, and comes back. Should it not, the others
+    /// notice after a nap. Were one of them woken, it would have the lead at the very moment in which the end of the
+    /// connection is found, and what has come until then is to be received.
+    fn set_aside(self) {
+        self.0.lead.store(false, Ordering::SeqCst);
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         // Sequentially consistent, as the accesses in `wake_next` and `park`: who parks says so and then looks at the
@@ -298,10 +308,16 @@ impl Shared {
                     // Since we began, and not since we fell asleep: a peer may wake us without end.
                     let sleep = left(now).min(until_look(now));
                     if sleep.is_zero() {
+                        if until_look(now).is_zero() {
+                            lead.set_aside();
+                        }
                         return Ok(None);
                     }
                     let arrived = py.detach(|| channel.sleep(sleep)).map_err(broken)?;
                     now = clock::now();
+                    if until_look(now).is_zero() {
+                        continue; // With what is there now.
+                    }
                     if !arrived || now - since > TURN {
                         break;
                     }
@@ -310,6 +326,7 @@ impl Shared {
             } else {
                 let sleep = left(now).min(NAP);
                 if sleep.is_zero() {
+                    self.wake_next(); // We may have been woken to lead.
                     return Ok(None);
                 }
                 self.park(py, id, sleep);
@@ -581,8 +598,9 @@ impl Pending {
     /// lives. Raises what the handler of a signal raises; the frame comes the next time then.
     fn next<'py>(&self, py: Python<'py>, limit: f64) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let found = self.shared.next(py, self.id, seconds(limit));
-        // We may have been woken to lead, and not have done it.
-        self.shared.wake_next();
+        if !matches!(found, Ok(None)) {
+            self.shared.wake_next(); // We may have been woken to lead, and not have done it.
+        }
         match found? {
             Some(frame) => frame.open(py, self.shared.max_frame).map(Some),
             None => Ok(None),

@@ -11,7 +11,7 @@ from typing import Any
 
 from shmrpc import _core
 from shmrpc.call import Call
-from shmrpc.calling.requests import Source, unsendable
+from shmrpc.calling.requests import Source, unsendable_item
 from shmrpc.calling.session import Session
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec
@@ -76,7 +76,7 @@ class Feeding:
         if isinstance(error, _core.ChannelError):
             return  # The call itself says why.
         if isinstance(error, Exception):
-            self._error = unsendable(self._call.endpoint, error)
+            self._error = unsendable_item(self._call.endpoint, error)
         session = self._session
         with contextlib.suppress(_core.ChannelError, _core.Backlog):
             body = frames.encode_failure(error, session.connection.max_frame)

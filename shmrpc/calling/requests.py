@@ -270,6 +270,11 @@ def unsendable(name: str, error: Exception) -> Exception:
     return error
 
 
+def unsendable_item(name: str, error: Exception) -> Exception:
+    """The error for a stream to the server that has failed: why an item cannot be sent, or what its source raised."""
+    return unsendable(name, error) if isinstance(error, (_core.Oversize, _core.Backlog, frames.Rejected)) else error
+
+
 def undecodable(name: str, error: Exception) -> DecodeError | SharedMemoryError:
     """The error for a result that cannot be read, or looked at for want of room in this process."""
     if isinstance(error, _core.Unmapped):

@@ -64,6 +64,7 @@ class Feeding:
             self._session.outgoing.pop((self._call.id, number), None)
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._tasks.clear()  # What a source raised has us in its traceback, and its task has it.
 
     async def _feed(self, number: int, source: Any, outgoing: Outgoing) -> None:
         await outgoing.pump(source, self._codec.encode)

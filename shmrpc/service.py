@@ -26,6 +26,8 @@ RunIn = Literal["loop", "thread", "process"]
 #: Makes the context that a server lives in; its value is ``current_call().state``.
 Lifespan = Callable[["Service"], AbstractAsyncContextManager[Any]]
 
+#: Calls of a service that may be in threads at once. They wait more than they compute: CPUs are no measure.
+DEFAULT_THREADS: Final = 40
 _MARK: Final = "__shmrpc_endpoint__"
 #: The methods of both clients: an attribute of theirs is no endpoint.
 CLIENT_METHODS: Final = frozenset(
@@ -42,6 +44,7 @@ class _Options:
 
     name: str | None = None
     run_in: RunIn = "loop"
+    threads: int | None = None
     #: Those of the service that it is included from.
     interceptors: tuple[Interceptor, ...] = ()
 
@@ -53,6 +56,8 @@ class Endpoint:
         self.name = name
         self.function = function = _called(function)
         self.run_in: RunIn = options.run_in
+        #: Of its own; None: it shares those of its service.
+        self.threads = options.threads
         #: Inside those of its service.
         self.interceptors = options.interceptors
         self.signature = Signature(f"{service}.{name}", function)
@@ -69,6 +74,10 @@ class Endpoint:
         what = f"endpoint '{service}.{self.name}'"
         if self.run_in not in ("loop", "thread", "process"):
             raise ValueError(f"{what}: run_in must be 'loop', 'thread' or 'process', not {self.run_in!r}")
+        if self.threads is not None:
+            if self.run_in != "thread":
+                raise TypeError(f"{what}: threads= is for run_in='thread', not for run_in={self.run_in!r}")
+            _check_threads(what, self.threads)
         if self.run_in == "loop":
             return
         if self.is_coroutine or inspect.isasyncgenfunction(self.function) or self.signature.inputs:
@@ -89,13 +98,18 @@ class Group:
     @overload
     def endpoint(self, function: _F, /) -> _F: ...
     @overload
-    def endpoint(self, /, *, name: str | None = None, run_in: RunIn = "loop") -> Callable[[_F], _F]: ...
-    def endpoint(self, function: Any = None, /, *, name: str | None = None, run_in: RunIn = "loop") -> Any:
+    def endpoint(
+        self, /, *, name: str | None = None, run_in: RunIn = "loop", threads: int | None = None
+    ) -> Callable[[_F], _F]: ...
+    def endpoint(
+        self, function: Any = None, /, *, name: str | None = None, run_in: RunIn = "loop", threads: int | None = None
+    ) -> Any:
         """Makes a function an endpoint, under its own name or ``name``. The function is returned unchanged.
 
         A plain function runs in the server's loop and holds it meanwhile: keep it short, or say
         ``run_in="thread"``, or ``run_in="process"`` for one that computes (it and its arguments are pickled
-        to a process of the server's own). An ``async def`` runs in the loop and may await. A generator,
+        to a process of the server's own). ``threads``: how many calls of it may be in threads at once, which are then
+        its own and not its service's. An ``async def`` runs in the loop and may await. A generator,
         async or plain, streams what it yields. A parameter annotated ``AsyncIterator[T]`` takes a stream from
         the caller. Annotated parameters are validated; others take what MessagePack carries. Context
         variables that a handler sets are its call's own.
@@ -108,8 +122,8 @@ class Group:
         cannot be one; LocalProtocolError while the service is being served.
         """
         if function is None:
-            return lambda function: self.endpoint_of(function, _Options(name, run_in))
-        return self.endpoint_of(function, _Options(name, run_in))
+            return lambda function: self.endpoint_of(function, _Options(name, run_in, threads))
+        return self.endpoint_of(function, _Options(name, run_in, threads))
 
     def endpoint_of(self, function: _F, options: _Options) -> _F:
         """Adds one endpoint."""
@@ -167,6 +181,7 @@ class Service(Group):
     the service when a server starts and gives an async context manager that it lives in: what that yields is
     ``current_call().state`` in the handlers. ``interceptors`` stand around each call of the service, wherever it is
     served, inside those of the server; see :mod:`shmrpc.interceptors`. Raises TypeError for what is none.
+    ``threads``: how many calls of its endpoints with ``run_in="thread"`` may be in threads at once; others wait.
 
     >>> calculator = Service("calculator")
     >>> @calculator.endpoint
@@ -177,10 +192,17 @@ class Service(Group):
     """
 
     def __init__(
-        self, name: str, *, lifespan: Lifespan | None = None, interceptors: Sequence[Interceptor] = ()
+        self,
+        name: str,
+        *,
+        lifespan: Lifespan | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        threads: int = DEFAULT_THREADS,
     ) -> None:
         super().__init__(self, "")
         self.name = check_name(name)
+        _check_threads(f"service {name!r}", threads)
+        self.threads = threads
         self.interceptors: tuple[Interceptor, ...] = check_interceptors(interceptors)
         if lifespan is not None:
             _check_lifespan(self.name, lifespan)
@@ -203,8 +225,10 @@ class Service(Group):
 @overload
 def endpoint(function: _F, /) -> _F: ...
 @overload
-def endpoint(*, name: str | None = None, run_in: RunIn = "loop") -> Callable[[_F], _F]: ...
-def endpoint(function: Any = None, /, *, name: str | None = None, run_in: RunIn = "loop") -> Any:
+def endpoint(*, name: str | None = None, run_in: RunIn = "loop", threads: int | None = None) -> Callable[[_F], _F]: ...
+def endpoint(
+    function: Any = None, /, *, name: str | None = None, run_in: RunIn = "loop", threads: int | None = None
+) -> Any:
     """Marks a method as an endpoint, for :meth:`Service.include` of an instance.
 
     The options are those of :meth:`Service.endpoint`. It may stand above or below ``@staticmethod`` and
@@ -215,10 +239,18 @@ def endpoint(function: Any = None, /, *, name: str | None = None, run_in: RunIn 
 
     def mark(function: _F) -> _F:
         _check_method(function)
-        setattr(function, _MARK, _Options(name, run_in))
+        setattr(function, _MARK, _Options(name, run_in, threads))
         return function
 
     return mark if function is None else mark(function)
+
+
+def _check_threads(what: str, threads: Any) -> None:
+    """TypeError or ValueError for what is no number of threads."""
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        raise TypeError(f"{what}: threads: expected a number, got {threads!r}")
+    if threads < 1:
+        raise ValueError(f"{what}: threads: expected 1 or more, got {threads}")
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -321,7 +353,10 @@ def _offered(source: object) -> Iterator[tuple[Callable[..., Any], _Options]]:
     """Each endpoint that an object has."""
     if isinstance(source, Service):
         for each in source.endpoints.values():
-            yield each.function, _Options(each.name, each.run_in, (*source.interceptors, *each.interceptors))
+            yield (
+                each.function,
+                _Options(each.name, each.run_in, each.threads, (*source.interceptors, *each.interceptors)),
+            )
     elif not isinstance(source, type):
         for attribute in dir(type(source)):
             options = _mark_of(type(source), attribute)

@@ -325,11 +325,11 @@ class Dispatcher:
             in_thread = endpoint.run_in == "thread"
             items = items_of(endpoint.name, function(*args, **kwargs), in_thread=in_thread)
             if in_thread:
-                items = executors.iterate(items)
+                items = executors.threads(self.service, endpoint).iterate(items)
             await under.outgoing.pump(items, self.engine.codec.encode)
             return None
         if endpoint.run_in == "thread":
-            return await executors.in_thread(function, args, kwargs)
+            return await executors.threads(self.service, endpoint).call(function, args, kwargs)
         if endpoint.run_in == "process":
             return await executors.in_process(function, args, kwargs)
         result = function(*args, **kwargs)

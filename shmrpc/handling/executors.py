@@ -4,50 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Any
 
-from shmrpc.call import Call, handled
+from shmrpc.call import Call
 
 if TYPE_CHECKING:
     from shmrpc.handling.processes import Processes
-
-#: What a thread says instead of StopIteration, which cannot travel through a future.
-_END: Final = object()
+    from shmrpc.handling.thread_pool import ThreadPool
+    from shmrpc.service import Endpoint, Service
 
 
 class Executors:
     """A server's threads and processes, made when the first handler needs them."""
 
     def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
+        #: By service, and by service and endpoint for those that have threads of their own.
+        self._threads: dict[str, ThreadPool] = {}
         self._processes: Processes | None = None
         #: The calls that threads work for at the moment, also those of which nobody waits for the end any more.
         self.working: list[Call] = []
 
-    async def in_thread(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the function in a thread, with the context variables of here."""
-        return await self._run_in_thread(contextvars.copy_context(), function, *args, **kwargs)
+    def threads(self, service: Service, endpoint: Endpoint) -> ThreadPool:
+        """The threads of an endpoint."""
+        # Few servers have some.
+        from shmrpc.handling.thread_pool import ThreadPool
 
-    async def _run_in_thread(
-        self, context: contextvars.Context, function: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Any:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(thread_name_prefix="shmrpc-handler")
-        work = functools.partial(context.run, function, *args, **kwargs)
-        call = handled.get()
-        return await run_in(self._threads, functools.partial(self._work, call, work) if call is not None else work)
-
-    def _work(self, call: Call, work: Callable[[], Any]) -> Any:
-        """Works for a call, in a thread."""
-        self.working.append(call)
-        try:
-            return work()
-        finally:
-            self.working.remove(call)
+        name, size = service.name, service.threads
+        whose, remedy = f"service {name!r}", f"shmrpc.Service({name!r}, threads=N)"
+        if endpoint.threads is not None:
+            size, whose = endpoint.threads, f"endpoint {name}.{endpoint.name}()"
+            name, remedy = f"{name} {endpoint.name}", "@service.endpoint(run_in='thread', threads=N)"
+        if name not in self._threads:
+            self._threads[name] = ThreadPool(size, whose, remedy, self.working)
+        return self._threads[name]
 
     async def in_process(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls the function in another process. Function, arguments and result are pickled."""
@@ -58,51 +49,54 @@ class Executors:
             self._processes = Processes()
         return await self._processes.run(function, args, kwargs)
 
-    async def iterate(self, items: Iterator[Any]) -> AsyncIterator[Any]:
-        """What a generator yields, each step in a thread, and all in one context."""
-        context = contextvars.copy_context()
-        try:
-            while (item := await self._run_in_thread(context, next, items, _END)) is not _END:
-                yield item
-        finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                await self._run_in_thread(context, close)
-
     def close(self) -> None:
         """Ends the processes. A handler that runs in a thread cannot be stopped: it runs to its end."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        for threads in self._threads.values():
+            threads.close()
+        self._threads.clear()
         if self._processes is not None:
             self._processes.close()
             self._processes = None
 
 
-async def run_in(executor: Executor, work: Callable[[], Any]) -> Any:
-    """What the work returns or raises, done by the executor."""
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
+class Job:
+    """Work that an executor does. ``on_end`` is called in the loop when it has ended, in whatever way."""
 
-    def end() -> None:
-        if not ended.done():
-            ended.set_result(None)
+    def __init__(
+        self, executor: Executor, work: Callable[[], Any], on_end: Callable[[Job], None] = lambda job: None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_end = on_end
+        self._over = self._loop.create_future()
+        self._future = executor.submit(work)
+        self._future.add_done_callback(self._notify)
 
-    def notify(job: Future[Any]) -> None:
+    def _notify(self, future: Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
-            loop.call_soon_threadsafe(end)
+            self._loop.call_soon_threadsafe(self._end)
 
-    job = executor.submit(work)
-    job.add_done_callback(notify)
-    try:
-        await ended
-    except asyncio.CancelledError:
-        job.cancel()
-        raise
-    try:
-        if job.cancelled():  # The executor has ended before its turn came.
-            raise asyncio.CancelledError
-        # What it raised is raised here: the loop's future would take no StopIteration.
-        return job.result()
-    finally:
-        del job  # Its exception has this frame in its traceback.
+    def _end(self) -> None:
+        self._on_end(self)
+        if not self._over.done():
+            self._over.set_result(None)
+
+    async def ended(self) -> None:
+        """Waits until it has ended, or was given up before it began."""
+        if not self._future.done():
+            over = self._over = self._loop.create_future()
+            await over
+
+    async def result(self) -> Any:
+        """What the work returns or raises. Work that has not begun is given up if nobody waits for it any more."""
+        try:
+            await self._over
+        except asyncio.CancelledError:
+            self._future.cancel()
+            raise
+        try:
+            if self._future.cancelled():  # The executor has ended before its turn came.
+                raise asyncio.CancelledError
+            # What it raised is raised here: the loop's future would take no StopIteration.
+            return self._future.result()
+        finally:
+            del self  # Its exception has this frame in its traceback.

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any
 
-from shmrpc.handling.executors import run_in
+from shmrpc.handling.executors import Job
 
 
 class Processes:
@@ -36,7 +36,7 @@ class Processes:
             self._pool = ProcessPoolExecutor(mp_context=spawn, initializer=_begin_child, initargs=(theirs,))
         pool = self._pool
         try:
-            return await run_in(pool, functools.partial(_call, function, args, kwargs))
+            return await Job(pool, functools.partial(_call, function, args, kwargs)).result()
         except BrokenProcessPool as error:
             if self._pool is pool:
                 self.close()  # The next call gets new ones.

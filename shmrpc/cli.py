@@ -7,6 +7,7 @@ not to be had; 4 if the call failed; 5 if its time was over; 130 after Ctrl-C; 1
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -54,9 +55,25 @@ _codec = option(
 _max_frame = option(
     "--max-frame", type=int, default=DEFAULT_MAX_FRAME, show_default=True, help="Largest body in bytes."
 )
+
+
+class Seconds(click.FloatRange):
+    """Seconds, 0 or more."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; NaN, which is in any range, is refused."""
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
+
 _timeout = option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     help=f"Seconds for all of it.  [default: {DEFAULT_CONNECT_TIMEOUT:g} to connect, then as long as it takes]",
 )
 
@@ -116,6 +133,10 @@ class Commands(click.Group):
             _fail(str(error), CALL_FAILED)
         except shmrpc.ShmrpcError as error:
             _fail(str(error), NOT_AVAILABLE)
+        except OSError as error:  # As of a full disk behind a pipe. A reader that went away is click's.
+            if error.errno == errno.EPIPE or ctx.invoked_subcommand == "serve":
+                raise
+            _fail(str(error), 1)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
@@ -139,7 +160,7 @@ def main() -> None:
 )
 @option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=DEFAULT_GRACE,
     show_default=True,
     help="Seconds that calls under way have to end after the first SIGINT or SIGTERM.",

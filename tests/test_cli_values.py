@@ -199,7 +199,7 @@ NESTED = "[" * 100_000
         (["-k", "less=1", "shown", "shown", "1"], 2, "less"),
         (["--timeout", "soon", "shown", "shown", "1"], 2, "'soon' is not a valid float"),
         (["--timeout", "-1", "shown", "shown", "1"], 2, "-1.0 is not in the range x>=0"),
-        (["--timeout", "nan", "shown", "shown", "1"], 2, "timeout: expected seconds"),
+        (["--timeout", "nan", "shown", "shown", "1"], 2, "'nan' is no number of seconds"),
         (["--max-frame", "1", "shown", "shown", "1"], 2, "max_frame: expected"),
         (["a b", "shown"], 2, "a b"),
         (["shown", "shown", "@/absent/file"], 2, "@/absent/file: No such file or directory; for a text that begins"),
@@ -278,6 +278,28 @@ def test_a_reader_that_goes_away_ends_a_stream_quietly() -> None:
         calling.stdout = None
         _, errors = calling.communicate(timeout=PATIENCE)
     assert (calling.returncode, errors) == (1, "")
+
+
+@pytest.mark.parametrize("arguments", [("call", "shown", "value", "int"), ("ls",), ("describe", "shown")])
+def test_a_full_disk_is_told_without_a_traceback(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shmrpc", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode != 0
+    assert "Error: [Errno 28] No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("ls",), ("describe", "x"), ("stub", "x"), ("call", "x", "y"), ("cleanup",)])
+def test_a_place_to_meet_that_cannot_be_is_told_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "absent"):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / name))
+        done = CliRunner().invoke(main, [*command])
+        assert isinstance(done.exception, SystemExit) or done.exit_code == 0, done.exception
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_its_number() -> None:

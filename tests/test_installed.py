@@ -93,6 +93,7 @@ def test_the_command_serves_in_the_folder_of_the_source(source: Path, options: t
         server.terminate()
         _, errors = server.communicate(timeout=STOPPING)
     assert server.returncode == 0, errors
+    assert "WARNING" not in errors
 
 
 def test_a_server_process_of_tests_serves_in_the_folder_of_the_source(

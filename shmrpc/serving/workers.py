@@ -199,10 +199,12 @@ class Worker:
         """Lets it end gently."""
         if not self.dismissed:
             self.dismissed = self.draining = True
+            # An endpoint may hold its loop, and then it does not read. The signal goes first: who has read the end may
+            # have closed its loop already, and with it given up what it does at a signal.
+            if self.is_ready:
+                self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_WR)
-            if self.is_ready:  # An endpoint may hold its loop, and then it does not read.
-                self.process.send_signal(signal.SIGTERM)
             self._end_in(self._grace + CLOSING + _MARGIN, self.quit)
 
     def quit(self) -> None:

@@ -47,13 +47,33 @@ def shared_directory() -> Path | None:
     return Path(named) if named else None
 
 
-def runtime_directory() -> Path:
-    """Where services meet: ``$SHMRPC_DIRECTORY``, else ``$XDG_RUNTIME_DIR/shmrpc``, else ``/tmp/shmrpc-UID``."""
+#: The directory of a user who is logged in, and one that is there also when nobody is; by user id.
+LOGIN_DIRECTORY = "/run/user/{}"
+TEMPORARY_DIRECTORY = "/tmp/shmrpc-{}"
+
+
+def runtime_directories() -> list[Path]:
+    """Where services meet: a server in the first of these, and who looks for one looks in all.
+
+    ``$SHMRPC_DIRECTORY`` alone if it names one, and ``$XDG_RUNTIME_DIR/shmrpc`` alone if that was set to a place of its
+    own. Else ``/run/user/UID/shmrpc``, if the user has that directory now, and ``/tmp/shmrpc-UID``: by then it does not
+    matter who has the variable (a shell) and who has not (cron, systemd, su, docker exec).
+    """
     shared = shared_directory()
     if shared is not None:
-        return shared
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "shmrpc" if base else Path(f"/tmp/shmrpc-{os.geteuid()}")
+        return [shared]
+    uid = os.geteuid()
+    base, login = os.environ.get("XDG_RUNTIME_DIR"), Path(LOGIN_DIRECTORY.format(uid))
+    if base and Path(base) != login:
+        return [Path(base) / "shmrpc"]
+    temporary = Path(TEMPORARY_DIRECTORY.format(uid))
+    status = _own_status(login)
+    return [login / "shmrpc", temporary] if status is not None and stat.S_ISDIR(status.st_mode) else [temporary]
+
+
+def runtime_directory() -> Path:
+    """Where a server of ours would be met."""
+    return runtime_directories()[0]
 
 
 def segment_name(service: str, random: str) -> str:
@@ -218,7 +238,11 @@ def _dead_semaphores() -> Found:
 
 
 def _dead_rendezvous() -> Found:
-    directory = runtime_directory()
+    for directory in runtime_directories():
+        yield from _dead_rendezvous_in(directory)
+
+
+def _dead_rendezvous_in(directory: Path) -> Found:
     services = {match["service"] for _, _, match in _own_files(directory, _RENDEZVOUS)}
     for service in sorted(services):
         lock_path, socket_path = directory / f"{service}.lock", directory / f"{service}.sock"

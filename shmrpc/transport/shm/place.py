@@ -12,7 +12,13 @@ from typing import Final
 from shmrpc.errors import LocalProtocolError
 from shmrpc.spelling import closest
 from shmrpc.transport.shm import trust
-from shmrpc.transport.shm.cleanup import SERVICE_NAME, listener, runtime_directory, shared_directory
+from shmrpc.transport.shm.cleanup import (
+    SERVICE_NAME,
+    listener,
+    runtime_directories,
+    runtime_directory,
+    shared_directory,
+)
 
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
 _MAX_PATH: Final = 107
@@ -52,6 +58,12 @@ def directory(owners: Collection[int] = ()) -> Path:
             raise LocalProtocolError(
                 f"{path.parent} is closed to you (uid {os.geteuid()}); set $XDG_RUNTIME_DIR to a directory of yours"
             ) from None
+    _check_own(path)
+    return path
+
+
+def _check_own(path: Path) -> None:
+    """LocalProtocolError unless it is a directory of this user alone."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         raise LocalProtocolError(f"{path} is not a directory; remove it, or set $XDG_RUNTIME_DIR elsewhere")
@@ -64,7 +76,19 @@ def directory(owners: Collection[int] = ()) -> Path:
         raise LocalProtocolError(
             f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}); run: chmod 700 {path}"
         )
-    return path
+
+
+def directories(owners: Collection[int] = ()) -> list[Path]:
+    """Where to look for a server: :func:`directory`, and after it the other places where one may be.
+
+    One of these that is not there, or not safe, has no server of ours.
+    """
+    found = [directory(owners)]
+    for path in runtime_directories()[1:]:
+        with contextlib.suppress(LocalProtocolError, OSError):
+            _check_own(path)
+            found.append(path)
+    return found
 
 
 def _check_shared(path: Path, owners: Collection[int]) -> None:
@@ -106,9 +130,13 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
         )
 
 
-def socket_path(service: str, owners: Collection[int] = ()) -> str:
-    """The path of a service's socket; ValueError if it is too long for one."""
-    path = str(directory(owners) / f"{check_name(service)}.sock")
+def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
+    """The paths where the socket of a service may be, the first one that of a server of ours."""
+    return [_socket_in(path, service) for path in directories(owners)]
+
+
+def _socket_in(place: Path, service: str) -> str:
+    path = str(place / f"{check_name(service)}.sock")
     if len(os.fsencode(path)) > _MAX_PATH:
         raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
     return path
@@ -116,13 +144,13 @@ def socket_path(service: str, owners: Collection[int] = ()) -> str:
 
 def services(owners: Collection[int] = ()) -> list[str]:
     """The names that have a socket, served or not."""
-    return sorted(path.stem for path in directory(owners).glob("*.sock"))
+    return sorted({path.stem for place in directories(owners) for path in place.glob("*.sock")})
 
 
 def similar(service: str, owners: Collection[int] = ()) -> str | None:
     """The service that is served and has the most similar name; None if none has."""
     with contextlib.suppress(OSError, LocalProtocolError):
         meant = closest(service, [name for name in services(owners) if name != service])
-        if meant is not None and listener(directory(owners) / f"{meant}.sock") is not None:
+        if meant is not None and any(listener(Path(path)) is not None for path in socket_paths(meant, owners)):
             return meant
     return None

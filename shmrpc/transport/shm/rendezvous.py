@@ -21,12 +21,13 @@ from shmrpc.transport.shm.cleanup import (
     is_at,
     listener,
     recorded_pid,
+    runtime_directories,
     runtime_directory,
     shared_directory,
     take_lock,
 )
 from shmrpc.transport.shm.names import held_by
-from shmrpc.transport.shm.place import check_name, similar, socket_path
+from shmrpc.transport.shm.place import check_name, similar, socket_paths
 
 _BACKLOG: Final = 512
 #: Seconds between two looks for a server that is not there yet: the first, and the longest.
@@ -49,7 +50,7 @@ class Claim:
         strangers = trust.others(allow_uids)
         if strangers:
             _check_reachable(strangers)
-        path = socket_path(service)  # Whom we only serve we do not let replace our files: no other owners.
+        path, *elsewhere = socket_paths(service)  # Whom we only serve we do not let replace our files: no other owners.
         self._lock_path = Path(f"{path.removesuffix('.sock')}.lock")
         self._socket_path = Path(path)
         _check_free(self._lock_path, service, stat.S_ISREG)
@@ -66,7 +67,13 @@ class Claim:
             )
         try:
             _check_lock(lock, self._lock_path, service)
-            _check_unserved(self._socket_path, service)
+            _check_unserved(self._socket_path, service, "although somebody has removed its lock file")
+            try:
+                for other in map(Path, elsewhere):
+                    _check_unserved(other, service, f"which clients meet in {other.parent}")
+            except ServiceInUse:
+                self._lock_path.unlink()
+                raise
         except BaseException:
             os.close(lock)
             raise
@@ -194,8 +201,8 @@ def _check_lock(lock: int, path: Path, service: str) -> None:
         raise LocalProtocolError(f"{path} is no lock file, or has another name too; remove it")
 
 
-def _check_unserved(path: Path, service: str) -> None:
-    """Raises ServiceInUse if somebody listens at the socket whose lock we have: the lock file was removed under him."""
+def _check_unserved(path: Path, service: str, remark: str) -> None:
+    """Raises ServiceInUse if somebody listens at a socket, although we have the lock of the name."""
     pid = listener(path)
     for _ in range(_LOCK_TRIES):
         if pid is None:
@@ -203,8 +210,7 @@ def _check_unserved(path: Path, service: str) -> None:
         time.sleep(_LOCK_PAUSE)  # One that dies at this moment may drop its lock before its socket.
         pid = listener(path)
     raise ServiceInUse(
-        f"service {service!r} is already served by {process(pid)}, although somebody has removed its lock file; stop "
-        "it first, or choose another name",
+        f"service {service!r} is already served by {process(pid)}, {remark}; stop it first, or choose another name",
         pid or None,
     )
 
@@ -254,7 +260,14 @@ def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None
     Raises ConnectionLost if one does whose line of clients is full, PermissionError if it lets nobody but its own user
     in, LocalProtocolError if it is of a user with whom we do not speak.
     """
-    path = socket_path(service, allow_uids)
+    for path in socket_paths(service, allow_uids):
+        dialled = _dial(path, service, allow_uids)
+        if dialled is not None:
+            return dialled
+    return None
+
+
+def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket | None:
     try:
         dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
@@ -288,6 +301,11 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
             f"service {service!r} is served by uid {uid}, which stands for every user that this user namespace does "
             "not know; serve as a user that it knows"
         )
+
+
+def _places() -> str:
+    """Where a client looks, for a message."""
+    return " and ".join(map(str, runtime_directories()))
 
 
 #: Is told why a client that waits has no connection so far.
@@ -366,7 +384,7 @@ class Patience:
             if self._silent and (not self._reason or self._silent_for > (self._timeout or 0) / 2):
                 raise ServiceUnavailable(f"cannot connect within {self._timeout:g} s: {self._silent}")
             raise ServiceUnavailable(
-                f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {runtime_directory()}); "
+                f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {_places()}); "
                 f"{self._reason or self._how_to_start()}"
             )
         pause, self._pause = self._pause, min(self._pause * 2, self._longest)

@@ -1,0 +1,81 @@
+"""A server and a client of which one has $XDG_RUNTIME_DIR and the other has not, or a session begins between them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+from shmrpc.transport.shm import cleanup
+from shmrpc.transport.shm.rendezvous import Claim
+from shmrpc.transport.shm.status import statuses
+from tests.services import service
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The directory of a login, which is not there, and the other one: none of this machine's."""
+    login, temporary = tmp_path / "login", tmp_path / "temporary"
+    monkeypatch.setattr(cleanup, "LOGIN_DIRECTORY", str(login))
+    monkeypatch.setattr(cleanup, "TEMPORARY_DIRECTORY", str(temporary))
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    return login, temporary
+
+
+async def check_met() -> None:
+    async with shmrpc.connect("tested") as client:
+        assert await client.add(1, 2) == 3
+
+
+async def test_a_server_of_before_the_login_is_found(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login, temporary = places
+    async with shmrpc.serve(service):
+        assert sorted(os.listdir(temporary)) == ["tested.lock", "tested.sock"]
+        await check_met()
+        os.mkdir(login, 0o700)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(login))
+        await check_met()
+        with pytest.raises(shmrpc.ServiceInUse, match=f"process {os.getpid()}, which clients meet in {temporary}"):
+            Claim("tested")
+        assert cleanup.clean() == []
+
+
+async def test_a_server_of_a_login_is_found_without_the_variable(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login, _ = places
+    os.mkdir(login, 0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(login))
+    async with shmrpc.serve(service):
+        assert sorted(os.listdir(login / "shmrpc")) == ["tested.lock", "tested.sock"]
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        await check_met()
+
+
+def test_who_finds_none_says_where_it_looked(places: tuple[Path, Path]) -> None:
+    login, temporary = places
+    os.mkdir(login, 0o700)
+    with pytest.raises(shmrpc.ServiceUnavailable, match=rf"looked in {login}/shmrpc and {temporary}\)"):
+        shmrpc.sync.connect("tested", timeout=0).__enter__()
+
+
+def test_what_the_dead_left_is_removed_in_both(places: tuple[Path, Path]) -> None:
+    login, temporary = places
+    for place in (login / "shmrpc", temporary):
+        place.mkdir(mode=0o700, parents=True)
+        (place / "tested.lock").touch()
+    assert [leftover.path for leftover in cleanup.clean()] == [
+        str(login / "shmrpc" / "tested.lock"),
+        str(temporary / "tested.lock"),
+    ]
+    assert statuses() == []
+
+
+def test_a_place_of_its_own_is_the_only_one(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkdir(places[0], 0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/elsewhere")
+    assert cleanup.runtime_directories() == [Path("/elsewhere/shmrpc")]

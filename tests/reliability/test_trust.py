@@ -233,8 +233,8 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
     make_directory(0, STICKY)
     source = """
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(place.socket_path(shared.NAME))
-            os.chmod(place.socket_path(shared.NAME), 0o666)
+            listening.bind(place.socket_paths(shared.NAME)[0])
+            os.chmod(place.socket_paths(shared.NAME)[0], 0o666)
             listening.listen()
             print("listening", flush=True)
             for _ in range(2):
@@ -365,7 +365,7 @@ def test_a_server_cannot_let_us_open_what_it_cannot_itself(
         print(theirs.name, flush=True)
         sys.stdin.readline()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(place.socket_path(shared.NAME))
+            listening.bind(place.socket_paths(shared.NAME)[0])
             listening.listen()
             print("listening", flush=True)
             accepted, _ = listening.accept()

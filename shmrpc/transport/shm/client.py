@@ -131,10 +131,8 @@ class LoopConnection:
 
         If a great deal is there, the rest comes on the next turn: what keeps coming must not keep the loop.
         """
-        if self._again is not None:
-            return
         try:
-            if self._open and not self._channel.park():
+            if self._again is None and self._open and not self._channel.park():
                 self._drain()
                 if self._open and not self._channel.park():
                     self._again = self._loop.call_soon(self._listen_again)
@@ -145,24 +143,27 @@ class LoopConnection:
             raise
 
     def _listen_again(self) -> None:
-        self._again = None
-        self.listen()
+        try:
+            self._again = None
+            self.listen()
+        except BaseException as error:
+            self.interrupted(error)
+            raise
 
     def _on_bell(self) -> None:
         try:
             if not self._channel.wake():
                 self._end_bell()
             self._drain()
+            # Whoever rang took our announcement; others may still be waiting.
+            if self._pending or self._room:
+                self.listen()
+            self._wake_senders()
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
         except BaseException as error:
             self.interrupted(error)
             raise
-        else:
-            # Whoever rang took our announcement; others may still be waiting.
-            if self._pending or self._room:
-                self.listen()
-            self._wake_senders()
 
     def _end_bell(self) -> None:
         """The server has ended the bell. If it has died, the control socket says so soon."""

@@ -74,7 +74,8 @@ class Seconds(click.FloatRange):
 _timeout = option(
     "--timeout",
     type=Seconds(),
-    help=f"Seconds for all of it.  [default: {DEFAULT_CONNECT_TIMEOUT:g} to connect, then as long as it takes]",
+    help="Seconds for all of it; 0: wait for no server to appear, then as long as it takes.  "
+    f"[default: {DEFAULT_CONNECT_TIMEOUT:g} to connect, then as long as it takes]",
 )
 
 
@@ -287,8 +288,11 @@ def call(
 
 @contextlib.contextmanager
 def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterator[Callable[[], shmrpc.sync.Client]]:
-    """Gives the client, whose next call is to end when the timeout of the whole does."""
-    end = math.inf if timeout is None else time.monotonic() + timeout
+    """Gives the client, whose next call is to end when the timeout of the whole does.
+
+    0 is one try to connect, and leaves the call its time: no call ends within nothing.
+    """
+    end = time.monotonic() + timeout if timeout else math.inf
     if timeout is None:
         timeout = DEFAULT_CONNECT_TIMEOUT
     with contextlib.ExitStack() as stack:

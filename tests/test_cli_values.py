@@ -232,6 +232,13 @@ def test_the_timeout_is_for_all_of_it(endpoint: str) -> None:
     assert "deadline" in done.stderr
 
 
+def test_a_timeout_of_0_is_one_try_to_connect_and_leaves_the_call_its_time() -> None:
+    done = call("--timeout", "0", "shown", "sleeps", "0.05")
+    assert (done.exit_code, done.stdout) == (0, "null\n"), done.stderr
+    for command in ("describe", "stub"):
+        assert CliRunner().invoke(main, [command, "--timeout", "0", "shown"]).exit_code == 0
+
+
 @pytest.mark.parametrize("command", ["describe", "stub"])
 def test_the_other_commands_fail_alike(command: str) -> None:
     for arguments, code in (

@@ -161,7 +161,7 @@ def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDi
     """
     with served_by(ALLOWED):
         with Program(0, call.format(uid=ALLOWED)) as client:
-            assert client.end() == "SystemExit: 1\n0"
+            assert client.end() == "SystemExit: 3\n0"  # Not available.
             assert f"belongs to uid {ALLOWED}" in client.errors
 
 

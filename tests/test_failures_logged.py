@@ -31,6 +31,10 @@ def plain(kind: str = "") -> None:
             raise OutOfStock("ball", 0)
         case "arguments":
             raise shmrpc.InvalidArguments("odd")
+        case "unformattable":
+            raise SyntaxError("odd", ("file", 1, 2, 123))  # type: ignore[arg-type]
+        case "large":
+            raise Mistake("x" * 10_000_000)
     raise Mistake(f"of kind {kind!r}")
 
 
@@ -107,6 +111,30 @@ async def test_an_unexpected_failure_is_logged_once_with_its_traceback(
     assert logged(caplog) == [f"tested.logged.{form}() failed"]
     assert "Mistake: of kind 'odd'" in caplog.text and ", in plain" in caplog.text
     assert "shmrpc/server.py" not in caplog.text and "shmrpc/handling/engine.py" not in caplog.text
+
+
+async def test_one_whose_traceback_cannot_be_formatted_is_logged_and_answered(
+    client: shmrpc.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fails(client, "plain", "unformattable")
+    assert "SyntaxError <to format it raised AttributeError>" in caplog.text and ", in plain" in caplog.text
+    assert logged(caplog) == ["tested.logged.plain() failed"]
+
+
+async def test_a_message_of_megabytes_is_cut(client: shmrpc.Client, caplog: pytest.LogCaptureFixture) -> None:
+    await fails(client, "plain", "large")
+    assert "characters left out" in caplog.text and len(caplog.text) < 20_000
+
+
+async def test_a_filter_of_the_log_that_fails_costs_no_answer(
+    client: shmrpc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(record: logging.LogRecord) -> bool:
+        raise RuntimeError(record.getMessage())
+
+    monkeypatch.setattr(failures.logger, "filters", [broken])
+    await fails(client, "plain")
+    await fails(client, "unsendable")
 
 
 @pytest.mark.parametrize("form", FORMS)

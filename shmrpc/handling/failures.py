@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
@@ -69,12 +70,12 @@ class Failures:
         if QUIET:
             self._quiet[key] = 0, self._loop.call_later(QUIET, self._end_quiet, key)
         if isinstance(error, Rejected) and error.kind in _MISTAKES:  # Its traceback has our own frames alone.
-            logger.error("%s: %s", what, error)
+            _write(f"{what}: {error}")
             return
         words = ""
         if not isinstance(error, (Exception, asyncio.CancelledError)):  # Which elsewhere ends a program.
             words = f": its {type(error).__qualname__} ended that call, and nothing else"
-        logger.error("%s%s", what, words, exc_info=frames.trimmed(error))
+        _write(what + words, error)
 
     def _end_quiet(self, key: _Sort) -> None:
         count, _ = self._quiet.pop(key)
@@ -84,7 +85,21 @@ class Failures:
 
     def _tell(self, key: _Sort, count: int) -> None:
         what, sort = key
-        logger.error("%s %d more time%s: %s", what, count, "" if count == 1 else "s", sort)
+        _write(f"{what} {count} more time{'' if count == 1 else 's'}: {sort}")
+
+
+def _write(message: str, error: BaseException | None = None) -> None:
+    """Writes to the log; of an error the traceback that its caller gets: bounded, and text whatever the error is."""
+    if not logger.isEnabledFor(logging.ERROR):
+        return
+    exc_info = None if error is None else (type(error), error, error.__traceback__)
+    record = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, "%s", (message,), exc_info)
+    if error is not None:
+        # Formatters take it as it is. To format a SyntaxError of odd arguments would raise.
+        record.exc_text = frames.traceback_of(error).rstrip()
+    # If a filter or a handler of the program's log fails, the call's caller is told all the same.
+    with contextlib.suppress(Exception):
+        logger.handle(record)
 
 
 def _sort_of(error: BaseException) -> str:

@@ -204,7 +204,7 @@ def describe_failure(error: BaseException) -> Failure:
     if isinstance(error, errors.ApplicationError):
         failure.code, failure.message = _cut(error.code), _cut(error.message)
     failure.value, remark = _value_of(error)
-    failure.traceback = _cut(_traceback(error) + remark)
+    failure.traceback = _cut(traceback_of(error) + remark)
     return failure
 
 
@@ -256,14 +256,17 @@ def _message(error: BaseException) -> str:
         return f"<{type(error).__qualname__}, whose __str__ raised {type(second).__name__}>"
 
 
-def _traceback(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
+    """The text of an exception's traceback, from the endpoint on; of one that was passed on, each hop's. Bounded."""
+    _trimmed(error)
     try:
-        trimmed(error)
         if isinstance(error, errors.RemoteError) and error.remote_traceback:
-            return f"{error.remote_traceback.rstrip()}\n\nPassed on by:\n{_hop(error)}"
-        return "".join(traceback.format_exception(error))
+            return _cut(f"{error.remote_traceback.rstrip()}\n\nPassed on by:\n{_hop(error)}")
+        return _cut("".join(traceback.format_exception(error)))
     except Exception as second:  # As for a SyntaxError with odd arguments.
-        return f"<no traceback: formatting it raised {type(second).__name__}>"
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        name = errors.class_name(type(error))
+        return _cut(f"{frames}{name} <to format it raised {type(second).__name__}>\n")
 
 
 def _hop(error: errors.RemoteError) -> str:
@@ -278,7 +281,7 @@ def _hop(error: errors.RemoteError) -> str:
     return _cut("".join(lines), _MAX_HOP)
 
 
-def trimmed(error: BaseException) -> BaseException:
+def _trimmed(error: BaseException) -> BaseException:
     """The same, its traceback from the endpoint on: our own frames above it tell the user nothing."""
     inner = error.__traceback__
     while inner is not None and _is_ours(inner.tb_frame):

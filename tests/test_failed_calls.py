@@ -196,6 +196,15 @@ async def is_in_a_batch(client: shmrpc.Client, value: Bytes, server: shmrpc.Serv
         del failed
 
 
+async def is_in_a_batch_and_asked_for_at_its_end(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async with client.batch() as batch:
+        failed = batch.fails(value)
+    try:
+        failed.result()
+    finally:
+        del failed
+
+
 async def is_one_of_many(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
     async for _ in client.map("fails", [value]):
         pass
@@ -220,6 +229,7 @@ WAYS: dict[str, Callable[[shmrpc.Client, Bytes, shmrpc.Server], Awaitable[Any]]]
             has_an_item_that_cannot_be_sent,
             takes_a_stream_and_raises,
             is_in_a_batch,
+            is_in_a_batch_and_asked_for_at_its_end,
             is_one_of_many,
             is_in_a_batch_that_cannot_be_sent,
         )

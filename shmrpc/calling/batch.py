@@ -103,7 +103,10 @@ class BatchFuture(asyncio.Future[Any]):
         """The call's result; LocalProtocolError before the end of the block."""
         if not self.done():
             self._block.check_result(self._endpoint)
-        return super().result()
+        try:
+            return super().result()
+        finally:
+            del self  # What it raises has this frame in its traceback, and is kept by the future.
 
     def exception(self) -> BaseException | None:
         """What the call raised, or None; LocalProtocolError before the end of the block."""
@@ -130,7 +133,10 @@ class SyncBatchFuture(concurrent.futures.Future[Any]):
         """The call's result; LocalProtocolError within the block."""
         if not self.done():
             self._block.check(self._endpoint)
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # As in BatchFuture.
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the call raised, or None; LocalProtocolError within the block."""

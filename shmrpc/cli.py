@@ -202,6 +202,7 @@ def main() -> None:
     show_default=True,
     help="Bytes of shared memory for large results, for each connection.",
 )
+@option("--validate-results", is_flag=True, help="Fail a call whose result is not of the declared type, and log it.")
 @option("--spin", type=float, default=DEFAULT_SPIN, show_default=True, help="Longest spin in µs; 0: never.")
 @_max_frame
 @_codec

@@ -207,7 +207,7 @@ class InvalidArguments(CallError, TypeError):
 
 
 class EncodeError(CallError, TypeError):
-    """An argument or a result cannot be carried by MessagePack."""
+    """An argument or a result cannot be carried by MessagePack; or a validated result is not of its declared type."""
 
 
 class DecodeError(CallError, ValueError):

@@ -57,6 +57,7 @@ class Server:
         load: Load,
         *,
         adopting: bool,
+        validate_results: bool,
     ) -> None:
         if not services:
             raise TypeError("serve() expected at least one shmrpc.Service")
@@ -70,6 +71,7 @@ class Server:
         self._interceptors = check_interceptors(interceptors)
         self._load = load
         self._adopting = adopting
+        self._validate_results = validate_results
         self._used = False
         self._lifespans = contextlib.AsyncExitStack()
         #: The service whose lifespan ends at the moment.
@@ -124,7 +126,7 @@ class Server:
         self._used = True
         for service in self.services:
             service.servers.add(self)
-        self._engine = Engine(self._codec, self._load, self._interceptors)
+        self._engine = Engine(self._codec, self._load, self._interceptors, validate_results=self._validate_results)
         self._inbox = self._transport.open(self._pump)
         self._engine.between = self._inbox.glance
         self._load.on_change = lambda: self._inbox.set_spinning(self._load.busy == 0)
@@ -337,6 +339,7 @@ def serve(
     max_waiting: int = DEFAULT_MAX_WAITING,
     allow_uids: Collection[int] = (),
     adopting: bool = False,
+    validate_results: bool = False,
 ) -> Server:
     """Serves one or more services in the running loop: ``async with shmrpc.serve(calculator): ...``.
 
@@ -353,7 +356,9 @@ def serve(
 
     Up to ``max_in_flight`` handlers may be suspended, ``max_per_connection`` of them for one client; beyond
     that up to ``max_waiting`` calls wait in order, and further ones fail with Overloaded. ``adopting``: takes
-    no names; clients come by :meth:`Server.adopt` alone.
+    no names; clients come by :meth:`Server.adopt` alone. ``validate_results``: a result, or an item of a stream, that
+    is not of the endpoint's declared type fails its call with EncodeError. Otherwise it is sent as it is, and in
+    debug mode (``python -X dev``, or asyncio's own) the first of each endpoint is warned of.
 
     Processes of this user and of root may call, and those of the users in ``allow_uids``; they are met in the
     directory that ``$SHMRPC_DIRECTORY`` names. SECURITY.md says what they are trusted with.
@@ -363,4 +368,12 @@ def serve(
     check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
     load = Load(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
     settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
-    return Server(services, SharedMemory(settings), codec, interceptors, load, adopting=adopting)
+    return Server(
+        services,
+        SharedMemory(settings),
+        codec,
+        interceptors,
+        load,
+        adopting=adopting,
+        validate_results=validate_results,
+    )

@@ -12,7 +12,7 @@ import msgspec
 
 from shmrpc import _core, stream_types
 from shmrpc.introspection.type_names import type_name
-from shmrpc.protocol.codec import UNREADABLE, Body, Codec, check_type, get_codec
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec, check_type, encode_inline, get_codec
 from shmrpc.protocol.frames import Rejected, unreadable
 from shmrpc.spelling import closest
 from shmrpc.values import is_writable
@@ -278,12 +278,38 @@ class Signature:
         try:
             return codec.convert(value, kind)
         except (msgspec.ValidationError, RecursionError) as error:
-            what = str(error)
-            raise Rejected(
-                "arguments",
-                f"{self.name}(): parameter {parameter!r}: {what[0].lower()}{what[1:]} ({_shown(value)}); "
-                f"it is declared as {type_name(kind)}",
-            ) from None
+            raise Rejected("arguments", self._unfit(f"parameter {parameter!r}", error, value, kind)) from None
+
+    def _unfit(self, what: str, error: Exception, value: Any, kind: Any) -> str:
+        """The words for a value that is not of its declared type."""
+        why = str(error)
+        return (
+            f"{self.name}(): {what}: {why[0].lower()}{why[1:]} ({_shown(value)}); it is declared as {type_name(kind)}"
+        )
+
+    def result_check(self, codec: Codec) -> Callable[[Any], None] | None:
+        """Raises a rejection for a result, or an item that it streams, of another type; None if none is declared.
+
+        It looks at what a caller would get. So it takes as long as encoding and decoding.
+        """
+        if self.result is Any:
+            return None
+        kind, decode, what = self.result, codec.decoder(self.result), "an item" if self.streams else "the result"
+
+        def check(value: Any) -> None:
+            try:
+                body = codec.encode(value)
+            except Exception:  # To be told of when it is encoded to be sent.
+                return
+            try:
+                if isinstance(body, bytes):
+                    decode(body)
+                else:
+                    _check_large(codec, value, kind, decode)
+            except (*UNREADABLE, RecursionError) as error:
+                raise Rejected("encode", self._unfit(what, error, value, kind)) from None
+
+        return check
 
 
 def _shown(value: Any) -> str:
@@ -336,6 +362,14 @@ def result_type(function: Callable[..., Any]) -> Any:
     """What a function declares as its result, or as the items that it streams; Any if it does not."""
     result = _type_hints(function).get("return", Any)
     return stream_types.output_item(result) if stream_types.streams(function, result) else result
+
+
+def _check_large(codec: Codec, value: Any, kind: Any, decode: Decode) -> None:
+    """One of UNREADABLE for a value with large buffers that is of another type. They are copied only to find that."""
+    try:
+        codec.convert(value, kind)
+    except msgspec.ValidationError:  # Which it may be as it stands, and not as it arrives.
+        decode(encode_inline(value))
 
 
 def _refuse(body: Body) -> NoReturn:

@@ -274,6 +274,8 @@ class Outgoing:
         async for item in source:
             try:
                 body = encode(item)
+            except Rejected:  # It has words already.
+                raise
             except Exception as error:
                 raise Rejected(
                     "encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}"

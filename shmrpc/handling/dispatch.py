@@ -19,6 +19,7 @@ from shmrpc.handling.eager import Suspended
 from shmrpc.handling.engine import Encoded, Engine, expired, items_of, unencodable
 from shmrpc.handling.given import Given
 from shmrpc.handling.interrupts import is_for_the_program
+from shmrpc.handling.results import Check, check_of, checking
 from shmrpc.interceptors import Interceptor, enter_all
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.protocol import frames
@@ -71,10 +72,14 @@ class Dispatcher:
 
     def __init__(self, service: Service, engine: Engine, state: Any) -> None:
         self.service = service
+        self.engine = engine
         self.endpoints = list(service.endpoints.values())
+        #: By name; of those whose function cannot do it itself.
+        self._checks: dict[str, Check] = {}
+        if engine.looks_at_results:
+            self.endpoints = list(map(self._checked, self.endpoints))
         self.state = state
         self._description: Description | None = None
-        self.engine = engine
         control: dict[int, RunRequest] = {_BROKEN: _broken, **engine.control_table()}
         for number in range(max((len(e.signature.inputs) for e in self.endpoints), default=0)):
             control |= engine.input_table(number + 1)
@@ -95,6 +100,16 @@ class Dispatcher:
     def drain(self, caller: Caller) -> None:
         """From now on the caller's new calls are refused."""
         caller.use(self._draining)
+
+    def _checked(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint, whose results are looked at from now on."""
+        check = check_of(endpoint, self.engine.codec, refuse=self.engine.validate_results)
+        if check is None:
+            return endpoint
+        if not endpoint.signature.streams and endpoint.run_in != "process":
+            return checking(endpoint, check)
+        self._checks[endpoint.name] = check
+        return endpoint
 
     def _requests(self, number: int, endpoint: Endpoint) -> dict[int, RunRequest]:
         """Opcode and runner of each request to an endpoint."""
@@ -320,18 +335,22 @@ class Dispatcher:
             given.end()
 
     async def _run(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        function, executors = endpoint.function, self.engine.executors
+        function, executors, check = endpoint.function, self.engine.executors, self._checks.get(endpoint.name)
         if under.outgoing is not None:
             in_thread = endpoint.run_in == "thread"
             items = items_of(endpoint.name, function(*args, **kwargs), in_thread=in_thread)
             if in_thread:
                 items = executors.threads(self.service, endpoint).iterate(items)
-            await under.outgoing.pump(items, self.engine.codec.encode)
+            encode = self.engine.codec.encode
+            await under.outgoing.pump(items, encode if check is None else _after(check, encode))
             return None
         if endpoint.run_in == "thread":
             return await executors.threads(self.service, endpoint).call(function, args, kwargs)
         if endpoint.run_in == "process":
-            return await executors.in_process(function, args, kwargs)
+            result = await executors.in_process(function, args, kwargs)
+            if check is not None:
+                check(result)
+            return result
         result = function(*args, **kwargs)
         return await result if endpoint.is_coroutine else result
 
@@ -499,6 +518,16 @@ def _begin_in_time(name: str, deadline: int) -> None:
         raise expired(name)
     if not inheriting:
         inheriting.append(True)
+
+
+def _after(check: Check, encode: Callable[[Any], Body]) -> Callable[[Any], Body]:
+    """Encodes what has passed a check."""
+
+    def checked(item: Any) -> Body:
+        check(item)
+        return encode(item)
+
+    return checked
 
 
 def _has_streams(endpoint: Endpoint) -> bool:

@@ -7,6 +7,7 @@ import contextvars
 import functools
 import inspect
 import logging
+import sys
 import weakref
 from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from typing import Any
@@ -43,10 +44,15 @@ class Encoded:
 class Engine:
     """Runs the calls of all services of a server, in its loop."""
 
-    def __init__(self, codec: Codec, load: Load, interceptors: Sequence[Interceptor]) -> None:
+    def __init__(
+        self, codec: Codec, load: Load, interceptors: Sequence[Interceptor], *, validate_results: bool
+    ) -> None:
         self.codec = codec
         self.load = load
         self.interceptors = tuple(interceptors)
+        #: Whether a result that is not of its declared type fails its call. Where one debugs, it is warned of.
+        self.validate_results = validate_results
+        self.looks_at_results = validate_results or sys.flags.dev_mode or asyncio.get_running_loop().get_debug()
         self.executors = Executors()
         self.failures = Failures()
         self.running = running_here()

@@ -54,6 +54,8 @@ class Config(msgspec.Struct, frozen=True):
     allow_uids: Sequence[int] = ()
     #: Whether each call is logged.
     access_log: bool = False
+    #: Whether a result that is not of its declared type fails its call.
+    validate_results: bool = False
 
     def server(self, services: Sequence[Service], *, adopting: bool = False) -> Server:
         """The server of these services; ServeError if an option is out of range."""
@@ -70,6 +72,7 @@ class Config(msgspec.Struct, frozen=True):
                 max_waiting=self.max_waiting,
                 allow_uids=self.allow_uids,
                 adopting=adopting,
+                validate_results=self.validate_results,
             )
         except ValueError as error:
             raise ServeError(str(error)) from None

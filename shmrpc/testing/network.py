@@ -44,11 +44,13 @@ class Network:
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         max_per_connection: int = DEFAULT_MAX_PER_CONNECTION,
         max_waiting: int = DEFAULT_MAX_WAITING,
+        validate_results: bool = False,
     ) -> Server:
         """Serves one or more services in this network: ``async with network.serve(calculator): ...``."""
         check_options(max_frame=max_frame, spin=0)
         load = Load(max_in_flight, max_per_connection, max_waiting)
-        return Server(services, Memory(self._rendezvous, max_frame), codec, interceptors, load, adopting=False)
+        transport = Memory(self._rendezvous, max_frame)
+        return Server(services, transport, codec, interceptors, load, adopting=False, validate_results=validate_results)
 
     def connect(
         self,

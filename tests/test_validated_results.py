@@ -1,4 +1,4 @@
-"""Results of another type than declared: sent as they are, warned of in debug mode, or refused if the server says so."""
+"""Results of another type than declared: sent as they are, warned of in debug mode, or refused if one says so."""
 
 from __future__ import annotations
 

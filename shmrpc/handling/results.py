@@ -1,4 +1,4 @@
-"""Whether endpoints return what they declare. Nobody looks, unless the server was told to or its loop is in debug mode."""
+"""Whether endpoints return what they declare. Nobody looks, unless a server was told to or is in debug mode."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from shmrpc.calling.link import Link
 from shmrpc.calling.requests import (
     Source,
     check_one_way,
+    encode_all,
     encode_call,
     find_endpoint,
     name_and_endpoints,
@@ -203,7 +204,7 @@ class Client(BaseClient[Link]):
         call._party, call.id = session, session.next_id()
         header = frames.header(call.deadline, call._metadata, one_way=True)
         try:
-            body = self._codec.encode_all((header, list(args), kwargs))
+            body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
             sent = session.send(opcode(frames.CALL_WITH, number), call.id, body)
         except BaseException as error:
             raise session.unsent(call.endpoint, error) from None
@@ -364,7 +365,7 @@ class Client(BaseClient[Link]):
             call._party, call.id = session, session.next_id()
             try:
                 kind, body = request(session)
-                answer = session.exchange(kind, call.id, self._codec.encode_all(body))
+                answer = session.exchange(kind, call.id, encode_all(self._codec, call.endpoint, body))
             except BaseException as error:
                 raise session.unsent(call.endpoint, error) from None
             try:
@@ -426,7 +427,7 @@ class Client(BaseClient[Link]):
                     if not (reconnect and not_begun(error)):
                         raise
                 else:
-                    error = session.unsent(name, error)
+                    error = session.unencoded(name, error)
                     if not (reconnect and isinstance(error, ConnectionLost)):
                         raise error from None
                 answer = _AGAIN
@@ -470,7 +471,7 @@ class Client(BaseClient[Link]):
                     if not (reconnect and not_begun(error)):
                         raise
                 else:
-                    error = session.unsent(name, error)
+                    error = session.unencoded(name, error)
                     if not (reconnect and isinstance(error, ConnectionLost)):
                         raise error from None
                 answer = _AGAIN

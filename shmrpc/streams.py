@@ -246,14 +246,22 @@ class Outgoing:
             finally:
                 self._waiter = None
 
-    async def pump(self, items: AsyncIterable[Any] | Iterable[Any], encode: Callable[[Any], Body]) -> None:
-        """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun."""
+    async def pump(
+        self,
+        items: AsyncIterable[Any] | Iterable[Any],
+        encode: Callable[[Any], Body],
+        unsendable: type[Exception] | tuple[type[Exception], ...] = Exception,
+    ) -> None:
+        """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun.
+
+        Raises Rejected for an item with which ``encode`` fails with one of ``unsendable``.
+        """
         if not self._sender.resume():
             await self._pause()
         self.touched = True  # From here on: before, nothing was asked of the source.
         failure: BaseException | None = None
         try:
-            await self._send_all(items, encode)
+            await self._send_all(items, encode, unsendable)
         except BaseException as error:
             failure = error
         try:
@@ -268,7 +276,12 @@ class Outgoing:
         finally:
             del failure  # It has this frame in its traceback.
 
-    async def _send_all(self, items: AsyncIterable[Any] | Iterable[Any], encode: Callable[[Any], Body]) -> None:
+    async def _send_all(
+        self,
+        items: AsyncIterable[Any] | Iterable[Any],
+        encode: Callable[[Any], Body],
+        unsendable: type[Exception] | tuple[type[Exception], ...],
+    ) -> None:
         send, before_first = self._sender.send, self.before_first
         source = items if isinstance(items, AsyncIterable) else _turned(items)
         async for item in source:
@@ -276,7 +289,7 @@ class Outgoing:
                 body = encode(item)
             except Rejected:  # It has words already.
                 raise
-            except Exception as error:
+            except unsendable as error:
                 raise Rejected(
                     "encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}"
                 ) from None

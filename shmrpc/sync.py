@@ -26,6 +26,7 @@ from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
 from shmrpc.calling.batch import SyncBatch, chunks
 from shmrpc.calling.requests import (
     check_one_way,
+    encode_all,
     encode_call,
     find_endpoint,
     name_and_endpoints,
@@ -35,6 +36,7 @@ from shmrpc.calling.requests import (
     swallowed,
     take_sources,
     undecodable,
+    unencodable,
 )
 from shmrpc.calling.sync_streams import Feed, converse, feeds_of
 from shmrpc.calling.thread_link import ThreadLink
@@ -187,7 +189,7 @@ class Client(BaseClient[ThreadLink]):
                 call._party, call.id = session, session.next_id()
                 header = frames.header(call.deadline, call._metadata, one_way=True)
                 try:
-                    body = self._codec.encode_all((header, list(args), kwargs))
+                    body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
                     session.connection.look()
                 except Exception as error:
                     error = session.unsent(call.endpoint, error)
@@ -313,7 +315,7 @@ class Client(BaseClient[ThreadLink]):
             session = self._link.ready(call.deadline)
             try:
                 kind, body = request(session)
-                pending = session.calls.begin(kind, session.next_id(), self._codec.encode_all(body))
+                pending = session.calls.begin(kind, session.next_id(), encode_all(self._codec, call.endpoint, body))
             except Exception as error:
                 error = session.unsent(call.endpoint, error)
                 if not self._link.may_retry(session, error):
@@ -360,7 +362,7 @@ class Client(BaseClient[ThreadLink]):
             try:
                 request, body = (keyword, encode(([*args], kwargs))) if kwargs else (plain, encode(args))
             except Exception as error:
-                raise bound.unsent(name, error) from None
+                raise unencodable(name, error) from None
             try:
                 answer: Any = exchange(request, call_id, body)
                 if type(answer) is not bytes:

@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, NoReturn
@@ -57,6 +58,18 @@ def throw(kind: str) -> NoReturn:
 @service.endpoint
 def add(a: int, b: int) -> int:
     return a + b
+
+
+@service.endpoint
+async def alarm() -> None:
+    """Sends the caller a signal, and never answers."""
+    os.kill(shmrpc.current_call().pid, signal.SIGUSR1)
+    await asyncio.Event().wait()
+
+
+@service.endpoint
+async def alarm_for(items: AsyncIterator[int]) -> None:
+    await alarm()
 
 
 @service.endpoint
@@ -407,6 +420,120 @@ async def test_a_lifespan_that_raises_ends_the_program_that_serves(kind: str, mo
     assert caught.type.__name__ == kind and served == (moment == "after")
     async with shmrpc.serve(shmrpc.Service("tested.lifespan")):
         """The name is free."""
+
+
+class Alarm(Exception):
+    """What a signal's handler raises."""
+
+
+class Alarming:
+    """A codec: while it encodes an item, a signal comes whose handler raises."""
+
+    def __init__(self, codec: Any, error: BaseException) -> None:
+        self._codec = codec
+        self._error = error
+
+    def encode(self, item: object) -> NoReturn:
+        raise self._error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codec, name)
+
+
+def summing(name: str, seen: list[str]) -> shmrpc.Service:
+    """A service that adds up a stream, and notes what ends it."""
+    service = shmrpc.Service(name)
+
+    @service.endpoint
+    async def total(items: AsyncIterator[int]) -> int:
+        try:
+            return sum([item async for item in items])
+        except Exception as error:
+            seen.append(type(error).__name__)
+            raise
+
+    @service.endpoint
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    return service
+
+
+RAISED = [
+    ValueError("own"),
+    TypeError("own"),
+    OverflowError("own"),
+    RecursionError("own"),
+    UnicodeDecodeError("utf-8", b"own", 0, 1, "own"),
+    KeyError("own"),
+    Alarm("own"),
+    TimeoutError("own"),
+]
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
+async def test_what_a_source_raises_is_raised_as_it_is(raised: Exception) -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise raised
+
+    def work() -> None:
+        with shmrpc.sync.connect("tested.raising") as client:
+            with pytest.raises(type(raised)) as caught:
+                client.total(source())
+            assert caught.value is raised
+            assert client.add(1, 2) == 3
+
+    async with shmrpc.serve(summing("tested.raising", [])), shmrpc.connect("tested.raising") as client:
+        with pytest.raises(type(raised)) as caught:
+            await client.total(source())
+        assert caught.value is raised
+        assert await client.add(1, 2) == 3
+        await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("raised", [Alarm("own"), KeyboardInterrupt("own")], ids=lambda raised: type(raised).__name__)
+def test_what_the_handler_of_a_signal_raises_while_an_item_is_encoded(raised: BaseException) -> None:
+    with ServerProcess("tests.flows:service") as server, shmrpc.sync.connect(server.name) as client:
+        with pytest.raises(shmrpc.EncodeError, match="object"):
+            client.total([1, object()])
+        client._codec = Alarming(client._codec, raised)  # type: ignore[assignment]
+        with pytest.raises(type(raised)) as caught:
+            client.call("total", [1])
+        assert caught.value is raised
+        assert client.add(1, 2) == 3
+
+
+async def test_what_the_handler_of_a_signal_raises_while_a_loop_encodes_an_item() -> None:
+    async with shmrpc.serve(summing("tested.raising", [])), shmrpc.connect("tested.raising") as client:
+        with pytest.raises(shmrpc.EncodeError, match="object"):
+            await client.total([1, object()])
+        alarm = Alarm("own")
+        client._codec = Alarming(client._codec, alarm)  # type: ignore[assignment]
+        with pytest.raises(Alarm) as caught:
+            await client.call("total", [1])
+        assert caught.value is alarm
+        assert await client.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("raised", [ValueError("own"), TypeError("own")], ids=lambda raised: type(raised).__name__)
+def test_what_the_handler_of_a_signal_raises_while_a_call_waits(raised: Exception) -> None:
+    def handler(signum: int, frame: object) -> None:
+        raise raised
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with (
+            ServerProcess("tests.test_handlers_that_raise:service") as server,
+            shmrpc.sync.connect(server.name) as client,
+        ):
+            for wait in (client.alarm, client.with_options(timeout=PATIENCE).alarm, lambda: client.alarm_for([])):
+                with pytest.raises(type(raised)) as caught:
+                    wait()
+                assert caught.value is raised
+            assert client.add(1, 2) == 3
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("kind", ["RecursionError", "UnicodeDecodeError"])

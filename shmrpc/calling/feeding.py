@@ -11,12 +11,13 @@ from typing import Any
 
 from shmrpc import _core
 from shmrpc.call import Call
-from shmrpc.calling.requests import Source, unsendable_item
+from shmrpc.calling.requests import Source, unsendable
 from shmrpc.calling.session import Session
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Codec
 from shmrpc.protocol.frames import opcode
 from shmrpc.streams import Outgoing
+from shmrpc.values.unsendable import UNSENDABLE
 
 
 class Feeding:
@@ -67,7 +68,7 @@ class Feeding:
         self._tasks.clear()  # What a source raised has us in its traceback, and its task has it.
 
     async def _feed(self, number: int, source: Any, outgoing: Outgoing) -> None:
-        await outgoing.pump(source, self._codec.encode)
+        await outgoing.pump(source, self._codec.encode, UNSENDABLE)
         self._session.send(opcode(frames.END, number), self._call.id, frames.NIL)
 
     def _fed(self, number: int, task: asyncio.Task[None]) -> None:
@@ -77,7 +78,7 @@ class Feeding:
         if isinstance(error, _core.ChannelError):
             return  # The call itself says why.
         if isinstance(error, Exception):
-            self._error = unsendable_item(self._call.endpoint, error)
+            self._error = unsendable(self._call.endpoint, error)
         session = self._session
         with contextlib.suppress(_core.ChannelError, _core.Backlog):
             body = frames.encode_failure(error, session.connection.max_frame)

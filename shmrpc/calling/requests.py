@@ -32,7 +32,7 @@ from shmrpc.signature import result_type
 from shmrpc.spelling import closest
 from shmrpc.transport import End, Frame
 from shmrpc.transport.shm.place import check_name
-from shmrpc.values.unsendable import reason
+from shmrpc.values.unsendable import UNSENDABLE, reason
 
 _metadata = msgspec.msgpack.Decoder(dict[str, Any])
 _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
@@ -158,12 +158,20 @@ def encode_call(
     """
     if call._metadata or with_header or (kwargs and call.deadline is not None):
         header = frames.header(call.deadline, call._metadata)
-        return opcode(frames.CALL_WITH, number), codec.encode_all((header, list(args), kwargs))
+        return opcode(frames.CALL_WITH, number), encode_all(codec, call.endpoint, (header, list(args), kwargs))
     if call.deadline is not None:
-        return opcode(frames.CALL_DEADLINE, number), codec.encode_all((call.deadline, *args))
+        return opcode(frames.CALL_DEADLINE, number), encode_all(codec, call.endpoint, (call.deadline, *args))
     if kwargs:
-        return opcode(frames.CALL_KEYWORDS, number), codec.encode_all((list(args), kwargs))
-    return opcode(frames.CALL, number), codec.encode_all(args)
+        return opcode(frames.CALL_KEYWORDS, number), encode_all(codec, call.endpoint, (list(args), kwargs))
+    return opcode(frames.CALL, number), encode_all(codec, call.endpoint, args)
+
+
+def encode_all(codec: Codec, name: str, values: Sequence[Any]) -> Body:
+    """What a request of an endpoint carries, in bytes; EncodeError if it cannot be sent."""
+    try:
+        return codec.encode_all(values)
+    except Exception as error:
+        raise unencodable(name, error) from None
 
 
 def body_of(frame: Frame, call: Call | None) -> Body:
@@ -253,7 +261,7 @@ def swallowed(name: str) -> LocalProtocolError:
 
 
 def unsendable(name: str, error: Exception) -> Exception:
-    """The error for arguments that cannot be sent."""
+    """The error for what could not be sent; any other, as of a signal's handler, is given back as it is."""
     if isinstance(error, _core.Oversize):
         return FrameTooLarge(
             f"{name}(): the arguments are too large: {error}; set max_frame= on both sides, or for arrays and bytes "
@@ -263,16 +271,14 @@ def unsendable(name: str, error: Exception) -> Exception:
         return Overloaded(f"{name}(): the server is far behind, and the call was not sent: {error} (max_memory=)")
     if isinstance(error, frames.Rejected):
         return EncodeError(f"{name}(): {error}")
-    if isinstance(error, ShmrpcError):
-        return error
-    if isinstance(error, (TypeError, ValueError, OverflowError, RecursionError)):
-        return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {reason(error)}")
     return error
 
 
-def unsendable_item(name: str, error: Exception) -> Exception:
-    """The error for a stream to the server that has failed: why an item cannot be sent, or what its source raised."""
-    return unsendable(name, error) if isinstance(error, (_core.Oversize, _core.Backlog, frames.Rejected)) else error
+def unencodable(name: str, error: Exception) -> Exception:
+    """The error for arguments that encoding has failed with. For what encoding raises, and nothing else."""
+    if isinstance(error, UNSENDABLE) and not isinstance(error, ShmrpcError):
+        return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {reason(error)}")
+    return unsendable(name, error)
 
 
 def undecodable(name: str, error: Exception) -> DecodeError | SharedMemoryError:

@@ -10,14 +10,13 @@ from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.requests import Source, body_of, lost_call, take_metadata, unsendable
 from shmrpc.calling.threads import ThreadSession, check_credit
-from shmrpc.errors import EncodeError
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body, Codec
 from shmrpc.protocol.frames import Rejected, opcode
 from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import Frame
 from shmrpc.transport.shm.blocking import LIFE_CHECK
-from shmrpc.values.unsendable import reason
+from shmrpc.values.unsendable import UNSENDABLE, reason
 
 
 class Feed:
@@ -56,11 +55,12 @@ class Feed:
         endpoint = self._call.endpoint
         try:
             body = self._encode(item)
-        except Exception as error:
-            told: Exception = error
-            if isinstance(unsendable(endpoint, error), EncodeError):  # Not that of a signal's handler, say.
-                told = Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
+        except UNSENDABLE as error:
+            told = Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
             self._fail(told, unsendable(endpoint, told))
+            return
+        except Exception as error:  # That of a signal's handler, say.
+            self._fail(error, error)
             return
         self.credit -= len(body) + OVERHEAD
         try:

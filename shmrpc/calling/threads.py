@@ -180,7 +180,7 @@ class ThreadSession:
     @overload
     def unsent(self, name: str, error: BaseException) -> BaseException: ...
     def unsent(self, name: str, error: BaseException) -> BaseException:
-        """The error for the caller of an endpoint.
+        """The error for the caller of an endpoint, unless it came of encoding: see :func:`requests.unencodable`.
 
         Raise it from the name of the ``except`` clause, which ends with that: another name stays in a frame of the
         traceback, and the two keep each other and all that the call was given.

@@ -6,7 +6,10 @@ import contextlib
 import io
 import types
 from collections.abc import AsyncIterable, Awaitable, Iterator, KeysView, MappingView
-from typing import Any
+from typing import Any, Final
+
+#: What encoding raises for a value that cannot be sent. All else that comes out of it is of a signal's handler.
+UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
@@ -69,11 +70,7 @@ class Job:
         self._on_end = on_end
         self._over = self._loop.create_future()
         self._future = executor.submit(work)
-        self._future.add_done_callback(self._notify)
-
-    def _notify(self, future: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
-            self._loop.call_soon_threadsafe(self._end)
+        self._future.add_done_callback(functools.partial(_notify, [self]))
 
     def _end(self) -> None:
         self._on_end(self)
@@ -100,3 +97,10 @@ class Job:
             return self._future.result()
         finally:
             del self  # Its exception has this frame in its traceback.
+
+
+def _notify(job: list[Job], future: Future[Any]) -> None:
+    """Tells the job's loop that it has ended. The future keeps this, but not the job: the two would keep the result."""
+    ended = job.pop()
+    with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
+        ended._loop.call_soon_threadsafe(ended._end)

@@ -22,6 +22,7 @@ from shmrpc.protocol.control import Health, Report
 from shmrpc.serving import worker_messages as messages
 from shmrpc.serving.config import Config, ServeError
 from shmrpc.serving.workers import Worker
+from shmrpc.transport.shm import wants
 from shmrpc.transport.shm.reception import Reception
 
 logger = logging.getLogger("shmrpc.serving.supervisor")
@@ -51,6 +52,7 @@ class Supervisor:
         self._keeps_trying = keeps_trying
         self._workers: list[Worker] = []
         self._receptions: dict[str, Reception] = {}
+        self._refusals = wants.Refusals()
         #: Whether any worker has ever been ready.
         self._has_served = False
         self._stopping = False
@@ -88,7 +90,8 @@ class Supervisor:
         try:
             self._add(Worker(self._config, self._on_news, quick_deaths=quick_deaths))
         except OSError as error:
-            logger.error("cannot start a worker, trying again in %g s: %s", _RETRY, error)
+            level = self._refusals.level(error.errno, logging.ERROR)
+            logger.log(level, "cannot start a worker, trying again every %g s: %s", _RETRY, error)
             self._loop.call_later(_RETRY, self._start, quick_deaths)
 
     def _add(self, worker: Worker) -> Worker:

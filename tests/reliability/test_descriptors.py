@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import resource
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import shmrpc
+from shmrpc.transport.shm import wants
 from tests.reliability import figures, traces
 from tests.reliability.bounded import bounded
 from tests.support import ServerProcess, eventually
@@ -83,6 +85,32 @@ def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) 
             with shmrpc.sync.connect(NAME, timeout=20) as other:
                 assert other.add(1, 2) == 3
         assert "turned away" in server_log(server)
+
+
+@pytest.mark.parametrize("some", [True, False], ids=["too few left", "none left"])
+def test_the_log_says_once_that_there_is_none_left_and_not_at_each_retry(server: ServerProcess, some: bool) -> None:
+    with shmrpc.sync.connect(NAME) as client:
+        limit_of(server, client.holds()["descriptors"] + 5)
+        if not some:
+            assert client.take_descriptors() > 0
+        for _ in range(3):
+            with pytest.raises(shmrpc.ServiceUnavailable, match="no descriptor left"):
+                shmrpc.sync.connect(NAME, timeout=0.5).__enter__()
+        client.give_descriptors(1000)
+    log = server_log(server)
+    assert log.count("no descriptor left") == 1, log
+
+
+def test_each_episode_of_refusals_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(wants.time, "monotonic", lambda: now)
+    refusals = wants.Refusals()
+    levels = []
+    for now in (0.0, 1.0, 9.0, 18.0, 40.0, 41.0):
+        levels.append(refusals.level("full", logging.WARNING))
+        refusals.level("another reason", logging.WARNING)
+    warning, debug = logging.WARNING, logging.DEBUG
+    assert levels == [warning, debug, debug, debug, warning, debug]
 
 
 def server_log(server: ServerProcess) -> str:

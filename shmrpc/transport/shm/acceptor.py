@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -41,8 +40,7 @@ class Acceptor:
         self._claim = rendezvous.Claim(service, allow_uids)
         self._take = take
         self._resume: asyncio.TimerHandle | None = None
-        #: When the log may say again that there is none left.
-        self._quiet_until = 0.0
+        self._refusals = wants.Refusals()
         try:
             self._keep_reserve()
             self._loop = asyncio.get_running_loop()
@@ -69,7 +67,8 @@ class Acceptor:
                     return
                 self._keep_reserve()
                 # Those who wait are served when it can be done.
-                logger.error("cannot accept a client, trying again in %g s: %s", ACCEPT_PAUSE, error)
+                level = self._refusals.level(error.errno, logging.ERROR)
+                logger.log(level, "cannot accept a client, trying again every %g s: %s", ACCEPT_PAUSE, error)
                 self._loop.remove_reader(self._claim.socket)
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
                 return
@@ -108,9 +107,7 @@ class Acceptor:
                     accepted.send(control.encode(control.Refuse(str(reason), try_again=True)))
         finally:
             self._keep_reserve()
-        if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + ACCEPT_PAUSE
-            logger.error("clients are turned away: %s", reason)
+        logger.log(self._refusals.level(number, logging.ERROR), "clients are turned away: %s", reason)
         return True
 
     def __del__(self) -> None:

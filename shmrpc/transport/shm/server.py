@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from shmrpc import _core
-from shmrpc.errors import RemoteProtocolError, ShmrpcError
+from shmrpc.errors import RemoteProtocolError, SharedMemoryError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
@@ -226,15 +226,19 @@ class Peer:
 
     def turn_away(self, reason: str) -> None:
         """The client is not waited for any more; it may come again."""
-        logger.warning("client process %d was turned away: %s", self.pid, reason)
+        level = self._listener.refusals.level(reason, logging.WARNING)
+        logger.log(level, "client process %d was turned away: %s", self.pid, reason)
         self._refuse(reason, try_again=True)
 
     def _turn_down(self, error: Exception) -> None:
         """Its handshake has failed."""
-        logger.warning("client process %d was refused: %s", self.pid, error)
         lacks_descriptors = isinstance(error, OSError) and error.errno in wants.NO_DESCRIPTOR
+        level = logging.WARNING
         if isinstance(error, OSError):
             error = wants.explained(error, 0)
+        if isinstance(error, SharedMemoryError):  # The client, and others, may come again many times a second.
+            level = self._listener.refusals.level(error.errno, level)
+        logger.log(level, "client process %d was refused: %s", self.pid, error)
         self._refuse(str(error), try_again=lacks_descriptors)
 
     def _on_timeout(self) -> None:
@@ -294,6 +298,7 @@ class Listener(BaseListener[Peer]):
         _check_offer(self._offer)
         self._started = time.monotonic()
         self.arrivals = Arrivals()
+        self.refusals = wants.Refusals()
         self._acceptor = Acceptor(service, self._welcome, settings.allow_uids) if claim else None
         self.loop = asyncio.get_running_loop()
         here.begin(self)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import resource
 import stat
+import time
+from collections.abc import Hashable
 from typing import Final
 
 from shmrpc.errors import SharedMemoryError
@@ -16,6 +19,27 @@ NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 #: Names that a handshake has at a time: the segment, and a semaphore has two while it is made.
 _FILES: Final = 4
+
+#: Seconds without a refusal after which the log may give its reason again.
+_EPISODE: Final = 10.0
+
+
+class Refusals:
+    """What the log says of refusals that come again with each retry: each reason once in an episode.
+
+    An episode goes on as long as retries come; whoever waits for room tries several times a second.
+    """
+
+    def __init__(self) -> None:
+        #: When each reason was last met, in seconds of time.monotonic().
+        self._met: dict[Hashable, float] = {}
+
+    def level(self, reason: Hashable, level: int) -> int:
+        """``level`` for the first refusal of an episode, DEBUG for those that follow."""
+        now = time.monotonic()
+        last = self._met.get(reason)
+        self._met[reason] = now
+        return level if last is None or now - last > _EPISODE else logging.DEBUG
 
 
 def descriptors(error: int) -> SharedMemoryError:

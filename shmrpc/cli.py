@@ -35,6 +35,7 @@ from shmrpc.serving.running import run_here
 from shmrpc.serving.supervisor import supervise
 from shmrpc.serving.targets import load_services
 from shmrpc.transport.shm import cleanup as leftovers
+from shmrpc.transport.shm import wants
 from shmrpc.transport.shm.status import statuses
 
 
@@ -234,6 +235,11 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
             run_here(config, services, lambda: _greet(offers))
     except (ServeError, shmrpc.ShmrpcError) as error:
         _fail(str(error), 1)
+    except OSError as error:  # As of a loop for which there are too few descriptors.
+        number = wants.descriptor_error(error)
+        if number is None:
+            raise
+        _fail(str(wants.descriptors(number, "to serve")), 1)
 
 
 def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> None:

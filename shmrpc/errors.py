@@ -90,6 +90,7 @@ class ServiceInUse(ShmrpcError):
 class SharedMemoryError(ShmrpcError, OSError):
     """The shared memory for a connection cannot be had, or is not what it should be.
 
+    Or there is no descriptor left, or no room for the files by which server and client meet (``errno`` says which).
     Or this process has no room to look at a result that lies in it: only that call fails.
     """
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
 import resource
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -102,13 +104,13 @@ def test_the_log_says_once_that_there_is_none_left_and_not_at_each_retry(server:
 
 
 def test_each_episode_of_refusals_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(wants.time, "monotonic", lambda: now)
     refusals = wants.Refusals()
     levels = []
     for now in (0.0, 1.0, 9.0, 18.0, 40.0, 41.0):
+        monkeypatch.setattr(time, "monotonic", functools.partial(float, now))
         levels.append(refusals.level("full", logging.WARNING))
         refusals.level("another reason", logging.WARNING)
+    monkeypatch.undo()
     warning, debug = logging.WARNING, logging.DEBUG
     assert levels == [warning, debug, debug, debug, warning, debug]
 

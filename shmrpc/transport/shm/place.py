@@ -11,7 +11,7 @@ from typing import Final
 
 from shmrpc.errors import LocalProtocolError
 from shmrpc.spelling import closest
-from shmrpc.transport.shm import trust
+from shmrpc.transport.shm import trust, wants
 from shmrpc.transport.shm.cleanup import (
     SERVICE_NAME,
     listener,
@@ -58,6 +58,10 @@ def directory(owners: Collection[int] = ()) -> Path:
             raise LocalProtocolError(
                 f"{path.parent} is closed to you (uid {os.geteuid()}); set $XDG_RUNTIME_DIR to a directory of yours"
             ) from None
+        except OSError as error:
+            if isinstance(error, FileExistsError):
+                raise
+            raise wants.meeting_place(error, path.parent, f"to make {path}") or error from None
     _check_own(path)
     return path
 

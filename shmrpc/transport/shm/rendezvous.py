@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceInUse, ServiceUnavailable
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceInUse, ServiceUnavailable, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.stillness import why_still
 from shmrpc.transport.shm import fork, trust, wants
@@ -74,35 +74,28 @@ class Claim:
             except ServiceInUse:
                 self._lock_path.unlink()
                 raise
-        except BaseException:
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except BaseException as error:
             os.close(lock)
-            raise
+            raise _not_to_be_had(self._lock_path, service, error) from None
         #: The socket's file, once there is one.
         self._bound: os.stat_result | None = None
-        try:
-            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except BaseException:
-            os.close(lock)
-            raise
         self._lock = lock
         fork.close_in_child(self)
         held_by(self)
         try:
             os.ftruncate(lock, 0)
             os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-            try:
-                self._socket_path.unlink(missing_ok=True)
-            except OSError as error:
-                raise _not_to_be_had(self._socket_path, service, error) from None
+            self._socket_path.unlink(missing_ok=True)
             self.socket.setblocking(False)
             self.socket.bind(path)
             self._bound = os.lstat(self._socket_path)
             # Others are asked for their credentials, which is more than a mode could say.
             self._socket_path.chmod(0o666 if strangers else 0o600)
             self.socket.listen(_BACKLOG)
-        except BaseException:
+        except BaseException as error:
             self.release()
-            raise
+            raise _not_to_be_had(self._socket_path, service, error) from None
 
     def release(self) -> None:
         """Gives the name back: socket first, lock last. In a forked child it is the parent's: nothing."""
@@ -163,15 +156,20 @@ def _check_reachable(strangers: Collection[int]) -> None:
         )
 
 
-def _not_to_be_had(path: Path, service: str, error: OSError) -> Exception:
-    """What to raise if a file of a service cannot be ours."""
+def _not_to_be_had(path: Path, service: str, error: BaseException) -> BaseException:
+    """What to raise if a name, or a file of it, cannot be ours."""
+    if not isinstance(error, OSError) or isinstance(error, ShmrpcError):
+        return error
+    lack = wants.meeting_place(error, path.parent, f"to serve {service!r}")
+    if lack is not None:
+        return lack
     with contextlib.suppress(OSError):
         status = os.lstat(path)
         if status.st_uid != os.geteuid():
             return _somebody_elses(path, service, status.st_uid)
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISSOCK(status.st_mode):
             return LocalProtocolError(f"{path} is none of our files ({error.strerror}); remove it")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (errno.EACCES, errno.EPERM):
         status = os.lstat(path.parent)
         return LocalProtocolError(
             f"uid {os.geteuid()} cannot serve in {path.parent}: it cannot write there (it belongs to uid "

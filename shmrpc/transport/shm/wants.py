@@ -1,4 +1,4 @@
-"""The words for what a process, or its host, has no more of: descriptors, shared memory, files for it."""
+"""The words for what a process, or its host, has no more of: descriptors, shared memory, files, room to meet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import resource
 import stat
 import time
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Final
 
-from shmrpc.errors import SharedMemoryError
+from shmrpc.errors import LocalProtocolError, SharedMemoryError
 from shmrpc.transport.shm.cleanup import SHM_DIRECTORY
 
 #: Errors for want of descriptors: of this process, of the whole host.
@@ -42,8 +43,8 @@ class Refusals:
         return level if last is None or now - last > _EPISODE else logging.DEBUG
 
 
-def descriptors(error: int) -> SharedMemoryError:
-    """The error for a connection for which there is no descriptor."""
+def descriptors(error: int, purpose: str = "for a connection") -> SharedMemoryError:
+    """The error for something for which there is no descriptor."""
     if error == errno.ENFILE:
         why = "this host has as many files open as it allows (sysctl fs.file-max)"
     else:
@@ -52,7 +53,34 @@ def descriptors(error: int) -> SharedMemoryError:
             f"process {os.getpid()} has as many files open as it may: {limit:,} (RLIMIT_NOFILE, up to {most:,}). Raise "
             "it: ulimit -n (for a service of systemd: LimitNOFILE=)"
         )
-    return SharedMemoryError(error, f"no descriptor left for a connection: {why}")
+    return SharedMemoryError(error, f"no descriptor left {purpose}: {why}")
+
+
+def meeting_place(error: OSError, place: Path, purpose: str) -> Exception | None:
+    """The error if nothing can be made where servers and clients meet, or no descriptor is left for it.
+
+    ``place``: the directory, or the one that it was to be made in. None if it is neither.
+    """
+    number = descriptor_error(error)
+    if number is not None:
+        return descriptors(number, purpose)
+    elsewhere = "or let $XDG_RUNTIME_DIR (for several users: $SHMRPC_DIRECTORY) name another directory, on both sides"
+    if error.errno == errno.EROFS:
+        return LocalProtocolError(
+            f"{place} is on a file system that is mounted read-only, and nothing can be made there, as is needed {purpose}; "
+            f"mount it to be written, {elsewhere}"
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        there = os.statvfs(place)
+        files = f", and {there.f_favail:,} of its {there.f_files:,} files" if there.f_files else ""
+        quota = " (or the quota of this user)" if error.errno == errno.EDQUOT else ""
+        return SharedMemoryError(
+            error.errno,
+            f"the file system of {place}{quota} is full: a lock file, a socket and a page of "
+            f"{there.f_frsize:,} bytes are needed {purpose}; {there.f_bavail * there.f_frsize:,} of its "
+            f"{there.f_blocks * there.f_frsize:,} bytes are free{files}. Make room, {elsewhere}",
+        )
+    return None
 
 
 def space(error: int, size: int) -> SharedMemoryError:

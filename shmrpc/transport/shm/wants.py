@@ -67,8 +67,8 @@ def meeting_place(error: OSError, place: Path, purpose: str) -> Exception | None
     elsewhere = "or let $XDG_RUNTIME_DIR (for several users: $SHMRPC_DIRECTORY) name another directory, on both sides"
     if error.errno == errno.EROFS:
         return LocalProtocolError(
-            f"{place} is on a file system that is mounted read-only, and nothing can be made there, as is needed {purpose}; "
-            f"mount it to be written, {elsewhere}"
+            f"{place} is on a file system that is mounted read-only, and nothing can be made there, as is needed "
+            f"{purpose}; mount it to be written, {elsewhere}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         there = os.statvfs(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import ServerFailed, ServerProcess
-from tests.support import eventually, is_alive
+from tests.support import Script, eventually, is_alive
 
 
 async def test_a_server_in_another_process_from_start_to_restart() -> None:
@@ -72,7 +73,7 @@ def test_two_servers_meet_and_leave_in_any_order() -> None:
             assert Path(os.environ["XDG_RUNTIME_DIR"]) == directory
             with second.sync_connect() as two:
                 assert two.add(1, 2) == 3
-        assert not directory.exists()
+        assert not list(directory.rglob("*.sock")) and not list(directory.rglob("*.stderr"))
     finally:
         first.kill()
     assert os.environ["XDG_RUNTIME_DIR"] == before
@@ -101,6 +102,24 @@ def test_a_stopped_server_ends_all_the_same() -> None:
     assert not server.is_running
 
 
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+def test_a_server_ends_with_a_parent_that_is_killed(options: tuple[str, ...]) -> None:
+    program = """
+        import os, sys, time
+        from shmrpc.testing import ServerProcess
+        with ServerProcess("tests.services:service", *sys.argv[1:]) as server:
+            if os.fork() == 0:  # What a test has forked does not keep it.
+                time.sleep(3600)
+            print(server.pid, os.environ["XDG_RUNTIME_DIR"], flush=True)
+            time.sleep(3600)
+    """
+    with Script(program, *options) as script:
+        pid, directory = script.line().split()
+        script.kill()
+        assert eventually(lambda: not is_alive(int(pid)))
+    shutil.rmtree(directory)
+
+
 def test_a_server_that_never_gets_ready_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -127,9 +146,22 @@ def test_the_plugin_in_a_users_project(tmp_path: Path, monkeypatch: pytest.Monke
     (project / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
     )
-    (project / "conftest.py").write_text("pytest_plugins = ['shmrpc.testing.plugin']\n")
+    (project / "conftest.py").write_text(
+        "import pytest\n"
+        "pytest_plugins = ['shmrpc.testing.plugin']\n"
+        "@pytest.fixture(scope='session')\n"
+        "def shared(shmrpc_session_server):\n"
+        "    return shmrpc_session_server('other:service')\n"
+    )
+    (project / "other.py").write_text(
+        "import os, shmrpc\n"
+        "service = shmrpc.Service('other')\n"
+        "@service.endpoint\n"
+        "def pid() -> int:\n"
+        "    return os.getpid()\n"
+    )
     (project / "tests" / "test_greeter.py").write_text(
-        "import pytest, shmrpc, shmrpc.testing\n"
+        "import multiprocessing, pytest, shmrpc, shmrpc.testing\n"
         "import greeter\n"
         "\n"
         "async def test_within_the_loop():\n"
@@ -153,12 +185,31 @@ def test_the_plugin_in_a_users_project(tmp_path: Path, monkeypatch: pytest.Monke
         "    with open('pids', 'a') as pids:\n"
         "        print(server.pid, file=pids)\n"
         "\n"
+        "def ask(name):\n"
+        "    with shmrpc.sync.connect(name) as client:\n"
+        "        assert client.pid() > 0\n"
+        "\n"
+        "@pytest.mark.parametrize('number', [1, 2])\n"
+        "def test_children_of_a_forkserver_that_the_first_test_has_started(shmrpc_server, number):\n"
+        "    server = shmrpc_server('greeter:service')\n"
+        "    child = multiprocessing.get_context('forkserver').Process(target=ask, args=['greeter'])\n"
+        "    child.start()\n"
+        "    child.join()\n"
+        "    assert child.exitcode == 0\n"
+        "\n"
+        "@pytest.mark.parametrize('number', [1, 2])\n"
+        "def test_a_server_of_the_session(shared, shmrpc_server, number):\n"
+        "    with shared.sync_connect() as client:\n"
+        "        pid = client.pid()\n"
+        "    assert pid == shared.pid == vars(pytest).setdefault('shared_pid', pid)\n"
+        "    ask(shmrpc_server('greeter:service').name)\n"
+        "\n"
         "def test_that_fails_for_a_server_that_dies(shmrpc_server):\n"
         "    shmrpc_server('greeter:serivce')\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project)]
     ran = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
-    assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "7 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "1 failed" in ran.stdout or "1 error" in ran.stdout
     assert "ServerFailed: `shmrpc serve greeter:serivce` ended with exit code 1" in ran.stdout
     assert "its services: service" in ran.stdout

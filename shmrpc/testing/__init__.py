@@ -2,8 +2,8 @@
 
 :func:`connect` gives a real client of a service that runs in the test's own loop: nothing is mapped, opened or
 started. :class:`Network` is the same for several services and clients. :class:`Faults` makes calls late, lost or
-failed. :class:`ServerProcess` is a server in another process; in pytest the fixture ``shmrpc_server`` of
-:mod:`shmrpc.testing.plugin` makes them.
+failed. :class:`ServerProcess` is a server in another process; in pytest the fixtures ``shmrpc_server`` and
+``shmrpc_session_server`` of :mod:`shmrpc.testing.plugin` make them.
 
 >>> async def test_adding() -> None:
 ...     async with shmrpc.testing.connect(calculator) as client:

@@ -17,6 +17,7 @@ from shmrpc.client import Client
 from shmrpc.errors import LocalProtocolError, ShmrpcError
 from shmrpc.protocol.control import Report
 from shmrpc.testing.runtime import private_runtime
+from shmrpc.transport.shm.fork import close_in_child
 from shmrpc.transport.shm.status import statuses
 
 #: Seconds between two looks whether the server serves.
@@ -39,7 +40,8 @@ class ServerProcess:
     the loop has its next turn, and one for threads with its next call.
 
     As long as any ServerProcess lives, ``$XDG_RUNTIME_DIR`` of this process is a directory of the tests' own: code
-    under test that calls ``shmrpc.connect("name")`` finds this server, and no other one of the name.
+    under test that calls ``shmrpc.connect("name")`` finds this server, and no other one of the name. It is the same
+    directory for all of them. The server ends with this process at the latest, however that ends.
     """
 
     def __init__(self, target: str, *options: str, timeout: float = 30.0) -> None:
@@ -48,6 +50,7 @@ class ServerProcess:
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._log: Path | None = None
+        self._lifeline: _Lifeline | None = None
         self._reports: list[Report] = []
 
     def __enter__(self) -> ServerProcess:
@@ -74,6 +77,8 @@ class ServerProcess:
 
     def _leave(self) -> None:
         self.kill()
+        if self._lifeline is not None:
+            self._lifeline.cut()
         if self._log is not None:
             self._log.unlink(missing_ok=True)
             self._log = None
@@ -157,12 +162,25 @@ class ServerProcess:
 
     def _start(self) -> None:
         assert self._log is not None
+        if self._lifeline is not None:  # That of the process before, which has ended.
+            self._lifeline.cut()
+        theirs, ours = os.pipe()
+        self._lifeline = _Lifeline(ours)
         # -P: not from the working directory, unless this process finds modules there.
-        command = [sys.executable, "-P", "-m", "shmrpc", "serve", self.target, *self._options]
+        command = [sys.executable, "-P", "-m", "shmrpc.testing.command", str(theirs), "serve", self.target]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         said = len(self.stderr)
-        with self._log.open("ab") as log:  # A file, not a pipe: nobody has to read along.
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=environment)
+        try:
+            with self._log.open("ab") as log:  # A file, not a pipe: nobody has to read along.
+                self._process = subprocess.Popen(
+                    [*command, *self._options],
+                    stdin=subprocess.DEVNULL,
+                    stderr=log,
+                    env=environment,
+                    pass_fds=[theirs],
+                )
+        finally:
+            os.close(theirs)
         end = time.monotonic() + self._timeout
         while not self._is_ready():
             code = self._process.poll()
@@ -184,6 +202,22 @@ class ServerProcess:
     def _all_serve(self) -> bool:
         self._reports = [report for report in statuses() if report.pid == self.pid]
         return bool(self._reports) and all(report.health == "serving" for report in self._reports)
+
+
+class _Lifeline:
+    """The end of a pipe that only this process has, and no child: when it is closed, the server ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        close_in_child(self)
+
+    def cut(self) -> None:
+        """Closes it. Again: nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    abandon = cut
 
 
 def _ended(code: int) -> str:

@@ -18,7 +18,7 @@ from collections.abc import (
 )
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, NamedTuple, Never, ParamSpec, Self, TypeVar, overload
 
 from shmrpc import _core
 from shmrpc.call import Call, inheriting, nearest_deadline
@@ -38,6 +38,7 @@ from shmrpc.calling.requests import (
     undecodable,
     unencodable,
 )
+from shmrpc.calling.sync_by_hand import StreamCall
 from shmrpc.calling.sync_streams import Feed, converse, feeds_of
 from shmrpc.calling.thread_link import ThreadLink
 from shmrpc.calling.threads import ThreadSession, stopped_call
@@ -60,7 +61,7 @@ from shmrpc.protocol.frames import opcode
 from shmrpc.service import Service
 from shmrpc.transport.shm.handshake import Settings
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client", "StreamCall", "connect"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -278,6 +279,41 @@ class Client(BaseClient[ThreadLink]):
         finally:
             for asked in under_way:
                 asked.pending.close()
+
+    @overload
+    def open(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], AsyncIterable[_R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> StreamCall[_A, _R]: ...
+    @overload
+    def open(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], Coroutine[Any, Any, _R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> StreamCall[_A, _R]: ...
+    @overload
+    def open(
+        self, endpoint: Callable[_P, AsyncIterable[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> StreamCall[Never, _R]: ...
+    @overload
+    def open(
+        self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> StreamCall[Never, _R]: ...
+    @overload
+    def open(self, endpoint: str, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]: ...
+    def open(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]:
+        """Calls an endpoint with streams, to write and read them by hand: ``with client.open("chat") as call:``.
+
+        ``call.write(item)``, ``call.done_writing()``, ``call.read()``, or ``call.result()``
+        where there is one result. The arguments are the endpoint's own without the stream that is written. With
+        ``reconnect`` it waits for a server as other calls do, but is not made again on the next one.
+        """
+        return StreamCall(self, *self._name_and_kind(endpoint), args, kwargs)
 
     def batch(self) -> SyncBatch:
         """Calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.

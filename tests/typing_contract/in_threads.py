@@ -51,6 +51,14 @@ def accepted() -> None:
         assert_type(list(client.map(greet, ["Ada"])), list[str])
         assert_type(list(client.map("add", [1], [2])), list[Any])
 
+        with client.open(halved, offset=2) as conversation:
+            assert_type(conversation, shmrpc.sync.StreamCall[int, float])
+            conversation.write(1)
+            assert_type(conversation.read(), float)
+            conversation.write("one")  # type: ignore[arg-type]
+        with client.open(total, 2) as upload:
+            assert_type(upload.result(), int)
+
         with client.batch() as batch:
             sum_of = batch.call(add, 1, 2)
             greeting_of = batch.call(greet, "Ada")

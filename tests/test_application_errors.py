@@ -89,7 +89,7 @@ async def test_an_application_error_arrives_with_code_message_and_details(call: 
     assert isinstance(error, shmrpc.RemoteError) and "in fail" in error.remote_traceback
 
 
-@pytest.mark.parametrize("endpoint", ["fail_in_thread", "pass_on_in_thread"])
+@pytest.mark.parametrize("endpoint", ["fail_in_thread", "pass_on_in_thread", "fail_in_process"])
 async def test_from_threads_and_processes(client: shmrpc.Client, endpoint: str) -> None:
     with pytest.raises(OutOfStock) as caught:
         await client.call(endpoint, "stock")

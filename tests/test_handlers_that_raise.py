@@ -180,6 +180,11 @@ def process() -> int:
     return os.getpid()
 
 
+@service.endpoint(run_in="process")
+def not_unpickled() -> list[OfTwo]:
+    return [OfTwo("one", "two")]
+
+
 class Methods:
     @shmrpc.endpoint
     def method(self, kind: str) -> int:
@@ -324,6 +329,10 @@ async def test_it_is_so_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
         process = await client.process()
         with pytest.raises(RuntimeError, match=r"in_process\(\) raised .*OfTwo: one two .*cannot be pickled"):
             await client.in_process("OfTwo")
+        with pytest.raises(
+            RuntimeError, match=r"not_unpickled\(\) returned what cannot be unpickled: TypeError: .*OfTwo"
+        ):
+            await client.not_unpickled()
         assert process in [await client.process() for _ in range(8)], "it goes on"
 
 

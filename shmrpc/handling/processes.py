@@ -16,7 +16,10 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any
 
+from shmrpc.errors import ApplicationError
 from shmrpc.handling.executors import Job
+from shmrpc.protocol import frames
+from shmrpc.values import registry
 
 
 class Processes:
@@ -36,11 +39,16 @@ class Processes:
             self._pool = ProcessPoolExecutor(mp_context=spawn, initializer=_begin_child, initargs=(theirs,))
         pool = self._pool
         try:
-            return await Job(pool, functools.partial(_call, function, args, kwargs)).result()
+            result = await Job(pool, functools.partial(_call, function, args, kwargs)).result()
         except BrokenProcessPool as error:
             if self._pool is pool:
                 self.close()  # The next call gets new ones.
             raise RuntimeError(f"the process that ran {function.__qualname__}() died: {error}") from None
+        if type(result) is _Failed:
+            raise frames.decode_failure(result.body)
+        if type(result) is _Unreadable:
+            raise RuntimeError(f"{function.__qualname__}() returned what cannot be unpickled: {result.why}")
+        return result
 
     def close(self) -> None:
         """Ends them."""
@@ -55,11 +63,44 @@ class Processes:
             threading.Thread(target=shutdown, name="shmrpc-processes-end").start()
 
 
+class _Result:
+    """A result on its way back. What cannot be unpickled would end all processes of the pool."""
+
+    def __init__(self, result: Any) -> None:
+        self._data = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._data,)
+
+
+class _Unreadable:
+    """In the place of a result."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class _Failed:
+    """In the place of an exception that travels to clients as what it is, and perhaps not as a pickle."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+def _restore(data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
+    except BaseException as error:
+        return _Unreadable(f"{type(error).__name__}: {error}")
+
+
 def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Calls the function, in one of the processes. Raises what it raises, if that survives the way back."""
     try:
-        return contextvars.copy_context().run(function, *args, **kwargs)
+        result = contextvars.copy_context().run(function, *args, **kwargs)
     except BaseException as error:
+        if isinstance(error, ApplicationError) or registry.entry_of(type(error)) is not None:
+            return _Failed(frames.encode_failure(error, frames.MAX_MAX_FRAME))
         try:
             pickle.loads(pickle.dumps(error))
         except Exception as second:  # Received by the pool, it would end all of its processes.
@@ -68,6 +109,7 @@ def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
                 f"{function.__qualname__}() raised {name}: {error} (the exception itself cannot be pickled: {second})"
             ) from error
         raise
+    return _Result(result)
 
 
 def _begin_child(life: Connection) -> None:

@@ -118,7 +118,10 @@ impl Receiver {
     fn take_release(&mut self, header: Header) -> Result<(), Violation> {
         let mut payload = [0; RELEASE_SIZE];
         if header.len != RELEASE_SIZE {
-            return Err(Violation::Table);
+            return Err(Violation::Release { len: header.len });
+        }
+        if self.is_lost() {
+            return Err(Violation::NoMemory { len: header.len });
         }
         self.take(&mut payload)?;
         crash::point!(ReleaseRead);
@@ -134,6 +137,17 @@ impl Receiver {
     /// See [`FrameReader::reached`].
     pub fn reached(&self) -> u64 {
         self.reader.reached()
+    }
+
+    /// See [`FrameReader::is_lost`].
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.reader.is_lost()
+    }
+
+    /// See [`FrameReader::discard`].
+    pub fn discard(&mut self) {
+        self.reader.discard();
     }
 
     /// See [`FrameReader::take`]. What was taken counts only if the memory was there.

@@ -238,6 +238,8 @@ enum Next {
     InRing(Header),
     /// It comes in pieces; these are the ones that came.
     InPieces(Header, Vec<u8>),
+    /// It comes in pieces, for which there is no memory; so many bytes came and were dropped.
+    Lost(Header, usize),
 }
 
 /// The receiving end: finds whole frames, puts those together that come in pieces.
@@ -281,6 +283,7 @@ impl<M: RingMemory> FrameReader<M> {
     pub fn came(&self) -> usize {
         match &self.next {
             Next::InPieces(_, bytes) => bytes.len(),
+            Next::Lost(_, came) => *came,
             _ => 0,
         }
     }
@@ -302,7 +305,10 @@ impl<M: RingMemory> FrameReader<M> {
                     if to > bytes.capacity() {
                         // Doubled, but never more than the frame says: the limit is one for memory too.
                         let capacity = (2 * bytes.capacity()).clamp(to, header.len);
-                        bytes.reserve_exact(capacity - from);
+                        if bytes.try_reserve_exact(capacity - from).is_err() {
+                            self.next = Next::Lost(*header, from);
+                            return self.peek();
+                        }
                     }
                     bytes.resize(to, 0);
                     self.ring.get(0, &mut bytes[from..]);
@@ -311,6 +317,15 @@ impl<M: RingMemory> FrameReader<M> {
                     crash::point!(PieceTaken);
                 }
                 Ok((bytes.len() == header.len).then_some(*header))
+            }
+            Next::Lost(header, came) => {
+                let missing = header.len - *came;
+                let piece = self.ring.available()?.min(padded(missing));
+                if piece > 0 {
+                    *came += piece.min(missing);
+                    self.ring.release(piece);
+                }
+                Ok((*came == header.len).then_some(*header))
             }
         }
     }
@@ -346,14 +361,38 @@ impl<M: RingMemory> FrameReader<M> {
         }
         self.ring.release(HEADER);
         crash::point!(PiecesBegun);
-        self.next = Next::InPieces(header, Vec::with_capacity(len.min(FIRST_RESERVE)));
+        let mut bytes = Vec::new();
+        self.next = match bytes.try_reserve_exact(len.min(FIRST_RESERVE)) {
+            Ok(()) => Next::InPieces(header, bytes),
+            Err(_) => Next::Lost(header, 0),
+        };
         self.peek()
+    }
+
+    /// Whether the frame that [`FrameReader::peek`] found was dropped as it came, for want of memory.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        matches!(self.next, Next::Lost(..))
+    }
+
+    /// Drops the frame that [`FrameReader::peek`] found, if it found one, and gives its room back.
+    pub fn discard(&mut self) {
+        match std::mem::replace(&mut self.next, Next::Unknown) {
+            Next::InRing(header) => {
+                self.reached = self.reached.max(header.id);
+                self.ring.release(HEADER + padded(header.len));
+            }
+            Next::InPieces(header, _) | Next::Lost(header, _) => {
+                self.reached = self.reached.max(header.id);
+            }
+            Next::Unknown => {}
+        }
     }
 
     /// Copies the payload of the frame that [`FrameReader::peek`] found, and gives its room back.
     ///
     /// # Panics
-    /// If no frame was found, or `payload` is not of the length that its header has.
+    /// If no frame was found, it was dropped ([`FrameReader::is_lost`]), or `payload` is not of the length that its header has.
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) {
         match std::mem::replace(&mut self.next, Next::Unknown) {
@@ -370,6 +409,7 @@ impl<M: RingMemory> FrameReader<M> {
                 self.reached = self.reached.max(header.id);
                 payload.copy_from_slice(&bytes);
             }
+            Next::Lost(..) => panic!("a frame that was dropped cannot be taken"),
             Next::Unknown => panic!("peek found no frame"),
         }
     }

@@ -93,11 +93,31 @@ pub enum Violation {
         /// Its size, in bytes.
         size: u64,
     },
+    /// No fault of the peer's: the receiver has no memory for a frame. It is dropped as it comes; all else goes on.
+    NoMemory {
+        /// Bytes of its payload.
+        len: usize,
+    },
+    /// A RELEASE is of another length than one has.
+    Release {
+        /// Its length, in bytes.
+        len: usize,
+    },
     /// No fault of the peer's: the receiver had no descriptor left to take an extent with.
     Descriptors {
         /// The extent's number.
         number: u32,
     },
+}
+
+impl Violation {
+    /// Whether it is a limit of the receiver's, which costs one frame and not the connection.
+    pub fn is_own_limit(&self) -> bool {
+        matches!(
+            self,
+            Violation::Unmapped { .. } | Violation::NoMemory { .. }
+        )
+    }
 }
 
 impl fmt::Display for Violation {
@@ -142,6 +162,16 @@ impl fmt::Display for Violation {
                 "the process to receive it cannot map the {size} bytes of extent {number} that it lies in: it has \
                  as much address space or as many mappings as it may; raise that (ulimit -v, or sysctl \
                  vm.max_map_count)"
+            ),
+            Violation::NoMemory { len } => write!(
+                out,
+                "the process to receive it has no memory for the {len} bytes of its frame; raise its limit (ulimit \
+                 -v, or that of its container)"
+            ),
+            Violation::Release { len } => write!(
+                out,
+                "a RELEASE of {len} bytes; it has {}",
+                crate::table::RELEASE_SIZE
             ),
             Violation::Descriptors { number } => write!(
                 out,

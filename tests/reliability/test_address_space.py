@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import shmrpc
-from tests.large import extents_mapped, memory_of
+from tests.large import extents_mapped, memory_of, sum_of
 from tests.reliability.bounded import bounded
 from tests.support import ServerProcess, eventually
 
@@ -124,3 +124,14 @@ def test_a_client_in_threads_without_room_has_all_other_answers(lasting_server: 
                 ask()
             assert client.add(1, 2) == 3
         assert ask() == LARGE
+
+
+def test_a_frame_in_pieces_that_finds_no_memory_fails_its_call_and_no_other(lasting_server: ServerProcess) -> None:
+    """What is not lent, since no memory is left to lend, comes through the ring."""
+    with shmrpc.sync.connect("tested.large", max_memory=8 * MIB) as client:
+        with little_room(lasting_server.pid):
+            for _ in range(2):
+                with pytest.raises(shmrpc.Overloaded, match="the process to receive it has no memory for the [0-9]+ b"):
+                    client.checksum(ARRAY)
+                assert client.add(1, 2) == 3
+        assert client.checksum(ARRAY) == sum_of(ARRAY), "on the same connection, once there is room"

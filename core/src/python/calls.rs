@@ -208,7 +208,7 @@ impl Shared {
             Taken::Parcel(payload, opened) => {
                 let opcode = header.opcode & !crate::table::PARCEL;
                 match opened {
-                    Err(violation) if !matches!(violation, Violation::Unmapped { .. }) => {
+                    Err(violation) if !violation.is_own_limit() => {
                         return Err(broken(violation));
                     }
                     opened => (opcode, Payload::Parcel(payload, opened)),

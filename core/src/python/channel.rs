@@ -113,8 +113,15 @@ pub(super) fn take<'py>(
     receiver: &mut Receiver,
     header: Header,
 ) -> PyResult<Taken<'py>> {
+    if receiver.is_lost() {
+        return Ok(lose(channel, receiver, header));
+    }
     if header.opcode & PARCEL != 0 {
-        let mut payload = vec![0; header.len];
+        let mut payload = Vec::new();
+        if payload.try_reserve_exact(header.len).is_err() {
+            return Ok(lose(channel, receiver, header));
+        }
+        payload.resize(header.len, 0);
         receiver.take(&mut payload).map_err(broken)?;
         // Before anybody takes the next frame: that may be the end of the lease by which a buffer
         // of ours comes back.
@@ -122,9 +129,25 @@ pub(super) fn take<'py>(
         channel.release(receiver);
         return Ok(Taken::Parcel(payload, opened));
     }
-    let payload = PyBytes::new_with(py, header.len, |bytes| receiver.take(bytes).map_err(broken))?;
+    let mut has_room = false;
+    let payload = PyBytes::new_with(py, header.len, |bytes| {
+        has_room = true;
+        receiver.take(bytes).map_err(broken)
+    });
+    if payload.is_err() && !has_room {
+        return Ok(lose(channel, receiver, header));
+    }
+    let payload = payload?;
     channel.release(receiver);
     Ok(Taken::Plain(payload))
+}
+
+/// A frame for which there is no memory: it is dropped, and whoever waits for it is told so.
+#[cold]
+fn lose<'py>(channel: &channel::Channel, receiver: &mut Receiver, header: Header) -> Taken<'py> {
+    receiver.discard();
+    channel.release(receiver);
+    Taken::Parcel(Vec::new(), Err(Violation::NoMemory { len: header.len }))
 }
 
 impl<'py> Taken<'py> {
@@ -140,7 +163,7 @@ impl<'py> Taken<'py> {
             Taken::Plain(payload) => Ok((opcode, payload.into_any())),
             Taken::Parcel(payload, opened) => {
                 let parcel = match opened {
-                    Err(lost @ Violation::Unmapped { .. }) => {
+                    Err(lost) if lost.is_own_limit() => {
                         Bound::new(py, Parcel::lost(py, lost.to_string()))?.into_any()
                     }
                     opened => parcel_of(py, max_frame, &payload, opened.map_err(broken)?)?,
@@ -506,7 +529,10 @@ impl Channel {
         while (taken as usize) < most {
             match receiver.peek().map_err(broken)? {
                 Some(header)
-                    if header.opcode == opcode && header.id == id && header.len < SMALL_ITEM =>
+                    if header.opcode == opcode
+                        && header.id == id
+                        && header.len < SMALL_ITEM
+                        && !receiver.is_lost() =>
                 {
                     if taken == 0 {
                         joined.reserve(most * (header.len + 8));

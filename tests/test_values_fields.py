@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import enum
 import uuid
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, NewType, TypedDict, TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import shmrpc
 import shmrpc.testing
 from shmrpc.protocol.codec import LARGE, Codec, get_codec
-from shmrpc.values.fields import is_closed, loose_names, names_of
+from shmrpc.values.fields import class_defaults, is_closed, loose_names, names_of
 from shmrpc.values.lowering import Lowering
 from tests.drawn import drawn
 from tests.test_values import values
@@ -107,7 +108,7 @@ def test_which_fields_are_looked_at(cls: type, loose: tuple[str, ...]) -> None:
     assert loose_names(cls, names) == loose
     for pickled in (False, True):
         plain = Lowering(msgspec.msgpack.encode, pickled=pickled).is_plain(cls)
-        assert plain is (not loose and not pickled)
+        assert plain is (not (loose or pickled or class_defaults(cls, names)))
 
 
 @pytest.mark.parametrize(
@@ -262,3 +263,71 @@ async def test_fields_that_a_class_does_not_have_are_left_out_unless_it_forbids_
         assert await client.strict({"x": 1}) == "_Strict(x=1)"
         with pytest.raises(shmrpc.InvalidArguments, match="unknown field `later`"):
             await client.strict({"x": 1, "later": 2})
+
+
+@dataclasses.dataclass
+class Request:
+    size: int
+    status: str = "new"
+    tags: list[str] = dataclasses.field(default_factory=list)
+    counted: int = dataclasses.field(default=3, init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenRequest:
+    size: int
+    urgent: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class HalfSlotted(Request):
+    urgent: bool = False
+
+
+@dataclasses.dataclass
+class Order:
+    first: Request
+    others: dict[str, list[Request | None]]
+
+
+_FILLED = {"size": 1, "status": "new", "tags": [], "counted": 3}
+
+
+@pytest.mark.parametrize("codec", [get_codec("msgspec"), get_codec("msgpack")], ids=["msgspec", "msgpack"])
+@pytest.mark.parametrize(
+    ("kind", "filled"),
+    [
+        (Request, _FILLED),
+        (HalfSlotted, {**_FILLED, "urgent": False}),
+        (FrozenRequest, {"size": 1, "urgent": False}),
+    ],
+)
+def test_a_field_that_is_left_to_the_class_is_sent(codec: Codec, kind: type, filled: dict[str, Any]) -> None:
+    for value in (codec.decoder(kind)(codec.encode({"size": 1})), kind(1)):
+        assert codec.decode(codec.encode(value)) == filled
+        assert codec.decode(codec.encode_all((value, [value], {"a": value}))) == [filled, [filled], {"a": filled}]
+
+
+@pytest.mark.parametrize("codec", [get_codec("msgspec"), get_codec("msgpack")], ids=["msgspec", "msgpack"])
+def test_a_field_that_is_left_to_the_class_is_sent_from_within_another_class(codec: Codec) -> None:
+    order = codec.decoder(Order)(codec.encode({"first": {"size": 1}, "others": {"a": [{"size": 1}, None]}}))
+    assert codec.decode(codec.encode(order)) == {"first": _FILLED, "others": {"a": [_FILLED, None]}}
+
+
+async def test_all_fields_of_a_dataclass_come_back_from_an_endpoint() -> None:
+    service = shmrpc.Service("orders")
+
+    @service.endpoint
+    def back(request: Request) -> Request:
+        return request
+
+    @service.endpoint
+    async def each(request: Request) -> AsyncIterator[Request]:
+        yield request
+
+    async with shmrpc.testing.connect(service) as client:
+        assert await client.back({"size": 1}) == Request(1)
+        assert [item async for item in client.each({"size": 1})] == [Request(1)]
+        async with client.batch() as batch:
+            future = batch.call(back, {"size": 1})  # type: ignore[arg-type]
+        assert dataclasses.asdict(await future) == _FILLED

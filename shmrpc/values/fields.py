@@ -1,4 +1,5 @@
-"""Instances that travel as maps: which of their fields can hold what MessagePack has not, and copies without it."""
+"""Instances that travel as maps: which of their fields can hold what MessagePack has not, or be left to the class, and
+copies that the codec carries."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import inspect
 import typing
 import uuid
 from collections.abc import Callable
@@ -70,6 +72,18 @@ def names_of(cls: type) -> tuple[str, ...] | None:
     return None if attributes is None else tuple(each.name for each in attributes)
 
 
+def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields whose default is an attribute of the class: an instance may have none of its own.
+
+    msgspec leaves such a field to the class when it decodes an instance, as does `__init__` with ``init=False``, and
+    the codec writes only what the instance itself has.
+    """
+    if not cls.__dictoffset__ or issubclass(cls, msgspec.Struct):
+        return ()
+    attributes = [(name, inspect.getattr_static(cls, name, _ABSENT)) for name in names]
+    return tuple(name for name, found in attributes if not (found is _ABSENT or inspect.ismemberdescriptor(found)))
+
+
 def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
     """The fields of a class that can hold something else than what the codec carries as it is."""
     hints = _hints(cls)
@@ -117,12 +131,14 @@ def _is_closed_class(cls: type, seen: set[Any]) -> bool:
     if names is None and (typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))):
         names = tuple(getattr(cls, "_fields", cls.__annotations__))
     hints = _hints(cls)
-    return names is not None and hints is not None and all(_is_closed(hints.get(name, Any), seen) for name in names)
+    if names is None or hints is None or class_defaults(cls, names):
+        return False
+    return all(_is_closed(hints.get(name, Any), seen) for name in names)
 
 
 def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Packing], Any]:
-    """What gives an instance back for the codec to write: as it is, or a copy whose loose fields are lowered."""
-    loose = loose_names(cls, names)
+    """What gives an instance back for the codec to write: as it is, or a copy that has all fields, the loose ones lowered."""
+    loose, defaults = loose_names(cls, names), frozenset(class_defaults(cls, names))
     is_struct = issubclass(cls, msgspec.Struct)
 
     def write(value: Any, packing: Packing) -> Any:
@@ -133,7 +149,7 @@ def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Packing], Any]:
                 plain = packing.lower(item)
                 if plain is not item:
                     lowered[name] = plain
-        if not lowered:
+        if not lowered and (not defaults or defaults.issubset(value.__dict__)):
             return value
         if is_struct:
             made = copy.copy(value)

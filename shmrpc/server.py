@@ -259,12 +259,15 @@ class Server:
                         if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
                             kept[0] = None
                             frame = inbox.next()
+                    continue
                 except BaseException as error:
                     kept[0] = None
                     fail(caller, call_id, error)
                     if is_for_the_program(error):
                         raise
-                    frame = inbox.next()
+                # Not within the clause: the fault of a peer that breaks the rules would have this error as its context,
+                # whose traceback has this frame, and they would keep the connection.
+                frame = inbox.next()
         finally:
             running.frame = None
             isolation.leave()

@@ -190,15 +190,13 @@ class PlainSender:
 class Outgoing:
     """The sending end. ``turning`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
 
-    __slots__ = ("_closed", "_must_pause", "_sender", "_turning", "_waiter", "before_first", "touched")
+    __slots__ = ("_closed", "_must_pause", "_sender", "_turning", "_waiter", "touched")
 
     def __init__(self, sender: Sender, turning: Callable[[int], None] = lambda change: None) -> None:
         self._sender = sender
         self._turning = turning
         #: Whether an item was ever asked for.
         self.touched = False
-        #: Called before :meth:`pump` sends its first item.
-        self.before_first: Callable[[], object] | None = None
         self._waiter: asyncio.Future[None] | None = None
         #: For :meth:`write`: whether there has to be a pause before the next item, and whether none is wanted.
         self._must_pause = True
@@ -251,9 +249,11 @@ class Outgoing:
         items: AsyncIterable[Any] | Iterable[Any],
         encode: Callable[[Any], Body],
         unsendable: type[Exception] | tuple[type[Exception], ...] = Exception,
+        before_first: Callable[[], object] | None = None,
     ) -> None:
         """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun.
 
+        ``before_first`` is called before the first item is sent.
         Raises Rejected for an item with which ``encode`` fails with one of ``unsendable``.
         """
         if not self._sender.resume():
@@ -261,7 +261,7 @@ class Outgoing:
         self.touched = True  # From here on: before, nothing was asked of the source.
         failure: BaseException | None = None
         try:
-            await self._send_all(items, encode, unsendable)
+            await self._send_all(items, encode, unsendable, before_first)
         except BaseException as error:
             failure = error
         try:
@@ -281,8 +281,9 @@ class Outgoing:
         items: AsyncIterable[Any] | Iterable[Any],
         encode: Callable[[Any], Body],
         unsendable: type[Exception] | tuple[type[Exception], ...],
+        before_first: Callable[[], object] | None,
     ) -> None:
-        send, before_first = self._sender.send, self.before_first
+        send = self._sender.send
         source = items if isinstance(items, AsyncIterable) else _turned(items)
         async for item in source:
             try:

@@ -55,6 +55,7 @@ class Underway:
         "inputs",
         "one_way",
         "outgoing",
+        "reads_metadata",
         "silent",
         "size",
         "task",
@@ -77,6 +78,8 @@ class Underway:
         self.outgoing: Outgoing | None = None
         #: What the caller said of a stream of its own that failed.
         self.aborted: weakref.ref[BaseException] | None = None
+        #: Whether the caller takes metadata before the first item.
+        self.reads_metadata = False
         #: Metadata for the caller that was sent before the first item.
         self.told: dict[str, str | bytes] = {}
 

@@ -256,8 +256,7 @@ class Dispatcher:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
             if endpoint.signature.streams:
                 under.outgoing = Outgoing(caller.peer.sender(frames.ITEM, call_id, WINDOW), load.change_busy)
-                if with_header:
-                    under.outgoing.before_first = under.tell_metadata
+                under.reads_metadata = with_header
             return self.engine.run(under, self._invoke(under, endpoint, args, kwargs))
 
         return run
@@ -342,7 +341,10 @@ class Dispatcher:
             if in_thread:
                 items = executors.threads(self.service, endpoint).iterate(items)
             encode = self.engine.codec.encode
-            await under.outgoing.pump(items, encode if check is None else _after(check, encode))
+            before_first = under.tell_metadata if under.reads_metadata else None
+            await under.outgoing.pump(
+                items, encode if check is None else _after(check, encode), before_first=before_first
+            )
             return None
         if endpoint.run_in == "thread":
             return await executors.threads(self.service, endpoint).call(function, args, kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -190,3 +191,13 @@ async def test_a_stream_behind_other_parameters() -> None:
                 await call.write("b")
                 await call.done_writing()
                 assert await call.result() == "a-b-c"
+
+
+async def test_a_call_that_is_opened_without_its_block_says_so(client: shmrpc.Client) -> None:
+    opened = client.open("total")
+    for use in (opened.write(1), opened.done_writing(), opened.read(), opened.result()):
+        with pytest.raises(shmrpc.LocalProtocolError, match=r"not called.*`async with client\.open"):
+            await use
+    awaited: Any = client.open("total")
+    with pytest.raises(TypeError, match=r"`async with client\.open"):
+        await awaited

@@ -232,3 +232,10 @@ def test_a_connection_that_ends_ends_who_waits() -> None:
                 call.read()
             with pytest.raises(shmrpc.ConnectionLost):
                 call.write(1)
+
+
+def test_a_call_that_is_opened_without_its_block_says_so(client: shmrpc.sync.Client) -> None:
+    opened = client.open("total")
+    for use in (lambda: opened.write(1), opened.done_writing, opened.read, opened.result):
+        with pytest.raises(shmrpc.LocalProtocolError, match=r"not called.*`with client\.open"):
+            use()

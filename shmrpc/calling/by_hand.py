@@ -7,10 +7,10 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from shmrpc import _core
-from shmrpc.calling.requests import find_endpoint, leave_open, read_result, undecodable
+from shmrpc.calling.requests import find_endpoint, leave_open, not_opened, read_result, undecodable
 from shmrpc.calling.session import Receiving
 from shmrpc.errors import EndOfStream, LocalProtocolError
 from shmrpc.interceptors import enter_all
@@ -44,6 +44,8 @@ class StreamCall(Generic[_W, _R]):
         self._kind = kind
         self._arguments = args, kwargs
         self._stack = AsyncExitStack()
+        #: Whether the block has begun.
+        self._has_begun = False
         self._writing, self._reading = asyncio.Lock(), asyncio.Lock()
         #: None if the endpoint takes no stream; its number is 1.
         self._outgoing: Outgoing | None = None
@@ -64,6 +66,7 @@ class StreamCall(Generic[_W, _R]):
             await enter_all(stack, client._options.interceptors, self._call)
             await self._begin(stack)
             self._stack = stack.pop_all()
+        self._has_begun = True
         return self
 
     async def _begin(self, stack: AsyncExitStack) -> None:
@@ -102,12 +105,20 @@ class StreamCall(Generic[_W, _R]):
     ) -> bool | None:
         return await self._stack.__aexit__(kind, error, trace)
 
+    if not TYPE_CHECKING:  # A type checker refuses the `await` by itself.
+
+        def __await__(self) -> NoReturn:
+            raise TypeError(
+                f"{self._name}(): what open() gives is not awaited: use `async with client.open(...) as call:`"
+            )
+
     @property
     def reply_metadata(self) -> dict[str, str | bytes]:
         """What the handler sends besides, for a client with ``with_options(reply_metadata=...)``.
 
         What it set before its first item is there with that, the rest at the end.
         """
+        self._check_begun()
         return self._call.reply_metadata
 
     async def write(self, item: _W) -> None:
@@ -148,6 +159,7 @@ class StreamCall(Generic[_W, _R]):
             self._has_written_all = True
 
     def _writable(self) -> Outgoing:
+        self._check_begun()
         if self._outgoing is None:
             raise LocalProtocolError(f"{self._name}() takes no stream: there is nothing to write")
         return self._outgoing
@@ -158,6 +170,7 @@ class StreamCall(Generic[_W, _R]):
         Raises EndOfStream after the last one, what the call has failed with, DecodeError for what cannot be read;
         LocalProtocolError for an endpoint with one result: see :meth:`result`.
         """
+        self._check_begun()
         if not self._streams:
             raise LocalProtocolError(f"{self._name}() gives no stream but one result: await call.result()")
         async with self._reading:
@@ -194,6 +207,7 @@ class StreamCall(Generic[_W, _R]):
 
         The handler gives it as a rule once it has read to the end of what is written: see :meth:`done_writing`.
         """
+        self._check_begun()
         if self._streams:
             raise LocalProtocolError(f"{self._name}() gives a stream and no result: await call.read()")
         async with self._reading:
@@ -201,6 +215,10 @@ class StreamCall(Generic[_W, _R]):
         self._check()
         assert self._receiving.body is not None
         return read_result(self._name, self._reader.one, self._receiving.body)  # type: ignore[no-any-return]
+
+    def _check_begun(self) -> None:
+        if not self._has_begun:
+            raise not_opened(self._name, "async with client.open(...)")
 
     def _check(self) -> None:
         """Raises what the call has failed with, if it has."""

@@ -149,6 +149,11 @@ def leave_open(
     return positional, keywords, bool(shape.inputs)
 
 
+def not_opened(name: str, with_statement: str) -> LocalProtocolError:
+    """The error for a call whose streams are used before its block has begun."""
+    return LocalProtocolError(f"{name}() was not called: it is open in a block, `{with_statement} as call:`")
+
+
 def encode_call(
     codec: Codec, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], *, with_header: bool
 ) -> tuple[int, Body]:

@@ -16,6 +16,7 @@ from shmrpc.calling.requests import (
     encode_call,
     find_endpoint,
     leave_open,
+    not_opened,
     read_result,
     take_metadata,
     unsendable,
@@ -60,6 +61,8 @@ class StreamCall(Generic[_W, _R]):
         self._decode = client._codec.decoder(kind)
         self._arguments = args, kwargs
         self._stack = ExitStack()
+        #: Whether the block has begun.
+        self._has_begun = False
         self._writing, self._reading, self._receiving = _core.Turns(), _core.Turns(), _core.Turns()
         #: Whether the handler takes items, and how many bytes of them it takes before it gives more credit.
         self._is_wanted = False
@@ -85,6 +88,7 @@ class StreamCall(Generic[_W, _R]):
             enter_all_plain(stack, client._options.interceptors, self._call)
             self._begin(stack)
             self._stack = stack.pop_all()
+        self._has_begun = True
         return self
 
     def _begin(self, stack: ExitStack) -> None:
@@ -122,6 +126,7 @@ class StreamCall(Generic[_W, _R]):
 
         What it set before its first item is there with that, the rest at the end.
         """
+        self._check_begun()
         return self._call.reply_metadata
 
     def write(self, item: _W) -> None:
@@ -170,6 +175,7 @@ class StreamCall(Generic[_W, _R]):
             self._has_written_all = True
 
     def _check_takes(self) -> None:
+        self._check_begun()
         if not self._takes:
             raise LocalProtocolError(f"{self._name}() takes no stream: there is nothing to write")
 
@@ -185,6 +191,7 @@ class StreamCall(Generic[_W, _R]):
         Raises EndOfStream after the last one, what the call has failed with, DecodeError for what cannot be read;
         LocalProtocolError for an endpoint with one result: see :meth:`result`.
         """
+        self._check_begun()
         if not self._streams:
             raise LocalProtocolError(f"{self._name}() gives no stream but one result: call.result()")
         with self._turn(self._reading):
@@ -215,6 +222,7 @@ class StreamCall(Generic[_W, _R]):
 
         The handler gives it as a rule once it has read to the end of what is written: see :meth:`done_writing`.
         """
+        self._check_begun()
         if self._streams:
             raise LocalProtocolError(f"{self._name}() gives a stream and no result: call.read()")
         with self._turn(self._reading):
@@ -227,6 +235,10 @@ class StreamCall(Generic[_W, _R]):
     @property
     def _has_ended(self) -> bool:
         return self._body is not None or self._error is not None
+
+    def _check_begun(self) -> None:
+        if not self._has_begun:
+            raise not_opened(self._name, "with client.open(...)")
 
     def _check(self) -> None:
         """Raises what the call has failed with, if it has."""

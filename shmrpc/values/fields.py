@@ -1,5 +1,6 @@
 """Instances that travel as maps: which of their fields can hold what MessagePack has not, or be left to the class, and
-copies that the codec carries."""
+copies that the codec carries.
+"""
 
 from __future__ import annotations
 

@@ -182,9 +182,7 @@ class Lowering:
             return False
         names = fields.names_of(kind)
         if names is not None:
-            return not (
-                self._pickles(kind) or fields.loose_names(kind, names) or fields.class_defaults(kind, names)
-            )
+            return not (self._pickles(kind) or fields.loose_names(kind, names) or fields.class_defaults(kind, names))
         return issubclass(kind, enum.Enum) and not self._pickled and fields.is_closed(kind)
 
     def forget(self) -> None:

@@ -364,11 +364,11 @@ class Client(BaseClient[Link]):
             session = await self._link.ready(call.deadline)
             call._party, call.id = session, session.next_id()
             try:
-                kind, body = request(session)
-                answer = session.exchange(kind, call.id, encode_all(self._codec, call.endpoint, body))
-            except BaseException as error:
-                raise session.unsent(call.endpoint, error) from None
-            try:
+                try:
+                    kind, body = request(session)
+                    answer = session.exchange(kind, call.id, encode_all(self._codec, call.endpoint, body))
+                except BaseException as error:
+                    raise session.unsent(call.endpoint, error) from None
                 if type(answer) is not bytes:
                     answer = await session.wait(call.id, answer, call)
                 return read_result(call.endpoint, decode, answer)

@@ -76,6 +76,18 @@ async def _batches(client: shmrpc.Client) -> object:
     return await added
 
 
+async def _opens(client: shmrpc.Client) -> object:
+    async with client.open("doubled") as call:
+        for number in numbers():
+            await call.write(number)
+        await call.done_writing()
+        return [item async for item in call]
+
+
+async def _describes(client: shmrpc.Client) -> object:
+    return "count" in {endpoint.name for endpoint in (await client.describe()).endpoints}
+
+
 #: Each with its result.
 OPERATIONS: dict[str, tuple[Callable[[shmrpc.Client], Awaitable[object]], object]] = {
     "add": (lambda client: client.add(1, 2), 3),
@@ -86,6 +98,8 @@ OPERATIONS: dict[str, tuple[Callable[[shmrpc.Client], Awaitable[object]], object
     "both": (_doubles, [2 * n for n in range(30)]),
     "map": (_maps, [2 * n for n in range(20)]),
     "batch": (_batches, 3),
+    "open": (_opens, [2 * n for n in range(30)]),
+    "describe": (_describes, True),
     "notify": (lambda client: client.notify("add", 1, 2), None),
 }
 #: What it may end with besides its result. RemoteError: the source was hit, and its failure is the handler's.
@@ -146,6 +160,46 @@ def test_an_interruption_at_any_line(server: ServerProcess, operation: str) -> N
                 assert runner.run(client.add(1, 2)) == 3, interrupting.where
             except shmrpc.ConnectionLost:
                 client = runner.run(_connected(server.name))
+        runner.run(client.close())
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_interruption_with_a_frame_in_hand_is_told_to_whoever_waits(server: ServerProcess, operation: str) -> None:
+    perform, result = OPERATIONS[operation]
+    with asyncio.Runner() as runner:
+        client = runner.run(_connected(server.name))
+        session = client._link.session
+        assert session is not None
+
+        async def begin() -> asyncio.Task[Any]:
+            task = asyncio.ensure_future(_awaited(lambda client: client.sleep(PATIENCE), client))
+            await client.add(1, 2)
+            await asyncio.sleep(0)
+            client.unbind()
+            return task
+
+        waiting = runner.run(begin())
+        interruptions = [KeyboardInterrupt]
+
+        def then_interrupted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                result = function(*args)
+                for interruption in interruptions[:1]:
+                    interruptions.clear()
+                    raise interruption
+                return result
+
+            return call
+
+        session.exchange, session.send = then_interrupted(session.exchange), then_interrupted(session.send)
+        loop = runner.get_loop()
+        task = loop.create_task(_awaited(perform, client))
+        with contextlib.suppress(*_SAID):
+            loop.run_until_complete(task)
+        assert not interruptions
+        heard, outcome = _settled(runner, (waiting, task))
+        assert isinstance(heard, shmrpc.ConnectionLost)
+        assert outcome == result or isinstance(outcome, _SAID)
         runner.run(client.close())
 
 

@@ -396,6 +396,7 @@ class Session:
     def unsent(self, name: str, error: BaseException) -> BaseException:
         """The error for a call that could not be sent; to be raised from the name of the ``except`` clause.
 
+        What is no Exception stays as it is, and may end the connection.
         Another name stays in a frame of the traceback, and the two keep each other and all that the call was given.
         """
         if isinstance(error, _core.ChannelError):
@@ -406,6 +407,7 @@ class Session:
             if self.ended is None:
                 self.connection.fault(error)
             return ended_call(self.ended or ConnectionLost(str(error)))
+        self._note_interruption(error)
         return unsendable(name, error) if isinstance(error, Exception) else error
 
     def unencoded(self, name: str, error: BaseException) -> BaseException:
@@ -413,15 +415,18 @@ class Session:
         return self.unsent(name, unencodable(name, error) if isinstance(error, Exception) else error)
 
     def is_answer(self, error: BaseException) -> bool:
-        """Whether an exception of a call is what became of it, and not why it could not be sent.
+        """Whether an exception of a call is what became of it, and not why it could not be sent."""
+        self._note_interruption(error)
+        return not isinstance(error, Exception) or isinstance(error, ShmrpcError)
 
-        One that is neither, as out of a signal handler, may have come when a frame of another's was in our hands.
+    def _note_interruption(self, error: BaseException) -> None:
+        """Closes the connection if an exception out of a signal handler came while frames may have been in hand.
+
+        Whoever sends a call that may bring back another's frame hands its exceptions to unsent() or is_answer(), and
+        so comes by here.
         """
-        if isinstance(error, Exception):
-            return isinstance(error, ShmrpcError)
-        if not isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+        if not isinstance(error, (Exception, asyncio.CancelledError, GeneratorExit)):
             self.connection.interrupted(error)
-        return True
 
 
 @types.coroutine

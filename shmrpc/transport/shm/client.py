@@ -210,11 +210,15 @@ class LoopConnection:
         return blocks.allocate_for_server(self._channel, size, self._control)
 
     def _wake_senders(self) -> None:
-        if self._room and not (self._open and self._channel.is_stalled()):
-            waiters, self._room = self._room, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        try:
+            if self._room and not (self._open and self._channel.is_stalled()):
+                for waiter in self._room:
+                    if not waiter.done():
+                        waiter.set_result(None)
+                self._room.clear()
+        except BaseException as error:
+            self.interrupted(error)  # Those who were not told are still there.
+            raise
 
     def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
         """Takes what is there, without a wait: items of this call go to ``feed``, some at a time."""

@@ -1,4 +1,4 @@
-"""Why the native core cannot be imported, and what to do. Imports nothing else of the package, which cannot be had."""
+"""Why a module cannot be imported, and what to do. Imports nothing of the package, which may be what is missing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ import sysconfig
 from pathlib import Path
 
 _HERE = Path(__file__).parent
+
+
+def why_missing(module: str, error: ImportError) -> str:
+    """What the import of a module that failed with ``error`` says: it is not there, or it is and cannot be loaded.
+
+    Such is one whose first import was interrupted and that a process can load only once.
+    """
+    package = module.partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and error.name in (module, package):
+        return f"{package} is not installed here"
+    return f"{package} cannot be imported here: {type(error).__name__}: {error}"
 
 
 def without_core(error: ImportError) -> ImportError:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from shmrpc.missing import why_missing
 from shmrpc.values import block_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ def empty_array(
     """A NumPy array in shared memory, whose contents are whatever was there."""
     try:
         np = importlib.import_module("numpy")
-    except ImportError:
-        raise ImportError("empty() makes a NumPy array: pip install numpy; or use buffer(), which needs none") from None
+    except ImportError as error:
+        raise ImportError(
+            f"empty() makes a NumPy array, and {why_missing('numpy', error)}: pip install numpy; or use buffer(), "
+            "which needs none"
+        ) from None
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"dtype {kind} holds references to Python objects, which mean nothing to another process")

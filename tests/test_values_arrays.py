@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any, Literal
 
 import hypothesis.extra.numpy as npst
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from shmrpc import _core
 from shmrpc.protocol.codec import UNREADABLE, Codec, get_codec
+from shmrpc.values import lifting
 from shmrpc.values.arrays import base_of, covering
 from tests.drawn import drawn
 from tests.values import FakeBlock, buffers_of, carried, travelled
@@ -354,6 +356,24 @@ def test_without_numpy_an_array_says_what_is_missing(monkeypatch: pytest.MonkeyP
     with pytest.raises(msgspec.DecodeError, match="a NumPy array, and numpy is not installed here"):
         FAST.decode(body)
     assert FAST.decode(FAST.encode([(1, {2})])) == [(1, {2})]
+
+
+def test_a_numpy_that_cannot_be_loaded_is_not_taken_for_one_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = np.zeros(3)
+    body = FAST.encode([sent])
+
+    def import_module(name: str) -> None:
+        raise failures.pop()
+
+    failures: list[BaseException] = [ImportError("cannot load module more than once"), KeyboardInterrupt()]
+    monkeypatch.setattr(lifting, "_modules", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib, "import_module", import_module)
+        with pytest.raises(KeyboardInterrupt):
+            FAST.decode(body)
+        with pytest.raises(msgspec.DecodeError, match="numpy cannot be imported here: ImportError: cannot load module"):
+            FAST.decode(body)
+    alike(FAST.decode(body)[0], sent)
 
 
 def test_quick_needs_a_parcel_to_be_read_whole() -> None:

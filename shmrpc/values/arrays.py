@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
 
+from shmrpc.missing import why_missing
 from shmrpc.values import dtypes, extensions
 from shmrpc.values.buffers import LARGE_ARRAY, is_block, size_of
 
@@ -50,9 +51,9 @@ def write_foreign(value: Any, packing: Packing) -> Ext:
     """An array of another library that speaks DLPack: it arrives as NumPy's."""
     try:
         import numpy as np
-    except ImportError:
+    except ImportError as error:
         kind = type(value).__qualname__
-        raise TypeError(f"sending an array of type {kind} needs NumPy, which is not installed here") from None
+        raise TypeError(f"sending an array of type {kind} needs NumPy: {why_missing('numpy', error)}") from None
     try:
         array = np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

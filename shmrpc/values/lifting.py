@@ -12,6 +12,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc import _core
+from shmrpc.missing import why_missing
 from shmrpc.values import arrays, buffers, extensions, pickling, registry, standard, tables, tensors
 from shmrpc.values.buffers import Data
 
@@ -167,8 +168,6 @@ class Lifting:
             return known
         try:
             found = _modules[module] = importlib.import_module(module)
-        except ImportError:
-            names = {"numpy": "numpy", "torch": "torch"}
-            name = names.get(module, "pyarrow")
-            raise msgspec.DecodeError(f"the value is {what}, and {name} is not installed here") from None
+        except ImportError as error:
+            raise msgspec.DecodeError(f"the value is {what}, and {why_missing(module, error)}") from None
         return found

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import NamedTuple
 import pytest
 
 import shmrpc
+from shmrpc.serving import ending
+from shmrpc.serving.running import Running
 from shmrpc.transport.shm.status import statuses
 from tests.support import PATIENCE, STOPPING, InThread, ServerProcess, eventually, is_alive
 
@@ -240,3 +243,29 @@ def test_a_signal_to_a_forked_child_is_none_to_the_server(tmp_path: Path, loop: 
                 assert [report.health for report in statuses()] == ["serving"]
             finally:
                 os.kill(child, signal.SIGKILL)
+
+
+def test_a_signal_delivered_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    signals = ending.StopSignals()
+    assert not signals.is_repeat(signal.SIGTERM)
+    now += 0.4
+    assert signals.is_repeat(signal.SIGTERM)
+    assert not signals.is_repeat(signal.SIGINT)
+    now += 0.6
+    assert not signals.is_repeat(signal.SIGINT)
+
+
+@pytest.mark.parametrize(("kinds", "ways"), [("TERM TERM", "gently"), ("TERM INT", "gently at once")])
+async def test_a_server_that_hears_a_signal_twice_stops_gently(kinds: str, ways: str) -> None:
+    running = Running(shmrpc.serve(shmrpc.Service("unused")), 1000)
+    heard: list[str] = []
+    running._loop = asyncio.get_running_loop()
+    running._last_resort.within = lambda seconds: None  # type: ignore[method-assign]
+    running.drain = lambda: heard.append("gently")  # type: ignore[method-assign]
+    running._stop_at_once = lambda: heard.append("at once")  # type: ignore[method-assign]
+    for kind in kinds.split():
+        running._on_signal(signal.Signals[f"SIG{kind}"], None)
+    await asyncio.sleep(0)
+    assert " ".join(heard) == ways

@@ -26,8 +26,25 @@ _LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 FORCED: Final = 1
 #: Seconds after a second signal that cancelled handlers, lifespans, threads and exit handlers have to end.
 AT_ONCE: Final = 2.0
+#: Seconds in which a signal that comes again is the same one: `timeout` sends it to the process and to its group.
+_SAME_SIGNAL: Final = 0.5
 #: Seconds that the last words may take: whoever hangs may hold a lock of the log, or nobody reads it.
 _LAST_WORDS: Final = 3.0
+
+
+class StopSignals:
+    """Tells a signal to stop from the one before it, delivered twice. A signal handler may use it."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+
+    def is_repeat(self, number: int) -> bool:
+        """Whether this signal is one that came within the last half second, to be ignored."""
+        now = time.monotonic()
+        if self._last is not None and self._last[0] == number and now - self._last[1] < _SAME_SIGNAL:
+            return True
+        self._last = number, now
+        return False
 
 
 class LastResort:

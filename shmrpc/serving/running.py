@@ -16,7 +16,7 @@ from shmrpc import _core
 from shmrpc.server import CLOSING, Server
 from shmrpc.service import Service
 from shmrpc.serving.config import Config
-from shmrpc.serving.ending import AT_ONCE, LastResort
+from shmrpc.serving.ending import AT_ONCE, LastResort, StopSignals
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -39,6 +39,7 @@ class Running:
         self._process = os.getpid()
         self._at_once: Collection[signal.Signals] = ()
         self._has_heard = False
+        self._signals = StopSignals()
         #: Called when it begins to drain.
         self.on_drain: Callable[[], None] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,6 +64,8 @@ class Running:
         """Whatever the signal has interrupted goes on after this: nothing here may take a lock."""
         if os.getpid() != self._process:
             return  # A forked child is no server.
+        if self._signals.is_repeat(number):
+            return
         at_once = number in self._at_once or (self._has_heard and not self._at_once)
         self._has_heard = True
         with contextlib.suppress(RuntimeError):  # The loop is closed.

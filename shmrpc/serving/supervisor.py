@@ -21,6 +21,7 @@ from shmrpc.options import check_uids
 from shmrpc.protocol.control import Health, Report
 from shmrpc.serving import worker_messages as messages
 from shmrpc.serving.config import Config, ServeError
+from shmrpc.serving.ending import StopSignals
 from shmrpc.serving.workers import Worker
 from shmrpc.transport.shm import wants
 from shmrpc.transport.shm.reception import Reception
@@ -56,6 +57,7 @@ class Supervisor:
         #: Whether any worker has ever been ready.
         self._has_served = False
         self._stopping = False
+        self._signals = StopSignals()
         self._failure = ""
         self._restarting: asyncio.Task[None] | None = None
         self._restart_again = False
@@ -67,7 +69,7 @@ class Supervisor:
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._loop.add_signal_handler(signal.SIGHUP, self.restart, "SIGHUP")
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._on_stop)
+            self._loop.add_signal_handler(number, self._on_stop, number)
         sampling = self._loop.create_task(self._sample_cpu()) if self._count > 1 else None
         try:
             self._start()  # The others follow when this one could import what is served.
@@ -170,7 +172,9 @@ class Supervisor:
 
     # Stopping and restarting.
 
-    def _on_stop(self) -> None:
+    def _on_stop(self, number: int) -> None:
+        if self._signals.is_repeat(number):
+            return
         if self._stopping:
             logger.warning("stopping at once: calls under way are cancelled")
             for worker in self._workers:

@@ -1,6 +1,4 @@
-"""Instances that travel as maps: which of their fields can hold what MessagePack has not, or be left to the class, and
-copies that the codec carries.
-"""
+"""Instances that travel as maps: which of their fields the codec cannot write as they are, and copies that it can."""
 
 from __future__ import annotations
 
@@ -138,7 +136,7 @@ def _is_closed_class(cls: type, seen: set[Any]) -> bool:
 
 
 def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Packing], Any]:
-    """What gives an instance back for the codec to write: as it is, or a copy that has all fields, the loose ones lowered."""
+    """What gives an instance back for the codec to write: as it is, or a copy with all fields, loose ones lowered."""
     loose, defaults = loose_names(cls, names), frozenset(class_defaults(cls, names))
     is_struct = issubclass(cls, msgspec.Struct)
 

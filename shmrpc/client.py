@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Concatenate, Final, Never, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.call import Call, inheriting, nearest_deadline
 from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
@@ -94,6 +94,16 @@ class Client(BaseClient[Link]):
     def __await__(self) -> Generator[Any, None, Self]:
         """Connects: ``client = await shmrpc.connect(name)``; close it yourself then."""
         return self.__aenter__().__await__()
+
+    if not TYPE_CHECKING:  # A type checker refuses `with` by itself.
+
+        def __enter__(self) -> NoReturn:
+            service = self._link.service
+            raise TypeError(
+                f"the client of {service!r} is for asyncio: `async with` in place of `with`; or shmrpc.sync.connect()"
+            )
+
+        def __exit__(self, *exception: object) -> None: ...
 
     async def __aenter__(self) -> Self:
         """Connects, waiting for a server as long as :func:`connect` was told.

@@ -18,7 +18,7 @@ from collections.abc import (
 )
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Concatenate, NamedTuple, Never, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc import _core
 from shmrpc.call import Call, inheriting, nearest_deadline
@@ -82,6 +82,16 @@ class Client(BaseClient[ThreadLink]):
     def connect(self) -> Self:
         """Connects without a ``with``: ``client = shmrpc.sync.connect(name).connect()``; close it yourself then."""
         return self.__enter__()
+
+    if not TYPE_CHECKING:  # A type checker refuses `async with` by itself.
+
+        async def __aenter__(self) -> NoReturn:
+            service = self._link.service
+            raise TypeError(
+                f"the client of {service!r} is for threads: `with` in place of `async with`; or shmrpc.connect()"
+            )
+
+        async def __aexit__(self, *exception: object) -> None: ...
 
     def __enter__(self) -> Self:
         """Connects, waiting for a server as long as :func:`connect` was told.

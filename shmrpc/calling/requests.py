@@ -119,6 +119,15 @@ def take_sources(
             source, positional[place] = positional[place], None
         else:
             continue
+        if isinstance(source, str):
+            raise InvalidArguments(
+                f"{name}(): parameter {parameter!r}: a str is no stream, got {source!r:.100}; give [text]"
+            )
+        if not from_async and hasattr(source, "__aiter__") and not hasattr(source, "__iter__"):
+            raise InvalidArguments(
+                f"{name}(): parameter {parameter!r}: expected an iterable, got {source!r}, which is async: give it to "
+                "the client of shmrpc.connect()"
+            )
         if not (hasattr(source, "__iter__") or (from_async and hasattr(source, "__aiter__"))):
             what = "an async iterator or an iterable" if from_async else "an iterable"
             raise InvalidArguments(f"{name}(): parameter {parameter!r}: expected {what}, got {source!r}")

@@ -277,8 +277,11 @@ def call(
     Each argument is read as JSON, and taken as text if it is none: 1, true, [1,2], '"5"', Ada. @FILE stands for
     the bytes of a file, or the array of a .npy file, @- for those of standard input; for a parameter that takes a
     stream for their lines, each read like an argument. '"@x"' is the text @x. Options come before SERVICE; all that
-    follows is the endpoint's.
+    follows is the endpoint's, but for a first --.
     """
+    if "--" in arguments:  # It is said by habit, before what begins with a dash.
+        dashes = arguments.index("--")
+        arguments = arguments[:dashes] + arguments[dashes + 1 :]
     pairs = [keyword.partition("=") for keyword in keywords]
     if any(not name or not equals for name, equals, _ in pairs):
         raise click.UsageError("--keyword: expected NAME=VALUE")

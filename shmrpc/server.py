@@ -65,6 +65,7 @@ class Server:
             if not isinstance(service, Service):
                 hint = ": write serve(*services)" if isinstance(service, (list, tuple)) else ""
                 raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}{hint}")
+            service.check_reachable()
         self.services = tuple(services)
         self._transport = transport
         self._codec: Codec = get_codec(codec)
@@ -366,7 +367,8 @@ def serve(
     Processes of this user and of root may call, and those of the users in ``allow_uids``; they are met in the
     directory that ``$SHMRPC_DIRECTORY`` names. SECURITY.md says what they are trusted with.
 
-    Raises ValueError for an option out of range. What entering it raises: :meth:`Server.__aenter__`.
+    Raises ValueError for an option out of range, TypeError for an endpoint with ``run_in="process"`` that cannot be
+    pickled. What entering it raises: :meth:`Server.__aenter__`.
     """
     check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
     load = Load(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))

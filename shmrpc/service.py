@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import keyword
+import pickle
 import types
 import warnings
 import weakref
@@ -86,6 +87,25 @@ class Endpoint:
             raise TypeError(f"{what}: a Writable parameter is written here; use run_in='loop' or 'thread'")
         if self.run_in == "process" and self.signature.streams:
             raise TypeError(f"{what}: a generator cannot run in another process; use run_in='thread'")
+        if self.run_in == "process" and inspect.isfunction(self.function) and "<locals>" in self.function.__qualname__:
+            raise TypeError(
+                f"{what}: run_in='process' finds the function by its module and its name, and "
+                f"{self.function.__qualname__} is within a function; define it at the top of a module (if a decorator "
+                "made it, let that use functools.wraps), or use run_in='thread'"
+            )
+
+    def check_reachable(self, service: str) -> None:
+        """TypeError if it is to run in a process where it cannot be found: its module must be loaded by now."""
+        if self.run_in != "process":
+            return
+        try:
+            pickle.dumps(self.function)
+        except Exception as error:  # It may be somebody's code.
+            raise TypeError(
+                f"endpoint '{service}.{self.name}': run_in='process' finds the function by its module and its name, "
+                f"and that fails: {error}; make the outermost decorator of a function at the top of a module the "
+                "endpoint's (of a method, the object must be one that can be pickled), or use run_in='thread'"
+            ) from None
 
 
 class Group:
@@ -213,6 +233,11 @@ class Service(Group):
 
     def __repr__(self) -> str:
         return f"Service({self.name!r}, endpoints={list(self.endpoints)})"
+
+    def check_reachable(self) -> None:
+        """TypeError if an endpoint is to run in a process, and cannot be found there: its module is loaded by now."""
+        for endpoint in self.endpoints.values():
+            endpoint.check_reachable(self.name)
 
     def check_open(self) -> None:
         """LocalProtocolError while it is being served: clients have been told its endpoints."""

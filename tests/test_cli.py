@@ -79,8 +79,8 @@ def test_call_without_a_server() -> None:
     [
         ("calculator", "expected MODULE:SERVICE"),
         ("absent.module:x", "there is no module 'absent.module'"),
-        ("examples.calculator:absent", "nothing of this name; its services: calculator"),
-        ("examples.calculator:add", "a function, not a shmrpc.Service"),
+        ("examples.calculator:absent", "examples.calculator has nothing named 'absent'; its services: calculator"),
+        ("examples.calculator:add", "has 'add', but it is of type function, not a shmrpc.Service"),
     ],
 )
 def test_serve_explains_what_is_wrong(target: str, words: str) -> None:
@@ -118,10 +118,13 @@ PROBLEMS = {
         ("outer/absent:x", "there is no file 'outer/absent' in "),
         ("two", "two has several services, say which: two:one, two:other"),
         ("none.py", "none.py has no shmrpc.Service"),
-        ("two:oter", "two has nothing of this name (did you mean 'other'?); its services: one, other"),
-        ("none:made", "a int, not a shmrpc.Service"),
-        ("making:give", "a function, not a shmrpc.Service (if it makes one: making:give()); its services: none"),
-        ("making:give()", "making has a int, not a shmrpc.Service"),
+        ("two:oter", "two has nothing named 'oter' (did you mean 'other'?); its services: one, other"),
+        ("none:made", "none has 'made', but it is of type int, not a shmrpc.Service"),
+        (
+            "making:give",
+            "'give', but it is of type function, not a shmrpc.Service (if it makes one: making:give()); its",
+        ),
+        ("making:give()", "making has 'give()', but it is of type int, not a shmrpc.Service"),
         ("making:fail()", "making:fail() fails:\nTraceback (most recent call last):\n  File"),
         ("failing:x", "module 'failing' cannot be imported:\nTraceback (most recent call last):\n  File"),
         ("chained:x", "The above exception was the direct cause"),
@@ -196,8 +199,11 @@ def test_a_target_may_be_a_file_a_module_or_a_function(tmp_path: Path, target: s
 
 def test_serve_finds_modules_of_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "local_module.py").write_text("import shmrpc\nbroken = 1\n")
-    assert "an int, not a shmrpc.Service" not in shmrpc("serve", "local_module:absent", cwd=tmp_path).stderr
-    assert "a int, not a shmrpc.Service" in shmrpc("serve", "local_module:broken", cwd=tmp_path).stderr
+    assert "of type int, not a shmrpc.Service" not in shmrpc("serve", "local_module:absent", cwd=tmp_path).stderr
+    assert (
+        "has 'broken', but it is of type int, not a shmrpc.Service"
+        in shmrpc("serve", "local_module:broken", cwd=tmp_path).stderr
+    )
 
 
 def test_serving_a_name_twice() -> None:

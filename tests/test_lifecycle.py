@@ -247,6 +247,9 @@ async def test_waiting_for_a_server_has_an_end() -> None:
                 await client.add(1, 2)
             with pytest.raises(shmrpc.ServiceUnavailable, match="none has come in its place"):
                 await client.wait_for_ready(timeout=0.05)
+            client._link._obstacle = "the peer closed the connection during the handshake"  # As it died.
+            with pytest.raises(shmrpc.ServiceUnavailable, match="and still none has come in its place$"):
+                await client.wait_for_ready(timeout=2)
             with pytest.raises(shmrpc.ServiceUnavailable):
                 await client.add(1, 2)
             with pytest.raises(shmrpc.ServiceUnavailable):

@@ -35,8 +35,8 @@ STATUSES: Final[dict[type[Exception], int]] = {
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Connects before the first request. ``timeout``: how long a request may wait for a service that is gone."""
-    async with shmrpc.connect(code_search, timeout=2, reconnect=True) as app.state.client:
+    """Connects before the first request. ``timeout``: how long to wait for a service that starts, or is gone."""
+    async with shmrpc.connect(code_search, timeout=10, reconnect=True) as app.state.client:
         yield
 
 

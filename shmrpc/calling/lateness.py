@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from shmrpc import _core
 from shmrpc.errors import DeadlineExceeded
 from shmrpc.stillness import why_still
+
+#: Nanoseconds without a byte read that say something of a server: an idle one, too, needs a moment to wake up and run.
+_TELLING: Final = 50_000_000
 
 
 class _Connection(Protocol):
@@ -53,7 +56,7 @@ class Lateness:
         quiet, kept, size = False, 0, 0
         with contextlib.suppress(_core.ChannelError):
             read, _, kept, size = connection.untaken()
-            quiet = self._is_quiet(read)
+            quiet = self._is_quiet(read) and now - self._quiet_since >= _TELLING
         why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {why_still(connection.pid)}"
         if taken_back:
             if not quiet:

@@ -312,7 +312,7 @@ def lost_call(end: End, call_id: int) -> ShmrpcError:
 def none_in_its_place(service: str, obstacle: str) -> ServiceUnavailable:
     """The error for a call that has waited in vain for the next server."""
     why = f": {obstacle}" if obstacle else ""
-    return ServiceUnavailable(f"the server of {service!r} is gone, and none has come in its place yet{why}")
+    return ServiceUnavailable(f"the server of {service!r} is gone, and still none has come in its place{why}")
 
 
 def ended_call(error: ShmrpcError) -> ShmrpcError:

@@ -21,6 +21,8 @@ logger = logging.getLogger("shmrpc.server")
 
 #: Where Python's own modules are.
 _LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+#: Where shmrpc's are.
+_OURS: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 #: The exit code of a process that had to be ended.
 FORCED: Final = 1
@@ -105,26 +107,35 @@ def _kill_children() -> None:
 
 
 def _busy_threads() -> Iterator[str]:
-    """The threads for which Python would wait, and where they are."""
+    """The threads for which Python would wait, and the main one if the user's code holds it; and where they are."""
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
-        if thread.daemon or thread is threading.main_thread() or frame is None or _is_idle(frame):
+        if thread.daemon or frame is None or _is_idle(frame):
             continue
-        frame = _nearest(frame)
-        code = frame.f_code
-        yield f"thread {thread.name} in {code.co_name}() ({code.co_filename}:{frame.f_lineno})"
+        nearest = _nearest(frame)
+        if thread is threading.main_thread():
+            if nearest is None or nearest.f_code.co_filename.startswith(_OURS):
+                continue  # The loop waits, or Python ends.
+            yield f"the main thread {_place(nearest)}"
+        else:
+            yield f"thread {thread.name} {_place(nearest or frame)}"
 
 
-def _nearest(frame: FrameType) -> FrameType:
-    """The frame itself, or if it is in Python's library the next one that is not."""
+def _place(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"in {code.co_name}() ({code.co_filename}:{frame.f_lineno})"
+
+
+def _nearest(frame: FrameType) -> FrameType | None:
+    """The innermost frame that is not in Python's library; None if all of them are."""
     outer: FrameType | None = frame
     while outer is not None:
         path = outer.f_code.co_filename
-        if not path.startswith(_LIBRARY) or "-packages" in path:
+        if not path.startswith((_LIBRARY, "<frozen ")) or "-packages" in path:
             return outer
         outer = outer.f_back
-    return frame
+    return None
 
 
 def _is_idle(frame: FrameType) -> bool:

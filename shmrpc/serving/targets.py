@@ -26,7 +26,8 @@ class BrokenModule(ServeError):
 def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
     """The services that the targets mean. Their modules are looked for in ``app_dir`` first.
 
-    Raises ServeError for a target that means none, BrokenModule if its module cannot be imported.
+    Raises ServeError for a target that means none, or whose endpoints cannot run where they are to, BrokenModule if its
+    module cannot be imported.
     """
     _look_in(app_dir)
     services = [_load(target, app_dir) for target in targets]
@@ -34,6 +35,11 @@ def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
     for name in names:
         if names.count(name) > 1:
             raise ServeError(f"{names.count(name)} of the services have the name {name!r}; each needs its own")
+    for service in services:
+        try:
+            service.check_reachable()
+        except TypeError as error:
+            raise ServeError(str(error)) from None
     return services
 
 
@@ -141,9 +147,9 @@ def _attribute(module: ModuleType, place: str, name: str) -> Service:
     names = _services(module)
     if found is None:
         close = closest(path, names)
-        what = "nothing of this name" + (f" (did you mean {close!r}?)" if close else "")
+        what = f"nothing named {path!r}" + (f" (did you mean {close!r}?)" if close else "")
     else:
-        what = f"a {type(found).__qualname__}, not a shmrpc.Service"
+        what = f"{name!r}, but it is of type {type(found).__qualname__}, not a shmrpc.Service"
         if callable(found) and not is_call and not isinstance(found, type):
             what += f" (if it makes one: {place}:{name}())"
     raise ServeError(f"{place} has {what}; its services: {', '.join(names) or 'none'}")

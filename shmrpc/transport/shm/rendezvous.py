@@ -343,7 +343,10 @@ class Patience:
         """A socket to a server with whom we speak, as :func:`dial`; None if there is none that takes us in."""
         self._silent = ""
         try:
-            return dial(self._service, self._allow_uids)
+            dialled = dial(self._service, self._allow_uids)
+            if dialled is None:
+                self._note("")  # Nobody is there: what one has said that has gone since is no reason any more.
+            return dialled
         except PermissionError:  # Also for a moment, while a server begins that does let us in.
             self._reason = (
                 f"there is one that lets nobody in but its own user; serve it with allow_uids=[{os.geteuid()}] "

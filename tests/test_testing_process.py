@@ -48,7 +48,7 @@ async def test_a_server_in_another_process_from_start_to_restart() -> None:
 
 def test_a_server_that_cannot_start_says_why() -> None:
     for target, words in [
-        ("tests.services:absent", r"(?s)`shmrpc serve tests\.services:absent` ended with exit code 1.*nothing of this"),
+        ("tests.services:absent", r"(?s)`shmrpc serve tests\.services:absent` ended with exit code 1.*nothing named"),
         ("tests.no_such_module:service", r"(?s)no_such_module"),
     ]:
         with pytest.raises(ServerFailed, match=words):

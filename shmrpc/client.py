@@ -25,20 +25,18 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, Para
 
 from shmrpc.call import Call, inheriting, nearest_deadline
 from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
-from shmrpc.calling.batch import Batch, chunks
+from shmrpc.calling.batch import Batch, ManyCalls, Outcomes, chunks
 from shmrpc.calling.by_hand import StreamCall
 from shmrpc.calling.feeding import Feeding
 from shmrpc.calling.link import Link
 from shmrpc.calling.requests import (
     Source,
-    check_one_way,
+    check_no_streams,
     encode_all,
     encode_call,
     find_endpoint,
     name_and_endpoints,
     not_begun,
-    numbered_calls,
-    outcomes_decoder,
     read_result,
     swallowed,
     take_sources,
@@ -86,6 +84,8 @@ class Client(BaseClient[Link]):
     are the endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and
     typed.
     """
+
+    _in_loop = True
 
     def __init__(self, link: Link, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
         super().__init__(link, codec, options, known)
@@ -210,7 +210,7 @@ class Client(BaseClient[Link]):
     async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         session = await self._link.ready(call.deadline)
         number = find_endpoint(session.service, call.endpoint, session.numbers)
-        check_one_way(call.endpoint, session.shapes.get(number))
+        check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=True)
         call._party, call.id = session, session.next_id()
         header = frames.header(call.deadline, call._metadata, one_way=True)
         try:
@@ -282,7 +282,7 @@ class Client(BaseClient[Link]):
 
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[Any, None]:
         name, kind = self._name_and_kind(endpoint)
-        under_way: list[asyncio.Task[tuple[list[Any], dict[int, frames.Failure]]]] = []
+        under_way: list[asyncio.Task[Outcomes]] = []
         source = chunks(iterables, chunk)
         try:
             while True:
@@ -290,10 +290,10 @@ class Client(BaseClient[Link]):
                     under_way.append(asyncio.ensure_future(self.send_batch(name, calls, kind)))
                 if not under_way:
                     return
-                results, failures = await under_way.pop(0)
+                results, errors = await under_way.pop(0)
                 for index, result in enumerate(results):
-                    if index in failures:
-                        raise frames.failure_error(failures[index])
+                    if index in errors:
+                        raise errors.pop(index)  # It has this frame in its traceback.
                     yield result
         finally:
             for task in under_way:
@@ -343,32 +343,21 @@ class Client(BaseClient[Link]):
         """
         return Batch(self, self._codec.convert)
 
-    async def send_batch(
-        self, name: str | None, calls: Sequence[Any], kind: Any
-    ) -> tuple[list[Any], dict[int, frames.Failure]]:
-        """Sends many calls in one frame, of one endpoint or of any; results of this type, and failures by place."""
+    async def send_batch(self, name: str | None, calls: Sequence[Any], kind: Any) -> Outcomes:
+        """Sends many calls in one frame, of one endpoint or of any; results of this type, and errors by place."""
         call = self._new_call(name or "batch")
-
-        def request(session: Session) -> tuple[int, tuple[Any, ...]]:
-            if name is not None:
-                number, numbered = find_endpoint(session.service, name, session.numbers), calls
-            else:
-                number = frames.ANY
-                numbered = numbered_calls(session.service, calls, session.numbers)
-            return opcode(frames.BATCH, number), (frames.header(call.deadline, call._metadata), numbered)
-
-        decode = outcomes_decoder(self._codec, kind)
         async with self._intercepted(call):
-            return await self._ask(call, request, decode)  # type: ignore[no-any-return]
+            many = ManyCalls(self._codec, call, name, calls, kind, in_loop=True)
+            return await self._ask(call, many.request, many.read)  # type: ignore[no-any-return]
         raise swallowed(call.endpoint)
 
     async def describe(self) -> Description:
         """What the live service offers: its endpoints with their parameters, types and docstrings."""
         call = self._new_call("describe")
         decode = self._codec.decoder(Description)
-        return await self._ask(call, lambda session: (frames.DESCRIBE, ()), decode)  # type: ignore[no-any-return]
+        return await self._ask(call, lambda session: (frames.DESCRIBE, frames.NIL), decode)  # type: ignore[no-any-return]
 
-    async def _ask(self, call: Call, request: Callable[[Session], tuple[int, Sequence[Any]]], decode: Decode) -> Any:
+    async def _ask(self, call: Call, request: Callable[[Session], tuple[int, Body]], decode: Decode) -> Any:
         """Makes a request that is no plain call; the decoded answer."""
         while True:
             session = await self._link.ready(call.deadline)
@@ -376,7 +365,7 @@ class Client(BaseClient[Link]):
             try:
                 try:
                     kind, body = request(session)
-                    answer = session.exchange(kind, call.id, encode_all(self._codec, call.endpoint, body))
+                    answer = session.exchange(kind, call.id, body)
                 except BaseException as error:
                     raise session.unsent(call.endpoint, error) from None
                 if type(answer) is not bytes:

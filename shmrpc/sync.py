@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, Never, NoReturn,
 from shmrpc import _core
 from shmrpc.call import Call, inheriting, nearest_deadline
 from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
-from shmrpc.calling.batch import SyncBatch, chunks
+from shmrpc.calling.batch import ManyCalls, Outcomes, SyncBatch, chunks
 from shmrpc.calling.requests import (
-    check_one_way,
+    check_no_streams,
     encode_all,
     encode_call,
     find_endpoint,
     name_and_endpoints,
-    numbered_calls,
-    outcomes_decoder,
     read_result,
     swallowed,
     take_sources,
@@ -196,7 +194,7 @@ class Client(BaseClient[ThreadLink]):
             while True:
                 session = self._link.ready(call.deadline)
                 number = find_endpoint(session.service, call.endpoint, session.numbers)
-                check_one_way(call.endpoint, session.shapes.get(number))
+                check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=False)
                 call._party, call.id = session, session.next_id()
                 header = frames.header(call.deadline, call._metadata, one_way=True)
                 try:
@@ -263,28 +261,28 @@ class Client(BaseClient[ThreadLink]):
     def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]:
         """Calls an endpoint with the items of each iterable, many calls in a frame; see :meth:`shmrpc.Client.map`."""
         name, kind = self._name_and_kind(endpoint)
-        return self._map(name, iterables, chunk, outcomes_decoder(self._codec, kind))
+        return self._map(name, iterables, chunk, kind)
 
-    def _map(self, name: str, iterables: Sequence[Any], chunk: int, decode: Decode) -> Generator[Any, None, None]:
+    def _map(self, name: str, iterables: Sequence[Any], chunk: int, kind: Any) -> Generator[Any, None, None]:
         call = self._new_call(name)
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
-            yield from self._send_map(call, iterables, chunk, decode)
+            yield from self._send_map(call, iterables, chunk, kind)
 
-    def _send_map(self, call: Call, iterables: Sequence[Any], chunk: int, decode: Decode) -> Generator[Any, None, None]:
+    def _send_map(self, call: Call, iterables: Sequence[Any], chunk: int, kind: Any) -> Generator[Any, None, None]:
         source = chunks(iterables, chunk)
-        header = frames.header(call.deadline, call._metadata)
         under_way: deque[_Asked] = deque()
         try:
             while True:
                 while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
-                    under_way.append(self._ask_for(call, _chunk_of(call.endpoint, header, calls)))
+                    many = ManyCalls(self._codec, call, call.endpoint, calls, kind, in_loop=False)
+                    under_way.append(self._ask_for(call, many.request, many.read))
                 if not under_way:
                     return
-                results, failures = self._answer_to(call, under_way.popleft(), decode)
+                results, errors = self._answer_to(call, under_way.popleft())
                 for index, result in enumerate(results):
-                    if index in failures:
-                        raise frames.failure_error(failures[index])
+                    if index in errors:
+                        raise errors.pop(index)  # It has this frame in its traceback.
                     yield result
         finally:
             for asked in under_way:
@@ -332,54 +330,47 @@ class Client(BaseClient[ThreadLink]):
         """
         return SyncBatch(self, self._codec.convert)
 
-    def send_batch(self, calls: Sequence[Any]) -> tuple[list[Any], dict[int, frames.Failure]]:
-        """Sends calls of any endpoints in one frame; results, and failures by place."""
+    def send_batch(self, calls: Sequence[Any]) -> Outcomes:
+        """Sends calls of any endpoints in one frame; results, and errors by place."""
         call = self._new_call("batch")
-
-        def request(session: ThreadSession) -> tuple[int, Sequence[Any]]:
-            numbered = numbered_calls(session.service, calls, session.numbers)
-            return opcode(frames.BATCH, frames.ANY), (frames.header(call.deadline, call._metadata), numbered)
-
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
-            return self._ask(call, request, outcomes_decoder(self._codec, Any))  # type: ignore[no-any-return]
+            many = ManyCalls(self._codec, call, None, calls, Any, in_loop=False)
+            return self._answer_to(call, self._ask_for(call, many.request, many.read))  # type: ignore[no-any-return]
         raise swallowed(call.endpoint)
 
     def describe(self) -> Description:
         """What the live service offers; see :meth:`shmrpc.Client.describe`."""
         call = self._new_call("describe")
         decode = self._codec.decoder(Description)
-        return self._ask(call, lambda session: (frames.DESCRIBE, ()), decode)  # type: ignore[no-any-return]
+        asked = self._ask_for(call, lambda session: (frames.DESCRIBE, frames.NIL), decode)
+        return self._answer_to(call, asked)  # type: ignore[no-any-return]
 
-    def _ask(self, call: Call, request: _Request, decode: Decode) -> Any:
-        """Makes a request that is no plain call; the decoded answer."""
-        return self._answer_to(call, self._ask_for(call, request), decode)
-
-    def _ask_for(self, call: Call, request: _Request) -> _Asked:
-        """Sends a request, on the next session if this one takes no more."""
+    def _ask_for(self, call: Call, request: _Request, decode: Decode) -> _Asked:
+        """Sends a request that is no plain call, on the next session if this one takes no more."""
         while True:
             session = self._link.ready(call.deadline)
             try:
                 kind, body = request(session)
-                pending = session.calls.begin(kind, session.next_id(), encode_all(self._codec, call.endpoint, body))
+                pending = session.calls.begin(kind, session.next_id(), body)
             except Exception as error:
                 error = session.unsent(call.endpoint, error)
                 if not self._link.may_retry(session, error):
                     raise error from None
             else:
-                return _Asked(request, session, pending)
+                return _Asked(request, decode, session, pending)
 
-    def _answer_to(self, call: Call, asked: _Asked, decode: Decode) -> Any:
-        """Waits for the answer to a request; what was certainly not begun is asked for again."""
+    def _answer_to(self, call: Call, asked: _Asked) -> Any:
+        """Waits for the answer to a request, and decodes it; what was certainly not begun is asked for again."""
         while True:
             try:
-                return read_result(call.endpoint, decode, asked.session.complete(asked.pending, call))
+                return read_result(call.endpoint, asked.decode, asked.session.complete(asked.pending, call))
             except BaseException as error:
                 asked.pending.close()
                 error = asked.session.unsent(call.endpoint, error)
                 if not self._link.may_retry(asked.session, error):
                     raise error from None
-            asked = self._ask_for(call, asked.request)
+            asked = self._ask_for(call, asked.request, asked.decode)
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
@@ -503,26 +494,18 @@ class Client(BaseClient[ThreadLink]):
         return converse(session, call, kind, body, feeds)
 
 
-#: What makes a request for a session: its opcode, and what its body is made of.
-_Request = Callable[[ThreadSession], tuple[int, Sequence[Any]]]
+#: What makes a request for a session: its opcode and its body.
+_Request = Callable[[ThreadSession], tuple[int, Body]]
 
 
 class _Asked(NamedTuple):
     """A request that has been sent."""
 
     request: _Request
+    #: Reads the answer.
+    decode: Decode
     session: ThreadSession
     pending: _core.Pending
-
-
-def _chunk_of(endpoint: str, header: Mapping[str, Any], calls: Sequence[Any]) -> _Request:
-    """The request that makes these calls of an endpoint."""
-
-    def request(session: ThreadSession) -> tuple[int, Sequence[Any]]:
-        number = find_endpoint(session.service, endpoint, session.numbers)
-        return opcode(frames.BATCH, number), (header, calls)
-
-    return request
 
 
 def _touched(feeds: Mapping[int, Feed]) -> bool:

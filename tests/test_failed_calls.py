@@ -210,10 +210,19 @@ async def is_one_of_many(client: shmrpc.Client, value: Bytes, server: shmrpc.Ser
         pass
 
 
+async def is_in_a_batch_and_cannot_be_sent(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
+    async with client.batch() as batch:
+        failed = batch.fails(value, UNSENDABLE)
+    try:
+        failed.result()
+    finally:
+        del failed
+
+
 async def is_in_a_batch_that_cannot_be_sent(client: shmrpc.Client, value: Bytes, server: shmrpc.Server) -> None:
     async with client.batch() as batch:
         batch.fails(value)
-        batch.fails(value, UNSENDABLE)
+        batch.fails(value, "long" * 30_000)
 
 
 WAYS: dict[str, Callable[[shmrpc.Client, Bytes, shmrpc.Server], Awaitable[Any]]] = {
@@ -231,6 +240,7 @@ WAYS: dict[str, Callable[[shmrpc.Client, Bytes, shmrpc.Server], Awaitable[Any]]]
             is_in_a_batch,
             is_in_a_batch_and_asked_for_at_its_end,
             is_one_of_many,
+            is_in_a_batch_and_cannot_be_sent,
             is_in_a_batch_that_cannot_be_sent,
         )
     },
@@ -338,12 +348,23 @@ def is_one_of_many_of_a_thread(client: shmrpc.sync.Client, value: Bytes, stop: C
     list(client.map("fails", [value]))
 
 
+def is_in_a_batch_of_a_thread_and_cannot_be_sent(
+    client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]
+) -> None:
+    with client.batch() as batch:
+        failed = batch.fails(value, UNSENDABLE)
+    try:
+        failed.result()
+    finally:
+        del failed
+
+
 def is_in_a_batch_of_a_thread_that_cannot_be_sent(
     client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]
 ) -> None:
     with client.batch() as batch:
         batch.fails(value)
-        batch.fails(value, UNSENDABLE)
+        batch.fails(value, "long" * 30_000)
 
 
 THREAD_WAYS: dict[str, Callable[[shmrpc.sync.Client, Bytes, Callable[[], None]], Any]] = {
@@ -361,6 +382,7 @@ THREAD_WAYS: dict[str, Callable[[shmrpc.sync.Client, Bytes, Callable[[], None]],
             takes_a_stream_from_a_thread_and_raises,
             is_in_a_batch_of_a_thread,
             is_one_of_many_of_a_thread,
+            is_in_a_batch_of_a_thread_and_cannot_be_sent,
             is_in_a_batch_of_a_thread_that_cannot_be_sent,
         )
     },

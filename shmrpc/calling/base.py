@@ -6,11 +6,11 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from shmrpc.call import Call, Metadata, Party, nearest_deadline
 from shmrpc.calling.groups import EndpointGroup
-from shmrpc.calling.requests import find_name, is_group, result_of
+from shmrpc.calling.requests import Offer, check_no_streams, find_endpoint, find_name, is_group, result_of
 from shmrpc.clock import host_nanoseconds
 from shmrpc.errors import LocalProtocolError
 from shmrpc.options import Options
@@ -28,6 +28,10 @@ CHUNKS_UNDER_WAY: Final = 3
 _MAX_VIEWS: Final = 64
 
 
+class _Session(Party, Offer, Protocol):
+    """A connection, as far as it is the same for all."""
+
+
 class _Link(Protocol):
     """A client's way to its service, as far as it is the same for all."""
 
@@ -42,7 +46,7 @@ class _Link(Protocol):
         ...
 
     @property
-    def session(self) -> Party | None:
+    def session(self) -> _Session | None:
         """The present session, or the last one."""
         ...
 
@@ -64,6 +68,9 @@ class PartialCall(functools.partial[Any]):
 
 class BaseClient(Generic[_L]):
     """A client whose endpoints are its attributes."""
+
+    #: Whether its calls are awaited.
+    _in_loop: ClassVar[bool] = False
 
     def __init__(self, link: _L, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
         self._link = link
@@ -194,6 +201,14 @@ class BaseClient(Generic[_L]):
 
     def _name_of(self, endpoint: Any) -> str:
         return find_name(endpoint, self._link.numbers)
+
+    def _check_batched(self, name: str) -> None:
+        """Raises EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch."""
+        session = self._link.session
+        if session is None:
+            raise self._link.not_connected()
+        number = find_endpoint(session.service, name, session.numbers)
+        check_no_streams(name, session.shapes.get(number), "in a batch", in_loop=self._in_loop)
 
     def _name_and_kind(self, endpoint: Any) -> tuple[str, Any]:
         """The name of an endpoint given by name or by function, and the type of its results."""

@@ -9,23 +9,39 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from shmrpc.calling.requests import result_of, undecodable
-from shmrpc.errors import LocalProtocolError
+import msgspec
+
+from shmrpc.call import Call
+from shmrpc.calling.requests import (
+    Offer,
+    check_no_streams,
+    encode_all,
+    find_endpoint,
+    result_of,
+    undecodable,
+    unencodable,
+)
+from shmrpc.errors import CallError, LocalProtocolError, ShmrpcError
 from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE
-from shmrpc.protocol.frames import Failure
+from shmrpc.protocol.codec import UNREADABLE, Body, Codec
+from shmrpc.protocol.frames import Failure, Rejected, opcode, part_of
+from shmrpc.values.unsendable import UNSENDABLE
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 #: Name of the endpoint, positional and keyword arguments.
 _Entry = tuple[str, Sequence[Any], Mapping[str, Any]]
+
+#: The results in order, None for the failed ones, and why these failed, by their place.
+Outcomes = tuple[list[Any], dict[int, ShmrpcError]]
 
 #: Validates a value that has been decoded, for a type.
 Convert = Callable[[Any, Any], Any]
@@ -145,34 +161,155 @@ class SyncBatchFuture(concurrent.futures.Future[Any]):
         return super().exception(timeout)
 
 
+class ManyCalls:
+    """Calls in one frame: the request, and what became of each. One that cannot be sent or read fails alone.
+
+    ``endpoint``: the one that all of them call, with positional arguments, of which ``calls`` has a list for each; None
+    if each is an entry, and names its own. ``kind``: the type of the results. ``in_loop``: whether a loop calls.
+    """
+
+    def __init__(
+        self, codec: Codec, call: Call, endpoint: str | None, calls: Sequence[Any], kind: Any, *, in_loop: bool
+    ) -> None:
+        self._codec = codec
+        self._header = frames.header(call.deadline, call._metadata)
+        self._endpoint = endpoint
+        self._calls = calls
+        self._kind = kind
+        self._in_loop = in_loop
+        #: The place of each call that was sent, and why the others were not.
+        self._places: Sequence[int] = range(len(calls))
+        self._unsent: dict[int, ShmrpcError] = {}
+
+    def request(self, session: Offer) -> tuple[int, Body]:
+        """Opcode and body. To be asked for anew with each session, which may have other endpoints.
+
+        Raises EndpointNotFound and InvalidArguments if the one endpoint is not there, or streams.
+        """
+        number, numbers = frames.ANY, session.numbers
+        if self._endpoint is not None:
+            number = find_endpoint(session.service, self._endpoint, numbers)
+            check_no_streams(self._endpoint, session.shapes.get(number), "by map()", in_loop=self._in_loop)
+        self._places, self._unsent = range(len(self._calls)), {}
+        try:
+            calls = self._calls
+            if self._endpoint is None:
+                calls = [[numbers[name], [*args], kwargs] for name, args, kwargs in calls]
+            body = self._codec.encode_all((self._header, calls))
+        except (KeyError, Rejected, *UNSENDABLE):
+            sendable = self._sendable(session)
+            body = encode_all(self._codec, self._endpoint or "batch", (self._header, sendable))
+        return opcode(frames.BATCH, number), body
+
+    def _sendable(self, session: Offer) -> list[Any]:
+        """The calls that can be sent. Notes of the others why they cannot."""
+        calls, places = [], []
+        for place, each in enumerate(self._calls):
+            name, call = self._endpoint or each[0], each
+            try:
+                if self._endpoint is None:
+                    call = [find_endpoint(session.service, name, session.numbers), [*each[1]], each[2]]
+                self._codec.encode_all(call)
+            except Exception as error:
+                failure = unencodable(name, error)
+                if not isinstance(failure, CallError):
+                    raise
+                self._unsent[place] = failure.with_traceback(None)  # Which has this frame.
+            else:
+                calls.append(call)
+                places.append(place)
+        self._places = places
+        return calls
+
+    def read(self, body: Body) -> Outcomes:
+        """The results in an answer, and the errors; one of UNREADABLE if it is none."""
+        whole, one = _decoders(self._codec, self._kind)
+        results: list[Any]
+        failures: dict[int, Failure]
+        errors, places = dict(self._unsent), self._places
+        try:
+            results, failures = whole(body)
+        except UNREADABLE:
+            parts, failures = _split.decode(body)
+            results = [None] * len(parts)
+            for index, (place, part) in enumerate(zip(places, parts, strict=False)):
+                if index not in failures:  # There is a nil in the place of each.
+                    try:
+                        results[index] = one(part_of(body, part))
+                    except UNREADABLE as error:
+                        errors[place] = undecodable(self._endpoint or self._calls[place][0], error)
+        if len(results) != len(places):
+            raise msgspec.ValidationError(f"Expected {len(places)} results, got {len(results)}")
+        for index, failure in failures.items():
+            if 0 <= index < len(places):
+                errors[places[index]] = frames.failure_error(failure)
+        if self._unsent:
+            sent = dict(zip(places, results, strict=True))
+            results = [sent.get(place) for place in range(len(self._calls))]
+        return results, errors
+
+
+_split = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], dict[int, Failure]])
+
+
+def _decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Callable[[Body], Any]]:
+    """What decodes an answer whose results have this type, and what decodes one of these."""
+    try:
+        return _kept_decoders(codec, kind)  # type: ignore[no-any-return]
+    except TypeError:  # A type that cannot be a key: one for this time.
+        return _make_decoders(codec, kind)
+
+
+def _make_decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Callable[[Body], Any]]:
+    whole = tuple.__class_getitem__((list.__class_getitem__(kind), dict[int, Failure]))
+    return codec.decoder(whole), codec.decoder(kind)
+
+
+_kept_decoders: Any = functools.lru_cache(maxsize=256)(_make_decoders)
+
+
+class _Client(Protocol):
+    def _check_batched(self, name: str, /) -> None: ...
+
+    def _name_of(self, endpoint: Any) -> str: ...
+
+
 class Collected(Generic[_F]):
     """The calls of a batch, and the futures of their results."""
 
-    def __init__(self, make_future: Callable[[Block, str], _F], block: Block, convert: Convert) -> None:
+    def __init__(
+        self, make_future: Callable[[Block, str], _F], block: Block, client: _Client, convert: Convert
+    ) -> None:
         self._make_future = make_future
         self.block = block
+        self._client = client
         self._convert = convert
         self.entries: list[_Entry] = []
         self._futures: list[tuple[_F, Any]] = []
 
-    def add(self, name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _F:
-        """One more call, whose result has this type."""
+    def adder(self, endpoint: Any) -> Callable[..., _F]:
+        """What adds a call of an endpoint, given by name or by function. Raises EndpointNotFound, InvalidArguments."""
+        name = self._client._name_of(endpoint)
+        self._client._check_batched(name)
+        return functools.partial(self._add, name, result_of(endpoint))
+
+    def _add(self, name: str, kind: Any, /, *args: Any, **kwargs: Any) -> _F:
         future = self._make_future(self.block, name)
         self.entries.append((name, args, kwargs))
         self._futures.append((future, kind))
         return future
 
-    def settle(self, results: list[Any], failures: Mapping[int, Failure]) -> None:
+    def settle(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
         """Each call has its own outcome."""
         for index, (future, kind) in enumerate(self._futures):
             if future.done():
                 continue
-            if index in failures:
-                future.set_exception(frames.failure_error(failures[index]))
+            if index in errors:
+                future.set_exception(errors[index])
                 continue
             try:
                 future.set_result(results[index] if kind is Any else self._convert(results[index], kind))
-            except (*UNREADABLE, IndexError) as error:
+            except UNREADABLE as error:
                 future.set_exception(undecodable(self.entries[index][0], error))
 
     def close(self) -> None:
@@ -183,10 +320,8 @@ class Collected(Generic[_F]):
         self.entries.clear()
 
 
-class _Sender(Protocol):
-    def _name_of(self, endpoint: Any) -> str: ...
-
-    async def send_batch(self, name: str | None, calls: Sequence[Any], kind: Any) -> Any: ...
+class _Sender(_Client, Protocol):
+    async def send_batch(self, name: str | None, calls: Sequence[Any], kind: Any) -> Outcomes: ...
 
 
 class Batch:
@@ -195,12 +330,13 @@ class Batch:
     def __init__(self, client: _Sender, convert: Convert) -> None:
         self._client = client
         block = Block(asyncio.current_task, "async with client.batch()")
-        self._collected: Collected[BatchFuture] = Collected(BatchFuture, block, convert)
+        self._collected: Collected[BatchFuture] = Collected(BatchFuture, block, client, convert)
 
     def __getattr__(self, name: str) -> Callable[..., asyncio.Future[Any]]:
         if name.startswith("_"):
             raise AttributeError(name)
-        return lambda *args, **kwargs: self.call(name, *args, **kwargs)
+        add = self.__dict__[name] = self._collected.adder(name)  # The next time it is found without us.
+        return add
 
     @overload
     def call(
@@ -213,9 +349,11 @@ class Batch:
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Adds a call of an endpoint, given by name or by function. The future is done at the end of the block.
 
-        Within the block to wait for it, or to ask for its result, raises LocalProtocolError.
+        Raises EndpointNotFound, InvalidArguments for an endpoint with streams, LocalProtocolError if there is no
+        connection. Arguments that cannot be sent are an EncodeError of this future alone. Within the block to wait
+        for it, or to ask for its result, raises LocalProtocolError.
         """
-        return self._collected.add(self._client._name_of(endpoint), result_of(endpoint), args, kwargs)
+        return self._collected.adder(endpoint)(*args, **kwargs)
 
     async def __aenter__(self) -> Batch:
         self._collected.block.enter()
@@ -234,10 +372,8 @@ class Batch:
             collected.close()
 
 
-class _SyncSender(Protocol):
-    def _name_of(self, endpoint: Any) -> str: ...
-
-    def send_batch(self, calls: Sequence[Any]) -> Any: ...
+class _SyncSender(_Client, Protocol):
+    def send_batch(self, calls: Sequence[Any]) -> Outcomes: ...
 
 
 class SyncBatch:
@@ -246,12 +382,13 @@ class SyncBatch:
     def __init__(self, client: _SyncSender, convert: Convert) -> None:
         self._client = client
         block = Block(threading.get_ident, "with client.batch()")
-        self._collected: Collected[SyncBatchFuture] = Collected(SyncBatchFuture, block, convert)
+        self._collected: Collected[SyncBatchFuture] = Collected(SyncBatchFuture, block, client, convert)
 
     def __getattr__(self, name: str) -> Callable[..., concurrent.futures.Future[Any]]:
         if name.startswith("_"):
             raise AttributeError(name)
-        return lambda *args, **kwargs: self.call(name, *args, **kwargs)
+        add = self.__dict__[name] = self._collected.adder(name)  # The next time it is found without us.
+        return add
 
     @overload
     def call(
@@ -264,11 +401,8 @@ class SyncBatch:
     @overload
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
-        """Adds a call of an endpoint, given by name or by function. The future is done at the end of the block.
-
-        Within the block to wait for it, or to ask for its result, raises LocalProtocolError.
-        """
-        return self._collected.add(self._client._name_of(endpoint), result_of(endpoint), args, kwargs)
+        """Adds a call of an endpoint, given by name or by function; see :meth:`Batch.call`."""
+        return self._collected.adder(endpoint)(*args, **kwargs)
 
     def __enter__(self) -> SyncBatch:
         self._collected.block.enter()

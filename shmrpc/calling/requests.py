@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import errno
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,7 +25,7 @@ from shmrpc.errors import (
 )
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
-from shmrpc.protocol.frames import Failure, Shape, opcode
+from shmrpc.protocol.frames import Shape, opcode
 from shmrpc.service import Endpoint, Service
 from shmrpc.signature import result_type
 from shmrpc.spelling import closest
@@ -41,6 +40,15 @@ _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
 Source = tuple[int, Any]
 
 
+class Offer(Protocol):
+    """What a session says of its server's endpoints."""
+
+    service: str
+    #: The numbers of the endpoints, by name; and which of them have streams, by number.
+    numbers: dict[str, int]
+    shapes: dict[int, Shape]
+
+
 def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
     """The number of an endpoint; EndpointNotFound names those that there are."""
     number = numbers.get(name)
@@ -51,10 +59,19 @@ def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
     return number
 
 
-def check_one_way(name: str, shape: Shape | None) -> None:
-    """InvalidArguments for an endpoint with streams: they need both sides to the end."""
-    if shape is not None:
-        raise InvalidArguments(f"{name}() streams, and so cannot be called one way")
+def check_no_streams(name: str, shape: Shape | None, how: str, *, in_loop: bool) -> None:
+    """InvalidArguments for an endpoint with streams that is called one way, say: they need a frame for each item.
+
+    ``in_loop``: whether it is called from a loop.
+    """
+    if shape is None:
+        return
+    call = f"client.{name}(...)"
+    if shape.streams:
+        instead = f"{'async ' if in_loop else ''}for item in {call}: ..."
+    else:
+        instead = f"{'await ' if in_loop else ''}{call}"
+    raise InvalidArguments(f"{name}() streams, and so cannot be called {how}; write `{instead}`")
 
 
 def is_group(name: str, numbers: Mapping[str, int]) -> bool:
@@ -202,7 +219,7 @@ def body_of(frame: Frame, call: Call | None) -> Body:
             raise DecodeError(f"the metadata of a result cannot be read: {error}") from None
         if call is not None:
             _receive_metadata(call, metadata)
-        return body.with_body(bytes(result)) if isinstance(body, _core.Parcel) else bytes(result)
+        return frames.part_of(body, result)
     failure = frames.read_failure(body)
     if isinstance(failure, ShmrpcError):
         try:
@@ -228,40 +245,6 @@ def _receive_metadata(call: Call, metadata: dict[str, Any]) -> None:
         call.reply_metadata.update(check_metadata(metadata))
     except TypeError as error:
         raise DecodeError(f"the metadata of an answer cannot be read: {error}") from None
-
-
-def numbered_calls(service: str, calls: Sequence[Any], numbers: Mapping[str, int]) -> list[list[Any]]:
-    """The calls of a batch, each with the number of its endpoint."""
-    return [[find_endpoint(service, name, numbers), list(args), kwargs] for name, args, kwargs in calls]
-
-
-def outcomes_decoder(codec: Codec, kind: Any) -> Callable[[Body], tuple[list[Any], dict[int, Failure]]]:
-    """What decodes the answer to a batch whose results have this type."""
-    try:
-        return _kept_outcomes_decoder(codec, kind)  # type: ignore[no-any-return]
-    except TypeError:  # A type that cannot be a key: one for this time.
-        return _outcomes_decoder(codec, kind)
-
-
-def _outcomes_decoder(codec: Codec, kind: Any) -> Callable[[Body], tuple[list[Any], dict[int, Failure]]]:
-    """What decodes the answer to a batch whose results have this type."""
-    typed = codec.decoder(_outcomes_of(kind))
-    loose = codec.decoder(_outcomes_of(kind | None if kind is not Any else Any))
-
-    def decode(body: Body) -> tuple[list[Any], dict[int, Failure]]:
-        try:
-            return typed(body)  # type: ignore[no-any-return]
-        except UNREADABLE:  # There is a nil in the place of each failure.
-            return loose(body)  # type: ignore[no-any-return]
-
-    return decode
-
-
-_kept_outcomes_decoder: Any = functools.lru_cache(maxsize=256)(_outcomes_decoder)
-
-
-def _outcomes_of(kind: Any) -> Any:
-    return tuple.__class_getitem__((list.__class_getitem__(kind), dict[int, Failure]))
 
 
 def not_begun(error: BaseException) -> bool:

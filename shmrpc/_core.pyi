@@ -79,12 +79,21 @@ class Encoder:
         encode: Callable[[Any], bytes],
         lower: Callable[[Any], bytes | Parcel],
         lower_all: Callable[[Sequence[Any]], bytes | Parcel],
-        is_plain: Callable[[type], bool],
+        is_plain: Callable[[type], bool | tuple[tuple[str, ...], tuple[str, ...]]],
         large: int,
     ) -> Encoder: ...
     def encode(self, value: Any, /) -> bytes | Parcel: ...
     def encode_all(self, values: Sequence[Any], /) -> bytes | Parcel: ...
     def forget(self) -> None: ...
+
+@final
+class PostInit:
+    """Lets ``complete`` set what an instance has not of the fields ``names`` in its `__dict__`; then calls ``own``."""
+
+    def __new__(
+        cls, names: Sequence[str], complete: Callable[[Any], None], own: Callable[[Any], object] | None
+    ) -> PostInit: ...
+    def __call__(self, instance: Any, /) -> None: ...
 
 @final
 class Channel:

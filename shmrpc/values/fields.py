@@ -74,18 +74,18 @@ def names_of(cls: type) -> tuple[str, ...] | None:
 def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
     """The fields whose default is an attribute of the class: an instance may have none of its own.
 
-    msgspec leaves such a field to the class when it decodes an instance, as does `__init__` with ``init=False``, and
-    the codec writes only what the instance itself has.
+    `__init__` leaves such a field to the class with ``init=False``, and the codec writes only what the instance itself
+    has. What sets and gets itself, as a slot, is no default.
     """
     if not cls.__dictoffset__ or issubclass(cls, msgspec.Struct):
         return ()
     attributes = [(name, inspect.getattr_static(cls, name, _ABSENT)) for name in names]
-    return tuple(name for name, found in attributes if not (found is _ABSENT or inspect.ismemberdescriptor(found)))
+    return tuple(name for name, found in attributes if not (found is _ABSENT or inspect.isdatadescriptor(found)))
 
 
 def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
     """The fields of a class that can hold something else than what the codec carries as it is."""
-    hints = _hints(cls)
+    hints = hints_of(cls)
     return tuple(name for name in names if hints is None or not _is_closed(hints.get(name, Any), set()))
 
 
@@ -94,7 +94,8 @@ def is_closed(cls: type) -> bool:
     return _is_closed(cls, set())
 
 
-def _hints(cls: type) -> dict[str, Any] | None:
+def hints_of(cls: type) -> dict[str, Any] | None:
+    """The types that a class declares; None if they cannot be told."""
     try:
         return type_hints(cls)
     except Exception:  # Such as a name that exists for type checkers only.
@@ -129,8 +130,10 @@ def _is_closed_class(cls: type, seen: set[Any]) -> bool:
     names = names_of(cls)
     if names is None and (typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))):
         names = tuple(getattr(cls, "_fields", cls.__annotations__))
-    hints = _hints(cls)
-    if names is None or hints is None or class_defaults(cls, names):
+    elif names is not None and not issubclass(cls, msgspec.Struct):
+        return False  # What it holds may be of a derived class, whose fields it says nothing about.
+    hints = hints_of(cls)
+    if names is None or hints is None:
         return False
     return all(_is_closed(hints.get(name, Any), seen) for name in names)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
-from shmrpc.values import arrays, fields, registry
+from shmrpc.values import arrays, defaults, fields, registry
 from shmrpc.values.aliases import UNIONS, type_hints, union
 from shmrpc.values.choices import choices_text
 from shmrpc.values.fields import CONTAINERS
@@ -151,6 +151,7 @@ class Kinds:
             pass
         except TypeError:  # Something in it cannot be hashed.
             return self._translate(kind, instances)
+        defaults.complete(kind)
         if len(kept) >= _MAX_KEPT:
             kept.clear()
         translated = kept[kind] = self._translate(kind, instances)

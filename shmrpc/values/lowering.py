@@ -174,15 +174,19 @@ class Lowering:
                 raise TypeError(str(error)) from None
         return body, packing.buffers
 
-    def is_plain(self, kind: type) -> bool:
-        """Whether the codec carries instances of a class as they are; nothing in them is looked at."""
+    def is_plain(self, kind: type) -> bool | tuple[tuple[str, ...], tuple[str, ...]]:
+        """Whether the codec carries instances of a class as they are.
+
+        Two tuples: those that have the first of these fields themselves, and something plain in the second ones.
+        """
         if kind in (msgspec.Raw, Ext):
             return True
         if registry.entry_of(kind) is not None:
             return False
         names = fields.names_of(kind)
         if names is not None:
-            return not (self._pickles(kind) or fields.loose_names(kind, names) or fields.class_defaults(kind, names))
+            looked_at = fields.class_defaults(kind, names), fields.loose_names(kind, names)
+            return not self._pickles(kind) and (looked_at if any(looked_at) else True)
         return issubclass(kind, enum.Enum) and not self._pickled and fields.is_closed(kind)
 
     def forget(self) -> None:

@@ -3,13 +3,40 @@
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple, PyType};
+use pyo3::types::{PyList, PyString, PyTuple, PyType};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// By the address of a type, which is kept alive: whether it is plain.
-type Types = HashMap<usize, (Py<PyType>, bool)>;
+use super::fields::Names;
+
+/// By the address of a type, which is kept alive: what there is to look at in an instance.
+type Types = HashMap<usize, (Py<PyType>, Kind)>;
+
+/// What there is to look at in an instance of a type.
+enum Kind {
+    /// Nothing: it is plain.
+    Plain,
+    /// Nothing: it needs more than the codec.
+    Other,
+    /// Its fields.
+    Fields(Arc<Fields>),
+}
+
+/// When an instance of a class with fields is plain.
+struct Fields {
+    /// These it must have itself: the codec does not ask the class.
+    own: Names,
+    /// The values of these must be plain.
+    open: Names,
+}
+
+/// An instance whose fields are to be looked at. That may run Python code.
+struct Met {
+    instance: Py<PyAny>,
+    fields: Arc<Fields>,
+    depth: u32,
+}
 
 /// Deeper than this nobody looks: the codec itself says what is too deep.
 const MAX_DEPTH: u32 = 1200;
@@ -30,8 +57,8 @@ enum Look {
 /// Turns values into bytes. A value of nothing but MessagePack's own types goes straight to
 /// `encode`; another one to `lower`, or `lower_all` for an array of values.
 ///
-/// `is_plain` is asked once for each further type whether `encode` carries it as it is. Bytes from
-/// `large` on are not plain.
+/// `is_plain` is asked once for each further type whether `encode` carries it as it is: yes, no, or if an instance has
+/// the first of two tuples of fields itself, and the values of the second are plain. Bytes from `large` on are not plain.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
     encode: Py<PyAny>,
@@ -45,9 +72,20 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Whether `value` is plain. No Python code runs in here, so nothing changes meanwhile.
+    fn types(&self) -> MutexGuard<'_, Types> {
+        self.types.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether `value` is plain if all instances that are `met` are. No Python code runs in here, so nothing changes
+    /// meanwhile.
     #[inline]
-    fn look(&self, types: &Types, value: *mut ffi::PyObject, depth: u32) -> Look {
+    fn look(
+        &self,
+        types: &Types,
+        value: *mut ffi::PyObject,
+        depth: u32,
+        met: &mut Vec<Met>,
+    ) -> Look {
         // SAFETY: `value` is alive: the caller holds it, or what holds it, and the GIL is ours. The
         // types are static, and the macros are used on what is exactly of their type.
         unsafe {
@@ -59,7 +97,7 @@ impl Encoder {
             {
                 return Look::Plain;
             }
-            self.look_further(types, kind, value, depth)
+            self.look_further(types, kind, value, depth, met)
         }
     }
 
@@ -73,6 +111,7 @@ impl Encoder {
         kind: *mut ffi::PyTypeObject,
         value: *mut ffi::PyObject,
         depth: u32,
+        met: &mut Vec<Met>,
     ) -> Look {
         let is = |other: *mut ffi::PyTypeObject| kind == other;
         // SAFETY: as in `look`.
@@ -89,7 +128,7 @@ impl Encoder {
             }
             if is(&raw mut ffi::PyList_Type) {
                 for index in 0..ffi::PyList_GET_SIZE(value) {
-                    match self.look(types, ffi::PyList_GET_ITEM(value, index), depth + 1) {
+                    match self.look(types, ffi::PyList_GET_ITEM(value, index), depth + 1, met) {
                         Look::Plain => {}
                         found => return found,
                     }
@@ -102,7 +141,7 @@ impl Encoder {
                 let mut item = std::ptr::null_mut();
                 while ffi::PyDict_Next(value, &mut place, &mut key, &mut item) != 0 {
                     for each in [key, item] {
-                        match self.look(types, each, depth + 1) {
+                        match self.look(types, each, depth + 1, met) {
                             Look::Plain => {}
                             found => return found,
                         }
@@ -112,22 +151,77 @@ impl Encoder {
             }
         }
         match types.get(&kind.addr()) {
-            Some((_, true)) => Look::Plain,
-            Some((_, false)) => Look::Other,
+            Some((_, Kind::Plain)) => Look::Plain,
+            Some((_, Kind::Other)) => Look::Other,
+            Some((_, Kind::Fields(fields))) => {
+                // SAFETY: as in `look`.
+                let instance =
+                    unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), value) }.unbind();
+                let fields = Arc::clone(fields);
+                met.push(Met {
+                    instance,
+                    fields,
+                    depth,
+                });
+                Look::Plain
+            }
             None => Look::Unknown(kind),
         }
     }
 
     /// Whether `look` finds nothing but plain values; classifies the types that are met for the first time.
-    fn all_plain(&self, py: Python<'_>, look: impl Fn(&Types) -> Look) -> PyResult<bool> {
+    fn all_plain(
+        &self,
+        py: Python<'_>,
+        look: impl Fn(&Types, &mut Vec<Met>) -> Look,
+    ) -> PyResult<bool> {
+        let mut met = Vec::new();
         loop {
-            let looked = look(&self.types.lock().unwrap_or_else(PoisonError::into_inner));
+            let looked = look(&self.types(), &mut met);
             match looked {
-                Look::Plain | Look::TooDeep => return Ok(true),
+                Look::Plain if met.is_empty() => return Ok(true),
+                Look::Plain => return self.are_plain(py, met),
+                Look::TooDeep => return Ok(true),
                 Look::Other => return Ok(false),
-                Look::Unknown(kind) => self.classify(py, kind)?,
+                Look::Unknown(kind) => {
+                    met.clear();
+                    self.classify(py, kind)?;
+                }
             }
         }
+    }
+
+    /// Whether these instances are plain, and those that are met in them.
+    #[cold]
+    fn are_plain(&self, py: Python<'_>, mut met: Vec<Met>) -> PyResult<bool> {
+        while let Some(Met {
+            instance,
+            fields,
+            depth,
+        }) = met.pop()
+        {
+            let instance = instance.bind(py);
+            if !fields.own.all_in(instance) {
+                return Ok(false);
+            }
+            for value in fields.open.values_in(instance) {
+                let Some(value) = value? else { continue };
+                let before = met.len();
+                loop {
+                    let looked = self.look(&self.types(), value.as_ptr(), depth + 1, &mut met);
+                    match looked {
+                        Look::Plain => break,
+                        Look::TooDeep => return Ok(true),
+                        Look::Other => return Ok(false),
+                        Look::Unknown(kind) => {
+                            met.truncate(before);
+                            self.classify(py, kind)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// The bytes of `value` by `encode` if it is plain, else by `lower`.
@@ -152,8 +246,8 @@ impl Encoder {
         let kind = unsafe { Bound::from_borrowed_ptr(py, kind.cast()) }.cast_into::<PyType>()?;
         // Relaxed, here and in `forget`: the lock orders them.
         let before = self.changes.load(Ordering::Relaxed);
-        let plain = self.is_plain.bind(py).call1((&kind,))?.is_truthy()?;
-        let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kind_of(&self.is_plain.bind(py).call1((&kind,))?)?;
+        let mut types = self.types();
         if self.changes.load(Ordering::Relaxed) != before {
             return Ok(()); // It may have been registered meanwhile: it is asked for again.
         }
@@ -162,11 +256,26 @@ impl Encoder {
         } else {
             HashMap::new()
         };
-        types.insert(kind.as_ptr().addr(), (kind.unbind(), plain));
+        types.insert(kind.as_ptr().addr(), (kind.unbind(), found));
         drop(types);
         drop(dropped); // After the lock: it may run code.
         Ok(())
     }
+}
+
+/// What `is_plain` says of a type.
+fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
+    if let Ok((own, open)) =
+        answer.extract::<(Vec<Bound<'_, PyString>>, Vec<Bound<'_, PyString>>)>()
+    {
+        let (own, open) = (Names::new(&own)?, Names::new(&open)?);
+        return Ok(Kind::Fields(Arc::new(Fields { own, open })));
+    }
+    Ok(if answer.is_truthy()? {
+        Kind::Plain
+    } else {
+        Kind::Other
+    })
 }
 
 #[pymethods]
@@ -197,7 +306,7 @@ impl Encoder {
         py: Python<'py>,
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let plain = self.all_plain(py, |types| self.look(types, value.as_ptr(), 0))?;
+        let plain = self.all_plain(py, |types, met| self.look(types, value.as_ptr(), 0, met))?;
         self.by(value, plain, &self.lower)
     }
 
@@ -208,9 +317,9 @@ impl Encoder {
         values: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let plain = if let Ok(values) = values.cast::<PyTuple>() {
-            self.all_plain(py, |types| {
+            self.all_plain(py, |types, met| {
                 for item in values.as_slice() {
-                    match self.look(types, item.as_ptr(), 0) {
+                    match self.look(types, item.as_ptr(), 0, met) {
                         Look::Plain => {}
                         found => return found,
                     }
@@ -218,7 +327,7 @@ impl Encoder {
                 Look::Plain
             })?
         } else if values.is_exact_instance_of::<PyList>() {
-            self.all_plain(py, |types| self.look(types, values.as_ptr(), 0))?
+            self.all_plain(py, |types, met| self.look(types, values.as_ptr(), 0, met))?
         } else {
             return Err(PyTypeError::new_err("expected a tuple or a list of values"));
         };
@@ -227,7 +336,7 @@ impl Encoder {
 
     /// Types are asked for anew: something has been registered.
     fn forget(&self) {
-        let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut types = self.types();
         self.changes.fetch_add(1, Ordering::Relaxed);
         let forgotten = std::mem::take(&mut *types);
         drop(types);

@@ -7,6 +7,7 @@ mod block;
 mod calls;
 mod channel;
 mod encoder;
+mod fields;
 mod isolation;
 mod parcel;
 mod poller;
@@ -28,6 +29,8 @@ mod _core {
     };
     #[pymodule_export]
     use super::encoder::Encoder;
+    #[pymodule_export]
+    use super::fields::PostInit;
     #[pymodule_export]
     use super::isolation::Isolation;
     #[pymodule_export]

@@ -1,0 +1,118 @@
+//! What an instance has of the fields of its class: others it may leave to the class, whose attribute is the default.
+
+use pyo3::exceptions::PyAttributeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// Names of attributes, interned, as those in an instance's `__dict__` are.
+pub struct Names(Vec<Py<PyString>>);
+
+impl Names {
+    pub fn new(names: &[Bound<'_, PyString>]) -> PyResult<Self> {
+        let interned = |name: &Bound<'_, PyString>| {
+            let name = PyString::intern(name.py(), name.to_str()?);
+            Ok(name.unbind())
+        };
+        Ok(Names(names.iter().map(interned).collect::<PyResult<_>>()?))
+    }
+
+    /// Whether the `__dict__` of `instance` has all of them. False may be wrong for one that was given a name that is
+    /// not interned.
+    pub fn all_in(&self, instance: &Bound<'_, PyAny>) -> bool {
+        if self.0.is_empty() {
+            return true;
+        }
+        let py = instance.py();
+        // SAFETY: the instance is alive; what comes is a reference of our own, or null with an exception.
+        let own = unsafe {
+            let own = ffi::PyObject_GenericGetDict(instance.as_ptr(), std::ptr::null_mut());
+            Bound::from_owned_ptr_or_err(py, own)
+        };
+        let Ok(own) = own else { return false };
+        let mut place = 0;
+        self.0.iter().all(|name| {
+            // As a rule they stand in order, so that the next one is found at once.
+            let before = place;
+            seek(&own, name, &mut place, ffi::Py_ssize_t::MAX) || {
+                place = 0;
+                seek(&own, name, &mut place, before)
+            }
+        })
+    }
+
+    /// The values that an instance has for these, one after the other; None for one that it has not.
+    pub fn values_in<'a, 'py>(
+        &'a self,
+        instance: &'a Bound<'py, PyAny>,
+    ) -> impl Iterator<Item = PyResult<Option<Bound<'py, PyAny>>>> + 'a {
+        let py = instance.py();
+        self.0
+            .iter()
+            .map(move |name| match instance.getattr(name.bind(py)) {
+                Err(error) if error.is_instance_of::<PyAttributeError>(py) => Ok(None),
+                found => found.map(Some),
+            })
+    }
+}
+
+/// Looks for this very name among the keys of a dict that lie from `place` on, and begin before `end`; `place` is behind
+/// it then.
+fn seek(
+    dict: &Bound<'_, PyAny>,
+    name: &Py<PyString>,
+    place: &mut ffi::Py_ssize_t,
+    end: ffi::Py_ssize_t,
+) -> bool {
+    let mut key = std::ptr::null_mut();
+    while *place < end {
+        // SAFETY: the dict is alive, and nothing runs in here that could change it; what is no dict has no keys.
+        let found =
+            unsafe { ffi::PyDict_Next(dict.as_ptr(), place, &mut key, std::ptr::null_mut()) };
+        if found == 0 {
+            return false;
+        }
+        if key == name.as_ptr() {
+            return true;
+        }
+    }
+    false
+}
+
+/// A `__post_init__` for a decoder that leaves fields to the class: lets `complete` set those that an instance of the
+/// class has not, and then calls the class's own, if it has one.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct PostInit {
+    names: Names,
+    complete: Py<PyAny>,
+    own: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl PostInit {
+    #[new]
+    #[pyo3(signature = (names, complete, own))]
+    #[allow(clippy::needless_pass_by_value)] // PyO3 extracts them.
+    fn new(
+        names: Vec<Bound<'_, PyString>>,
+        complete: Py<PyAny>,
+        own: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(PostInit {
+            names: Names::new(&names)?,
+            complete,
+            own,
+        })
+    }
+
+    fn __call__(&self, instance: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = instance.py();
+        if !self.names.all_in(instance) {
+            self.complete.bind(py).call1((instance,))?;
+        }
+        if let Some(own) = &self.own {
+            own.bind(py).call1((instance,))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+"""The defaults of a dataclass, in instances that msgspec makes.
+
+msgspec does not call `__init__`. It sets a default only where an instance has no attribute of that name, and a plain
+default is an attribute of the class. So the class would answer in the instance's place, and `vars()` and `pickle`
+would not find the field; if a base class has an attribute of the name, it would even hide a default factory, or that a
+field is missing. What msgspec does call is `__post_init__`, which it looks up when it first meets a class, and keeps:
+let it find one that sets what is missing, and then calls the class's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import types
+import typing
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+
+from shmrpc import _core
+from shmrpc.values.fields import class_defaults, hints_of, names_of
+
+_POST_INIT: Final = "__post_init__"
+#: Where msgspec keeps what it knows of a class.
+_CACHE: Final = "__msgspec_cache__"
+_lock: Final = threading.RLock()
+#: Classes, and generic aliases of them, that msgspec has met with a hook of ours.
+_hooked: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def complete(kind: Any) -> None:
+    """From now on, instances of dataclasses that msgspec makes for this type have all the fields they would have."""
+    met = _classes_in(kind, {})
+    with _lock:
+        hooks = {cls: hook for cls in set(met.values()) if (hook := _hook(cls)) is not None}
+        hooked = [each for each, cls in met.items() if cls in hooks]
+        if all(each in _hooked and _CACHE in vars(each) for each in hooked):
+            return
+        before = {cls: vars(cls)[_POST_INIT] for cls in hooks if _POST_INIT in vars(cls)}
+        try:
+            for cls, hook in hooks.items():
+                setattr(cls, _POST_INIT, hook)
+            for each in met:  # What holds a class keeps what was known of it, too.
+                with contextlib.suppress(AttributeError, TypeError):  # As a Struct: it has not kept that there.
+                    delattr(each, _CACHE)
+            for each in (*met, kind):
+                _meet(each)
+        finally:
+            for cls in hooks:
+                if cls in before:
+                    setattr(cls, _POST_INIT, before[cls])
+                else:
+                    delattr(cls, _POST_INIT)
+        _hooked.update(hooked)
+
+
+def _meet(kind: Any) -> None:
+    try:
+        msgspec.msgpack.Decoder(kind)
+    except Exception:  # It is told of where the type is used; parts of it may be known now.
+        return
+
+
+def _classes_in(kind: Any, met: dict[Any, type]) -> dict[Any, type]:
+    """The classes with fields that a type consists of, as what they are there: itself, or a generic alias of it."""
+    origin, args = get_origin(kind), get_args(kind)
+    if isinstance(kind, typing.NewType):
+        return _classes_in(kind.__supertype__, met)
+    if origin is typing.Literal:
+        return met
+    for each in args[:1] if origin is typing.Annotated else args:
+        _classes_in(each, met)
+    cls = origin or kind
+    if isinstance(cls, type) and kind not in met and (names_of(cls) is not None or hasattr(cls, "__annotations__")):
+        met[kind] = cls
+        for each in (hints_of(cls) or {}).values():
+            _classes_in(each, met)
+    return met
+
+
+class _Hook:
+    """A `__post_init__` for as long as msgspec looks at the class; another thread may make an instance just then."""
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        self._function = function
+
+    def __get__(self, instance: Any, owner: type) -> Callable[..., None]:
+        return self._function if instance is None else types.MethodType(self._function, instance)
+
+
+def _hook(cls: type) -> _Hook | None:
+    """What sets the fields of an instance that msgspec leaves to the class; None if it leaves none."""
+    if not dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct):
+        return None
+    left = set(class_defaults(cls, names_of(cls) or ()))
+    # `__init__` leaves a plain default to the class if it has no parameter for it.
+    makers = {each.name: _maker(each) for each in dataclasses.fields(cls) if each.name in left and _is_set(each)}
+    if not makers:
+        return None
+
+    def complete(instance: Any) -> None:
+        for name, make in makers.items():
+            if name not in instance.__dict__:
+                object.__setattr__(instance, name, make())
+
+    return _Hook(_core.PostInit(tuple(makers), complete, getattr(cls, _POST_INIT, None)))
+
+
+def _is_set(field: dataclasses.Field[Any]) -> bool:
+    return field.init or field.default_factory is not dataclasses.MISSING
+
+
+def _maker(field: dataclasses.Field[Any]) -> Callable[[], Any]:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory
+
+    def default() -> Any:
+        if field.default is dataclasses.MISSING:
+            raise ValueError(f"Object missing required field `{field.name}`")
+        return field.default
+
+    return default

@@ -19,11 +19,17 @@ class Backlog(Exception):
 class NoMemory(Exception):
     """There is no shared memory for this: what was asked for, and what there is."""
 
+    #: The system's reason; None if it is not the system's.
+    errno: int | None
+
 class Unheard(NoMemory):
     """The peer cannot be told of new shared memory: it has closed its end, or is gone."""
 
 class Unmapped(Exception):
     """This process has no room to map the memory that a frame's body or buffers lie in."""
+
+    #: Of what there is no more.
+    errno: int
 
 @final
 class Block:

@@ -53,6 +53,11 @@ pub enum ExtentError {
         /// What it should have, in bytes.
         expected: u64,
     },
+    /// The file cannot be read by this descriptor.
+    Unreadable {
+        /// The extent's number.
+        number: u32,
+    },
     /// The memory of the file is not set aside, or was given back.
     Sparse {
         /// The extent's number.
@@ -82,6 +87,9 @@ impl fmt::Display for ExtentError {
                     out,
                     "extent {number} has {found} bytes instead of {expected}"
                 )
+            }
+            ExtentError::Unreadable { number } => {
+                write!(out, "the descriptor of extent {number} can only be written")
             }
             ExtentError::Sparse { number, found } => {
                 write!(out, "extent {number} has only {found} bytes set aside")
@@ -176,6 +184,11 @@ impl Extent {
         };
         if found & libc::F_SEAL_SHRINK == 0 {
             return Err(ExtentError::Unsealed { number, found });
+        }
+        // SAFETY: as above.
+        let mode = done(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_ACCMODE;
+        if mode == libc::O_WRONLY {
+            return Err(ExtentError::Unreadable { number });
         }
         // After the seals: only now can it not shrink any more.
         let stat = stat(file.as_fd())?;
@@ -463,11 +476,17 @@ pub fn send_gone(socket: BorrowedFd<'_>, number: u32) -> io::Result<()> {
     send(socket, &packet(GONE, number, 0), &[])
 }
 
-/// The next piece of news. `None` if there is none now, and at the end of the socket.
+/// The next piece of news. `None` if there is none now, and at the end of the socket. After an error of the system it is
+/// still the next one.
 pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<News>, ExtentError> {
-    let Some(packet) = Packet::receive(socket)? else {
+    let Some(packet) = Packet::peek(socket)? else {
         return Ok(None);
     };
+    if packet.cut && packet.files.is_empty() {
+        // There was room for them, so it is this process that could not take even one.
+        return Err(why_untaken(socket).into());
+    }
+    Packet::consume(socket)?;
     let Packet { bytes, len, .. } = packet;
     if len != PACKET {
         let more = if len > PACKET { "more than " } else { "" };
@@ -511,10 +530,6 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<News>, ExtentError> {
         return Err(ExtentError::Protocol(format!(
             "news of extent {number}, of kind {kind}, tells of {size} bytes"
         )));
-    }
-    if packet.cut && packet.files.is_empty() {
-        // There was room for them, so it is this process that could not take even one.
-        return Err(io::Error::from_raw_os_error(libc::EMFILE).into());
     }
     let count = packet.files.len();
     if packet.cut || count != expected {
@@ -588,7 +603,9 @@ struct Packet {
 }
 
 impl Packet {
-    fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+    /// The next packet, which stays where it is; its descriptors are ours by then. The kernel drops descriptors for which
+    /// there is no room from a packet that is received, and from one that is only looked at it does not.
+    fn peek(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let mut control: Control = [0; 8];
         let mut bytes = [0; PACKET + 1];
         let mut part = libc::iovec {
@@ -601,16 +618,10 @@ impl Packet {
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        let mut receive = || {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        let received = receive_twice(|| {
             // SAFETY: `message` and all that it points at are writable until the call returns.
-            retry(|| unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })
-        };
-        // A reset is the end before the peer has read all of ours. It is told once, and before what the
-        // peer has sent, which is still there: a frame may name it.
-        let received = receive().or_else(|error| match error.kind() {
-            io::ErrorKind::ConnectionReset => receive(),
-            _ => Err(error),
+            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) }
         });
         let len = match received {
             Ok(len) => len,
@@ -633,6 +644,40 @@ impl Packet {
             files,
             cut,
         }))
+    }
+
+    /// Takes the packet that was looked at away. The kernel closes the descriptors for which this has no room.
+    fn consume(socket: BorrowedFd<'_>) -> io::Result<()> {
+        receive_twice(|| {
+            // SAFETY: nothing is written.
+            unsafe {
+                libc::recv(
+                    socket.as_raw_fd(),
+                    std::ptr::null_mut(),
+                    0,
+                    libc::MSG_DONTWAIT,
+                )
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// A reset is the end before the peer has read all of ours. It is told once, and before what the peer has sent, which is
+/// still there: a frame may name it.
+fn receive_twice(mut receive: impl FnMut() -> isize) -> io::Result<usize> {
+    retry(&mut receive).or_else(|error| match error.kind() {
+        io::ErrorKind::ConnectionReset => retry(&mut receive),
+        _ => Err(error),
+    })
+}
+
+/// Why this process could not take a descriptor, which the kernel does not say: the error with which it makes no other.
+/// If it can, a rule of the system is in the way, or there is room again.
+fn why_untaken(socket: BorrowedFd<'_>) -> io::Error {
+    match socket.try_clone_to_owned() {
+        Err(error) => error,
+        Ok(_) => io::Error::from_raw_os_error(libc::EACCES),
     }
 }
 
@@ -1294,6 +1339,12 @@ mod tests {
             matches!(&error, ExtentError::Os(e) if e.raw_os_error() == Some(libc::EMFILE)),
             "{error}"
         );
+        // Once there is room, it is there still.
+        let Some(News::Extent { number, size, .. }) = receive(b.as_fd()).unwrap() else {
+            panic!("the news is gone");
+        };
+        assert_eq!((number, size), (3, SIZE as u64));
+        assert!(receive(b.as_fd()).unwrap().is_none());
         // One of two has room, and is not taken for the one that there should be.
         let packet = packet(EXTENT, 3, SIZE as u64);
         send(a.as_fd(), &packet, &[extent.file(); 2]).unwrap();

@@ -96,8 +96,6 @@ struct Theirs {
     gone: Vec<Weak<Extent>>,
     /// Bytes that all of these may take together.
     limit: u64,
-    /// Whether we had no descriptor left to take one with.
-    missed: bool,
     /// By extent and block: our leases, and how far into the extent they reach.
     leases: BTreeMap<Place, (u32, u64)>,
 }
@@ -124,7 +122,12 @@ impl Theirs {
                     self.extents.insert(number, Arc::new(opened));
                 }
                 Err(ExtentError::Os(error)) if is_own_limit(&error) => {
-                    return Err(Violation::Unmapped { number, size });
+                    let error = errno(&error);
+                    return Err(Violation::Unmapped {
+                        number,
+                        size,
+                        error,
+                    });
                 }
                 Err(_) => {}
             }
@@ -179,7 +182,6 @@ impl Lending {
                 next: Some(0),
                 gone: Vec::new(),
                 limit,
-                missed: false,
                 leases: BTreeMap::new(),
             }),
         })
@@ -412,14 +414,13 @@ impl Lending {
     fn lease(self: &Arc<Self>, place: Place, entry: &Entry) -> Result<Lease, Violation> {
         let mut theirs = lock(&self.theirs);
         let number = place.extent;
+        let mut unknown = Violation::Extent { number };
         if !theirs.extents.contains_key(&number) && !theirs.told.contains_key(&number) {
             // Its owner told us before it named it.
-            self.hear(&mut theirs)?;
+            if let Some(error) = self.hear(&mut theirs)? {
+                unknown = Violation::Untaken { number, error };
+            }
         }
-        let unknown = match theirs.missed {
-            true => Violation::Descriptors { number },
-            false => Violation::Extent { number },
-        };
         let extent = theirs.extent(number)?.ok_or(unknown)?.clone();
         // All of the block is in the extent: so that it can be mapped by itself, it ends with a granule.
         let end = place
@@ -467,11 +468,12 @@ impl Lending {
         })
     }
 
-    /// Takes all the news that there are.
-    fn hear(&self, theirs: &mut Theirs) -> Result<(), Violation> {
+    /// Takes all the news that there are. The `errno` if this process could not take the next: it is there still, and
+    /// is tried again with the next frame that names what is not known.
+    fn hear(&self, theirs: &mut Theirs) -> Result<Option<i32>, Violation> {
         loop {
             match extent::receive(self.socket.as_fd()) {
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(None),
                 Ok(Some(News::Gone { number })) => {
                     theirs.told.remove(&number);
                     if let Some(extent) = theirs.extents.remove(&number) {
@@ -498,10 +500,7 @@ impl Lending {
                     // will: the news that it is gone may be next.
                     let _ = theirs.extent(number);
                 }
-                Err(ExtentError::Os(error)) => {
-                    theirs.missed |= error.raw_os_error() == Some(libc::EMFILE);
-                    return Ok(());
-                }
+                Err(ExtentError::Os(error)) => return Ok(Some(errno(&error))),
                 Err(_) => return Err(Violation::News),
             }
         }
@@ -518,9 +517,17 @@ impl Lending {
     }
 }
 
-/// Whether a mapping was refused for want of room in this process: of address space, of mappings, of locked memory.
+/// Whether this process, or its system, has refused a mapping: no more address space, mappings, locked memory or files,
+/// or a rule forbids it. Whether the peer's file can be mapped at all was looked at before.
 fn is_own_limit(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN))
+    matches!(
+        errno(error),
+        libc::EACCES | libc::EAGAIN | libc::ENFILE | libc::ENOMEM
+    )
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
 }
 
 fn no_block(place: Place) -> Violation {

@@ -92,6 +92,15 @@ pub enum Violation {
         number: u32,
         /// Its size, in bytes.
         size: u64,
+        /// The `errno` of the mapping.
+        error: i32,
+    },
+    /// No fault of the peer's: the receiver cannot take an extent's descriptor. As above.
+    Untaken {
+        /// The number of the extent that a frame names.
+        number: u32,
+        /// The `errno` of the receiving.
+        error: i32,
     },
     /// No fault of the peer's: the receiver has no memory for a frame. It is dropped as it comes; all else goes on.
     NoMemory {
@@ -103,20 +112,37 @@ pub enum Violation {
         /// Its length, in bytes.
         len: usize,
     },
-    /// No fault of the peer's: the receiver had no descriptor left to take an extent with.
-    Descriptors {
-        /// The extent's number.
-        number: u32,
-    },
 }
 
 impl Violation {
-    /// Whether it is a limit of the receiver's, which costs one frame and not the connection.
-    pub fn is_own_limit(&self) -> bool {
-        matches!(
-            self,
-            Violation::Unmapped { .. } | Violation::NoMemory { .. }
-        )
+    /// The `errno` of a limit of the receiver's, which costs one frame and not the connection; None if it is the peer's
+    /// fault.
+    pub fn own_limit(&self) -> Option<i32> {
+        match *self {
+            Violation::Unmapped { error, .. } | Violation::Untaken { error, .. } => Some(error),
+            Violation::NoMemory { .. } => Some(libc::ENOMEM),
+            _ => None,
+        }
+    }
+}
+
+/// What the receiver has no more of, by the `errno` of what it tried, and how to give it more.
+fn limit_of(error: i32) -> String {
+    match error {
+        libc::EMFILE => "it has as many files open as it may (RLIMIT_NOFILE); raise that (ulimit -n, or LimitNOFILE= of \
+                         a service of systemd)"
+            .into(),
+        libc::ENFILE => {
+            "its host has as many files open as it allows; raise that (sysctl fs.file-max)".into()
+        }
+        libc::ENOMEM => "it has as much address space or as many mappings as it may; raise that (ulimit -v, or sysctl \
+                         vm.max_map_count)"
+            .into(),
+        libc::EAGAIN => "it has as much locked memory as it may (RLIMIT_MEMLOCK); raise that (ulimit -l)".into(),
+        libc::EACCES => "its system does not allow it; look at what confines it (SELinux, AppArmor), or \
+                                       try again if it is at its limit of open files (ulimit -n)"
+            .into(),
+        other => std::io::Error::from_raw_os_error(other).to_string(),
     }
 }
 
@@ -157,11 +183,19 @@ impl fmt::Display for Violation {
                 write!(out, "the peer has cut off the memory of the connection")
             }
             Violation::News => write!(out, "a message about extents is malformed"),
-            Violation::Unmapped { number, size } => write!(
+            Violation::Unmapped {
+                number,
+                size,
+                error,
+            } => write!(
                 out,
-                "the process to receive it cannot map the {size} bytes of extent {number} that it lies in: it has \
-                 as much address space or as many mappings as it may; raise that (ulimit -v, or sysctl \
-                 vm.max_map_count)"
+                "the process to receive it cannot map the {size} bytes of extent {number} that it lies in: {}",
+                limit_of(error)
+            ),
+            Violation::Untaken { number, error } => write!(
+                out,
+                "the process to receive it cannot take the descriptor of extent {number} that it lies in: {}",
+                limit_of(error)
             ),
             Violation::NoMemory { len } => write!(
                 out,
@@ -172,11 +206,6 @@ impl fmt::Display for Violation {
                 out,
                 "a RELEASE of {len} bytes; it has {}",
                 crate::table::RELEASE_SIZE
-            ),
-            Violation::Descriptors { number } => write!(
-                out,
-                "extent {number} could not be received: the process to receive it had as many files \
-                 open as it may (RLIMIT_NOFILE); raise that with ulimit -n"
             ),
         }
     }

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shmrpc import _core
+from shmrpc.protocol.frames import unreadable
 from shmrpc.signature import Arguments, Signature
 from shmrpc.values import writable
 from shmrpc.values.arrays import base_of
@@ -21,7 +22,10 @@ class Given:
         self._views: list[weakref.ref[_core.View]] = []
 
     def give(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """The arguments, with memory that is written for the caller in the places of the Writable ones."""
+        """The arguments, with memory that is written for the caller in the places of the Writable ones.
+
+        Raises the rejection of the call if this process has no room to map that.
+        """
         names = self._signature.positional_names
         positional = [self._give(name, value) for name, value in zip(names, args, strict=False)]
         return [*positional, *args[len(names) :]], {name: self._give(name, value) for name, value in kwargs.items()}
@@ -29,7 +33,10 @@ class Given:
     def _give(self, name: str, value: Any) -> Any:
         if name not in self._signature.writable or value is None:
             return value
-        given = writable(value)
+        try:
+            given = writable(value)
+        except _core.Unmapped as error:
+            raise unreadable(f"{self._signature.name}(): {name!r} cannot be given to be written", error) from None
         memory = base_of(given)
         if isinstance(memory, _core.View):
             self._views.append(weakref.ref(memory))

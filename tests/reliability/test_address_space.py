@@ -35,13 +35,13 @@ def in_time() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def little_room(pid: int) -> Iterator[None]:
+def little_room(pid: int, room: int = ROOM) -> Iterator[None]:
     """A process may take little more address space than it has, and has nothing of earlier tests to let go of."""
     gc.collect()
     assert eventually(lambda: extents_mapped() == 0)
     before = resource.prlimit(pid, resource.RLIMIT_AS)
     taken = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.prlimit(pid, resource.RLIMIT_AS, (taken + ROOM, before[1]))
+    resource.prlimit(pid, resource.RLIMIT_AS, (taken + room, before[1]))
     try:
         yield
     finally:
@@ -75,6 +75,21 @@ def test_a_server_without_room_refuses_that_call_and_no_other(lasting_server: Se
             # What was lent for it comes back.
             assert eventually(lambda: client.add(1, 2) == 3 and memory_of(client)[1] == 0)
         assert client.checksum(ARRAY) == other.checksum(ARRAY), "on the same connection, once there is room"
+
+
+def test_memory_that_can_be_read_and_not_be_mapped_once_more_to_be_written_fails_that_call(
+    lasting_server: ServerProcess,
+) -> None:
+    with shmrpc.sync.connect("tested.large") as client:
+        with little_room(lasting_server.pid, LARGE + ROOM):
+            array = client.empty(LARGE, "u1")
+            array[:] = 1
+            assert client.checksum(array) == sum_of(ARRAY)
+            for ask in (client.invert, client.invert_in_thread):
+                with pytest.raises(shmrpc.Overloaded, match="'image' cannot be given to be written: .*cannot map the "):
+                    ask(array)
+            assert client.add(1, 2) == 3
+        assert client.invert(array) == sum_of(ARRAY)
 
 
 async def test_an_item_that_a_server_has_no_room_for_fails_its_call(lasting_server: ServerProcess) -> None:
@@ -135,3 +150,36 @@ def test_a_frame_in_pieces_that_finds_no_memory_fails_its_call_and_no_other(last
                     client.checksum(ARRAY)
                 assert client.add(1, 2) == 3
         assert client.checksum(ARRAY) == sum_of(ARRAY), "on the same connection, once there is room"
+
+
+#: What is read by who has no addresses for a connection, and by its client if that is the server.
+NO_CONNECTION = (
+    r"no memory left for a connection: process {} cannot map any more \(it may have .*: RLIMIT_AS\).*ulimit -v"
+)
+
+
+@pytest.mark.parametrize("room", [0, 64 << 10, 128 << 10])
+def test_a_client_without_room_for_a_connection_does_not_blame_the_server(
+    lasting_server: ServerProcess, room: int
+) -> None:
+    with shmrpc.sync.connect("tested.large") as client:  # What a first connection imports is there.
+        assert client.add(1, 2) == 3
+    with little_room(os.getpid(), room):
+        with pytest.raises(shmrpc.SharedMemoryError, match=NO_CONNECTION.format(os.getpid())):
+            shmrpc.sync.connect("tested.large", timeout=30).__enter__()
+    with shmrpc.sync.connect("tested.large") as client:
+        assert client.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("room", [0, 64 << 10, 128 << 10])
+def test_a_server_without_room_for_a_connection_does_not_blame_the_shared_memory(
+    lasting_server: ServerProcess, room: int
+) -> None:
+    with shmrpc.sync.connect("tested.large") as client:
+        assert client.add(1, 2) == 3
+        with little_room(lasting_server.pid, room):
+            with pytest.raises(shmrpc.ServiceUnavailable, match=NO_CONNECTION.format(lasting_server.pid)):
+                shmrpc.sync.connect("tested.large", timeout=30).__enter__()
+            assert client.add(1, 2) == 3
+        with shmrpc.sync.connect("tested.large") as other:
+            assert other.add(1, 2) == 3

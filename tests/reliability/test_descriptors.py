@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -164,13 +165,77 @@ async def test_a_client_at_its_limit_blames_nobody_else(server: ServerProcess, b
     await connect()
 
 
-def test_a_block_of_memory_that_cannot_be_received_is_not_called_a_lie(server: ServerProcess) -> None:
+#: What is read when memory of the peer cannot be taken, after the name of the endpoint.
+UNTAKEN = r"cannot be read: the process to receive it cannot take the descriptor of extent 0 .*RLIMIT_NOFILE.*ulimit -n"
+LARGE = 1 << 20
+
+
+def test_a_server_that_cannot_take_what_is_lent_refuses_that_call_and_no_other(server: ServerProcess) -> None:
     with shmrpc.sync.connect(NAME) as client, shmrpc.sync.connect(NAME) as other:
         limit_of(server, client.holds()["descriptors"] + 10)
         assert client.take_descriptors() > 0
-        with pytest.raises(shmrpc.RemoteProtocolError, match=r"could not be received: .*RLIMIT_NOFILE.*ulimit -n"):
-            client.length(bytes(1 << 20))
+        for _ in range(2):
+            with pytest.raises(shmrpc.Overloaded, match=UNTAKEN):
+                client.length(bytes(LARGE))
+            assert client.add(1, 2) == other.add(1, 2) == 3
         other.give_descriptors(1000)
-        assert other.length(bytes(1 << 20)) == 1 << 20
-        with shmrpc.sync.connect(NAME) as again:
-            assert again.length(bytes(1 << 20)) == 1 << 20
+        for each in (client, other):
+            assert each.length(bytes(LARGE)) == LARGE, "on the same connection, once there are some"
+
+
+@contextlib.contextmanager
+def none_left() -> Iterator[None]:
+    """All descriptors of this process are taken."""
+    hoard: list[int] = []
+    with own_limit(traces.settled_descriptors() + 10):
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    hoard.append(os.dup(0))
+            yield
+        finally:
+            for descriptor in hoard:
+                os.close(descriptor)
+
+
+def test_a_client_in_threads_that_cannot_take_what_is_lent_has_all_other_answers(server: ServerProcess) -> None:
+    with shmrpc.sync.connect(NAME) as client:
+        client.add(1, 2)
+        with none_left():
+            for _ in range(2):
+                with pytest.raises(shmrpc.SharedMemoryError, match=UNTAKEN) as raised:
+                    client.body_of(LARGE)
+                assert raised.value.errno == errno.EMFILE
+                with pytest.raises(shmrpc.SharedMemoryError, match=UNTAKEN):
+                    next(client.flood(LARGE))
+                assert client.add(1, 2) == 3
+        assert len(client.body_of(LARGE)) == LARGE
+
+
+async def test_a_client_in_a_loop_that_cannot_take_what_is_lent_has_all_other_answers(server: ServerProcess) -> None:
+    async with shmrpc.connect(NAME) as client:
+        await client.add(1, 2)
+        with none_left():
+            for _ in range(2):
+                with pytest.raises(shmrpc.SharedMemoryError, match=UNTAKEN) as raised:
+                    await client.body_of(LARGE)
+                assert raised.value.errno == errno.EMFILE
+                with pytest.raises(shmrpc.SharedMemoryError, match=UNTAKEN):
+                    async for _ in client.flood(LARGE):
+                        pass
+                assert await client.add(1, 2) == 3
+        assert len(await client.body_of(LARGE)) == LARGE
+
+
+def test_a_client_without_a_descriptor_to_lend_with_says_so(server: ServerProcess) -> None:
+    """What is built in shared memory needs it. What is copied travels in the frame then."""
+    with shmrpc.sync.connect(NAME) as client:
+        client.add(1, 2)
+        with none_left():
+            with pytest.raises(
+                shmrpc.SharedMemoryError, match="no descriptor left for a buffer in shared memory: .*ulimit -n"
+            ) as raised:
+                client.buffer(LARGE)
+            assert raised.value.errno == errno.EMFILE
+            assert client.length(bytes(LARGE)) == LARGE
+        assert len(client.buffer(LARGE)) == LARGE

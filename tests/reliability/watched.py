@@ -39,6 +39,11 @@ def length(value: bytes) -> int:
 
 
 @service.endpoint
+def body_of(size: int) -> bytes:
+    return bytes(size)
+
+
+@service.endpoint
 async def sleep(seconds: float, result: Any = None) -> Any:
     await asyncio.sleep(seconds)
     return result

@@ -1,7 +1,9 @@
 //! `Block`: a buffer in memory that both sides of a connection have mapped.
 
+use super::channel::unmapped;
 use crate::extent::{Extent, Mapping, Mode};
 use crate::lending::Memory;
+use crate::ring::Violation;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -91,9 +93,19 @@ impl Block {
     }
 
     fn map(slf: &Bound<'_, Self>, mode: Mode) -> PyResult<View> {
-        let (mapping, start) = slf
-            .get()
-            .with(|memory| memory.map(mode).map_err(PyOSError::new_err))?;
+        let py = slf.py();
+        let (mapping, start) = slf.get().with(|memory| {
+            memory.map(mode).map_err(|error| {
+                let error = error.raw_os_error().unwrap_or(libc::EINVAL);
+                let (number, size) = (memory.extent().number(), memory.len() as u64);
+                let why = Violation::Unmapped {
+                    number,
+                    size,
+                    error,
+                };
+                unmapped(py, error, &why.to_string())
+            })
+        })?;
         Ok(View {
             mapping,
             start,
@@ -122,12 +134,12 @@ impl Block {
         })
     }
 
-    /// The same bytes, writable: what is written is seen by nobody else.
+    /// The same bytes, writable: what is written is seen by nobody else. Raises Unmapped if there is no room for that.
     fn private(slf: &Bound<'_, Self>) -> PyResult<View> {
         Block::map(slf, Mode::Private)
     }
 
-    /// The same bytes, writable: what is written is seen by whoever has sent them.
+    /// The same bytes, writable: what is written is seen by whoever has sent them. Raises Unmapped as above.
     fn shared(slf: &Bound<'_, Self>) -> PyResult<View> {
         Block::map(slf, Mode::Shared)
     }

@@ -208,7 +208,7 @@ impl Shared {
             Taken::Parcel(payload, opened) => {
                 let opcode = header.opcode & !crate::table::PARCEL;
                 match opened {
-                    Err(violation) if !violation.is_own_limit() => {
+                    Err(violation) if violation.own_limit().is_none() => {
                         return Err(broken(violation));
                     }
                     opened => (opcode, Payload::Parcel(payload, opened)),

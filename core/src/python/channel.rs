@@ -8,14 +8,16 @@ use crate::clock;
 use crate::frame::{Header, Kept};
 use crate::lending::{self, Memory};
 use crate::poll::SLICE;
-use crate::region::{Direction, Region};
+use crate::region::{Direction, Region, RegionError};
 use crate::ring::Violation;
 use crate::table::{self, Lies, PARCEL};
 use pyo3::exceptions::PyOSError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
 use std::ffi::CString;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +54,7 @@ pyo3::create_exception!(
     _core,
     NoMemory,
     pyo3::exceptions::PyException,
-    "There is no shared memory for this."
+    "There is no shared memory for this. `errno`: the system's reason, None if it is not the system's."
 );
 
 pyo3::create_exception!(
@@ -66,13 +68,29 @@ pyo3::create_exception!(
     _core,
     Unmapped,
     pyo3::exceptions::PyException,
-    "This process has no room to map the memory that a frame's body or buffers lie in."
+    "This process has no room to map the memory that a frame's body or buffers lie in. `errno` says of what."
 );
 
-fn no_memory(why: lending::NoMemory) -> PyErr {
+pub(super) fn unmapped(py: Python<'_>, errno: i32, why: &str) -> PyErr {
+    with_errno(py, Unmapped::new_err(why.to_owned()), Some(errno))
+}
+
+/// The exception, with the `errno` in its attribute.
+fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
+    match error.value(py).setattr(intern!(py, "errno"), errno) {
+        Ok(()) => error,
+        Err(other) => other,
+    }
+}
+
+fn no_memory(py: Python<'_>, why: lending::NoMemory) -> PyErr {
+    let text = why.to_string();
     match why {
-        lending::NoMemory::Unheard { .. } => Unheard::new_err(why.to_string()),
-        _ => NoMemory::new_err(why.to_string()),
+        lending::NoMemory::Unheard { .. } => with_errno(py, Unheard::new_err(text), None),
+        lending::NoMemory::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
+        lending::NoMemory::System { error, .. } => {
+            with_errno(py, NoMemory::new_err(text), error.raw_os_error())
+        }
     }
 }
 
@@ -163,10 +181,14 @@ impl<'py> Taken<'py> {
             Taken::Plain(payload) => Ok((opcode, payload.into_any())),
             Taken::Parcel(payload, opened) => {
                 let parcel = match opened {
-                    Err(lost) if lost.is_own_limit() => {
-                        Bound::new(py, Parcel::lost(py, lost.to_string()))?.into_any()
-                    }
-                    opened => parcel_of(py, max_frame, &payload, opened.map_err(broken)?)?,
+                    Ok(opened) => parcel_of(py, max_frame, &payload, opened)?,
+                    Err(lost) => match lost.own_limit() {
+                        Some(error) => {
+                            let why = (error, lost.to_string());
+                            Bound::new(py, Parcel::lost(py, why))?.into_any()
+                        }
+                        None => return Err(broken(lost)),
+                    },
                 };
                 Ok((opcode & !PARCEL, parcel))
             }
@@ -179,7 +201,7 @@ fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Opened, Violat
     let mut memories = Vec::with_capacity(parsed.entries.len());
     for (place, entry) in parsed.entries.iter().enumerate() {
         let opened = channel.lending().open(entry).inspect_err(|violation| {
-            if matches!(violation, Violation::Unmapped { .. }) {
+            if violation.own_limit().is_some() {
                 // The peer has lent them all the same: the leases of those before it end as they are dropped.
                 for lent in &parsed.entries[place..] {
                     if let Lies::AtSender(place) = lent.lies {
@@ -334,8 +356,11 @@ impl<'a> Outgoing<'a> {
 fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     // SAFETY: the caller keeps `fd` open during the call; a closed one is an error from dup.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fd.try_clone_to_owned()
-        .map_err(|error| PyOSError::new_err((error.raw_os_error(), error.to_string())))
+    fd.try_clone_to_owned().map_err(|error| os_error(&error))
+}
+
+fn os_error(error: &io::Error) -> PyErr {
+    PyOSError::new_err((error.raw_os_error(), error.to_string()))
 }
 
 fn open_semaphore(name: &str, owner: u32) -> PyResult<Semaphore> {
@@ -431,7 +456,10 @@ impl Channel {
         } else {
             (Region::open(file, capacity), Direction::ClientToServer)
         };
-        let region = region.map_err(|error| ChannelError::new_err(error.to_string()))?;
+        let region = region.map_err(|error| match error {
+            RegionError::Os(error) => os_error(&error),
+            unfit => ChannelError::new_err(unfit.to_string()),
+        })?;
         let sleep = if blocking { Sleep::Thread } else { Sleep::Loop };
         let inner = channel::Channel::new(
             region,
@@ -643,7 +671,7 @@ impl Channel {
         // What the peer has given back and nobody has looked at yet.
         channel.collect().map_err(broken)?;
         let block = py.detach(|| channel.lending().allocate(len));
-        let block = block.map_err(no_memory)?;
+        let block = block.map_err(|why| no_memory(py, why))?;
         Bound::new(py, Block::new(Memory::Owned(block), true))
     }
 

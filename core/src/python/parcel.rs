@@ -1,6 +1,6 @@
 //! `Parcel`: a frame's body and the large buffers that travel beside it.
 
-use super::channel::Unmapped;
+use super::channel::unmapped;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -21,8 +21,8 @@ pub struct Parcel {
     buffers: Mutex<Option<Py<PyTuple>>>,
     /// What it counts for.
     weight: usize,
-    /// Why there is nothing to read, if so: this process has no room for it.
-    lost: Option<String>,
+    /// Why there is nothing to read, if so, with the `errno`: this process has no room for it.
+    lost: Option<(i32, String)>,
 }
 
 /// What a body counts for in a stream's credit, with so many bytes of buffers beside it.
@@ -32,7 +32,7 @@ pub(super) fn weight(body: usize, bytes: usize) -> usize {
 
 impl Parcel {
     /// One that came, and cannot be looked at: who reads it is told why. What else came is not harmed.
-    pub(super) fn lost(py: Python<'_>, why: String) -> Self {
+    pub(super) fn lost(py: Python<'_>, why: (i32, String)) -> Self {
         Parcel {
             body: PyBytes::new(py, b"").unbind(),
             buffers: Mutex::new(None),
@@ -41,9 +41,9 @@ impl Parcel {
         }
     }
 
-    fn check(&self) -> PyResult<()> {
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
         match &self.lost {
-            Some(why) => Err(Unmapped::new_err(why.clone())),
+            Some((error, why)) => Err(unmapped(py, *error, why)),
             None => Ok(()),
         }
     }
@@ -87,7 +87,7 @@ impl Parcel {
     /// The buffers; none once they were dropped. Raises Unmapped if they cannot be looked at.
     #[getter]
     pub(super) fn buffers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.check()?;
+        self.check(py)?;
         let buffers = self.lock().as_ref().map(|buffers| buffers.clone_ref(py));
         Ok(buffers.map_or_else(|| PyTuple::empty(py), |buffers| buffers.into_bound(py)))
     }
@@ -120,7 +120,7 @@ impl Parcel {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        if let Err(lost) = slf.check() {
+        if let Err(lost) = slf.check(slf.py()) {
             // SAFETY: `view` is the caller's to be filled; without an owner nothing is to be released.
             unsafe { (*view).obj = std::ptr::null_mut() };
             return Err(lost);

@@ -10,9 +10,16 @@ from typing import Final
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, SharedMemoryError
+from shmrpc.transport.shm import wants
 
 #: Milliseconds in which the kernel closes all that a process had open once it has closed the first.
 _DYING: Final = 100
+#: What to raise, by the system's reason.
+_LIMITS: Final = {
+    errno.ENOMEM: "this process's address space (ulimit -v), its mappings (sysctl vm.max_map_count) or the memory of "
+    "its container",
+    errno.ETOOMANYREFS: "its limit of open files (ulimit -n), under which those fall that the peer has not taken yet",
+}
 
 
 def allocate(channel: _core.Channel, size: int) -> _core.Block:
@@ -37,12 +44,15 @@ def allocate_for_server(channel: _core.Channel, size: int, control: socket.socke
 
 
 def _refused(error: Exception) -> SharedMemoryError:
+    number = getattr(error, "errno", None)
+    if number in wants.NO_DESCRIPTOR:
+        return wants.descriptors(number, "for a buffer in shared memory")
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return SharedMemoryError(
-        errno.ENOMEM,
+        number or errno.ENOMEM,
         f"no shared memory for a buffer: {error}; {free:,} bytes of this host's memory are free. Let go of arrays "
-        "that were sent or received, or raise max_memory= on both sides. (These buffers have no files: "
-        "the size of /dev/shm does not limit them.)",
+        f"that were sent or received, or raise {_LIMITS.get(number or 0, 'max_memory= on both sides')}. (These buffers have "
+        "no files: the size of /dev/shm does not limit them.)",
     )
 
 

@@ -14,7 +14,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from shmrpc import _core
-from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
+from shmrpc.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceUnavailable,
+    SharedMemoryError,
+)
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 from shmrpc.transport.shm import wants
@@ -164,8 +170,10 @@ def _open_channel(
             spin=settings.spin,
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
-        if (number := wants.descriptor_error(error)) is not None:
-            raise wants.descriptors(number) from None
+        if isinstance(error, OSError):
+            explained = wants.explained(error)
+            if isinstance(explained, SharedMemoryError):
+                raise explained from None
         raise RemoteProtocolError(f"the server's segment cannot be used: {error}") from None
     finally:
         os.close(segment)
@@ -230,7 +238,7 @@ def server_side(
         _expect(packet, control.Confirm)
     except OSError as error:
         _close_all(descriptors)
-        raise wants.explained(error, 0) from None
+        raise wants.explained(error) from None
     except BaseException:
         _close_all(descriptors)
         raise

@@ -13,7 +13,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceInUse, ServiceUnavailable, ShmrpcError
+from shmrpc.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    ServiceInUse,
+    ServiceUnavailable,
+    SharedMemoryError,
+    ShmrpcError,
+)
 from shmrpc.protocol import control
 from shmrpc.stillness import why_still
 from shmrpc.transport.shm import fork, trust, wants
@@ -269,7 +276,7 @@ def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket
     try:
         dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
-        raise wants.explained(error, 0) from None
+        raise wants.explained(error) from None
     dialled.setblocking(False)
     try:
         dialled.connect(path)
@@ -406,10 +413,22 @@ def receive(dialled: socket.socket) -> tuple[bytes, list[int]]:
         data, descriptors, flags, _ = socket.recv_fds(dialled, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return b"", []
-    if (
-        flags & socket.MSG_CTRUNC and len(descriptors) < 3
-    ):  # There was room for eight: it is we who could not take them.
+    if flags & socket.MSG_CTRUNC and len(descriptors) < 3:  # There was room for 8: it is we who could not take them.
+        error = _untaken(dialled)  # While those that were taken are still open.
         for descriptor in descriptors:
             os.close(descriptor)
-        raise wants.descriptors(errno.EMFILE)
+        raise error
     return data, descriptors
+
+
+def _untaken(dialled: socket.socket) -> SharedMemoryError:
+    """The error if the descriptors of a packet could not be taken: the kernel leaves them away without a word."""
+    try:
+        os.close(os.dup(dialled.fileno()))
+    except OSError as error:
+        return wants.descriptors(error.errno or errno.EMFILE)
+    return SharedMemoryError(
+        errno.EACCES,
+        "the descriptors of a connection could not be taken: look at what confines this process (SELinux, AppArmor), or "
+        "try again if it is at its limit of open files (ulimit -n)",
+    )

@@ -149,6 +149,8 @@ def open_segment(name: str, owner: int) -> int:
         )
     try:
         descriptor: int = posix_ipc.SharedMemory(f"/{name}").fd
+    except MemoryError:  # So it says ENOMEM.
+        raise wants.memory() from None
     except (posix_ipc.Error, OSError, ValueError) as error:
         if (number := wants.descriptor_error(error)) is not None:
             raise wants.descriptors(number) from None

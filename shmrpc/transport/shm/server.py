@@ -235,7 +235,7 @@ class Peer:
         lacks_descriptors = isinstance(error, OSError) and error.errno in wants.NO_DESCRIPTOR
         level = logging.WARNING
         if isinstance(error, OSError):
-            error = wants.explained(error, 0)
+            error = wants.explained(error)
         if isinstance(error, SharedMemoryError):  # The client, and others, may come again many times a second.
             level = self._listener.refusals.level(error.errno, level)
         logger.log(level, "client process %d was refused: %s", self.pid, error)

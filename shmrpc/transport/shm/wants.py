@@ -112,13 +112,24 @@ def descriptor_error(error: Exception) -> int | None:
     return None
 
 
-def explained(error: OSError, size: int) -> OSError:
-    """An error of the system as one that says what to do, if it is a want of descriptors or of shared memory."""
+def memory() -> SharedMemoryError:
+    """The error for a connection that this process has no memory, or no addresses, to map."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    most = "" if limit == resource.RLIM_INFINITY else f" (it may have {limit:,} bytes of addresses: RLIMIT_AS)"
+    return SharedMemoryError(
+        errno.ENOMEM,
+        f"no memory left for a connection: process {os.getpid()} cannot map any more{most}. Raise its limit: "
+        "ulimit -v, sysctl vm.max_map_count, or that of its container's memory",
+    )
+
+
+def explained(error: OSError) -> OSError:
+    """An error of the system as one that says what to do, if this process has no descriptors or no memory left."""
     number = descriptor_error(error)
     if number is not None:
         return descriptors(number)
-    if error.errno in (errno.ENOSPC, errno.ENOMEM) and not isinstance(error, SharedMemoryError):
-        return space(error.errno, size)
+    if error.errno == errno.ENOMEM and not isinstance(error, SharedMemoryError):
+        return memory()
     return error
 
 
@@ -128,12 +139,22 @@ def segment(error: Exception, size: int) -> SharedMemoryError:
     posix_ipc has the same error for a name that is taken and for a directory that is not there, so we look ourselves.
     """
     if isinstance(error, MemoryError):  # So it says ENOMEM.
-        return space(errno.ENOMEM, size)
-    known = explained(error, size) if isinstance(error, OSError) else error
-    if isinstance(known, SharedMemoryError):
-        return known
+        error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    if isinstance(error, OSError):
+        if error.errno == errno.ENOSPC or (error.errno == errno.ENOMEM and _is_full(size)):
+            return space(error.errno or errno.ENOSPC, size)
+        known = explained(error)
+        if isinstance(known, SharedMemoryError):
+            return known
     number, why = _state_of_directory() or (getattr(error, "errno", None) or errno.EIO, str(error))
     return SharedMemoryError(number, f"no segment for a connection: {why}")
+
+
+def _is_full(size: int) -> bool:
+    """Whether the directory of shared memory has no room for a segment of so many bytes, and for two pages."""
+    there = os.statvfs(SHM_DIRECTORY)
+    full = there.f_blocks > 0 and there.f_bavail * there.f_frsize < size + 2 * there.f_frsize
+    return full or (there.f_files > 0 and there.f_favail < _FILES)
 
 
 def _state_of_directory() -> tuple[int, str] | None:

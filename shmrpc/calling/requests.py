@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 

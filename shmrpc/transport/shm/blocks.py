@@ -51,8 +51,8 @@ def _refused(error: Exception) -> SharedMemoryError:
     return SharedMemoryError(
         number or errno.ENOMEM,
         f"no shared memory for a buffer: {error}; {free:,} bytes of this host's memory are free. Let go of arrays "
-        f"that were sent or received, or raise {_LIMITS.get(number or 0, 'max_memory= on both sides')}. (These buffers have "
-        "no files: the size of /dev/shm does not limit them.)",
+        f"that were sent or received, or raise {_LIMITS.get(number or 0, 'max_memory= on both sides')}. (These buffers "
+        "have no files: the size of /dev/shm does not limit them.)",
     )
 
 

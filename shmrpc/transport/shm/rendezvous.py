@@ -429,6 +429,6 @@ def _untaken(dialled: socket.socket) -> SharedMemoryError:
         return wants.descriptors(error.errno or errno.EMFILE)
     return SharedMemoryError(
         errno.EACCES,
-        "the descriptors of a connection could not be taken: look at what confines this process (SELinux, AppArmor), or "
-        "try again if it is at its limit of open files (ulimit -n)",
+        "the descriptors of a connection could not be taken: look at what confines this process (SELinux, AppArmor), "
+        "or try again if it is at its limit of open files (ulimit -n)",
     )

@@ -208,16 +208,22 @@ class Client(BaseClient[Link]):
             return await self._send_one_way(call, args, kwargs)
 
     async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        session = await self._link.ready(call.deadline)
-        number = find_endpoint(session.service, call.endpoint, session.numbers)
-        check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=True)
-        call._party, call.id = session, session.next_id()
-        header = frames.header(call.deadline, call._metadata, one_way=True)
-        try:
-            body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
-            sent = session.send(opcode(frames.CALL_WITH, number), call.id, body)
-        except BaseException as error:
-            raise session.unsent(call.endpoint, error) from None
+        while True:
+            session = await self._link.ready(call.deadline)
+            number = find_endpoint(session.service, call.endpoint, session.numbers)
+            check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=True)
+            call._party, call.id = session, session.next_id()
+            header = frames.header(call.deadline, call._metadata, one_way=True)
+            try:
+                try:
+                    body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
+                    sent = session.begin(opcode(frames.CALL_WITH, number), call.id, body)
+                except BaseException as error:
+                    raise session.unsent(call.endpoint, error) from None
+                break
+            except ConnectionLost as error:
+                if not (self._link.reconnect and not_begun(error)):
+                    raise
         if type(body) is not bytes and time.monotonic() > session.slice_end:
             await asyncio.sleep(0)  # What lies beside the ring never has to wait for room in it.
             session.slice_end = time.monotonic() + SLICE
@@ -531,7 +537,7 @@ class Client(BaseClient[Link]):
             with_header = self._options.wants_reply_metadata
             kind, body = encode_call(self._codec, number, call, args, kwargs, with_header=with_header)
             if number in session.shapes:  # What comes first is no answer.
-                session.send(kind, call.id, body)
+                session.begin(kind, call.id, body)
                 return None
             return session.exchange(kind, call.id, body)
         except BaseException as error:

@@ -199,18 +199,18 @@ class Client(BaseClient[ThreadLink]):
                 header = frames.header(call.deadline, call._metadata, one_way=True)
                 try:
                     body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
-                    session.connection.look()
+                    sent = session.connection.begin(opcode(frames.CALL_WITH, number), call.id, body)
                 except Exception as error:
                     error = session.unsent(call.endpoint, error)
                     if not self._link.may_retry(session, error):
                         raise error from None
                 else:
                     break
-            try:
-                if not session.connection.send(opcode(frames.CALL_WITH, number), call.id, body):
+            if not sent:
+                try:
                     session.room(call)
-            except Exception as error:
-                raise session.unsent(call.endpoint, error) from None
+                except Exception as error:
+                    raise session.unsent(call.endpoint, error) from None
 
     @overload
     def map(
@@ -471,7 +471,7 @@ class Client(BaseClient[ThreadLink]):
                         except UNREADABLE as error:  # No further: a handler may raise one of them.
                             raise undecodable(name, error) from None
                     return
-                except (ServiceUnavailable, ConnectionLost) as error:
+                except (ServiceUnavailable, ConnectionLost, _core.Overtaken) as error:
                     if begun or _touched(feeds) or not self._link.may_retry(session, error):
                         raise
 

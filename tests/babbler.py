@@ -51,6 +51,8 @@ class Babbler:
         self.files: list[int] = []
         #: Rings that a deaf one has left in it.
         self.unheard = 0
+        #: Its end of the control socket, once the client has called.
+        self.control: socket.socket | None = None
         #: The client's last words.
         self.heard: control.Message | None = None
         runtime.mkdir(mode=0o700)
@@ -97,6 +99,7 @@ class Babbler:
 
     def _answer(self, client: socket.socket) -> None:
         channel, first = self.channel, True
+        self.control = client
         while True:
             with contextlib.suppress(BlockingIOError):
                 packet = client.recv(1000)

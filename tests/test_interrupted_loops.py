@@ -191,7 +191,8 @@ def test_an_interruption_with_a_frame_in_hand_is_told_to_whoever_waits(server: S
 
             return call
 
-        session.exchange, session.send = then_interrupted(session.exchange), then_interrupted(session.send)
+        for way in ("exchange", "begin", "send"):
+            setattr(session, way, then_interrupted(getattr(session, way)))
         loop = runner.get_loop()
         task = loop.create_task(_awaited(perform, client))
         with contextlib.suppress(*_SAID):

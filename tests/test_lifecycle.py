@@ -11,13 +11,25 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import shmrpc
+from shmrpc.protocol import control
 from tests import flows
-from tests.support import STOPPING, ServerProcess, eventually, eventually_in_loop, eventually_seen, ours_in_shm
+from tests.babbler import Babbler, Died, babbling
+from tests.support import (
+    PATIENCE,
+    STOPPING,
+    ServerProcess,
+    eventually,
+    eventually_in_loop,
+    eventually_seen,
+    ours_in_shm,
+)
 from tests.wire_client import Control
 
 TARGET = "tests.flows:service"
@@ -150,13 +162,38 @@ def test_an_idle_client_in_threads_sends_nothing_to_a_server_that_is_gone(first_
                 assert client.add(3, 4) == 7
 
 
-async def test_a_loop_that_stood_still_while_its_server_died_sends_it_nothing() -> None:
+@pytest.mark.parametrize(
+    "first_call", ["plain", "under a deadline", "a batch", "a map", "a stream", "an upload", "by hand", "one way"]
+)
+async def test_a_loop_that_stood_still_while_its_server_died_sends_it_nothing(first_call: str) -> None:
     with ServerProcess(TARGET) as first:
         async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:
             assert await client.add(1, 2) == 3
             first.kill()
             with ServerProcess(TARGET):
-                assert await client.add(1, 2) == 3  # The loop has not turned since the kill.
+                match first_call:  # The loop has not turned since the kill.
+                    case "plain":
+                        assert await client.add(1, 2) == 3
+                    case "under a deadline":
+                        assert await client.with_options(timeout=60).add(1, 2) == 3
+                    case "a batch":
+                        async with client.batch() as batch:
+                            result = batch.add(1, 2)
+                        assert await result == 3
+                    case "a map":
+                        assert [item async for item in client.map("add", [1], [2])] == [3]
+                    case "a stream":
+                        assert [item async for item in client.count(3)] == [0, 1, 2]
+                    case "an upload":
+                        assert await client.total([1, 2]) == 3
+                    case "by hand":  # It is not made again.
+                        with pytest.raises(shmrpc.ConnectionLost) as caught:
+                            async with client.open("count", 3):
+                                raise AssertionError("it was sent to a server that is gone")
+                        assert not caught.value.maybe_executed
+                    case "one way":
+                        await client.notify("sleep", 0.0, "one way")
+                        assert await eventually_seen(client, "one way:began")
                 assert await client.add(3, 4) == 7
 
 
@@ -426,6 +463,80 @@ def test_threads_follow_a_drain_and_lose_no_call() -> None:
         for thread in threads:
             thread.join(60)
         assert outcomes == ["done"] * 3
+
+
+def _in_a_batch(client: shmrpc.sync.Client) -> object:
+    with client.batch() as batch:
+        added = batch.add(1, 2)
+    return added.result()
+
+
+def _read_by_hand(client: shmrpc.sync.Client) -> object:
+    with client.open("count", 3) as call:
+        return call.read()
+
+
+#: What threads may do, on a service of :mod:`tests.babbler`.
+WAYS: dict[str, Callable[[shmrpc.sync.Client], object]] = {
+    "plain": lambda client: client.add(1, 2),
+    "under a deadline": lambda client: client.with_options(timeout=60).add(1, 2),
+    "a batch": _in_a_batch,
+    "a map": lambda client: list(client.map("add", [1], [2])),
+    "a stream": lambda client: list(client.count(3)),
+    "an upload": lambda client: client.total([1, 2]),
+    "by hand": _read_by_hand,
+    "one way": lambda client: client.notify("add", 1, 2),
+    "large": lambda client: client.add(bytes(1 << 18), 2),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_that_another_thread_has_overtaken_is_not_taken_for_executed(runtime: Path, way: str) -> None:
+    """Its id was drawn before that of a call which the server took, and the server stopped before it was sent."""
+    drawn, taken = threading.Event(), threading.Event()
+    ids: list[int] = []
+
+    def stop(server: Babbler, call_id: int) -> NoReturn:
+        ids.append(call_id)
+        taken.set()
+        assert eventually(server.channel.has_frame)
+        assert server.control is not None
+        server.control.send(control.encode(control.Goodbye("stopped", reached=server.channel.reached())))
+        frame = server.channel.receive()
+        assert frame is not None
+        ids.append(frame[1])
+        raise Died
+
+    with babbling(runtime, stop), shmrpc.sync.connect("tested", timeout=60) as client:
+        session = client._link.session
+        assert session is not None
+        draw = session.next_id
+
+        def draw_and_wait() -> int:
+            call_id = draw()
+            if threading.current_thread() is overtaken and not drawn.is_set():
+                drawn.set()
+                assert taken.wait(PATIENCE)
+            return call_id
+
+        session.next_id = draw_and_wait
+        outcome: list[object] = []
+
+        def call() -> None:
+            try:
+                outcome.append(WAYS[way](client))
+            except shmrpc.ConnectionLost as error:
+                outcome.append(error.maybe_executed)
+
+        overtaken = threading.Thread(target=call)
+        overtaken.start()
+        assert drawn.wait(PATIENCE)
+        with pytest.raises(shmrpc.ConnectionLost, match="stopped") as caught:
+            client.add(3, 4)
+        assert caught.value.maybe_executed
+        overtaken.join(PATIENCE)
+        assert ids == sorted(ids)
+        assert outcome == [None if way == "one way" else False]
 
 
 def test_a_server_that_stops_answers_a_blocked_thread_first() -> None:

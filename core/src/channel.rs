@@ -48,6 +48,8 @@ pub enum SendError {
     Closed,
     /// The peer has closed its end of the bell. Nothing was sent.
     PeerLeft,
+    /// A call with a higher id was begun before. Nothing was sent; the channel goes on.
+    Overtaken,
     /// The payload is over the limit. Nothing was sent; the channel goes on.
     Oversize {
         /// Its length, in bytes.
@@ -180,7 +182,7 @@ pub struct Channel {
     is_client: bool,
     /// How many leases had ended when a wait for one more was.
     in_vain: AtomicU64,
-    /// When a wait ended last, in nanoseconds. Only ever a hint to look.
+    /// When the peer was last there: a wait ended, or it was looked whether it is. In nanoseconds; only ever a hint.
     heard: AtomicU64,
 }
 
@@ -336,6 +338,23 @@ impl Channel {
         payload: &[u8],
         keep: impl FnOnce() -> Kept,
     ) -> Result<Sent, SendError> {
+        self.publish(opcode, id, payload, keep, false)
+    }
+
+    /// Sends a frame; `begins`: that begins a call.
+    ///
+    /// Of calls without an answer a server that stops tells by the highest id which ones it has taken. So calls are begun
+    /// in the order of their ids. Threads draw their ids before they come here, and may overtake each other; a loop
+    /// draws and sends in one go.
+    #[inline]
+    pub fn publish(
+        &self,
+        opcode: u32,
+        id: u64,
+        payload: &[u8],
+        keep: impl FnOnce() -> Kept,
+        begins: bool,
+    ) -> Result<Sent, SendError> {
         if self.closing.is_closed() {
             return Err(SendError::Closed);
         }
@@ -343,6 +362,9 @@ impl Channel {
             return Err(self.oversize(payload.len()));
         }
         let mut writer = lock(&self.writer);
+        if begins && self.sleep == Sleep::Thread && !writer.begin(id) {
+            return Err(SendError::Overtaken);
+        }
         let sent = writer.send(opcode, id, payload).inspect_err(|&violation| {
             let _ = self.fault.set(violation);
         })?;
@@ -394,7 +416,8 @@ impl Channel {
     }
 
     /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for
-    /// them, and so does a large body. `keep` makes a body last that goes alone in the frame.
+    /// them, and so does a large body. `keep` makes a body last that goes alone in the frame; `begins` is as in
+    /// [`Channel::publish`].
     ///
     /// # Safety
     /// Each of `buffers` is readable for its length.
@@ -405,6 +428,7 @@ impl Channel {
         body: &[u8],
         buffers: &[(*const u8, usize)],
         keep: impl FnOnce() -> Kept,
+        begins: bool,
     ) -> Result<Sent, SendError> {
         if body.len() > self.max_frame {
             return Err(self.oversize(body.len()));
@@ -421,7 +445,7 @@ impl Channel {
                 lent.entries.push(entry);
                 apart = true;
             } else if buffers.is_empty() {
-                return self.send(opcode, id, body, keep);
+                return self.publish(opcode, id, body, keep, begins);
             }
         }
         let mut here = Vec::new();
@@ -458,7 +482,8 @@ impl Channel {
         }
         let payload = Arc::new(payload);
         let kept = payload.clone();
-        let sent = self.send(opcode | PARCEL, id, &payload, || Box::new(Shared(kept)))?;
+        let keep = || Box::new(Shared(kept)) as Kept;
+        let sent = self.publish(opcode | PARCEL, id, &payload, keep, begins)?;
         crash::point!(ParcelSent);
         lent.entries.clear(); // They are the peer's now.
         Ok(sent)
@@ -678,9 +703,12 @@ impl Channel {
     pub fn look(&self) -> Result<u64, SendError> {
         let now = clock::now();
         // Relaxed: a hint.
-        let quiet = now.saturating_sub(self.heard.load(Ordering::Relaxed)) > QUIET;
-        if quiet && self.bells.bell.has_ended() {
-            return Err(SendError::PeerLeft);
+        if now.saturating_sub(self.heard.load(Ordering::Relaxed)) > QUIET {
+            if self.bells.bell.has_ended() {
+                return Err(SendError::PeerLeft);
+            }
+            // Relaxed: a hint. Who sends and never waits, as one way, does not look each time.
+            self.heard.store(now, Ordering::Relaxed);
         }
         Ok(now)
     }
@@ -976,6 +1004,22 @@ mod tests {
         assert_eq!(send(&client, 1, b"x"), Sent::Rang);
         assert_eq!(send(&client, 2, b"x"), Sent::Hot);
         assert!(!server.park(true).unwrap());
+    }
+
+    #[test]
+    fn calls_are_begun_in_the_order_of_their_ids() {
+        let (server, client) = pair(0);
+        let begin = |id| client.publish(1, id, b"x", || Box::new(*b"x"), true);
+        begin(2).unwrap();
+        assert_eq!(begin(1), Err(SendError::Overtaken));
+        // SAFETY: there are no buffers.
+        let parcel = unsafe { client.send_parcel(1, 1, b"x", &[], || Box::new(*b"x"), true) };
+        assert_eq!(parcel, Err(SendError::Overtaken));
+        send(&client, 1, b"of a call that was begun before");
+        begin(3).unwrap();
+        for id in [2, 1, 3] {
+            assert_eq!(receive(&server).0, id);
+        }
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct FrameWriter<M> {
     pending: VecDeque<Pending>,
     /// Bytes of the payloads in `pending`.
     kept: usize,
+    /// The highest id with which a call was begun.
+    begun: u64,
 }
 
 /// What the reader has not taken yet.
@@ -76,6 +78,7 @@ impl<M: RingMemory> FrameWriter<M> {
             ring,
             pending: VecDeque::new(),
             kept: 0,
+            begun: 0,
         }
     }
 
@@ -93,6 +96,16 @@ impl<M: RingMemory> FrameWriter<M> {
     /// Bytes of payload of the frames that wait for room, the whole of the one in pieces included.
     pub fn kept(&self) -> usize {
         self.kept
+    }
+
+    /// Notes that the next frame begins the call `id`. False, and nothing is noted, if one with a higher id was begun
+    /// before.
+    pub fn begin(&mut self, id: u64) -> bool {
+        let in_order = id >= self.begun;
+        if in_order {
+            self.begun = id;
+        }
+        in_order
     }
 
     /// Publishes a frame if there is room for all of it and nothing waits before it.

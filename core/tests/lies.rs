@@ -876,7 +876,14 @@ impl Connection {
                 // SAFETY: a slice is readable.
                 let _ = unsafe {
                     let buffers = [(lent.as_ptr(), lent.len())];
-                    server.send_parcel(0, header.id, b"\xc0", &buffers, || Box::new(vec![0xc0]))
+                    server.send_parcel(
+                        0,
+                        header.id,
+                        b"\xc0",
+                        &buffers,
+                        || Box::new(vec![0xc0]),
+                        false,
+                    )
                 };
             }
         }

@@ -44,7 +44,8 @@ fn send(channel: &Channel, id: u64) {
         let buffer = vec![id as u8; BUFFER];
         let buffers = [(buffer.as_ptr(), buffer.len())];
         // SAFETY: the buffer outlives the call.
-        unsafe { channel.send_parcel(1, id, b"body", &buffers, || Box::new(*b"body")) }.unwrap();
+        unsafe { channel.send_parcel(1, id, b"body", &buffers, || Box::new(*b"body"), false) }
+            .unwrap();
     }
     channel.await_room().unwrap();
 }

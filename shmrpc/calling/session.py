@@ -34,12 +34,20 @@ class Connection(Protocol):
 
     @property
     def exchange(self) -> Callable[[int, int, Body], Any]:
-        """Sends a frame, and looks for its answer as long as that pays: body, frame, or None."""
+        """Sends a request, and looks for its answer as long as that pays: body, frame, or None.
+
+        Raises _core.PeerLeft, and sends nothing, if the server is seen to have left.
+        """
+        ...
+
+    @property
+    def begin(self) -> Callable[[int, int, Body], bool]:
+        """Sends a request whose answer is not looked for at once, as ``exchange`` does; False if it waits for room."""
         ...
 
     @property
     def send(self) -> Callable[[int, int, Body], bool]:
-        """Sends a frame; False if it waits for room."""
+        """Sends a frame of a call that has begun; False if it waits for room."""
         ...
 
     @property
@@ -171,7 +179,7 @@ class Session:
         self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
         self.numbers = {name: number for number, name in enumerate(connection.endpoints)}
         self.shapes = connection.shapes
-        self.exchange, self.send = connection.exchange, connection.send
+        self.exchange, self.begin, self.send = connection.exchange, connection.begin, connection.send
         self.next_id = itertools.count(1).__next__
         self.pending: dict[int, asyncio.Future[Frame] | Receiving] = {}
         #: Streams to the server, by call id and number.

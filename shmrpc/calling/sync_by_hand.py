@@ -104,10 +104,14 @@ class StreamCall(Generic[_W, _R]):
             client._codec, number, call, args, kwargs, with_header=client._options.wants_reply_metadata
         )
         stack.callback(self._end)
-        try:
-            self._pending = session.calls.begin(kind, call.id, body)
-        except BaseException as error:
-            raise session.unsent(self._name, error) from None
+        while True:
+            try:
+                self._pending = session.calls.begin(kind, call.id, body)
+                return
+            except _core.Overtaken:
+                call.id = session.next_id()
+            except BaseException as error:
+                raise session.unsent(self._name, error) from None
 
     def _end(self) -> None:
         self._is_wanted = False

@@ -123,7 +123,9 @@ class ThreadLink:
         return session
 
     def may_retry(self, session: ThreadSession, error: BaseException) -> bool:
-        """Whether a call that failed so on this session is to be sent again, on the next one."""
+        """Whether a call that failed so on this session is to be sent again: on the next one, or with another id."""
+        if isinstance(error, _core.Overtaken):
+            return True
         if not (self.reconnect and not_begun(error)):
             return False
         if isinstance(error, ServiceUnavailable):  # It takes no more calls.

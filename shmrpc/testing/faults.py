@@ -178,6 +178,10 @@ class _Faulty:
         """Sends a frame; its answer comes later."""
         self.send(opcode, call_id, body)
 
+    def begin(self, opcode: int, call_id: int, body: Body) -> bool:
+        """Sends a request, or holds it back."""
+        return self.send(opcode, call_id, body)
+
     def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
         """Takes what is there, all of it as frames: they may be held back."""
         self._connection.pull(_NO_CALL, feed)

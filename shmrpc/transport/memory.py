@@ -257,6 +257,10 @@ class MemoryConnection:
         self.check_loop()  # Before anything is put into the other loop.
         self.send(opcode, call_id, body)
 
+    def begin(self, opcode: int, call_id: int, body: Body) -> bool:
+        """Sends a request; False if many frames are on the way already."""
+        return self.send(opcode, call_id, body)
+
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame; False if many are on the way already."""
         if not self._open:

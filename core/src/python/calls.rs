@@ -568,8 +568,7 @@ impl Calls {
         // Before it is sent: whoever leads may have the answer at once.
         self.0.register(id);
         let sent = py.detach(|| {
-            channel.look()?;
-            if payload.send(channel, opcode, id)? == channel::Sent::Kept {
+            if payload.begin(channel, opcode, id)?.0 == channel::Sent::Kept {
                 channel.await_room()?;
             }
             Ok(())

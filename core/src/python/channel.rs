@@ -38,6 +38,13 @@ pyo3::create_exception!(
 
 pyo3::create_exception!(
     _core,
+    Overtaken,
+    pyo3::exceptions::PyException,
+    "Another thread has begun a call with a higher id. Nothing was sent: it may go with a new id."
+);
+
+pyo3::create_exception!(
+    _core,
     Oversize,
     pyo3::exceptions::PyException,
     "The payload is over the channel's limit. Nothing was sent."
@@ -98,6 +105,7 @@ pub(super) fn unsent(error: SendError) -> PyErr {
     match error {
         SendError::Closed => ChannelError::new_err("the channel is closed"),
         SendError::PeerLeft => PeerLeft::new_err("the peer has left"),
+        SendError::Overtaken => Overtaken::new_err("a call with a higher id was begun before"),
         SendError::Oversize { len, max } => {
             Oversize::new_err(format!("{len} bytes, the limit is {max}"))
         }
@@ -321,16 +329,28 @@ impl<'a> Outgoing<'a> {
         opcode: u32,
         id: u64,
     ) -> Result<(bool, u64), SendError> {
-        let mut start = channel.look()?;
         let is_large = self.is_large();
-        let sent = self.send(channel, opcode, id)?;
+        let (sent, mut start) = self.begin(channel, opcode, id)?;
         if is_large {
             start = clock::now(); // The time that it took is no wait.
         }
         Ok(channel.spin(sent, start)?)
     }
 
-    /// Sends it. What is left of it is to be dropped with the GIL.
+    /// Sends a request, unless the peer has left: what became of it, and when it was looked whether the peer is there.
+    /// Whatever begins a call is sent here.
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        channel: &channel::Channel,
+        opcode: u32,
+        id: u64,
+    ) -> Result<(Sent, u64), SendError> {
+        let now = channel.look()?;
+        Ok((self.publish(channel, opcode, id, true)?, now))
+    }
+
+    /// Sends what belongs to a call that was begun. What is left of it is to be dropped with the GIL.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -338,17 +358,28 @@ impl<'a> Outgoing<'a> {
         opcode: u32,
         id: u64,
     ) -> Result<Sent, SendError> {
+        self.publish(channel, opcode, id, false)
+    }
+
+    #[inline]
+    fn publish(
+        &mut self,
+        channel: &channel::Channel,
+        opcode: u32,
+        id: u64,
+        begins: bool,
+    ) -> Result<Sent, SendError> {
         let (body, owner) = (self.body, self.owner.take());
         let keep = || match owner {
             Some(owner) => Box::new(owner) as Kept,
             None => Box::new(body.to_vec()),
         };
         if body.len() <= channel::LARGE_BODY && self.buffers.is_empty() {
-            return channel.send(opcode, id, body, keep);
+            return channel.publish(opcode, id, body, keep, begins);
         }
         let buffers: Vec<_> = self.buffers.iter().map(|b| (b.as_ptr(), b.len())).collect();
         // SAFETY: each is readable for as long as its `Flat` lives.
-        unsafe { channel.send_parcel(opcode, id, body, &buffers, keep) }
+        unsafe { channel.send_parcel(opcode, id, body, &buffers, keep, begins) }
     }
 }
 
@@ -498,6 +529,28 @@ impl Channel {
         Ok(sent.map_err(unsent)? != Sent::Kept)
     }
 
+    /// Sends a request that is not looked for at once. False if it is kept for want of room.
+    ///
+    /// PeerLeft if the peer was quiet for a while, and has left; Overtaken if a call with a higher id was begun before.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        payload: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let channel = self.open()?;
+        let mut payload = Outgoing::new(payload)?;
+        let sent = py.detach(|| {
+            let (sent, _) = payload.begin(&channel, opcode, id)?;
+            if sent == Sent::Kept {
+                channel.await_room()?;
+            }
+            Ok(sent)
+        });
+        Ok(sent.map_err(unsent)? != Sent::Kept)
+    }
+
     /// Sends a frame and looks for its answer for as long as that pays.
     ///
     /// The answer with opcode 0 comes back as its payload alone. Any other frame, and also the
@@ -606,12 +659,6 @@ impl Channel {
         if let Ok(channel) = self.open() {
             channel.unpark();
         }
-    }
-
-    /// Before a request is sent: raises PeerLeft if the peer was quiet for a while, and has left.
-    fn look(&self) -> PyResult<()> {
-        self.open()?.look().map_err(unsent)?;
-        Ok(())
     }
 
     /// Whether frames are kept for want of room.

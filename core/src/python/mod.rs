@@ -25,7 +25,7 @@ mod _core {
     use super::calls::{Calls, Pending, Turn, Turns};
     #[pymodule_export]
     use super::channel::{
-        Backlog, Channel, ChannelError, NoMemory, Oversize, PeerLeft, Unheard, Unmapped,
+        Backlog, Channel, ChannelError, NoMemory, Oversize, Overtaken, PeerLeft, Unheard, Unmapped,
     };
     #[pymodule_export]
     use super::encoder::Encoder;

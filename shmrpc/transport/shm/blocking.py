@@ -103,8 +103,8 @@ class ThreadConnection:
             overhead=OVERHEAD,
             look=LIFE_CHECK,
         )
+        self.begin = established.channel.begin
         self.send = established.channel.send
-        self.look = established.channel.look
         self.is_stalled = established.channel.is_stalled
         self.untaken = established.channel.untaken
         self.take_back = established.channel.take_back

@@ -93,6 +93,7 @@ class LoopConnection:
         self.endpoints = established.endpoints
         self.shapes = established.shapes
         self.exchange = established.channel.exchange
+        self.begin = established.channel.begin
         self.send = established.channel.send
         self.park = established.channel.park
         self.unpark = established.channel.unpark

@@ -102,12 +102,13 @@ def sanitizer(outcome: Outcome, kind: str, host: str, expected: int, *options: s
     """Builds and runs all tests under one of the compiler's sanitizers. False if they cannot be built."""
     name = f"{kind.capitalize()}Sanitizer"
     flags = {"RUSTFLAGS": f"-Zsanitizer={kind}"}
+    # A fault that is not the guard's is to end the process as it does without a sanitizer: a test looks at that.
+    as_ever = "handle_sigbus=0"
     if kind == "address":
         name += " and LeakSanitizer"
-        # A fault that is not the guard's is to end the process as it does without a sanitizer: a test looks at that.
-        flags["ASAN_OPTIONS"] = "detect_leaks=1:detect_stack_use_after_return=1:handle_sigbus=0"
+        flags["ASAN_OPTIONS"] = f"detect_leaks=1:detect_stack_use_after_return=1:{as_ever}"
     else:
-        flags["TSAN_OPTIONS"] = f"suppressions={Path(__file__).with_name('tsan.supp')}"
+        flags["TSAN_OPTIONS"] = f"suppressions={Path(__file__).with_name('tsan.supp')}:{as_ever}"
     # A target of its own name, so that what runs while it is built is not instrumented.
     where = ["--target", host, "--target-dir", f"target/{kind}"]
     # Not through the proxy: make may have been told of another cargo.

@@ -213,12 +213,12 @@ def test_what_is_nearly_of_the_type_becomes_it(value: Any, kind: Any, converted:
         (1j, int, "Expected `int`, got `complex`"),
         ({"a": [1]}, dict[str, list[complex | None]], None),
         (["x"], list[complex], "Expected `complex`, got `str` - at `$[0]`"),
-        (uuid.UUID(int=1), datetime.date, "Expected `date`, got `uuid`"),
+        (uuid.UUID(int=1), datetime.date, "Expected `date`, got `UUID`"),
         (2**70, str, "Expected `str`, got `int`"),
         ("aGk=", bytes, "Expected `bytes`, got `str`"),
         (b"x" * 50_000, str, "Expected `str`, got `bytes`"),
-        ((1, 2), uuid.UUID, "Expected `uuid`, got `array`"),
-        (decimal.Decimal("1e999999"), int, "Expected `int`, got `decimal`"),
+        ((1, 2), uuid.UUID, "Expected `UUID`, got `tuple`"),
+        (decimal.Decimal("1e999999"), int, "Expected `int`, got `Decimal`"),
     ],
 )
 def test_what_does_not_fit_is_said_with_its_place(value: Any, kind: Any, message: str | None) -> None:

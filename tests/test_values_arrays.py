@@ -311,7 +311,7 @@ def test_declared_arrays_that_fit(codec: Codec, value: Any, kind: Any) -> None:
             "Expected an array of length 3 along axis 0, got one of 4",
         ),
         ([1, 2], np.ndarray, "Expected `numpy.ndarray`, got `list`"),
-        ([np.zeros(3)], list[list[float]], "Expected `array`, got `numpy.ndarray` - at `$[0]`"),
+        ([np.zeros(3)], list[list[float]], "Expected `list`, got `numpy.ndarray` - at `$[0]`"),
         (
             [np.zeros(3)],
             list[np.typing.NDArray[np.int8]],

@@ -475,7 +475,7 @@ def test_each_alias_of_a_generic_class_has_its_defaults(codec: Codec, item: Any,
 
 
 def test_a_missing_field_is_missing_whatever_a_base_class_has(codec: Codec) -> None:
-    with pytest.raises(msgspec.ValidationError, match=r"missing required field `status` - at `\$\[0\]`"):
+    with pytest.raises(msgspec.ValidationError, match=r"Missing required field `status` - at `\$\[0\]`"):
         codec.decoder(list[Required])(codec.encode([{"size": 1}]))
 
 

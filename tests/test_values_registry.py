@@ -292,9 +292,9 @@ def test_fields_of_another_version() -> None:
     [
         (Order, Order(5), "Expected `str`, got `int` - at `$.item`"),  # type: ignore[arg-type]
         (list[Order], [Order("a", tags={1})], "Expected `str`, got `int` - at `$[0].tags[0]`"),  # type: ignore[arg-type]
-        (dict[str, Item], {"a": Order("b")}, "Expected `object`, got `Order` - at `$[...]`"),
-        (Order | None, Item(name="a"), "Expected `object`, got `Item`"),
-        (Order, 5, "Expected `object`, got `int`"),
+        (dict[str, Item], {"a": Order("b")}, "Expected `dict`, got `Order` - at `$[...]`"),
+        (Order | None, Item(name="a"), "Expected `dict`, got `Item`"),
+        (Order, 5, "Expected `dict`, got `int`"),
     ],
 )
 def test_a_declared_class_is_checked(kind: Any, value: Any, message: str) -> None:

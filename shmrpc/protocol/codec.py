@@ -22,9 +22,10 @@ from msgspec.msgpack import Ext
 from shmrpc import _core
 from shmrpc.values import registry
 from shmrpc.values.buffers import LARGE
-from shmrpc.values.kinds import Kinds, dec_hook, readable
+from shmrpc.values.kinds import Kinds, dec_hook
 from shmrpc.values.lifting import UNREADABLE, Lifting
 from shmrpc.values.lowering import ExtKey, Lowering, Unlowered, enc_hook
+from shmrpc.values.wording import readable
 
 __all__ = [
     "LARGE",

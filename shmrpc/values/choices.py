@@ -10,36 +10,66 @@ from typing import Any, Final
 from msgspec import inspect as mi
 
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
+#: What a path begins with that leads to a key of a dict.
+_KEY_IN: Final = "key` in `$"
+_KEY: Final = ("", "key")
 _ITEMS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.CollectionType)
 _CLASSES: Final = (mi.StructType, mi.DataclassType, mi.TypedDictType, mi.NamedTupleType)
 #: More are not listed.
 _MOST: Final = 20
+#: Among the choices: something that is not one of a few values.
+_ANYTHING_ELSE: Final = object()
 
 
-def choices_text(kind: Any, path: str) -> str:
-    """What is allowed at a path such as ``.colours[0]`` in a value of this type; "" if that cannot be told."""
+def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
+    """What is allowed at a path such as ``.colours[0]`` in a value of this type; "" if that cannot be told.
+
+    ``complete``: "" also if something else than these choices is allowed there.
+    """
     try:
         info = mi.EnumType(kind) if isinstance(kind, type) and issubclass(kind, enum.Enum) else mi.type_info(kind)
+        found = list(_choices(info, steps(path)))
     except Exception:  # A type that msgspec cannot have as a whole.
         return ""
-    values = list(dict.fromkeys(map(repr, _choices(info, _STEP.findall(path)))))
-    if len(values) > _MOST:
-        return f"{', '.join(values[:_MOST])} or one of {len(values) - _MOST} more"
-    return " or ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
+    if complete and _ANYTHING_ELSE in found:
+        return ""
+    texts = list(dict.fromkeys(text for text in found if isinstance(text, str)))
+    none = [text for text in texts if text == "None"]
+    if len(none) == len(texts):
+        return ""
+    texts = [text for text in texts if text != "None"] + none
+    if len(texts) > _MOST:
+        return f"{', '.join(texts[:_MOST])} or one of {len(texts) - _MOST} more"
+    return " or ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
+
+
+def steps(path: str) -> list[tuple[str, str]]:
+    """The steps of a path: each the name of a field, or an index."""
+    return _STEP.findall(path.removeprefix(_KEY_IN)) + [_KEY] * path.startswith(_KEY_IN)
 
 
 def _choices(info: Any, steps: Sequence[tuple[str, str]]) -> Iterator[Any]:
+    """The texts of what may be written; _ANYTHING_ELSE for what is no choice."""
     if isinstance(info, mi.UnionType):
         for each in info.types:
             yield from _choices(each, steps)
-    elif not steps:
-        if isinstance(info, mi.EnumType):
-            yield from (each.value for each in info.cls)
-        elif isinstance(info, mi.LiteralType):
-            yield from info.values
-    else:
+    elif steps:
         for part in _parts(info, *steps[0]):
             yield from _choices(part, steps[1:])
+    elif isinstance(info, mi.EnumType):
+        yield from map(_member_text, info.cls)
+        if issubclass(info.cls, enum.Flag):
+            yield "several of these joined by |"
+    elif isinstance(info, mi.LiteralType):
+        yield from map(repr, info.values)
+    else:
+        yield "None" if isinstance(info, mi.NoneType) else _ANYTHING_ELSE
+
+
+def _member_text(member: enum.Enum) -> str:
+    """Its value, and unless that is a text, which says enough, its name."""
+    value = member.value
+    return repr(value) if isinstance(value, str) else f"{value!r} ({type(member).__name__}.{member.name})"
 
 
 def _parts(info: Any, name: str, index: str) -> list[Any]:
@@ -50,5 +80,5 @@ def _parts(info: Any, name: str, index: str) -> list[Any]:
     if isinstance(info, mi.TupleType):
         return list(info.item_types[int(index) : int(index) + 1]) if index.isdigit() else []
     if isinstance(info, mi.DictType):
-        return [info.value_type]
+        return [info.key_type if (name, index) == _KEY else info.value_type]
     return [info.item_type] if isinstance(info, _ITEMS) else []

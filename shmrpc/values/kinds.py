@@ -15,13 +15,11 @@ import msgspec
 
 from shmrpc.values import arrays, defaults, fields, registry
 from shmrpc.values.aliases import UNIONS, type_hints, union
-from shmrpc.values.choices import choices_text
 from shmrpc.values.fields import CONTAINERS
+from shmrpc.values.wording import INNER, readable, split
 
 #: These are what they are: anything else is made into bytes by msgspec from text in base64.
 _BUILTIN: Final = (bytes, bytearray, memoryview)
-#: In an error's text: here goes the rest of the path, which only the outer conversion knows the beginning of.
-_INNER: Final = "\0"
 _MAX_KEPT: Final = 4096
 
 
@@ -138,11 +136,11 @@ class Kinds:
         except msgspec.ValidationError as error:
             plain = arrays.without_scalars(value)
             if plain is value:
-                raise readable(error, kind) from None
+                raise readable(error, kind, value) from None
         try:
             return _convert(plain, wanted)
         except msgspec.ValidationError as error:
-            raise readable(error, kind) from None
+            raise readable(error, kind, value) from None
 
     def _kept(self, kept: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
         try:
@@ -218,8 +216,8 @@ class Kinds:
                 try:
                     self.convert(getattr(value, name), hints[name])
                 except msgspec.ValidationError as error:
-                    what, path = _split(str(error))
-                    raise ValueError(f"{what}{_INNER}.{name}{path}") from None
+                    what, path = split(str(error))
+                    raise ValueError(f"{what}{INNER}.{name}{path}") from None
                 except TypeError:  # A field of a type that msgspec cannot have; it came as it was.
                     continue
 
@@ -238,8 +236,8 @@ def _inner_convert(value: Any, kind: Any) -> Any:
     try:
         return _convert(value, kind)
     except msgspec.ValidationError as error:
-        what, path = _split(str(error))
-        raise ValueError(f"{what}{_INNER}{path}") from None
+        what, path = split(str(error))
+        raise ValueError(f"{what}{INNER}{path}") from None
 
 
 def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
@@ -253,9 +251,9 @@ def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
         try:
             return _convert(value, rest)
         except msgspec.ValidationError as error:
-            what, path = _split(str(error))
+            what, path = split(str(error))
             if path:
-                raise ValueError(f"{what}{_INNER}{path}") from None
+                raise ValueError(f"{what}{INNER}{path}") from None
     raise ValueError(f"Expected `{name}`, got `{type(value).__name__}`")
 
 
@@ -282,24 +280,3 @@ def _is_custom(kind: Any) -> bool:
         return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)
     except TypeError:
         return True
-
-
-def readable(error: msgspec.ValidationError, kind: Any) -> msgspec.ValidationError:
-    """With one path, from the outermost value to what is wrong in it, and with what an Enum or a Literal allows."""
-    text = str(error)
-    if _INNER in text:
-        what, rest = text.split(_INNER, 1)
-        inner, outer = _split(rest.replace(_INNER, ""))
-        text = f"{what} - at `${outer}{inner}`" if outer or inner else what
-    if text.startswith("Invalid enum value"):
-        what, path = _split(text)
-        choices = choices_text(kind, path)
-        if choices:
-            text = text.replace(what, f"{what}, expected {choices}", 1)
-    return msgspec.ValidationError(text)
-
-
-def _split(text: str) -> tuple[str, str]:
-    """What is wrong, and the path to it without the ``$``."""
-    what, _, path = text.partition(" - at `")
-    return what, path.removesuffix("`").removeprefix("$")

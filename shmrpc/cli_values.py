@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, Final
 import click
 import msgspec
 
+from shmrpc.missing import why_missing
+
 #: Bytes of a value that are shown, and items of an array.
 _SHOWN: Final = 100
 #: What a terminal may obey. JSON has no need to escape these.
@@ -55,7 +57,9 @@ class Source:
             try:
                 with self._open() as file:
                     return importlib.import_module("numpy").lib.format.read_array(file, allow_pickle=False)
-            except (ImportError, ValueError, EOFError, OSError) as error:
+            except ImportError as error:
+                raise click.UsageError(f"{self._text}: an array needs NumPy: {why_missing('numpy', error)}") from None
+            except (ValueError, EOFError, OSError) as error:
                 raise click.UsageError(f"{self._text}: cannot be read as an array: {error}") from None
         try:
             with self._open() as file:

@@ -10,21 +10,28 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 
 
-def why_missing(module: str, error: ImportError) -> str:
-    """What the import of a module that failed with ``error`` says: it is not there, or it is and cannot be loaded.
+def is_absent(module: str, error: ImportError) -> bool:
+    """Whether the import of a module failed because it is not there, or no package that it would be in.
 
-    Such is one whose first import was interrupted and that a process can load only once.
+    Otherwise it is there and cannot be loaded: something that it imports is missing, or its first import was
+    interrupted and a process can load it only once.
     """
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return bool(name) and f"{module}.".startswith(f"{name}.")
+
+
+def why_missing(module: str, error: ImportError, absent: str | None = None) -> str:
+    """What the import of a module that failed with ``error`` says: ``absent``, or why it cannot be loaded."""
     package = module.partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and error.name in (module, package):
-        return f"{package} is not installed here"
+    if is_absent(module, error):
+        return absent or f"{package} is not installed here"
     return f"{package} cannot be imported here: {type(error).__name__}: {error}"
 
 
 def without_core(error: ImportError) -> ImportError:
     """What to raise in the place of what importing ``shmrpc._core`` raised."""
     python = f"{platform.python_implementation()} {platform.python_version()} ({sysconfig.get_platform()})"
-    if not isinstance(error, ModuleNotFoundError):
+    if not is_absent("shmrpc._core", error):
         return ImportError(
             f"the native module of shmrpc cannot be loaded: {error}; {python}, {' '.join(platform.libc_ver())}. "
             "Build it on this machine: pip install --force-reinstall --no-binary shmrpc shmrpc",

@@ -33,13 +33,16 @@ from typing import Final
 
 from shmrpc.call import Call
 from shmrpc.interceptors import SyncInterceptor
+from shmrpc.missing import why_missing
 from shmrpc.outcome import CANCELLED, OK, outcome_of
 
 try:
-    from opentelemetry import context as contexts
+    # Not `from opentelemetry`: other distributions may have put something in that folder.
+    import opentelemetry.context as contexts
     from opentelemetry import metrics, propagate, trace
 except ImportError as _error:
-    raise ImportError("shmrpc.otel needs the OpenTelemetry API: pip install 'shmrpc[otel]'") from _error
+    _absent = "shmrpc.otel needs the OpenTelemetry API: pip install 'shmrpc[otel]'"
+    raise ImportError(why_missing("opentelemetry.context", _error, _absent)) from _error
 
 __all__ = ["client_interceptor", "server_interceptor"]
 

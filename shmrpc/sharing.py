@@ -28,10 +28,8 @@ def empty_array(
     try:
         np = importlib.import_module("numpy")
     except ImportError as error:
-        raise ImportError(
-            f"empty() makes a NumPy array, and {why_missing('numpy', error)}: pip install numpy; or use buffer(), "
-            "which needs none"
-        ) from None
+        absent = "numpy is not installed here: pip install numpy; or use buffer(), which needs none"
+        raise ImportError(f"empty() makes a NumPy array, and {why_missing('numpy', error, absent)}") from error
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"dtype {kind} holds references to Python objects, which mean nothing to another process")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -347,6 +349,25 @@ async def test_without_an_sdk_calls_go_on_as_ever() -> None:
         async with shmrpc.connect("tested", interceptors=[otel.client_interceptor()]) as near:
             assert await near.add(1, 2) == 3
             assert [item async for item in near.ticks(2)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("", "shmrpc.otel needs the OpenTelemetry API: pip install 'shmrpc[otel]'"),
+        ("import no_such_thing", "opentelemetry cannot be imported here: ModuleNotFoundError: No module named "),
+    ],
+)
+def test_an_opentelemetry_that_is_broken_is_not_said_to_be_missing(tmp_path: Path, written: str, words: str) -> None:
+    package = tmp_path / "opentelemetry"
+    package.mkdir()
+    (package / "__init__.py").touch()  # As of another distribution.
+    if written:
+        (package / "context.py").write_text(written)
+    command = [sys.executable, "-c", "import shmrpc.otel"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.getcwd()}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {words}")
 
 
 def test_who_does_not_trace_needs_no_opentelemetry() -> None:

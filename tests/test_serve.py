@@ -477,9 +477,19 @@ def test_reload_serves_what_the_source_says_now(app: Path) -> None:
         assert "made_service.py changed" in server.stop()
 
 
+#: Modules that are not installed, and that are but cannot be loaded.
+ABSENT = "raise ModuleNotFoundError(name='{}')\n"
+BROKEN = "raise ImportError('libodd.so is missing')\n"
+
+
 def test_reload_without_watchfiles_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "watchfiles.py").write_text("raise ImportError\n")
-    assert "pip install 'shmrpc[reload]'" in failing("absent:x", "--reload", PYTHONPATH=f"{tmp_path}:{os.getcwd()}")
+    path = f"{tmp_path}:{os.getcwd()}"
+    (tmp_path / "watchfiles.py").write_text(ABSENT.format("watchfiles"))
+    assert "pip install 'shmrpc[reload]'" in failing("absent:x", "--reload", PYTHONPATH=path)
+    (tmp_path / "watchfiles.py").write_text(BROKEN)
+    words = failing("absent:x", "--reload", PYTHONPATH=path)
+    assert "watchfiles cannot be imported here: ImportError: libodd.so is missing" in words
+    assert "pip install" not in words
     assert "leave --workers away" in failing("absent:x", "--reload", "--workers", "2")
 
 
@@ -529,7 +539,10 @@ def test_log_config_explains_what_is_wrong(app: Path, tmp_path: Path) -> None:
     path = tmp_path / "log.ini"
     path.write_text("nothing\n")
     assert f"--log-config {path}: " in failing(*target, str(path))
-    (tmp_path / "yaml.py").write_text("raise ImportError\n")
+    (tmp_path / "yaml.py").write_text(ABSENT.format("yaml"))
     path = tmp_path / "log.yaml"
     path.write_text("version: 1\n")
     assert "needs PyYAML" in failing(*target, str(path), PYTHONPATH=f"{tmp_path}:{os.getcwd()}")
+    (tmp_path / "yaml.py").write_text(BROKEN)
+    words = failing(*target, str(path), PYTHONPATH=f"{tmp_path}:{os.getcwd()}")
+    assert "--log-config: yaml cannot be imported here: ImportError: libodd.so is missing" in words

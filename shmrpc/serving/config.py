@@ -14,6 +14,7 @@ import msgspec
 import uvloop
 
 from shmrpc import access_log
+from shmrpc.missing import why_missing
 from shmrpc.protocol.codec import CodecName
 from shmrpc.server import Server, serve
 from shmrpc.service import Service
@@ -112,10 +113,9 @@ def _configure_from(path: Path) -> None:
 def _read_yaml(content: str) -> Any:
     try:
         yaml = importlib.import_module("yaml")
-    except ImportError:
-        raise ServeError(
-            "--log-config: a YAML file needs PyYAML: pip install pyyaml; or give it as JSON or INI"
-        ) from None
+    except ImportError as error:
+        absent = "a YAML file needs PyYAML: pip install pyyaml; or give it as JSON or INI"
+        raise ServeError(f"--log-config: {why_missing('yaml', error, absent)}") from error
     try:
         return yaml.safe_load(content)
     except yaml.YAMLError as error:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable
 
+from shmrpc.missing import why_missing
 from shmrpc.serving.config import Config, ServeError
 from shmrpc.serving.supervisor import Announce, Supervisor
 
@@ -24,8 +25,9 @@ def supervise_reloading(config: Config, announce: Announce) -> None:
     """
     try:
         import watchfiles
-    except ImportError:
-        raise ServeError("--reload needs the package watchfiles: pip install 'shmrpc[reload]'") from None
+    except ImportError as error:
+        absent = "--reload needs the package watchfiles: pip install 'shmrpc[reload]'"
+        raise ServeError(why_missing("watchfiles", error, absent)) from error
 
     async def watch(supervisor: Supervisor) -> None:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, TypeVar
 
+from shmrpc.missing import is_absent
 from shmrpc.service import Service
 from shmrpc.serving.config import ServeError
 from shmrpc.spelling import closest
@@ -84,7 +85,7 @@ def _import(name: str, directory: str) -> ModuleType:
             raise ServeError(f"{name!r} cannot be the name of a module; {_EXPECTED}")
         return _of_the_user(lambda: importlib.import_module(name), f"module {name!r} cannot be imported")
     except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+        if is_absent(name, error):
             raise ServeError(
                 f"there is no module {name!r} in {directory} or among the installed ones; see --app-dir; {_EXPECTED}"
             ) from None

@@ -53,7 +53,7 @@ def write_foreign(value: Any, packing: Packing) -> Ext:
         import numpy as np
     except ImportError as error:
         kind = type(value).__qualname__
-        raise TypeError(f"sending an array of type {kind} needs NumPy: {why_missing('numpy', error)}") from None
+        raise TypeError(f"sending an array of type {kind} needs NumPy: {why_missing('numpy', error)}") from error
     try:
         array = np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

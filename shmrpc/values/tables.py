@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
 
+from shmrpc.missing import why_missing
 from shmrpc.values import extensions
 from shmrpc.values.buffers import LARGE_ARRAY, Block, Data, is_block
 
@@ -48,7 +49,11 @@ def _data(owner: Any, buffer: Any, packing: Packing) -> bytes | int:
 def _stream_of(value: Any) -> Any:
     """Written twice: the first time only to know its size."""
     pa: Any = sys.modules["pyarrow"]
-    importlib.import_module("pyarrow.ipc")
+    try:
+        importlib.import_module("pyarrow.ipc")
+    except ImportError as error:
+        kind = type(value).__qualname__
+        raise TypeError(f"sending a {kind} needs pyarrow: {why_missing('pyarrow.ipc', error)}") from error
     measure = pa.MockOutputStream()
     _write(pa, measure, value)
     buffer = pa.allocate_buffer(measure.size())

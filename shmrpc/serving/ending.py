@@ -61,6 +61,10 @@ class LastResort:
         # Of all queues this is the one that a signal handler may use.
         self._times: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._is_watching = False
+        #: Held until it is time to end, and until it is said what did not.
+        self._due, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
+        self._due.acquire()
+        self._ended.acquire()
 
     def within(self, seconds: float) -> None:
         """The process ends within so many seconds; the soonest time counts. A signal handler may call it."""
@@ -68,8 +72,10 @@ class LastResort:
         if not self._is_watching:
             self._is_watching = True
             # Not threading.Thread, which takes locks: a signal handler may have interrupted their holder.
+            # Both at once: CPython 3.12 starts no thread any more while it waits for others to end.
             with contextlib.suppress(RuntimeError):  # No thread can be had, or Python is about to end.
                 _thread.start_new_thread(self._watch, ())
+                _thread.start_new_thread(self._end, ())
 
     def _watch(self) -> None:
         end = self._times.get()
@@ -79,15 +85,13 @@ class LastResort:
                 end = min(end, self._times.get(timeout=max(0.0, left)))
             except queue.Empty:
                 break
-        ended = _thread.allocate_lock()
-        ended.acquire()
-        with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(self._end, (ended,))
-            ended.acquire(timeout=_LAST_WORDS)
+        self._due.release()
+        self._ended.acquire(timeout=_LAST_WORDS)
         os._exit(FORCED)
 
-    def _end(self, ended: _thread.LockType) -> None:
-        """Leaves nothing behind, and says what did not end."""
+    def _end(self) -> None:
+        """Leaves nothing behind, and says what did not end, once that is due."""
+        self._due.acquire()
         try:
             running = [*self._running(), *_busy_threads()]
             names.release_all()
@@ -96,7 +100,7 @@ class LastResort:
             logging.shutdown()
             sys.stdout.flush()
         finally:
-            ended.release()
+            self._ended.release()
 
 
 def _kill_children() -> None:

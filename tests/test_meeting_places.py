@@ -63,6 +63,25 @@ def test_who_finds_none_says_where_it_looked(places: tuple[Path, Path]) -> None:
         shmrpc.sync.connect("tested", timeout=0).__enter__()
 
 
+def test_who_only_looks_makes_nothing(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    login, temporary = places
+
+    def look() -> None:
+        with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves 'tested'"):
+            shmrpc.sync.connect("tested", timeout=0).__enter__()
+        assert statuses() == []
+        assert cleanup.clean() == []
+
+    look()
+    assert not temporary.exists()
+    os.mkdir(login, 0o700)
+    look()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(login))
+    look()
+    assert os.listdir(login) == []
+    assert not temporary.exists()
+
+
 def test_what_the_dead_left_is_removed_in_both(places: tuple[Path, Path]) -> None:
     login, temporary = places
     for place in (login / "shmrpc", temporary):

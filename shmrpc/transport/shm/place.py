@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -36,34 +36,39 @@ def check_name(service: str) -> str:
     return service
 
 
-def directory(owners: Collection[int] = ()) -> Path:
-    """The meeting place; LocalProtocolError if it is not safe.
+def directory() -> Path:
+    """The meeting place for a server of ours; LocalProtocolError if it is not safe.
 
-    A directory that ``$SHMRPC_DIRECTORY`` names has to be there, and may also belong to root or to one of ``owners``.
-    Otherwise it is a directory of our own, made if it is missing.
+    A directory that ``$SHMRPC_DIRECTORY`` names has to be there. Otherwise it is one of our own, made if it is missing.
     """
     shared = shared_directory()
     if shared is not None:
-        _check_shared(shared, owners)
+        _check_shared(shared, ())  # Whom we only serve we do not let replace our files: no other owners.
         return shared
     path = runtime_directory()
     with contextlib.suppress(FileExistsError):
         try:
             path.mkdir(mode=0o700)
-        except FileNotFoundError:
-            raise LocalProtocolError(
-                f"{path.parent} does not exist; $XDG_RUNTIME_DIR must name a directory of yours, or be unset"
-            ) from None
-        except PermissionError:
-            raise LocalProtocolError(
-                f"{path.parent} is closed to you (uid {os.geteuid()}); set $XDG_RUNTIME_DIR to a directory of yours"
-            ) from None
+        except FileExistsError:
+            raise
         except OSError as error:
-            if isinstance(error, FileExistsError):
-                raise
-            raise wants.meeting_place(error, path.parent, f"to make {path}") or error from None
+            raise _closed(path, error) or wants.meeting_place(error, path.parent, f"to make {path}") or error from None
     _check_own(path)
     return path
+
+
+def _closed(path: Path, error: OSError) -> LocalProtocolError | None:
+    """The error if there is nothing in which the directory could be, or it is closed to us; None if it is another."""
+    match error:
+        case FileNotFoundError():
+            return LocalProtocolError(
+                f"{path.parent} does not exist; $XDG_RUNTIME_DIR must name a directory of yours, or be unset"
+            )
+        case PermissionError():
+            return LocalProtocolError(
+                f"{path.parent} is closed to you (uid {os.geteuid()}); set $XDG_RUNTIME_DIR to a directory of yours"
+            )
+    return None
 
 
 def _check_own(path: Path) -> None:
@@ -83,12 +88,30 @@ def _check_own(path: Path) -> None:
 
 
 def directories(owners: Collection[int] = ()) -> list[Path]:
-    """Where to look for a server: :func:`directory`, and after it the other places where one may be.
+    """The directories that there are in which a server may be met, that of a server of ours first. Nothing is made.
 
-    One of these that is not there, or not safe, has no server of ours.
+    A directory that ``$SHMRPC_DIRECTORY`` names has to be there, and may also belong to root or to one of ``owners``.
+    LocalProtocolError if it, or the first of our own, is not safe. Another one that is not safe has no server of ours.
     """
-    found = [directory(owners)]
-    for path in runtime_directories()[1:]:
+    shared = shared_directory()
+    if shared is not None:
+        _check_shared(shared, owners)
+        return [shared]
+    first, *others = runtime_directories()
+    try:
+        _check_own(first)
+        found = [first]
+    except OSError as error:
+        if not (isinstance(error, FileNotFoundError) and first.parent.is_dir()):
+            raise _closed(first, error) or error from None
+        found = []
+    return found + _ours(others)
+
+
+def _ours(paths: Iterable[Path]) -> list[Path]:
+    """Those of the directories that are there, and safe."""
+    found = []
+    for path in paths:
         with contextlib.suppress(LocalProtocolError, OSError):
             _check_own(path)
             found.append(path)
@@ -135,12 +158,21 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
 
 
 def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
-    """The paths where the socket of a service may be, the first one that of a server of ours."""
+    """The paths where the socket of a service may be; ValueError if none could be at the first."""
+    check_name(service)
+    _socket_in(runtime_directory(), service)
     return [_socket_in(path, service) for path in directories(owners)]
 
 
+def paths_to_serve(service: str) -> tuple[str, list[str]]:
+    """The path of the socket of a server of ours, in a directory that is there by now; and those of others of ours."""
+    check_name(service)
+    path, elsewhere = directory(), _ours(runtime_directories()[1:])
+    return _socket_in(path, service), [_socket_in(each, service) for each in elsewhere]
+
+
 def _socket_in(place: Path, service: str) -> str:
-    path = str(place / f"{check_name(service)}.sock")
+    path = str(place / f"{service}.sock")
     if len(os.fsencode(path)) > _MAX_PATH:
         raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
     return path

@@ -34,7 +34,7 @@ from shmrpc.transport.shm.cleanup import (
     take_lock,
 )
 from shmrpc.transport.shm.names import held_by
-from shmrpc.transport.shm.place import check_name, similar, socket_paths
+from shmrpc.transport.shm.place import check_name, paths_to_serve, similar, socket_paths
 
 _BACKLOG: Final = 512
 #: Seconds between two looks for a server that is not there yet: the first, and the longest.
@@ -57,7 +57,7 @@ class Claim:
         strangers = trust.others(allow_uids)
         if strangers:
             _check_reachable(strangers)
-        path, *elsewhere = socket_paths(service)  # Whom we only serve we do not let replace our files: no other owners.
+        path, elsewhere = paths_to_serve(service)
         self._lock_path = Path(f"{path.removesuffix('.sock')}.lock")
         self._socket_path = Path(path)
         _check_free(self._lock_path, service, stat.S_ISREG)

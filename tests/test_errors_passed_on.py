@@ -103,6 +103,13 @@ def test_what_was_cut_before_is_counted() -> None:
     assert int(found) + len(re.sub(r"\n… .* …\n", "", twice)) == len(text) + 10_000
 
 
+async def test_a_process_of_the_servers_own_is_no_hop(client: shmrpc.Client) -> None:
+    for kind in ("application", "stock"):
+        error = await caught(client, "fail_in_process", kind)
+        assert "in fail_in_process\n" in error.remote_traceback
+        assert "Passed on by:" not in error.remote_traceback, "nobody has, and nothing would follow"
+
+
 async def test_causes_and_notes_of_a_hop_are_told(client: shmrpc.Client) -> None:
     error = await caught(client, "pass_on_noted", "lookup")
     assert isinstance(error, LookupError)

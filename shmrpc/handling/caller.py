@@ -7,9 +7,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from shmrpc.call import Call
+from shmrpc.call import Call, check_metadata
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
+from shmrpc.protocol.frames import Rejected
 from shmrpc.streams import Incoming, Outgoing, Sender
 
 #: Runs one request; the body of the result, or None if the answer comes later.
@@ -84,18 +85,42 @@ class Underway:
         self.told: dict[str, str | bytes] = {}
 
     def tell_metadata(self) -> None:
-        """Before the first item of a stream: sends what the handler has for the caller by now."""
+        """Before the first item of a stream: sends what the handler has for the caller by now.
+
+        Raises the rejection if that cannot be metadata.
+        """
         if self.call._reply_metadata and not self.silent:
-            self.told = dict(self.call._reply_metadata)
-            self.caller.send(frames.METADATA, self.call.id, frames.encode_metadata(self.told))
+            told = self._checked(self.call._reply_metadata)
+            self.caller.send(frames.METADATA, self.call.id, frames.encode_metadata(told))
+            self.told = told
 
     @property
     def metadata(self) -> dict[str, str | bytes]:
-        """What the answer is to bring of the handler's metadata: what was not sent before."""
-        metadata = self.call._reply_metadata or {}
+        """What the answer is to bring of the handler's metadata: what was not sent before.
+
+        Raises the rejection for what cannot be metadata.
+        """
+        metadata = self._checked(self.call._reply_metadata or {})
         if not self.told:
             return metadata
         return {key: value for key, value in metadata.items() if self.told.get(key) != value}
+
+    @property
+    def metadata_of_failure(self) -> dict[str, str | bytes]:
+        """The same beside a failure; none if it cannot be metadata, since the failure comes first."""
+        try:
+            return self.metadata
+        except Rejected:
+            return {}
+
+    def _checked(self, metadata: dict[str, str | bytes]) -> dict[str, str | bytes]:
+        try:
+            checked = check_metadata(metadata)
+            frames.encode_metadata(checked)
+        except (TypeError, ValueError) as error:  # ValueError: text that is no UTF-8.
+            why = str(error).removeprefix("metadata: ")
+            raise Rejected("encode", f"{self.call.endpoint}(): reply_metadata: {why}") from None
+        return checked
 
     @property
     def is_stream(self) -> bool:

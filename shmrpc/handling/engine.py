@@ -203,7 +203,7 @@ class Engine:
                 "at the server",
             )
         told = _cancelled() if isinstance(error, asyncio.CancelledError) else error
-        metadata = under.metadata if under is not None else None
+        metadata = under.metadata_of_failure if under is not None else None
         caller.send(frames.FAILURE, call_id, frames.encode_failure(told, caller.max_frame, metadata))
         if under is None:
             self.failures.note(caller.service, self._endpoint(), error)

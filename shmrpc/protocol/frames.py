@@ -261,7 +261,8 @@ def traceback_of(error: BaseException) -> str:
     _trimmed(error)
     try:
         if isinstance(error, errors.RemoteError) and error.remote_traceback:
-            return _cut(f"{error.remote_traceback.rstrip()}\n\nPassed on by:\n{_hop(error)}")
+            hop = _hop(error)  # None from the child of a pool: our own frames alone have brought it here.
+            return _cut(f"{error.remote_traceback.rstrip()}\n" + (f"\nPassed on by:\n{hop}" if hop else ""))
         return _cut("".join(traceback.format_exception(error)))
     except Exception as second:  # As for a SyntaxError with odd arguments.
         frames = "".join(traceback.format_tb(error.__traceback__))

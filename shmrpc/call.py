@@ -63,7 +63,10 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def pid(self) -> int:
-        """Process id of the peer: of the caller at the server, of the server at the caller."""
+        """Process id of the peer: of the caller at the server, of the server at the caller, as the kernel tells it.
+
+        0 if it has none in our pid namespace, as a process of the host has none in a container.
+        """
         return self._party.pid
 
     @property

@@ -339,13 +339,18 @@ def _read_sources(
 @option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @_allow_uid
 def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
-    """List live services: pid, health, uptime, endpoints, connections."""
+    """List live services: pid, health, uptime, endpoints, connections.
+
+    The pid is as you see it: - for a server outside of your container, which has none there.
+    """
     try:
         found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
-        click.echo(json.dumps([msgspec.to_builtins(report) for report in found], indent=2))
+        click.echo(
+            json.dumps([msgspec.to_builtins(report) | {"pid": report.pid or None} for report in found], indent=2)
+        )
         return
     if not found:
         click.echo(f"No live services in {leftovers.runtime_directory()}.")
@@ -356,7 +361,7 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
         rows.append(
             (
                 report.service,
-                str(report.pid),
+                str(report.pid or "-"),
                 report.health,
                 uptime,
                 str(report.connections),

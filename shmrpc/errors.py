@@ -80,7 +80,7 @@ class ServiceUnavailable(ShmrpcError, ConnectionError):
 
 
 class ServiceInUse(ShmrpcError):
-    """Another live server has the name. ``pid`` is its process, or None if it did not say."""
+    """Another live server has the name. ``pid`` is its process, or None if its id cannot be seen from here."""
 
     def __init__(self, message: str, pid: int | None = None) -> None:
         super().__init__(message)

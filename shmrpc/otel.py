@@ -13,7 +13,8 @@ Spans and metrics follow the semantic conventions for RPC, version 1.44.0 (relea
   ``service/endpoint``. A stream has one span for its whole life. The context travels in the call's metadata, by
   the global propagator.
 - ``rpc.system.name`` is ``shmrpc``, ``rpc.method`` is ``service/endpoint``, ``server.address`` the service's name.
-  ``shmrpc.peer.pid`` and ``shmrpc.peer.uid`` are the process and the user at the other end.
+  ``shmrpc.peer.pid`` and ``shmrpc.peer.uid`` are the process and the user at the other end; a process whose id cannot
+  be seen from here, as one outside of this container, has the id 0.
 - ``rpc.client.call.duration`` and ``rpc.server.call.duration``, in seconds, with the recommended buckets. The
   lowest of them ends at 5 ms, far above what a call here takes: a View of your SDK gives finer ones.
 - ``error.type`` is ``cancelled``, ``deadline_exceeded``, or the name of the exception's class; that of an exception

@@ -68,28 +68,30 @@ class Babbler:
             hello = control.decode(client.recv(1000))
             assert isinstance(hello, control.Hello)
             steps = handshake.server_side(hello, OFFER, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
-            packet, descriptors = next(steps)
+            step = next(steps)
+            assert not isinstance(step, handshake.Established)
+            packet, descriptors = step
             welcome = control.decode(packet)
             assert isinstance(welcome, control.Welcome)
             names = [welcome.segment, *(f"sem.{name}" for name in welcome.semaphores)]
             self.files = [os.open(f"/dev/shm/{name}", os.O_RDWR | os.O_CLOEXEC) for name in names]
             told = self._told_client.fileno() if self._forges else descriptors[1]
             socket.send_fds(client, [packet], [descriptors[0], told])
-            try:
-                steps.send((client.recv(1000), []))
-            except StopIteration as stop:
-                established: handshake.Established = stop.value
+            established = steps.send(client.recv(1000))
+            assert isinstance(established, handshake.Established)
             client.send(control.encode(control.Ready()))
             client.settimeout(0)
-            self.channel, self.bell = established.channel, established.bell
+            assert established.bell is not None
+            self.channel, self.bell = established.channel, established.bell.fileno()
             try:
                 # The client may have had enough of it at any point.
                 with contextlib.suppress(Died, BrokenPipeError, ConnectionResetError):
                     self._answer(client)
             finally:
                 self.channel.close()
-                for descriptor in (self.bell, *self.files):
-                    os.close(descriptor)
+                established.bell.close()
+                for file in self.files:
+                    os.close(file)
                 self.told.close()
                 self._told_client.close()
 

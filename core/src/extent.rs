@@ -18,9 +18,10 @@
 //! ```
 
 use crate::crash;
+use crate::packet;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -606,25 +607,13 @@ impl Packet {
     /// The next packet, which stays where it is; its descriptors are ours by then. The kernel drops descriptors for which
     /// there is no room from a packet that is received, and from one that is only looked at it does not.
     fn peek(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
-        let mut control: Control = [0; 8];
-        let mut bytes = [0; PACKET + 1];
-        let mut part = libc::iovec {
-            iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: bytes.len(),
-        };
-        // SAFETY: all-zero bytes are a valid `msghdr`, a struct of integers and pointers.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        let received = receive_twice(|| {
-            // SAFETY: `message` and all that it points at are writable until the call returns.
-            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) }
-        });
-        let len = match received {
-            Ok(len) => len,
+        let (mut bytes, mut room): (_, Control) = ([0; PACKET + 1], [0; 8]);
+        let received =
+            receive_twice(|| packet::receive(socket, &mut bytes, &mut room, libc::MSG_PEEK));
+        let packet::Packet {
+            len, files, cut, ..
+        } = match received {
+            Ok(received) => received,
             Err(error) => {
                 return match error.kind() {
                     io::ErrorKind::WouldBlock => Ok(None),
@@ -632,9 +621,6 @@ impl Packet {
                 };
             }
         };
-        // SAFETY: the kernel has just filled `message` in, and `control` is still there.
-        let files = unsafe { take_files(&message) };
-        let cut = message.msg_flags & libc::MSG_CTRUNC != 0;
         if len == 0 && files.is_empty() && !cut && ended(socket)? {
             return Ok(None);
         }
@@ -649,15 +635,9 @@ impl Packet {
     /// Takes the packet that was looked at away. The kernel closes the descriptors for which this has no room.
     fn consume(socket: BorrowedFd<'_>) -> io::Result<()> {
         receive_twice(|| {
+            let fd = socket.as_raw_fd();
             // SAFETY: nothing is written.
-            unsafe {
-                libc::recv(
-                    socket.as_raw_fd(),
-                    std::ptr::null_mut(),
-                    0,
-                    libc::MSG_DONTWAIT,
-                )
-            }
+            retry(|| unsafe { libc::recv(fd, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) })
         })?;
         Ok(())
     }
@@ -665,9 +645,9 @@ impl Packet {
 
 /// A reset is the end before the peer has read all of ours. It is told once, and before what the peer has sent, which is
 /// still there: a frame may name it.
-fn receive_twice(mut receive: impl FnMut() -> isize) -> io::Result<usize> {
-    retry(&mut receive).or_else(|error| match error.kind() {
-        io::ErrorKind::ConnectionReset => retry(&mut receive),
+fn receive_twice<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    receive().or_else(|error| match error.kind() {
+        io::ErrorKind::ConnectionReset => receive(),
         _ => Err(error),
     })
 }
@@ -679,32 +659,6 @@ fn why_untaken(socket: BorrowedFd<'_>) -> io::Error {
         Err(error) => error,
         Ok(_) => io::Error::from_raw_os_error(libc::EACCES),
     }
-}
-
-/// The descriptors that came with a message, all of them, so that none stays open by mistake.
-///
-/// # Safety
-///
-/// `recvmsg` has filled `message` in, what it points at is still there, and this is called once.
-unsafe fn take_files(message: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut files = Vec::new();
-    // SAFETY: the headers are the kernel's, within `msg_control`; each descriptor in them is open
-    // and nobody else knows of it.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while !header.is_null() {
-            if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let data = libc::CMSG_DATA(header);
-                let len = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
-                for index in 0..len / size_of::<RawFd>() {
-                    let fd = data.cast::<RawFd>().add(index).read_unaligned();
-                    files.push(OwnedFd::from_raw_fd(fd));
-                }
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
-    }
-    files
 }
 
 /// Whether the peer has closed the socket: an empty packet looks like its end.
@@ -760,6 +714,7 @@ mod tests {
     use crate::FORK;
     use std::fs::{self, File};
     use std::io::{Read, Write};
+    use std::os::fd::RawFd;
     use std::os::unix::fs::MetadataExt;
 
     const SIZE: usize = 1 << 16;

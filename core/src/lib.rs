@@ -22,6 +22,7 @@
 //! * [`wait`] tells when a sleeper must be woken. A wake-up is a hint: whoever
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
 //! * [`closing`] ends a channel from this side: nobody sleeps on it any more.
+//! * [`packet`] takes a packet out of a socket, with the descriptors that come along and its sender.
 //! * [`parker`] is where a thread sleeps that another one of its process wakes.
 //! * [`spin`] tells when it pays to look again instead of sleeping.
 //! * [`time_slice`] asks the kernel for short turns, so that they come soon.
@@ -62,6 +63,8 @@ pub mod frame;
 pub mod guard;
 #[cfg(not(loom))]
 pub mod lending;
+#[cfg(not(loom))]
+pub mod packet;
 #[cfg(not(loom))]
 pub mod parker;
 #[cfg(not(loom))]

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from shmrpc import _core
 from shmrpc.errors import DeadlineExceeded
-from shmrpc.stillness import why_still
+from shmrpc.stillness import process, why_still
 
 #: Nanoseconds without a byte read that say something of a server: an idle one, too, needs a moment to wake up and run.
 _TELLING: Final = 50_000_000
@@ -52,7 +52,7 @@ class Lateness:
     def error(self, endpoint: str, since: int, *, taken_back: bool) -> DeadlineExceeded:
         """The error for a call that has waited since then. ``taken_back``: there was no room to send it."""
         connection, now = self._connection, time.monotonic_ns()
-        server = f"the server of {connection.service!r} (process {connection.pid})"
+        server = f"the server of {connection.service!r} ({process(connection.pid)})"
         quiet, kept, size = False, 0, 0
         with contextlib.suppress(_core.ChannelError):
             read, _, kept, size = connection.untaken()

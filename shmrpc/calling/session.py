@@ -18,6 +18,7 @@ from shmrpc.deadlines import Deadlines
 from shmrpc.errors import ConnectionLost, DecodeError, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
+from shmrpc.stillness import process
 from shmrpc.streams import Incoming, Outgoing, Part, Sender
 from shmrpc.transport import End, Frame, OnEnd, OnFrame
 
@@ -365,7 +366,7 @@ class Session:
     def close_if_idle(self) -> None:
         """A session that is left closes after its last call."""
         if self.leaving and not self.pending and self.ended is None:
-            self.close(ConnectionLost(f"the server of {self.service!r} (process {self.pid}) is shutting down"))
+            self.close(ConnectionLost(f"the server of {self.service!r} ({process(self.pid)}) is shutting down"))
 
     def close(self, error: ShmrpcError) -> None:
         """Closes the connection; calls under way fail."""

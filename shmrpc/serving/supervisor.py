@@ -264,7 +264,8 @@ class Supervisor:
             return f"the server is {self._health(service)}"
         if all(each.is_silent for each in takers):
             silent = "; ".join(f"worker {each.pid}: {each.silence}" for each in takers)
-            return f"none of its workers answers. {silent}"
+            # Whoever reads it may be in another pid namespace.
+            return f"none of its workers answers. {silent} (process ids are those that the server sees)"
         return ""
 
     def _report(self, reception: Reception) -> Report:

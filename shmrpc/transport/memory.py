@@ -28,6 +28,7 @@ from shmrpc.errors import (
 )
 from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
+from shmrpc.stillness import process
 from shmrpc.streams import Part, PlainSender
 from shmrpc.transport import End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.serving import BaseListener, Handler
@@ -171,10 +172,12 @@ class MemoryPeer:
         """A frame has come out of the inbox; whether it is to be run."""
         self._waiting -= len(body) + _OVERHEAD
         if opcode == _GOODBYE:
-            self._lose(ConnectionLost(f"the client (process {self.pid}) closed the connection: {bytes(body).decode()}"))
+            self._lose(
+                ConnectionLost(f"the client ({process(self.pid)}) closed the connection: {bytes(body).decode()}")
+            )
         elif opcode == _FAULT:
             self._lose(
-                RemoteProtocolError(f"the client (process {self.pid}) found a fault of ours: {bytes(body).decode()}")
+                RemoteProtocolError(f"the client ({process(self.pid)}) found a fault of ours: {bytes(body).decode()}")
             )
         elif self._open:
             self._reached = max(self._reached, call_id)
@@ -201,7 +204,7 @@ class MemoryPeer:
         """The client broke the rules: tells it, and closes this connection and no other."""
         if self._open:
             self.connection.end(End(RemoteProtocolError(f"{self._listener} found a fault of ours: {reason}")))
-            self._lose(RemoteProtocolError(f"client process {self.pid}: {reason}"))
+            self._lose(RemoteProtocolError(f"{process(self.pid, 'client')}: {reason}"))
 
     def close(self, reason: str) -> None:
         """Says goodbye and closes."""
@@ -393,7 +396,7 @@ class MemoryListener(BaseListener[MemoryPeer]):
         rendezvous.claim(self)
 
     def __str__(self) -> str:
-        return f"the server of {self.service!r} (process {os.getpid()})"
+        return f"the server of {self.service!r} ({process(os.getpid())})"
 
     def begin(self, handler: Handler) -> None:
         """Serves, from now on."""

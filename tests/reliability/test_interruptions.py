@@ -264,14 +264,10 @@ def check(client: Client, *, alone: bool, place: str) -> None:
         assert len(session.calls) == 0, place
 
 
-def check_the_rest(client: Client, name: str, before: tuple[int, int]) -> None:
-    """No handler is left at the server, and here no descriptor.
-
-    Those of a handshake are numbers for some instructions, and whoever raises there parts us from them.
-    """
+def check_the_rest(client: Client, before: tuple[int, int]) -> None:
+    """No handler is left at the server, and here no descriptor."""
     assert eventually(lambda: client.under_way() == 0, PATIENCE), "a handler was not cancelled"
-    if name not in _LONG_ONES:
-        assert eventually(lambda: gc.collect() >= 0 and traces() == before, PATIENCE), "a descriptor is left, or memory"
+    assert eventually(lambda: gc.collect() >= 0 and traces() == before, PATIENCE), "a descriptor is left, or memory"
 
 
 @pytest.mark.parametrize("crowded", [False, True], ids=["alone", "beside others"])
@@ -303,7 +299,7 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
             check(client, alone=not crowded, place=steps.place)
             assert others is None or not others.wrong, steps.place
         gc.collect()
-    check_the_rest(client, name, before)
+    check_the_rest(client, before)
     _tried.append(tried)
     figures.note("exceptions at any instruction of an operation", raised=sum(_tried))
 
@@ -335,7 +331,7 @@ def test_a_call_anywhere_within_an_operation_of_the_same_thread_works(client: Cl
                 result = operation(client)
             assert result == expected, steps.place
             check(client, alone=not crowded, place=steps.place)
-    check_the_rest(client, name, before)
+    check_the_rest(client, before)
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name not in _LONG_ONES])
@@ -358,7 +354,7 @@ def test_a_second_exception_within_what_the_first_one_causes_changes_nothing(cli
                 assert result == expected, steps.place
             check(client, alone=True, place=f"{steps.place}, then {second.count} of {second.at}")
         gc.collect()
-    check_the_rest(client, name, before)
+    check_the_rest(client, before)
 
 
 class Second:

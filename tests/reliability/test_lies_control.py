@@ -245,7 +245,9 @@ def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
         assert isinstance(hello, control.Hello)
         offer = handshake.Offer("liar", ["add", "count", "total"], {})
         steps = handshake.server_side(hello, offer, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
-        packet, files = next(steps)
+        step = next(steps)
+        assert not isinstance(step, handshake.Established)
+        packet, files = step
         try:
             lie(client, packet, list(files))
         finally:

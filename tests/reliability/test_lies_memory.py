@@ -274,7 +274,9 @@ class ScribblingServer:
         assert isinstance(hello, control.Hello)
         offer = handshake.Offer("liar", ["add", "echo"], {})
         steps = handshake.server_side(hello, offer, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
-        packet, descriptors = next(steps)
+        step = next(steps)
+        assert not isinstance(step, handshake.Established)
+        packet, descriptors = step
         welcome = control.decode(packet)
         assert isinstance(welcome, control.Welcome)
         shared = []
@@ -283,17 +285,16 @@ class ScribblingServer:
             shared.append(mmap.mmap(opened, 0))
             os.close(opened)
         socket.send_fds(client, [packet], descriptors)
-        try:
-            steps.send((client.recv(1000), []))
-        except StopIteration as stop:
-            established: handshake.Established = stop.value
+        established = steps.send(client.recv(1000))
+        assert isinstance(established, handshake.Established)
         client.send(control.encode(control.Ready()))
         client.setblocking(False)
         try:
             self._answer(client, established.channel, shared)
         finally:
             established.channel.close()
-            os.close(established.bell)
+            assert established.bell is not None
+            established.bell.close()
             for each in shared:
                 each.close()
 

@@ -173,7 +173,7 @@ def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.m
     try:
         to_server, to_client = made.semaphores
         side = _core.Channel(
-            segment=made.descriptor,
+            segment=made.file.fileno(),
             capacity=made.capacity,
             server=True,
             bell=bell,
@@ -186,7 +186,7 @@ def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.m
             max_memory=1 << 20,
             spin=0,
         )
-        with mmap.mmap(made.descriptor, 0) as segment:
+        with mmap.mmap(made.file.fileno(), 0) as segment:
             yield side, opened, segment
         side.close()
     finally:

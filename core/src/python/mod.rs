@@ -6,6 +6,7 @@
 mod block;
 mod calls;
 mod channel;
+mod descriptor;
 mod encoder;
 mod fields;
 mod isolation;
@@ -27,6 +28,8 @@ mod _core {
     use super::channel::{
         Backlog, Channel, ChannelError, NoMemory, Oversize, Overtaken, PeerLeft, Unheard, Unmapped,
     };
+    #[pymodule_export]
+    use super::descriptor::{Descriptor, receive_packet};
     #[pymodule_export]
     use super::encoder::Encoder;
     #[pymodule_export]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shmrpc.protocol import control
+from shmrpc.stillness import process
 from shmrpc.transport.shm import rendezvous, trust, wants
 
 logger = logging.getLogger("shmrpc.server")
@@ -130,7 +131,7 @@ def may_come(accepted: socket.socket, service: str, allow_uids: frozenset[int]) 
         return True
     level = logging.DEBUG if uid in _refused else logging.WARNING
     _refused.add(uid)
-    logger.log(level, "process %d of uid %d was refused: it may not use %r", pid, uid, service)
+    logger.log(level, "%s of uid %d was refused: it may not use %r", process(pid), uid, service)
     _refuse(
         accepted,
         f"uid {uid} may not use service {service!r}: its server allows {trust.in_words(allow_uids)}; "

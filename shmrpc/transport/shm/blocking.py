@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Final
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import control, frames
+from shmrpc.stillness import process
 from shmrpc.streams import OVERHEAD, WINDOW
 from shmrpc.transport import End, warn_unclosed
 from shmrpc.transport.shm import blocks, fork, handshake, here, rendezvous
@@ -49,34 +51,32 @@ def connect(
 
 def _handshake(dialled: socket.socket, settings: handshake.Settings, patience: rendezvous.Patience) -> ThreadConnection:
     pid, uid = peer_credentials(dialled)
-    steps = handshake.client_side(settings, uid)
+    steps, answers = handshake.client_side(settings, uid), iter(handshake.ANSWERS)
     try:
-        packet = next(steps)
-        for awaited in handshake.ANSWERS:
+        step = next(steps)
+        while isinstance(step, bytes):
+            awaited = next(answers)
             since = time.monotonic()
-            answer = ask(dialled, packet, patience.for_answer(pid, awaited))
+            answer = ask(dialled, step, patience.for_answer(pid, awaited))
             if answer is None:
                 raise patience.silent(pid, awaited, since)
-            try:
-                packet = steps.send(answer)
-            except StopIteration as stop:
-                return ThreadConnection(dialled, stop.value)
-        raise AssertionError("a handshake has no more steps")
+            pid = answer.pid  # Of who answers: it may be another one than who listened, as a worker is.
+            step = steps.send(answer)
+        return ThreadConnection(dialled, step)
     except BaseException:
         steps.close()
         dialled.close()
         raise
 
 
-def ask(dialled: socket.socket, packet: bytes, limit: float) -> handshake.Packet | None:
+def ask(dialled: socket.socket, packet: bytes, limit: float) -> rendezvous.Received | None:
     """Sends a packet; the answer, an empty one at the end, or None after so many seconds."""
     dialled.settimeout(max(limit, 1e-6))  # With 0 it would not wait, and say so by another error.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         dialled.send(packet)
-    try:
-        return rendezvous.receive(dialled)
-    except TimeoutError:
-        return None
+    poll = select.poll()
+    poll.register(dialled, select.POLLIN)
+    return rendezvous.receive(dialled) if poll.poll(limit * 1000) else None
 
 
 class ThreadConnection:
@@ -158,7 +158,7 @@ class ThreadConnection:
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
         self.abandon()
-        return RemoteProtocolError(f"the server of {self.service!r} (process {self.pid}): {error}")
+        return RemoteProtocolError(f"the server of {self.service!r} ({process(self.pid)}): {error}")
 
     def close(self) -> None:
         """Closes the connection. Again: nothing."""

@@ -13,6 +13,7 @@ from typing import Final
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.protocol import control, frames
+from shmrpc.stillness import process
 from shmrpc.streams import OVERHEAD, Part
 from shmrpc.transport import End, Frame, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
@@ -45,29 +46,28 @@ async def _handshake(
     dialled: socket.socket, settings: handshake.Settings, patience: rendezvous.Patience
 ) -> LoopConnection:
     pid, uid = peer_credentials(dialled)
-    steps = handshake.client_side(settings, uid)
+    steps, answers = handshake.client_side(settings, uid), iter(handshake.ANSWERS)
     try:
         dialled.setblocking(False)
-        packet = next(steps)
-        for awaited in handshake.ANSWERS:
+        step = next(steps)
+        while isinstance(step, bytes):
+            awaited = next(answers)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What it said before comes next.
-                dialled.send(packet)
+                dialled.send(step)
             since = time.monotonic()
             answer = await _receive(dialled, patience.for_answer(pid, awaited))
             if answer is None:
                 raise patience.silent(pid, awaited, since)
-            try:
-                packet = steps.send(answer)
-            except StopIteration as stop:
-                return LoopConnection(dialled, stop.value)
-        raise AssertionError("a handshake has no more steps")
+            pid = answer.pid  # Of who answers: it may be another one than who listened, as a worker is.
+            step = steps.send(answer)
+        return LoopConnection(dialled, step)
     except BaseException:
         steps.close()
         dialled.close()
         raise
 
 
-async def _receive(dialled: socket.socket, limit: float) -> handshake.Packet | None:
+async def _receive(dialled: socket.socket, limit: float) -> rendezvous.Received | None:
     """The next packet, an empty one at the end; None after so many seconds."""
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
@@ -99,6 +99,7 @@ class LoopConnection:
         self.unpark = established.channel.unpark
         self.untaken = established.channel.untaken
         self._channel = established.channel
+        assert established.bell is not None
         self._bell = established.bell
         self._control = dialled
         self._loop = asyncio.get_running_loop()
@@ -124,7 +125,7 @@ class LoopConnection:
         self._on_frame = on_frame
         self._on_end = on_end
         self._on_go_away = on_go_away
-        self._loop.add_reader(self._bell, self._on_bell)
+        self._loop.add_reader(self._bell.fileno(), self._on_bell)
         self._loop.add_reader(self._control, self._on_control)
 
     def listen(self) -> None:
@@ -168,7 +169,7 @@ class LoopConnection:
 
     def _end_bell(self) -> None:
         """The server has ended the bell. If it has died, the control socket says so soon."""
-        self._loop.remove_reader(self._bell)
+        self._loop.remove_reader(self._bell.fileno())
         self._bell_ended = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_ended)
 
     def _on_bell_ended(self) -> None:
@@ -291,7 +292,7 @@ class LoopConnection:
             error = RemoteProtocolError(BELL_ENDED)
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
-        self._lose(End(RemoteProtocolError(f"the server of {self.service!r} (process {self.pid}): {error}")))
+        self._lose(End(RemoteProtocolError(f"the server of {self.service!r} ({process(self.pid)}): {error}")))
 
     def interrupted(self, error: BaseException) -> None:
         """An exception came at some point between here and the ring, as out of a signal handler.
@@ -312,8 +313,9 @@ class LoopConnection:
     def close(self) -> None:
         """Closes the connection. Again: nothing."""
         if self._open:
-            if self._bell >= 0 and not self._loop.is_closed():
-                self._loop.remove_reader(self._bell)
+            bell = self._bell.fileno()
+            if bell >= 0 and not self._loop.is_closed():
+                self._loop.remove_reader(bell)
                 if self._bell_ended is not None:
                     self._bell_ended.cancel()
                 self._loop.remove_reader(self._control)
@@ -339,11 +341,10 @@ class LoopConnection:
         if self._open:
             if self._again is not None:
                 self._again.cancel()
+            # Each step may be done again: an exception of a signal's handler may come between them.
             self._channel.close()
+            self._bell.close()
             fork.close(self._control)
-            bell, self._bell = self._bell, -1
-            if bell >= 0:
-                os.close(bell)
             self._open = False
 
     def check_process(self) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.protocol import control
+from shmrpc.stillness import process
 from shmrpc.transport import End
 
 #: The fault of a peer that lives and has ended its bell.
@@ -31,7 +32,7 @@ def explain(packet: bytes, peer: str, pid: int) -> End | None:
     that cannot be read, or none that belongs to an established connection: the peer is to be told.
     """
     if not packet:
-        return End(ConnectionLost(f"the {peer} (process {pid}) is gone: it died, or was killed"))
+        return End(ConnectionLost(f"the {peer} ({process(pid)}) is gone: it died, or was killed"))
     message = control.decode(packet)
     if isinstance(message, control.GoAway):
         return None
@@ -39,6 +40,6 @@ def explain(packet: bytes, peer: str, pid: int) -> End | None:
         kind = type(message).__name__.lower()
         raise RemoteProtocolError(f"it sent {kind!r} on an established connection")
     if message.fault:
-        return End(RemoteProtocolError(f"the {peer} (process {pid}) found a fault of ours: {message.reason}"))
-    lost = ConnectionLost(f"the {peer} (process {pid}) closed the connection: {message.reason}")
+        return End(RemoteProtocolError(f"the {peer} ({process(pid)}) found a fault of ours: {message.reason}"))
+    lost = ConnectionLost(f"the {peer} ({process(pid)}) closed the connection: {message.reason}")
     return End(lost, message.reached)

@@ -1,5 +1,7 @@
 """The handshake, each side as a generator: it yields a packet to send, and is sent the answer with its descriptors.
 
+What it yields last is the connection. It returns nothing: a value would travel in a StopIteration, and where a signal's
+handler raises at the end of an ``except`` clause, Python leaves the exception that was caught there to the thread.
 Who drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a thread (:mod:`.blocking`).
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
+import stat
 from collections.abc import Generator, Sequence
 from typing import Final, TypeVar
 
@@ -24,13 +26,14 @@ from shmrpc.errors import (
 from shmrpc.protocol import control
 from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 from shmrpc.transport.shm import wants
+from shmrpc.transport.shm.rendezvous import Received
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
 from shmrpc.transport.shm.trust import NOBODY_ELSE
 
 #: What a client waits for, one after the other.
 ANSWERS: Final = ("welcome", "ready")
 
-#: A packet and the descriptors that ride along.
+#: A packet to send, and the descriptors that are to ride along.
 Packet = tuple[bytes, Sequence[int]]
 
 
@@ -73,29 +76,34 @@ class Established:
     """What a side has after the handshake."""
 
     channel: _core.Channel
-    #: readable when it rings for our loop, ours to close; -1 for a side that waits in threads
-    bell: int
+    #: readable when it rings for our loop, ours to close; None for a side that waits in threads
+    bell: _core.Descriptor | None
     service: str
+    #: of the server, as the kernel has it; 0 if it cannot be seen from here
     pid: int
     max_frame: int
     endpoints: list[str]
     shapes: dict[int, Shape]
 
 
+ClientSteps = Generator[bytes | Established, Received, None]
+ServerSteps = Generator[Packet | Established, bytes, None]
+
+
 class NotNow(ConnectionLost):
     """The server cannot take a client at this moment; it, or another one, may in a while."""
 
 
-def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet, Established]:
+def client_side(settings: Settings, server_uid: int) -> ClientSteps:
     """The client's part; the connection once it stands. ``server_uid`` is what the kernel says of the server.
 
     Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules.
     """
     hello = control.Hello(control.VERSION, settings.max_frame, settings.pickle, settings.max_memory)
-    packet, descriptors = yield control.encode(hello)
-    bell = -1
+    data, descriptors, pid = yield control.encode(hello)
+    bell = None
     try:
-        welcome = _expect(packet, control.Welcome)
+        welcome = _expect(data, control.Welcome)
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
         shapes = _shapes(welcome)
@@ -105,15 +113,15 @@ def client_side(settings: Settings, server_uid: int) -> Generator[bytes, Packet,
     finally:
         _close_all(descriptors)
     try:
-        packet, descriptors = yield control.encode(control.Confirm())
+        data, descriptors, _ = yield control.encode(control.Confirm())
         _close_all(descriptors)
-        _expect(packet, control.Ready)
+        _expect(data, control.Ready)
     except BaseException:
         channel.close()
-        if bell >= 0:
-            os.close(bell)
+        if bell is not None:
+            bell.close()
         raise
-    return Established(channel, bell, welcome.service, welcome.pid, welcome.max_frame, welcome.endpoints, shapes)
+    yield Established(channel, bell, welcome.service, pid, welcome.max_frame, welcome.endpoints, shapes)
 
 
 def _shapes(welcome: control.Welcome) -> dict[int, Shape]:
@@ -126,20 +134,16 @@ def _shapes(welcome: control.Welcome) -> dict[int, Shape]:
     return shapes
 
 
-def _check_bell(descriptor: int) -> None:
+def _check_bell(bell: _core.Descriptor) -> None:
     """RemoteProtocolError unless it can be rung, and waited for in a loop."""
-    try:
-        bell = socket.socket(fileno=descriptor)
-    except OSError:
-        raise RemoteProtocolError("the server sent a bell with its welcome that is no socket") from None
-    kind = bell.family, bell.type
-    bell.detach()
-    if kind != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+    if not stat.S_ISSOCK(os.fstat(bell.fileno()).st_mode):
+        raise RemoteProtocolError("the server sent a bell with its welcome that is no socket")
+    if not bell.is_local_packets():
         raise RemoteProtocolError("the server sent a bell with its welcome that is a socket of another kind")
 
 
 def _open_channel(
-    welcome: control.Welcome, descriptors: Sequence[int], settings: Settings, server_uid: int
+    welcome: control.Welcome, descriptors: Sequence[_core.Descriptor], settings: Settings, server_uid: int
 ) -> _core.Channel:
     if not MIN_MAX_FRAME <= welcome.max_frame <= settings.max_frame:
         raise RemoteProtocolError(
@@ -156,14 +160,14 @@ def _open_channel(
         check_semaphores(welcome.semaphores, welcome.segment)
         _check_bell(descriptors[0])
         return _core.Channel(
-            segment=segment,
+            segment=segment.fileno(),
             capacity=welcome.capacity,
             server=False,
-            bell=descriptors[0],
+            bell=descriptors[0].fileno(),
             own_semaphore=f"/{to_client}",
             peer_semaphore=f"/{to_server}",
             owner=server_uid,
-            lending=descriptors[1],
+            lending=descriptors[1].fileno(),
             blocking=settings.blocking,
             max_frame=welcome.max_frame,
             max_memory=welcome.max_memory,
@@ -176,12 +180,10 @@ def _open_channel(
                 raise explained from None
         raise RemoteProtocolError(f"the server's segment cannot be used: {error}") from None
     finally:
-        os.close(segment)
+        segment.close()
 
 
-def server_side(
-    hello: control.Hello, offer: Offer, settings: Settings, client_uid: int = 0
-) -> Generator[Packet, Packet, Established]:
+def server_side(hello: control.Hello, offer: Offer, settings: Settings, client_uid: int = 0) -> ServerSteps:
     """The server's part, from the client's hello on. It ends with ``ready`` still to be sent.
 
     ``client_uid`` is let into the segment, if it is another user than ours.
@@ -202,21 +204,21 @@ def server_side(
     max_frame = min(hello.max_frame, settings.max_frame)
     max_memory = min(hello.max_memory, settings.max_memory)
     segment = NewSegment(offer.service, client_uid)
-    descriptors: list[int] = []
+    descriptors: list[_core.Descriptor] = []
     try:
         for _ in range(2):
-            descriptors += (each.detach() for each in socket.socketpair(type=socket.SOCK_SEQPACKET))
+            descriptors += _core.Descriptor.pair()
         bell, their_bell, lending, their_lending = descriptors
         to_server, to_client = segment.semaphores
         channel = _core.Channel(
-            segment=segment.descriptor,
+            segment=segment.file.fileno(),
             capacity=segment.capacity,
             server=True,
-            bell=bell,
+            bell=bell.fileno(),
             own_semaphore=f"/{to_server}",
             peer_semaphore=f"/{to_client}",
             owner=os.geteuid(),
-            lending=lending,
+            lending=lending.fileno(),
             blocking=False,
             max_frame=max_frame,
             max_memory=max_memory,
@@ -233,8 +235,7 @@ def server_side(
             offer.shapes_beside_endpoints,
             max_memory,
         )
-        packet, unwanted = yield control.encode(welcome), (their_bell, their_lending)
-        _close_all(unwanted)
+        packet = yield control.encode(welcome), (their_bell.fileno(), their_lending.fileno())
         _expect(packet, control.Confirm)
     except OSError as error:
         _close_all(descriptors)
@@ -245,12 +246,12 @@ def server_side(
     finally:
         segment.unlink()
     _close_all(descriptors[1:])  # The channel has its own of these.
-    return Established(channel, bell, offer.service, 0, max_frame, offer.endpoints, offer.shapes)
+    yield Established(channel, bell, offer.service, 0, max_frame, offer.endpoints, offer.shapes)
 
 
-def _close_all(descriptors: Sequence[int]) -> None:
+def _close_all(descriptors: Sequence[_core.Descriptor]) -> None:
     for descriptor in descriptors:
-        os.close(descriptor)
+        descriptor.close()
 
 
 _M = TypeVar("_M", bound=msgspec.Struct)

@@ -9,10 +9,11 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from shmrpc import _core
 from shmrpc.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -22,12 +23,11 @@ from shmrpc.errors import (
     ShmrpcError,
 )
 from shmrpc.protocol import control
-from shmrpc.stillness import why_still
+from shmrpc.stillness import lock_holder, process, why_still
 from shmrpc.transport.shm import fork, trust, wants
 from shmrpc.transport.shm.cleanup import (
     is_at,
     listener,
-    recorded_pid,
     runtime_directories,
     runtime_directory,
     shared_directory,
@@ -144,11 +144,6 @@ class Claim:
             self._lock = -1
 
 
-def process(pid: int | None) -> str:
-    """A process, for a message. None or 0: the kernel does not tell its id, as of one in another container."""
-    return f"process {pid}" if pid else "a process whose id cannot be seen from here"
-
-
 def _check_reachable(strangers: Collection[int]) -> None:
     """LocalProtocolError if we are to let users in who cannot get as far as our door."""
     if shared_directory() is None:
@@ -246,16 +241,12 @@ def _lock_patiently(path: Path) -> int | None:
 
 
 def _pid_of(socket_path: Path, lock_path: Path) -> int | None:
-    """The process that has a name; 0 if its id means nothing here, None if it has not said it yet."""
+    """The process that has a name; 0 or None if its id cannot be seen from here."""
     with contextlib.suppress(OSError):
         pid = listener(socket_path)
         if pid is not None:
             return pid
-        lock = os.open(lock_path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return recorded_pid(lock)
-        finally:
-            os.close(lock)
+        return lock_holder(os.stat(lock_path))
     return None
 
 
@@ -279,6 +270,9 @@ def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket
         raise wants.explained(error) from None
     dialled.setblocking(False)
     try:
+        # Each packet names its sender: who once listened may have passed us on, and an id that a process says of itself
+        # is one of its own pid namespace.
+        dialled.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         dialled.connect(path)
         dialled.setblocking(True)
         _check_server(service, trust.peer_credentials(dialled)[1], allow_uids)
@@ -407,18 +401,28 @@ class Patience:
         return start
 
 
-def receive(dialled: socket.socket) -> tuple[bytes, list[int]]:
-    """A packet of the handshake with its descriptors; an empty one at the end. Raises what ``recv`` raises."""
+class Received(NamedTuple):
+    """A packet of the handshake."""
+
+    #: Nothing at the end.
+    data: bytes
+    descriptors: Sequence[_core.Descriptor]
+    #: The process that sent it, as the kernel has it; 0 if its id cannot be seen from here.
+    pid: int
+
+
+def receive(dialled: socket.socket) -> Received:
+    """The next packet of the handshake. Raises BlockingIOError if there is none."""
     try:
-        data, descriptors, flags, _ = socket.recv_fds(dialled, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE)
     except ConnectionResetError:
-        return b"", []
-    if flags & socket.MSG_CTRUNC and len(descriptors) < 3:  # There was room for 8: it is we who could not take them.
+        return Received(b"", [], 0)
+    if is_cut and len(descriptors) < 3:  # There was room for eight: it is we who could not take them.
         error = _untaken(dialled)  # While those that were taken are still open.
         for descriptor in descriptors:
-            os.close(descriptor)
+            descriptor.close()
         raise error
-    return data, descriptors
+    return Received(data, descriptors, pid)
 
 
 def _untaken(dialled: socket.socket) -> SharedMemoryError:

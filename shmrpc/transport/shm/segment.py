@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import secrets
 import struct
@@ -37,17 +38,17 @@ class NewSegment:
 
     def __init__(self, service: str, for_uid: int = 0) -> None:
         self.capacity = RING_CAPACITY
-        self.descriptor, self.name = _create_locked(service)
-        self.semaphores = semaphore_names(self.name)
-        self._linked = True
+        self._linked = False
         fork.close_in_child(self)
         held_by(self)
         size = _core.segment_size(self.capacity)
         try:
+            self._create_locked(service)
             # Set aside now, so that a full /dev/shm is an error here and not a SIGBUS later.
-            os.posix_fallocate(self.descriptor, 0, size)
-            for name in self.semaphores:
-                posix_ipc.Semaphore(f"/{name}", posix_ipc.O_CREX, mode=0o600).close()
+            os.posix_fallocate(self.file.fileno(), 0, size)
+            # Made and unmapped in one step: no exception of a signal's handler comes between.
+            make = functools.partial(posix_ipc.Semaphore, flags=posix_ipc.O_CREX, mode=0o600)
+            list(map(posix_ipc.Semaphore.close, map(make, map("/{}".format, self.semaphores))))
             if for_uid not in (0, os.geteuid()):
                 for path in (SHM_DIRECTORY / self.name, *map(_semaphore_path, self.semaphores)):
                     _let_in(path, for_uid)
@@ -58,54 +59,58 @@ class NewSegment:
             self.unlink()
             raise
 
+    def _create_locked(self, service: str) -> None:
+        """Makes the segment, with our flock on it."""
+        for _ in range(_TRIES):
+            # Ours before there is anything: whatever comes between, the names are unlinked and the file is closed.
+            self.name = segment_name(service, secrets.token_hex(16))
+            self.semaphores = semaphore_names(self.name)
+            self._linked = True
+            make = functools.partial(posix_ipc.SharedMemory, f"/{self.name}", posix_ipc.O_CREX, mode=0o600)
+            self.file = _core.Descriptor.of(make)
+            try:
+                fcntl.flock(self.file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # A clean-up that came between creation and lock took it for dead: then it has no name.
+                if os.fstat(self.file.fileno()).st_nlink:
+                    return
+            except BlockingIOError:  # It is here at this moment, and only removes it if it was not told just to look.
+                pass
+            self.unlink()
+        raise SharedMemoryError(
+            errno.EBUSY,
+            f"no segment for a connection: each of {_TRIES} was locked or removed by another process as it was made; "
+            f"stop what cleans {SHM_DIRECTORY} all the time",
+        )
+
     def unlink(self) -> None:
-        """Removes the names and gives the descriptor back; mappings stay. The segment goes last."""
+        """Removes the names and closes the file; mappings stay. The segment goes last. Again: nothing."""
         if not self._linked:
             return
-        self._linked = False
         for name in self.semaphores:
             with contextlib.suppress(posix_ipc.ExistentialError):
                 posix_ipc.unlink_semaphore(f"/{name}")
         with contextlib.suppress(posix_ipc.ExistentialError):
             posix_ipc.unlink_shared_memory(f"/{self.name}")
-        os.close(self.descriptor)
+        self._close()
+
+    def __del__(self) -> None:
+        """An exception, as out of a signal handler, came before it was unlinked."""
+        if getattr(self, "_linked", False):
+            self.unlink()
+
+    def _close(self) -> None:
+        if hasattr(self, "file"):  # Else it could not be made.
+            self.file.close()
+        self._linked = False
 
     def release(self) -> None:
         """The same; see :mod:`shmrpc.transport.shm.names`."""
         self.unlink()
 
     def abandon(self) -> None:
-        """Closes the descriptor and leaves the names: in a forked child they are the parent's."""
+        """Closes the file and leaves the names: in a forked child they are the parent's."""
         if self._linked:
-            self._linked = False
-            os.close(self.descriptor)
-
-
-def _create_locked(service: str) -> tuple[int, str]:
-    """A new segment with our flock on it, and its name. Raises SharedMemoryError."""
-    for _ in range(_TRIES):
-        name = segment_name(service, secrets.token_hex(16))
-        try:
-            descriptor = posix_ipc.SharedMemory(f"/{name}", posix_ipc.O_CREX, mode=0o600).fd
-        except (posix_ipc.Error, OSError, MemoryError) as error:
-            raise wants.segment(error, _core.segment_size(RING_CAPACITY)) from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A clean-up that came between creation and lock took it for dead: then it has no name.
-            if os.fstat(descriptor).st_nlink:
-                return descriptor, name
-        except BlockingIOError:  # It is here at this moment, and only removes it if it was not told just to look.
-            with contextlib.suppress(posix_ipc.ExistentialError):
-                posix_ipc.unlink_shared_memory(f"/{name}")
-        except OSError as error:
-            os.close(descriptor)
-            raise wants.segment(error, _core.segment_size(RING_CAPACITY)) from None
-        os.close(descriptor)
-    raise SharedMemoryError(
-        errno.EBUSY,
-        f"no segment for a connection: each of {_TRIES} was locked or removed by another process as it was made; stop "
-        f"what cleans {SHM_DIRECTORY} all the time",
-    )
+            self._close()
 
 
 def _semaphore_path(name: str) -> Path:
@@ -141,14 +146,14 @@ def _let_in(path: Path, uid: int) -> None:
         ) from None
 
 
-def open_segment(name: str, owner: int) -> int:
-    """Opens the segment that a server of the user ``owner`` has named; a descriptor."""
+def open_segment(name: str, owner: int) -> _core.Descriptor:
+    """Opens the segment that a server of the user ``owner`` has named."""
     if not is_segment(name):  # Some names are more than the library that opens them can take: it crashes.
         raise RemoteProtocolError(
             f"the server named a segment {name[:300]!r} that cannot be opened: none has such a name"
         )
     try:
-        descriptor: int = posix_ipc.SharedMemory(f"/{name}").fd
+        file = _core.Descriptor.of(functools.partial(posix_ipc.SharedMemory, f"/{name}"))
     except MemoryError:  # So it says ENOMEM.
         raise wants.memory() from None
     except (posix_ipc.Error, OSError, ValueError) as error:
@@ -160,14 +165,10 @@ def open_segment(name: str, owner: int) -> int:
             f"the server named a segment {name!r} that cannot be opened: {error}. Both sides need the same "
             f"{SHM_DIRECTORY} (for containers: docker run --ipc=host, or --ipc=container:NAME)"
         ) from None
-    try:
-        found = os.fstat(descriptor).st_uid
-        if found != owner:
-            raise RemoteProtocolError(f"the server (uid {owner}) named a segment {name!r} that belongs to uid {found}")
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    found = os.fstat(file.fileno()).st_uid
+    if found != owner:
+        raise RemoteProtocolError(f"the server (uid {owner}) named a segment {name!r} that belongs to uid {found}")
+    return file
 
 
 def check_semaphores(names: tuple[str, str], segment: str) -> None:

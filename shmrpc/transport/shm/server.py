@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from shmrpc import _core
@@ -16,6 +16,7 @@ from shmrpc.errors import RemoteProtocolError, SharedMemoryError, ShmrpcError
 from shmrpc.protocol import control
 from shmrpc.protocol.codec import Body
 from shmrpc.protocol.frames import Shape
+from shmrpc.stillness import process
 from shmrpc.streams import OVERHEAD
 from shmrpc.transport.serving import BaseListener
 from shmrpc.transport.shm import blocks, fork, handshake, here, wants
@@ -41,16 +42,19 @@ class Peer:
         self.key: Any = None
         self._listener = listener
         self._control = control_socket
-        self._steps: Generator[handshake.Packet, handshake.Packet, handshake.Established] | None = None
+        self._steps: handshake.ServerSteps | None = None
         #: What it said first, until its handshake begins.
         self._hello: control.Hello | None = None
-        self._bell = -1
+        self._bell: _core.Descriptor | None = None
         self._index = -1
         self._open = True
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(control_socket, self._on_control)
         self._timer = self._loop.call_later(control.STEP_TIMEOUT * 2, self._on_timeout)
         fork.close_in_child(self)
+
+    def __str__(self) -> str:
+        return process(self.pid, "client")
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large.
@@ -81,7 +85,7 @@ class Peer:
     def fault(self, reason: str) -> None:
         """The client broke the rules: tells it, and closes this connection and no other."""
         self._say(control.Goodbye(reason, fault=True))
-        self._end(RemoteProtocolError(f"client process {self.pid}: {reason}"))
+        self._end(RemoteProtocolError(f"{self}: {reason}"))
 
     def close(self, reason: str) -> None:
         """Says goodbye and closes; who is not connected yet may come to the next server."""
@@ -104,18 +108,17 @@ class Peer:
 
     def _on_control(self) -> None:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._control, control.MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
+            # Descriptors that come along are closed, as nobody takes them.
+            packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE)[0]
         except BlockingIOError:
             return
         except ConnectionResetError:
-            packet, descriptors = b"", []
+            packet = b""
         try:
             if self.channel is not None or not packet:
-                for descriptor in descriptors:
-                    os.close(descriptor)
                 self._hear(packet)
             else:
-                self._step(packet, descriptors)
+                self._step(packet)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             self._turn_down(error)
 
@@ -154,11 +157,9 @@ class Peer:
     def _refuse_for_now(self) -> None:
         self._refuse(f"the server is {self._listener.health}", try_again=True)
 
-    def _step(self, packet: bytes, descriptors: Sequence[int]) -> None:
+    def _step(self, packet: bytes) -> None:
         """One step of the handshake."""
         if self._steps is None:
-            for descriptor in descriptors:
-                os.close(descriptor)
             hello = control.decode(packet)
             if isinstance(hello, control.Status):
                 self._say(self._listener.report())
@@ -175,17 +176,11 @@ class Peer:
             self._listener.arrivals.want(self)
             return
         if self._listener.health != "serving":  # It drains since: whoever comes now would not hear of that.
-            for descriptor in descriptors:
-                os.close(descriptor)
             self._refuse_for_now()
             return
-        established = None
-        try:
-            self._steps.send((packet, descriptors))
-        except StopIteration as stop:
-            established = stop.value
-        if established is not None:  # Not within the clause: handlers run in there, and see what is being handled.
-            self._establish(established)
+        established = self._steps.send(packet)
+        assert isinstance(established, handshake.Established)
+        self._establish(established)
 
     def _establish(self, established: handshake.Established) -> None:
         self._timer.cancel()
@@ -196,14 +191,16 @@ class Peer:
         self._bell = established.bell
         self.key = self._listener.connected(self)
         self._index = self._listener.inbox.poller.add(established.channel, self.key)
-        self._loop.add_reader(self._bell, self._on_bell)
+        assert self._bell is not None
+        self._loop.add_reader(self._bell.fileno(), self._on_bell)
         self._say(control.Ready())
         self._listener.inbox.pump()  # It may have called already.
 
     def _on_bell(self) -> None:
         if not self._listener.inbox.poller.wake(self._index):
             # If the client has died, the control socket says so soon.
-            self._loop.remove_reader(self._bell)
+            assert self._bell is not None
+            self._loop.remove_reader(self._bell.fileno())
             self._timer = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_ended)
         self._listener.inbox.pump()
 
@@ -219,7 +216,9 @@ class Peer:
             return
         try:
             self._steps = self._listener.begin_handshake(self._hello, self.uid)
-            welcome, descriptors = next(self._steps)
+            step = next(self._steps)
+            assert not isinstance(step, handshake.Established)
+            welcome, descriptors = step
             socket.send_fds(self._control, [welcome], descriptors)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             self._turn_down(error)
@@ -227,7 +226,7 @@ class Peer:
     def turn_away(self, reason: str) -> None:
         """The client is not waited for any more; it may come again."""
         level = self._listener.refusals.level(reason, logging.WARNING)
-        logger.log(level, "client process %d was turned away: %s", self.pid, reason)
+        logger.log(level, "%s was turned away: %s", self, reason)
         self._refuse(reason, try_again=True)
 
     def _turn_down(self, error: Exception) -> None:
@@ -238,11 +237,11 @@ class Peer:
             error = wants.explained(error)
         if isinstance(error, SharedMemoryError):  # The client, and others, may come again many times a second.
             level = self._listener.refusals.level(error.errno, level)
-        logger.log(level, "client process %d was refused: %s", self.pid, error)
+        logger.log(level, "%s was refused: %s", self, error)
         self._refuse(str(error), try_again=lacks_descriptors)
 
     def _on_timeout(self) -> None:
-        logger.warning("client process %d did not finish the handshake in time", self.pid)
+        logger.warning("%s did not finish the handshake in time", self)
         self.abandon(closing=True)
 
     def _say(self, message: control.Message) -> None:
@@ -265,8 +264,8 @@ class Peer:
         if closing:
             self._timer.cancel()
             self._loop.remove_reader(self._control)
-            if self._bell >= 0:
-                self._loop.remove_reader(self._bell)
+            if self._bell is not None:
+                self._loop.remove_reader(self._bell.fileno())
                 self._listener.inbox.poller.remove(self._index)
             if self._steps is not None:
                 self._steps.close()
@@ -274,8 +273,8 @@ class Peer:
         if self.channel is not None:
             self.channel.close()
         fork.close(self._control)
-        if self._bell >= 0:
-            os.close(self._bell)
+        if self._bell is not None:
+            self._bell.close()
 
 
 class Listener(BaseListener[Peer]):
@@ -313,16 +312,14 @@ class Listener(BaseListener[Peer]):
         uptime = time.monotonic() - self._started
         return control.Report(self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health)
 
-    def begin_handshake(
-        self, hello: control.Hello, uid: int
-    ) -> Generator[handshake.Packet, handshake.Packet, handshake.Established]:
+    def begin_handshake(self, hello: control.Hello, uid: int) -> handshake.ServerSteps:
         """The handshake of one client, of this user."""
         return handshake.server_side(hello, self._offer, self._settings, uid)
 
     def connected(self, peer: Peer) -> Any:
         """A client's handshake is over; its key for the inbox."""
         assert self._handler is not None
-        logger.debug("client process %d connected", peer.pid)
+        logger.debug("%s connected", peer)
         self.on_change()
         return self._handler.connected(peer)
 

@@ -8,9 +8,11 @@ import socket
 import time
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
 from shmrpc.protocol import control
-from shmrpc.stillness import why_still
+from shmrpc.stillness import process, why_still
 from shmrpc.transport.shm import place, rendezvous, trust
 
 
@@ -18,6 +20,8 @@ def statuses(
     allow_uids: Collection[int] = (), silent: Callable[[str], None] = lambda words: None
 ) -> list[control.Report]:
     """What each live server reports that may be asked: those of this user, of root, and of ``allow_uids``.
+
+    A report's ``pid`` is as the kernel has it; 0 if it cannot be seen from here.
 
     All are asked at once. ``silent`` is told of each that does not answer within :data:`control.STEP_TIMEOUT`
     altogether; one that does not answer us because of our user is left out.
@@ -42,15 +46,13 @@ def statuses(
             for each in ready:
                 del waiting[each]
                 with contextlib.suppress(RemoteProtocolError):
-                    message = control.decode(rendezvous.receive(each)[0])
+                    received = rendezvous.receive(each)
+                    message = control.decode(received.data)
                     if isinstance(message, control.Report):
-                        reports.append(message)
+                        reports.append(msgspec.structs.replace(message, pid=received.pid))
         for each, service in waiting.items():
             pid, _ = trust.peer_credentials(each)
-            silent(
-                f"{service}: {rendezvous.process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: "
-                f"{why_still(pid)}"
-            )
+            silent(f"{service}: {process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: {why_still(pid)}")
     return sorted(reports, key=lambda report: report.service)
 
 

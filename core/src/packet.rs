@@ -1,0 +1,179 @@
+//! One packet out of a socket, with the descriptors that came along and the process that sent it.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Words of room for what comes beside the bytes of a packet, aligned as the kernel wants it: its sender, and eight
+/// descriptors.
+pub const ROOM: usize = 10;
+
+/// What came beside the bytes of a packet, and how many these were.
+#[derive(Debug)]
+pub struct Packet {
+    /// Bytes that the packet has put into the buffer.
+    pub len: usize,
+    /// Its descriptors, as many as there was room for and as this process may have.
+    pub files: Vec<OwnedFd>,
+    /// Whether there were more.
+    pub cut: bool,
+    /// The process that sent it, by its id in our pid namespace. 0 if it has none there, or the socket does not ask
+    /// (`SO_PASSCRED`).
+    pub sender: libc::pid_t,
+}
+
+/// Takes the next packet, without a wait. What is too long for `bytes` is cut off; `WouldBlock` if there is none, and
+/// one of no bytes at the end. `flags`: such as `MSG_PEEK`.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    room: &mut [u64],
+    flags: libc::c_int,
+) -> io::Result<Packet> {
+    let mut part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: all-zero bytes are a valid `msghdr`, a struct of integers and pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = room.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(room);
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let len = loop {
+        // SAFETY: `message` and all that it points at are writable until the call returns.
+        let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+        if let Ok(len) = usize::try_from(len) {
+            break len;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    };
+    // SAFETY: the kernel has just filled `message` in, and `room` is still there.
+    let (files, sender) = unsafe { take(&message) };
+    let cut = message.msg_flags & libc::MSG_CTRUNC != 0;
+    Ok(Packet {
+        len,
+        files,
+        cut,
+        sender,
+    })
+}
+
+/// The descriptors that came with a message, all of them, so that none stays open by mistake; and its sender.
+///
+/// # Safety
+///
+/// `recvmsg` has filled `message` in, what it points at is still there, and this is called once.
+unsafe fn take(message: &libc::msghdr) -> (Vec<OwnedFd>, libc::pid_t) {
+    let (mut files, mut sender) = (Vec::new(), 0);
+    // SAFETY: the headers are the kernel's, within `msg_control`; each descriptor in them is open and nobody else knows
+    // of it, and credentials are whole where their length says so.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header);
+            let len = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
+            match ((*header).cmsg_level, (*header).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for index in 0..len / size_of::<RawFd>() {
+                        let fd = data.cast::<RawFd>().add(index).read_unaligned();
+                        files.push(OwnedFd::from_raw_fd(fd));
+                    }
+                }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if len >= size_of::<libc::ucred>() => {
+                    sender = data.cast::<libc::ucred>().read_unaligned().pid;
+                }
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    (files, sender)
+}
+
+/// Two sockets that are joined: packets that one sends, the other receives.
+pub fn pair() -> io::Result<[OwnedFd; 2]> {
+    let mut pair = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: there is room for two descriptors.
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) };
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both are new, so they are ours alone.
+    Ok(pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Whether a file is an end of a pair as [`pair`] makes it, or like one: a local socket of packets.
+pub fn is_local_packets(file: BorrowedFd<'_>) -> bool {
+    let option = |name: libc::c_int| -> Option<libc::c_int> {
+        let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: `value` and `len` are writable, and `len` says how long `value` is. What is no socket is an error.
+        let result = unsafe {
+            let value = (&raw mut value).cast();
+            libc::getsockopt(
+                file.as_raw_fd(),
+                libc::SOL_SOCKET,
+                name,
+                value,
+                &raw mut len,
+            )
+        };
+        (result == 0).then_some(value)
+    };
+    option(libc::SO_DOMAIN) == Some(libc::AF_UNIX)
+        && option(libc::SO_TYPE) == Some(libc::SOCK_SEQPACKET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_sender_is_named_to_who_asks() {
+        let [ours, theirs] = pair().unwrap();
+        let send = || {
+            // SAFETY: two bytes are readable.
+            let sent = unsafe { libc::send(theirs.as_raw_fd(), c"hi".as_ptr().cast(), 2, 0) };
+            assert_eq!(sent, 2);
+        };
+        send();
+        let (mut bytes, mut room) = ([0; 4], [0; ROOM]);
+        let packet = receive(ours.as_fd(), &mut bytes, &mut room, 0).unwrap();
+        assert_eq!((packet.len, packet.sender, packet.cut), (2, 0, false));
+        let (on, len) = (1, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: one integer is readable.
+        let set = unsafe {
+            let on = (&raw const on).cast();
+            libc::setsockopt(
+                ours.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PASSCRED,
+                on,
+                len,
+            )
+        };
+        assert_eq!(set, 0);
+        send();
+        let packet = receive(ours.as_fd(), &mut bytes, &mut room, 0).unwrap();
+        assert_eq!(packet.sender as u32, std::process::id());
+        let none = receive(ours.as_fd(), &mut bytes, &mut room, 0).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_bell_is_told_from_other_files() {
+        let [ours, _] = pair().unwrap();
+        assert!(is_local_packets(ours.as_fd()));
+        let (datagrams, _) = UnixDatagram::pair().unwrap();
+        assert!(!is_local_packets(datagrams.as_fd()));
+        assert!(!is_local_packets(
+            std::fs::File::open("/dev/null").unwrap().as_fd()
+        ));
+    }
+}

@@ -1,0 +1,84 @@
+//! Descriptors that belong to an object: whoever loses it, as by the exception of a signal's handler between two
+//! instructions, has closed them.
+
+use crate::packet;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+fn refused(error: &io::Error) -> PyErr {
+    PyOSError::new_err((error.raw_os_error(), error.to_string()))
+}
+
+/// An open file of this process. It is closed when this goes.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Descriptor(Mutex<Option<OwnedFd>>);
+
+impl Descriptor {
+    fn new(file: OwnedFd) -> Self {
+        Descriptor(Mutex::new(Some(file)))
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Descriptor {
+    /// The one that ``open()`` opens and returns as ``fd`` of an object that does not close it. Between the two there
+    /// is no instruction.
+    #[staticmethod]
+    fn of(open: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let fd = open.call0()?.getattr("fd")?.extract()?;
+        // SAFETY: it was just opened, and nobody else knows of it.
+        Ok(Descriptor::new(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The two ends of a pair of local sockets of packets.
+    #[staticmethod]
+    fn pair() -> PyResult<(Self, Self)> {
+        let [one, other] = packet::pair().map_err(|error| refused(&error))?;
+        Ok((Descriptor::new(one), Descriptor::new(other)))
+    }
+
+    /// Its number; -1 once it is closed.
+    fn fileno(&self) -> i32 {
+        self.file().as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Whether it is a local socket of packets.
+    fn is_local_packets(&self) -> bool {
+        let file = self.file();
+        file.as_ref()
+            .is_some_and(|file| packet::is_local_packets(file.as_fd()))
+    }
+
+    /// Closes it. Again: nothing.
+    fn close(&self) {
+        let file = self.file().take();
+        drop(file);
+    }
+}
+
+/// Takes the next packet of up to ``size`` bytes out of a socket, without a wait: its bytes, none at the end; the
+/// descriptors that came along, eight at least if there are so many; whether there were more, or this process could not
+/// take them; and the id of the process that sent it, 0 if it has none here or the socket does not ask (SO_PASSCRED).
+#[pyfunction]
+pub fn receive_packet(
+    py: Python<'_>,
+    socket: i32,
+    size: usize,
+) -> PyResult<(Bound<'_, PyBytes>, Vec<Descriptor>, bool, i32)> {
+    let (mut bytes, mut room) = (vec![0; size], [0; packet::ROOM]);
+    // SAFETY: the caller keeps `socket` open during the call; a closed one is an error.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    let packet =
+        packet::receive(socket, &mut bytes, &mut room, 0).map_err(|error| refused(&error))?;
+    let files = packet.files.into_iter().map(Descriptor::new).collect();
+    let bytes = PyBytes::new(py, &bytes[..packet.len]);
+    Ok((bytes, files, packet.cut, packet.sender))
+}

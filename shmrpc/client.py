@@ -41,6 +41,7 @@ from shmrpc.calling.requests import (
     swallowed,
     take_sources,
     undecodable,
+    unencodable,
 )
 from shmrpc.calling.session import Receiving, Session
 from shmrpc.clock import host_nanoseconds
@@ -420,11 +421,15 @@ class Client(BaseClient[Link]):
             if inherits and nearest_deadline(None) is not None:
                 return await general(name, decode, *args, **kwargs)
             call_id = next_id()
-            try:
+            try:  # What is raised in here is of the arguments; from the sending on it is not.
                 if kwargs:
-                    answer = exchange(keyword, call_id, encode(([*args], kwargs)))
+                    request, answer = keyword, encode(([*args], kwargs))
                 else:
-                    answer = exchange(plain, call_id, encode(args))
+                    request, answer = plain, encode(args)
+            except Exception as error:
+                raise unencodable(name, error) from None
+            try:
+                answer = exchange(request, call_id, answer)  # By one name: nobody keeps the request.
                 if type(answer) is not bytes:
                     answer = await wait(call_id, answer)
             except BaseException as error:
@@ -432,7 +437,7 @@ class Client(BaseClient[Link]):
                     if not (reconnect and not_begun(error)):
                         raise
                 else:
-                    error = session.unencoded(name, error)
+                    error = session.unsent(name, error)
                     if not (reconnect and isinstance(error, ConnectionLost)):
                         raise error from None
                 answer = _AGAIN
@@ -463,12 +468,16 @@ class Client(BaseClient[Link]):
                 return await general(name, decode, *args, **kwargs)
             call_id = next_id()
             deadline = clock() + nanoseconds
-            try:
+            try:  # As in _bind_plain().
                 if len(args) == 2:  # The commonest: quicker than (deadline, *args).
                     first, second = args
-                    answer = exchange(timed, call_id, encode((deadline, first, second)))
+                    answer = encode((deadline, first, second))
                 else:
-                    answer = exchange(timed, call_id, encode((deadline, *args)))
+                    answer = encode((deadline, *args))
+            except Exception as error:
+                raise unencodable(name, error) from None
+            try:
+                answer = exchange(timed, call_id, answer)
                 if type(answer) is not bytes:
                     answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
             except BaseException as error:
@@ -476,7 +485,7 @@ class Client(BaseClient[Link]):
                     if not (reconnect and not_begun(error)):
                         raise
                 else:
-                    error = session.unencoded(name, error)
+                    error = session.unsent(name, error)
                     if not (reconnect and isinstance(error, ConnectionLost)):
                         raise error from None
                 answer = _AGAIN

@@ -17,7 +17,7 @@ import msgspec
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.protocol.codec import UNREADABLE, Body, Codec
 from shmrpc.protocol.frames import Rejected
-from shmrpc.values.unsendable import reason
+from shmrpc.values.unsendable import UNSENDABLE, is_unsendable, reason
 
 #: Bytes that may be under way in one stream.
 WINDOW: Final = 128 << 10
@@ -28,6 +28,13 @@ SLICE: Final = 300e-6
 #: How many items, and these as a MessagePack array with a long header; 0, and one item as it is.
 Part = tuple[int, Body]
 _ARRAY_HEADER: Final = 5
+
+
+def unsendable_item(item: Any, error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> Exception:
+    """The rejection of an item that encoding has failed with. What is not of ``kinds``, or a handler's, stays."""
+    if isinstance(error, Rejected) or not is_unsendable(error, kinds):
+        return error
+    return Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
 
 
 class Incoming:
@@ -248,7 +255,7 @@ class Outgoing:
         self,
         items: AsyncIterable[Any] | Iterable[Any],
         encode: Callable[[Any], Body],
-        unsendable: type[Exception] | tuple[type[Exception], ...] = Exception,
+        unsendable: tuple[type[Exception], ...] = (Exception,),
         before_first: Callable[[], object] | None = None,
     ) -> None:
         """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun.
@@ -280,7 +287,7 @@ class Outgoing:
         self,
         items: AsyncIterable[Any] | Iterable[Any],
         encode: Callable[[Any], Body],
-        unsendable: type[Exception] | tuple[type[Exception], ...],
+        unsendable: tuple[type[Exception], ...],
         before_first: Callable[[], object] | None,
     ) -> None:
         send = self._sender.send
@@ -288,12 +295,8 @@ class Outgoing:
         async for item in source:
             try:
                 body = encode(item)
-            except Rejected:  # It has words already.
-                raise
-            except unsendable as error:
-                raise Rejected(
-                    "encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}"
-                ) from None
+            except Exception as error:
+                raise unsendable_item(item, error, unsendable) from None
             if before_first is not None:
                 before_first()
                 before_first = None

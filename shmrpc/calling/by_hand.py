@@ -10,14 +10,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from shmrpc import _core
-from shmrpc.calling.requests import find_endpoint, leave_open, not_opened, read_result, undecodable
+from shmrpc.calling.requests import find_endpoint, leave_open, not_opened, read_result, undecodable, unsendable
 from shmrpc.calling.session import Receiving
 from shmrpc.errors import EndOfStream, LocalProtocolError
 from shmrpc.interceptors import enter_all
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import UNREADABLE
-from shmrpc.protocol.frames import Rejected, opcode
-from shmrpc.streams import Outgoing, Part, Reader
+from shmrpc.protocol.frames import opcode
+from shmrpc.streams import Outgoing, Part, Reader, unsendable_item
 
 if TYPE_CHECKING:
     from shmrpc.client import Client
@@ -135,8 +135,7 @@ class StreamCall(Generic[_W, _R]):
             try:
                 body = self._client._codec.encode(item)
             except Exception as error:
-                what = f"an item, {type(item).__qualname__}, cannot be sent: {error}"
-                raise self._session.unsent(self._name, Rejected("encode", what)) from None
+                raise unsendable(self._name, unsendable_item(item, error)) from None
             try:
                 sent = await outgoing.write(body)
             except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:

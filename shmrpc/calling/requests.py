@@ -30,7 +30,7 @@ from shmrpc.signature import result_type
 from shmrpc.spelling import closest
 from shmrpc.transport import End, Frame
 from shmrpc.transport.shm.place import check_name
-from shmrpc.values.unsendable import UNSENDABLE, reason
+from shmrpc.values.unsendable import is_unsendable, reason
 
 _metadata = msgspec.msgpack.Decoder(dict[str, Any])
 _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
@@ -272,7 +272,7 @@ def unsendable(name: str, error: Exception) -> Exception:
 
 def unencodable(name: str, error: Exception) -> Exception:
     """The error for arguments that encoding has failed with. For what encoding raises, and nothing else."""
-    if isinstance(error, UNSENDABLE) and not isinstance(error, ShmrpcError):
+    if not isinstance(error, ShmrpcError) and is_unsendable(error):
         return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {reason(error)}")
     return unsendable(name, error)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 from shmrpc import _core
 from shmrpc.call import Call
 from shmrpc.calling.lateness import Lateness
-from shmrpc.calling.requests import body_of, ended_call, lost_call, take_metadata, unencodable, unsendable
+from shmrpc.calling.requests import body_of, ended_call, lost_call, take_metadata, unsendable
 from shmrpc.deadlines import Deadlines
 from shmrpc.errors import ConnectionLost, DecodeError, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.protocol import frames
@@ -418,10 +418,6 @@ class Session:
             return ended_call(self.ended or ConnectionLost(str(error)))
         self._note_interruption(error)
         return unsendable(name, error) if isinstance(error, Exception) else error
-
-    def unencoded(self, name: str, error: BaseException) -> BaseException:
-        """The error for a call that could not be encoded or sent, where the two are one step."""
-        return self.unsent(name, unencodable(name, error) if isinstance(error, Exception) else error)
 
     def is_answer(self, error: BaseException) -> bool:
         """Whether an exception of a call is what became of it, and not why it could not be sent."""

@@ -26,10 +26,9 @@ from shmrpc.errors import EndOfStream, LocalProtocolError, ShmrpcError
 from shmrpc.interceptors import enter_all_plain
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body
-from shmrpc.protocol.frames import Rejected, opcode
-from shmrpc.streams import OVERHEAD, WINDOW
+from shmrpc.protocol.frames import opcode
+from shmrpc.streams import OVERHEAD, WINDOW, unsendable_item
 from shmrpc.transport import Frame
-from shmrpc.values.unsendable import UNSENDABLE, reason
 
 if TYPE_CHECKING:
     from shmrpc.sync import Client
@@ -146,9 +145,8 @@ class StreamCall(Generic[_W, _R]):
                 raise LocalProtocolError(f"{self._name}(): write() after done_writing()")
             try:
                 body = self._client._codec.encode(item)
-            except UNSENDABLE as error:
-                what = f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}"
-                raise unsendable(self._name, Rejected("encode", what)) from None
+            except Exception as error:
+                raise unsendable(self._name, unsendable_item(item, error)) from None
             size = len(body) + OVERHEAD
             self._receive_all()
             while True:

@@ -12,11 +12,10 @@ from shmrpc.calling.requests import Source, body_of, lost_call, take_metadata, u
 from shmrpc.calling.threads import ThreadSession, check_credit
 from shmrpc.protocol import frames
 from shmrpc.protocol.codec import Body, Codec
-from shmrpc.protocol.frames import Rejected, opcode
-from shmrpc.streams import OVERHEAD, WINDOW
+from shmrpc.protocol.frames import opcode
+from shmrpc.streams import OVERHEAD, WINDOW, unsendable_item
 from shmrpc.transport import Frame
 from shmrpc.transport.shm.blocking import LIFE_CHECK
-from shmrpc.values.unsendable import UNSENDABLE, reason
 
 
 class Feed:
@@ -55,12 +54,9 @@ class Feed:
         endpoint = self._call.endpoint
         try:
             body = self._encode(item)
-        except UNSENDABLE as error:
-            told = Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
+        except Exception as error:
+            told = unsendable_item(item, error)
             self._fail(told, unsendable(endpoint, told))
-            return
-        except Exception as error:  # That of a signal's handler, say.
-            self._fail(error, error)
             return
         self.credit -= len(body) + OVERHEAD
         try:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import signal
 import threading
-from types import CodeType
-from typing import Any
+
+from shmrpc.signals import is_of_a_handler
 
 
 def is_for_the_program(error: BaseException) -> bool:
@@ -21,20 +19,4 @@ def is_for_the_program(error: BaseException) -> bool:
         return False
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return True
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in handlers:
-            return True
-        trace = trace.tb_next
-    return False
-
-
-def _code_of(handler: Any) -> CodeType | None:
-    """What a signal's handler runs, if it is written in Python."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    if not inspect.isroutine(handler) and callable(handler):
-        handler = type(handler).__call__
-    code = getattr(handler, "__code__", None)  # Of a method it is the function's.
-    return code if isinstance(code, CodeType) else None
+    return is_of_a_handler(error)

@@ -13,6 +13,7 @@ from msgspec.msgpack import Ext
 
 from shmrpc import _core
 from shmrpc.missing import why_missing
+from shmrpc.signals import is_of_a_handler
 from shmrpc.values import arrays, buffers, extensions, pickling, registry, standard, tables, tensors
 from shmrpc.values.buffers import Data
 
@@ -103,6 +104,8 @@ class Lifting:
         except UNREADABLE:
             raise
         except Exception as error:
+            if is_of_a_handler(error):
+                raise
             what = str(error) or type(error).__name__
             raise msgspec.DecodeError(f"a value cannot be read as {name}: {what}") from error
         finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
 
+from shmrpc.signals import is_of_a_handler
 from shmrpc.values import extensions
 from shmrpc.values.buffers import LARGE, LARGE_ARRAY, bytes_of
 
@@ -37,6 +38,8 @@ def write_pickle(value: Any, packing: Packing) -> Ext:
     except RecursionError:
         raise
     except Exception as error:
+        if is_of_a_handler(error):
+            raise
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(f"a value of type {kind} cannot be pickled: {type(error).__name__}: {error}") from error
     places = [packing.place(memory, memory) for memory in beside]

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc import errors
+from shmrpc.signals import is_of_a_handler
 from shmrpc.values import extensions
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ def writer(entry: Entry) -> Callable[[Any, Packing], Ext]:
         except (TypeError, ValueError, RecursionError):
             raise
         except Exception as error:
+            if is_of_a_handler(error):
+                raise
             raise TypeError(f"encoding a {name} failed: {type(error).__name__}: {error}") from error
         return packing.extension(extensions.CUSTOM, [name, plain])
 

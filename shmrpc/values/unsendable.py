@@ -8,10 +8,17 @@ import types
 from collections.abc import AsyncIterable, Awaitable, Iterator, KeysView, MappingView
 from typing import Any, Final
 
-#: What encoding raises for a value that cannot be sent. All else that comes out of it is of a signal's handler.
+from shmrpc.signals import is_of_a_handler
+
+#: What encoding raises for a value that cannot be sent.
 UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+
+
+def is_unsendable(error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> bool:
+    """Whether an exception out of encoding says that the value cannot be sent; others are a signal handler's."""
+    return isinstance(error, kinds) and not is_of_a_handler(error)
 
 
 def reason(error: Exception) -> str:

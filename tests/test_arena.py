@@ -24,7 +24,7 @@ MAX_FRAME = MIB
 #: A server with little memory and small frames; so are its clients here.
 OPTIONS = ("--max-memory", str(LIMIT), "--max-frame", str(MAX_FRAME))
 
-#: Seconds after which memory that is free is given back: core/src/sweeper.rs.
+#: Seconds after which memory that is free is given back: core/src/connection/sweeper.rs.
 IDLE = 5.0
 
 #: For what has nothing to do with the loop: each has a server of its own to start.

@@ -28,7 +28,7 @@ AMOUNT, LIMIT = (10 << 30, 256 * MIB) if LONG else (1 << 30, 64 * MIB)
 #: Items of a list of dicts, of about 70 bytes each, and the largest body.
 DICTS, MAX_FRAME = (3_000_000, 512 * MIB) if LONG else (300_000, 128 * MIB)
 
-#: Seconds after which memory that is free is given back: core/src/sweeper.rs.
+#: Seconds after which memory that is free is given back: core/src/connection/sweeper.rs.
 IDLE = 5.0
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])

@@ -7,7 +7,7 @@
 //!
 //! # The contract
 //!
-//! * A [`region`] is one mapped segment. It holds two rings, one in each
+//! * A [`memory::region`] is one mapped segment. It holds two rings, one in each
 //!   direction, and nothing else. All access to it is atomic, so a peer that
 //!   scribbles over it can make us read wrong values but cannot make the
 //!   program undefined.
@@ -15,21 +15,21 @@
 //!   keeps the true value in private memory; what stands in the segment is only
 //!   an announcement. What the *peer* announces is a claim: it is checked, and
 //!   a false one is a [`Violation`], after which the ring must not be used.
-//! * A [`frame`] larger than the ring flows through it in pieces. Order is kept.
-//! * An [`arena`] says which parts of a side's [`extent`]s are free, to their owner alone;
-//!   [`lending`] gives the peer leases of them, by the [`table`] of a frame. What the peer
+//! * A [`ring::frame`] larger than the ring flows through it in pieces. Order is kept.
+//! * A [`memory::arena`] says which parts of a side's [`memory::extent`]s are free, to their owner alone;
+//!   [`connection::lending`] gives the peer leases of them, by the table of a [`connection::parcel`]. What the peer
 //!   says of a block is a claim like an index.
-//! * [`wait`] tells when a sleeper must be woken. A wake-up is a hint: whoever
+//! * [`wait::flags`] tell when a sleeper must be woken. A wake-up is a hint: whoever
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
-//! * [`closing`] ends a channel from this side: nobody sleeps on it any more.
+//! * [`wait::closing`] ends a channel from this side: nobody sleeps on it any more.
+//! * [`wait::parker`] is where a thread sleeps that another one of its process wakes.
+//! * [`wait::spin`] tells when it pays to look again instead of sleeping.
 //! * [`packet`] takes a packet out of a socket, with the descriptors that come along and its sender.
-//! * [`parker`] is where a thread sleeps that another one of its process wakes.
-//! * [`spin`] tells when it pays to look again instead of sleeping.
-//! * [`time_slice`] asks the kernel for short turns, so that they come soon.
-//! * [`channel`] puts these together for one connection, [`poll`] for many.
+//! * [`scheduling`] asks the kernel for short turns, so that they come soon.
+//! * [`connection::channel`] puts these together for one connection, [`connection::poller`] for many.
 //!
 //! ```
-//! use _core::frame::{FrameReader, FrameWriter};
+//! use _core::ring::frame::{FrameReader, FrameWriter};
 //! use _core::ring::{HeapMemory, Consumer, Producer};
 //! use std::sync::Arc;
 //!
@@ -50,34 +50,13 @@ mod clock;
 mod crash;
 mod sync;
 
-pub mod arena;
-#[cfg(not(loom))]
-pub mod bell;
-#[cfg(not(loom))]
-pub mod channel;
-pub mod closing;
-#[cfg(not(loom))]
-pub mod extent;
-pub mod frame;
-#[cfg(not(loom))]
-pub mod guard;
-#[cfg(not(loom))]
-pub mod lending;
+pub mod connection;
+pub mod memory;
 #[cfg(not(loom))]
 pub mod packet;
-#[cfg(not(loom))]
-pub mod parker;
-#[cfg(not(loom))]
-pub mod poll;
-#[cfg(not(loom))]
-pub mod region;
 pub mod ring;
-pub mod spin;
 #[cfg(not(loom))]
-mod sweeper;
-pub mod table;
-#[cfg(not(loom))]
-pub mod time_slice;
+pub mod scheduling;
 pub mod wait;
 
 #[cfg(all(feature = "python", not(loom)))]

@@ -7,15 +7,15 @@
 
 mod hostile;
 
-use _core::arena::Place;
-use _core::bell::{Bell, Bells, Semaphore};
-use _core::channel::{Channel, Sleep};
-use _core::extent::{self, Extent};
-use _core::frame::{FrameReader, FrameWriter, HEADER};
-use _core::lending::RELEASE;
-use _core::region::{Direction, MappedRing, Region, size_for};
+use _core::connection::channel::{Channel, Sleep};
+use _core::connection::lending::RELEASE;
+use _core::connection::parcel::{self, Entry, Lies, PARCEL};
+use _core::memory::arena::Place;
+use _core::memory::extent::{self, Extent};
+use _core::memory::region::{Direction, MappedRing, Region, size_for};
+use _core::ring::frame::{FrameReader, FrameWriter, HEADER};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, Violation, padded};
-use _core::table::{self, Entry, Lies, PARCEL};
+use _core::wait::bell::{Bell, Bells, Semaphore};
 use hostile::descriptors::{memfd, sockets};
 use hostile::reading::{drain, receive};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -574,7 +574,7 @@ fn tables_that_lie() {
         for _ in 0..count {
             let entries: Vec<Entry> = (0..dice.below(5)).map(|_| any_entry(&mut dice)).collect();
             let apart = !entries.is_empty() && dice.one_in(3);
-            let mut payload = table::begin(&entries, apart, 0);
+            let mut payload = parcel::begin(&entries, apart, 0);
             let len = dice.below(80);
             payload.extend(dice.bytes(len));
             for _ in 0..dice.below(3) {
@@ -589,11 +589,11 @@ fn tables_that_lie() {
             } else {
                 payload.len()
             });
-            let (parsed, largest) = measured(|| table::parse(&payload));
+            let (parsed, largest) = measured(|| parcel::parse(&payload));
             // A line takes 40 bytes here, and 32 there.
             assert!(largest <= payload.len() * 40 / 32, "{largest}");
             refused += u64::from(parsed.is_err());
-            hostile::table(&payload);
+            hostile::parcel(&payload);
         }
         assert!(refused > count / 10 && refused < count, "{refused}");
         count
@@ -776,7 +776,7 @@ impl Connection {
             }
             0..=3 => {
                 let entries: Vec<Entry> = (0..dice.below(4)).map(|_| self.entry(dice)).collect();
-                let mut payload = table::begin(&entries, false, 0);
+                let mut payload = parcel::begin(&entries, false, 0);
                 payload.extend_from_slice(b"\x92\x01\x02");
                 if dice.one_in(3) {
                     let at = dice.below(payload.len());
@@ -859,7 +859,7 @@ impl Connection {
             receiver.take(&mut payload)?;
             let mut memories = Vec::new();
             if header.opcode & PARCEL != 0 {
-                for entry in &table::parse(&payload)?.entries {
+                for entry in &parcel::parse(&payload)?.entries {
                     memories.extend(server.lending().open(entry)?);
                 }
             }
@@ -897,7 +897,7 @@ impl Connection {
                 return;
             };
             if header.opcode == PARCEL {
-                let parsed = table::parse(&payload).expect("the server does not lie");
+                let parsed = parcel::parse(&payload).expect("the server does not lie");
                 let lent = |e: &Entry| matches!(e.lies, Lies::AtSender(_));
                 self.lent.extend(parsed.entries.into_iter().filter(lent));
             }
@@ -953,7 +953,7 @@ type Reading = fn(&[u8]);
 fn the_corpus_breaks_nothing() {
     let targets: [(&str, Reading); 4] = [
         ("ring", hostile::ring),
-        ("table", hostile::table),
+        ("parcel", hostile::parcel),
         ("release", hostile::release),
         ("news", hostile::news),
     ];

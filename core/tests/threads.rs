@@ -5,10 +5,10 @@
 
 mod pair;
 
-use _core::channel::{Channel, SendError};
-use _core::frame::Header;
-use _core::lending::Memory;
-use _core::table::{self, PARCEL};
+use _core::connection::channel::{Channel, SendError};
+use _core::connection::lending::Memory;
+use _core::connection::parcel::{self, PARCEL};
+use _core::ring::frame::Header;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -57,7 +57,7 @@ fn check(header: Header, payload: &[u8]) {
 
 /// The buffer of a parcel: in a block of the peer's, or in the frame if there was no memory.
 fn open(channel: &Channel, payload: &[u8]) -> Option<Memory> {
-    let parsed = table::parse(payload).unwrap();
+    let parsed = parcel::parse(payload).unwrap();
     assert_eq!(parsed.entries.len(), 1);
     channel.lending().open(&parsed.entries[0]).unwrap()
 }

@@ -1,8 +1,8 @@
 //! `Block`: a buffer in memory that both sides of a connection have mapped.
 
 use super::channel::unmapped;
-use crate::extent::{Extent, Mapping, Mode};
-use crate::lending::Memory;
+use crate::connection::lending::Memory;
+use crate::memory::extent::{Extent, Mapping, Mode};
 use crate::ring::Violation;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;

@@ -12,10 +12,10 @@
 use super::channel::{
     self as python, Channel, ChannelError, Opened, Outgoing, Taken, broken, unsent,
 };
-use crate::channel;
 use crate::clock;
-use crate::parker::Parker;
+use crate::connection::channel;
 use crate::ring::Violation;
+use crate::wait::parker::Parker;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::collections::{HashMap, VecDeque};
@@ -206,7 +206,7 @@ impl Shared {
         let (opcode, payload) = match taken {
             Taken::Plain(payload) => (header.opcode, Payload::Plain(payload.unbind())),
             Taken::Parcel(payload, opened) => {
-                let opcode = header.opcode & !crate::table::PARCEL;
+                let opcode = header.opcode & !crate::connection::parcel::PARCEL;
                 match opened {
                     Err(violation) if violation.own_limit().is_none() => {
                         return Err(broken(violation));

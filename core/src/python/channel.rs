@@ -1,16 +1,16 @@
 //! `Channel`: one side of a connection.
 
 use super::block::{Block, copy_out};
-use super::parcel::{self, Flat, Parcel};
-use crate::bell::{Bell, Bells, Semaphore, SemaphoreError};
-use crate::channel::{self, Receiver, SendError, Sent, Sleep};
+use super::parcel::{Flat, Parcel};
 use crate::clock;
-use crate::frame::{Header, Kept};
-use crate::lending::{self, Memory};
-use crate::poll::SLICE;
-use crate::region::{Direction, Region, RegionError};
+use crate::connection::channel::{self, Receiver, SendError, Sent, Sleep};
+use crate::connection::lending::{self, Memory};
+use crate::connection::parcel::{self, Lies, PARCEL};
+use crate::connection::poller::SLICE;
+use crate::memory::region::{Direction, Region, RegionError};
 use crate::ring::Violation;
-use crate::table::{self, Lies, PARCEL};
+use crate::ring::frame::{Header, Kept};
+use crate::wait::bell::{Bell, Bells, Semaphore, SemaphoreError};
 use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -121,7 +121,7 @@ pub(super) fn broken(violation: Violation) -> PyErr {
 }
 
 /// What a parcel's payload says, and the memory that each buffer lies in; None for those in the payload.
-pub(super) type Opened = (table::Parsed, Vec<Option<Memory>>);
+pub(super) type Opened = (parcel::Parsed, Vec<Option<Memory>>);
 
 /// A frame that was taken out of the ring.
 pub(super) enum Taken<'py> {
@@ -205,7 +205,7 @@ impl<'py> Taken<'py> {
 }
 
 fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Opened, Violation> {
-    let parsed = table::parse(payload)?;
+    let parsed = parcel::parse(payload)?;
     let mut memories = Vec::with_capacity(parsed.entries.len());
     for (place, entry) in parsed.entries.iter().enumerate() {
         let opened = channel.lending().open(entry).inspect_err(|violation| {
@@ -213,7 +213,7 @@ fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Opened, Violat
                 // The peer has lent them all the same: the leases of those before it end as they are dropped.
                 for lent in &parsed.entries[place..] {
                     if let Lies::AtSender(place) = lent.lies {
-                        channel.send_release(&table::release(place));
+                        channel.send_release(&parcel::release(place));
                     }
                 }
             }
@@ -266,7 +266,7 @@ pub(super) fn weight((parsed, _): &Opened) -> usize {
         Some(body) => body.len(),
         None => lens.next().unwrap_or(0),
     };
-    parcel::weight(body, lens.fold(0, usize::saturating_add))
+    super::parcel::weight(body, lens.fold(0, usize::saturating_add))
 }
 
 fn split_off<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {

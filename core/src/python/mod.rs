@@ -50,7 +50,7 @@ mod _core {
     /// Bytes of a segment whose rings hold `capacity` bytes each.
     #[pyfunction]
     fn segment_size(capacity: usize) -> usize {
-        crate::region::size_for(capacity)
+        crate::memory::region::size_for(capacity)
     }
 
     /// The points where this process can be made to die, and how often each was passed.
@@ -75,7 +75,7 @@ mod _core {
     /// Lets this thread ask the kernel for so many nanoseconds of CPU at a time; whether it does so now.
     #[pyfunction]
     fn shorten_time_slice(nanoseconds: u64) -> std::io::Result<bool> {
-        crate::time_slice::shorten(nanoseconds)
+        crate::scheduling::shorten(nanoseconds)
     }
 
     /// Lets two threads pass a word back and forth `rounds` times, or fewer if each takes a time slice; nanoseconds for

@@ -1,8 +1,8 @@
 //! `Poller`: the frames of many channels, in turn.
 
 use super::channel::{Channel, ChannelError, Outgoing, take, unsent};
-use crate::channel::SendError;
-use crate::poll::{self, Found};
+use crate::connection::channel::SendError;
+use crate::connection::poller::{self, Found};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The receiving side of a server: the next frame on any of its channels.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Poller {
-    inner: Mutex<poll::Poller<Py<PyAny>>>,
+    inner: Mutex<poller::Poller<Py<PyAny>>>,
 }
 
 impl Poller {
     /// Never held while waiting for the GIL.
-    fn lock(&self) -> MutexGuard<'_, poll::Poller<Py<PyAny>>> {
+    fn lock(&self) -> MutexGuard<'_, poller::Poller<Py<PyAny>>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,7 +65,7 @@ impl Poller {
     #[pyo3(signature = (*, spin))]
     fn new(spin: f64) -> Self {
         Poller {
-            inner: Mutex::new(poll::Poller::new((spin * 1e3) as u64)),
+            inner: Mutex::new(poller::Poller::new((spin * 1e3) as u64)),
         }
     }
 
@@ -80,7 +80,7 @@ impl Poller {
 
     /// The cycle is broken here.
     fn __clear__(&self) {
-        let fresh = poll::Poller::new(0);
+        let fresh = poller::Poller::new(0);
         let before = std::mem::replace(&mut *self.lock(), fresh);
         drop(before); // After the lock: a key that goes may come back to us.
     }

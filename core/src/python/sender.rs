@@ -1,9 +1,9 @@
 //! `Sender`: the sending end of a stream.
 
 use super::channel::{Channel, Outgoing, broken, unsent};
-use crate::channel::{self, Sent};
 use crate::clock;
-use crate::poll::SLICE;
+use crate::connection::channel::{self, Sent};
+use crate::connection::poller::SLICE;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};

@@ -6,12 +6,12 @@
 pub mod descriptors;
 pub mod reading;
 
-use _core::arena::{GRANULE, Place};
-use _core::extent::{self, Extent, ExtentError, News};
-use _core::frame::{FrameReader, FrameWriter};
-use _core::lending::{Lending, Memory, RELEASE_SIZE};
+use _core::connection::lending::{Lending, Memory, RELEASE_SIZE};
+use _core::connection::parcel::{self, Entry, Lies};
+use _core::memory::arena::{GRANULE, Place};
+use _core::memory::extent::{self, Extent, ExtentError, News};
+use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
-use _core::table::{self, Entry, Lies};
 use descriptors::{Told, sockets};
 use reading::drain;
 use std::os::fd::AsFd;
@@ -98,8 +98,8 @@ pub fn ring(bytes: &[u8]) {
 }
 
 /// A parcel's payload: what is read out of it lies in it.
-pub fn table(payload: &[u8]) {
-    let Ok(parsed) = table::parse(payload) else {
+pub fn parcel(payload: &[u8]) {
+    let Ok(parsed) = parcel::parse(payload) else {
         return;
     };
     let end = 8 + 32 * parsed.entries.len();
@@ -111,9 +111,9 @@ pub fn table(payload: &[u8]) {
         Some(body) => assert_eq!(*body, end..parsed.here),
         None => assert!(!parsed.entries.is_empty() && parsed.here == end),
     }
-    let again = table::begin(&parsed.entries, parsed.body.is_none(), 0);
+    let again = parcel::begin(&parsed.entries, parsed.body.is_none(), 0);
     let again = [&again[..], &payload[end..]].concat();
-    assert_eq!(table::parse(&again), Ok(parsed));
+    assert_eq!(parcel::parse(&again), Ok(parsed));
 }
 
 /// Blocks that are lent to a peer who gives back, and sends back, what the bytes say.

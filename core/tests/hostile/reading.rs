@@ -1,6 +1,6 @@
 //! Frames out of a ring that may hold anything.
 
-use _core::frame::{FrameReader, HEADER, Header};
+use _core::ring::frame::{FrameReader, HEADER, Header};
 use _core::ring::{RingMemory, Violation};
 
 /// The next frame, if it is there.

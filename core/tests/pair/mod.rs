@@ -1,8 +1,8 @@
 //! Both sides of a connection in one process, each with a mapping of its own. Nothing of it has a name for long.
 
-use _core::bell::{Bell, Bells, Semaphore};
-use _core::channel::{Channel, Sleep};
-use _core::region::{Direction, Region, size_for};
+use _core::connection::channel::{Channel, Sleep};
+use _core::memory::region::{Direction, Region, size_for};
+use _core::wait::bell::{Bell, Bells, Semaphore};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};

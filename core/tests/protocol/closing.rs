@@ -1,10 +1,10 @@
 //! A channel that is closed: nobody sleeps on it for ever, and what was sent before is there.
 
 use crate::model::{Arc, Bell, Mutex, Shared, model, receive, thread};
-use _core::closing::Closing;
-use _core::frame::{FrameReader, FrameWriter};
+use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
-use _core::wait;
+use _core::wait::closing::Closing;
+use _core::wait::flags;
 
 /// A reader that sleeps, or is about to, while the peer sends and another thread of its own closes.
 #[test]
@@ -16,7 +16,7 @@ fn who_sleeps_on_a_channel_that_is_closed_wakes() {
         let peer = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));
             assert!(writer.send(0, 1, &[1]).unwrap());
-            if wait::claim(writer.memory().reader_waits()) != wait::AWAKE {
+            if flags::claim(writer.memory().reader_waits()) != flags::AWAKE {
                 their_bell.ring();
             }
         });
@@ -24,11 +24,11 @@ fn who_sleeps_on_a_channel_that_is_closed_wakes() {
         let closer = thread::spawn(move || closes.close(|| rings.ring()));
         let mut reader = FrameReader::new(Consumer::new(memory), 64);
         while !closing.is_closed() {
-            wait::announce(reader.memory().reader_waits(), wait::ON_SEMAPHORE);
+            flags::announce(reader.memory().reader_waits(), flags::ON_SEMAPHORE);
             if receive(&mut reader).is_none() {
                 closing.sleep(|| bell.sleep());
             }
-            wait::withdraw(reader.memory().reader_waits());
+            flags::withdraw(reader.memory().reader_waits());
         }
         peer.join().unwrap();
         closer.join().unwrap();
@@ -49,7 +49,7 @@ fn what_was_sent_before_a_close_is_there() {
             let mut sent = 0;
             while sent < 2 && !open.is_closed() {
                 assert!(writer.send(0, sent, &[]).unwrap());
-                if wait::claim(writer.memory().reader_waits()) != wait::AWAKE {
+                if flags::claim(writer.memory().reader_waits()) != flags::AWAKE {
                     their_bell.ring();
                 }
                 sent += 1;
@@ -67,14 +67,14 @@ fn what_was_sent_before_a_close_is_there() {
         let mut reader = FrameReader::new(Consumer::new(memory), 64);
         let mut taken = 0;
         loop {
-            wait::announce(reader.memory().reader_waits(), wait::ON_BELL);
+            flags::announce(reader.memory().reader_waits(), flags::ON_BELL);
             // Before the last look at the ring: what is sent before the end is then in it.
             let last = *ended.lock().unwrap();
             let frame = receive(&mut reader);
             if frame.is_none() && !last {
                 bell.sleep();
             }
-            wait::withdraw(reader.memory().reader_waits());
+            flags::withdraw(reader.memory().reader_waits());
             match frame {
                 Some(frame) => {
                     assert_eq!(frame.id, taken);

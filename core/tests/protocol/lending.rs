@@ -4,10 +4,10 @@
 //! as they are to the program: only the rings keep the two sides' accesses apart.
 
 use crate::model::{Arc, Mutex, Plain, Shared, model, receive, thread};
-use _core::arena::{Arena, GRANULE, Place};
-use _core::frame::{FrameReader, FrameWriter};
+use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
+use _core::memory::arena::{Arena, GRANULE, Place};
+use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer};
-use _core::table::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
 
 const WORDS: usize = 2;
 
@@ -52,7 +52,7 @@ fn lend(arena: &mut Arena, place: Place, leases: usize, writer: &mut FrameWriter
     for _ in 0..leases {
         arena.lend(place);
     }
-    let payload = table::begin(&entries, false, 0);
+    let payload = parcel::begin(&entries, false, 0);
     assert!(writer.send(PARCEL, 1, &payload).unwrap());
     arena.drop_hold(place);
 }
@@ -66,7 +66,7 @@ fn await_parcel(reader: &mut FrameReader<Shared>) -> Vec<Place> {
         }
     };
     assert_eq!(frame.opcode, PARCEL);
-    let entries = table::parse(&frame.payload).unwrap().entries;
+    let entries = parcel::parse(&frame.payload).unwrap().entries;
     let place = |entry: &Entry| match entry.lies {
         Lies::AtSender(place) => place,
         other => panic!("the sender's block, and not {other:?}"),
@@ -75,7 +75,7 @@ fn await_parcel(reader: &mut FrameReader<Shared>) -> Vec<Place> {
 }
 
 fn send_release(writer: &mut FrameWriter<Shared>, place: Place) {
-    assert!(writer.send(RELEASE, 0, &table::release(place)).unwrap());
+    assert!(writer.send(RELEASE, 0, &parcel::release(place)).unwrap());
 }
 
 /// Takes the end of a lease if there is one.
@@ -85,7 +85,7 @@ fn take_release(reader: &mut FrameReader<Shared>, arena: &Mutex<Arena>) -> bool 
     };
     assert_eq!(frame.opcode, RELEASE);
     let payload: [u8; RELEASE_SIZE] = frame.payload.try_into().unwrap();
-    let known = arena.lock().unwrap().give_back(table::released(&payload));
+    let known = arena.lock().unwrap().give_back(parcel::released(&payload));
     assert!(known, "the peer had this lease");
     true
 }

@@ -1,7 +1,7 @@
 //! What the tests have in common: threads of loom's or of the machine's, a bell, and plain memory.
 
-use _core::frame::FrameReader;
 use _core::ring::HeapMemory;
+use _core::ring::frame::FrameReader;
 #[cfg(loom)]
 pub use loom::{
     sync::{Arc, Condvar, Mutex},

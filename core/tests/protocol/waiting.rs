@@ -1,9 +1,9 @@
 //! Who sleeps is woken: a reader for frames, a writer for room.
 
 use crate::model::{Arc, Bell, Shared, model, receive, thread};
-use _core::frame::{FrameReader, FrameWriter};
+use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
-use _core::wait;
+use _core::wait::flags;
 
 /// A reader that sleeps is woken for every frame: no wake-up is lost.
 #[test]
@@ -16,7 +16,7 @@ fn a_parked_reader_gets_every_frame() {
             let mut writer = FrameWriter::new(Producer::new(theirs));
             for id in 0..2 {
                 assert!(writer.send(0, id, &[id as u8]).unwrap());
-                if wait::claim(writer.memory().reader_waits()) != wait::AWAKE {
+                if flags::claim(writer.memory().reader_waits()) != flags::AWAKE {
                     their_bell.ring();
                 }
             }
@@ -27,11 +27,11 @@ fn a_parked_reader_gets_every_frame() {
                 if let Some(frame) = receive(&mut reader) {
                     break frame;
                 }
-                wait::announce(reader.memory().reader_waits(), wait::ON_BELL);
+                flags::announce(reader.memory().reader_waits(), flags::ON_BELL);
                 if reader.peek().unwrap().is_none() {
                     bell.sleep();
                 }
-                wait::withdraw(reader.memory().reader_waits());
+                flags::withdraw(reader.memory().reader_waits());
             };
             assert_eq!((frame.id, frame.payload), (id, vec![id as u8]));
         }
@@ -51,14 +51,14 @@ fn a_frame_larger_than_the_ring_flows_through_two_sleepers() {
             writer.keep(0, 1, Box::new(vec![7; 40]), true);
             loop {
                 if writer.flush().unwrap()
-                    && wait::claim(writer.memory().reader_waits()) != wait::AWAKE
+                    && flags::claim(writer.memory().reader_waits()) != flags::AWAKE
                 {
                     their_data.ring();
                 }
                 if writer.backlog() == 0 {
                     break;
                 }
-                if writer.must_wait(wait::ON_BELL).unwrap() {
+                if writer.must_wait(flags::ON_BELL).unwrap() {
                     their_room.sleep();
                 }
             }
@@ -68,15 +68,15 @@ fn a_frame_larger_than_the_ring_flows_through_two_sleepers() {
             if let Some(frame) = receive(&mut reader) {
                 break frame;
             }
-            wait::announce(reader.memory().reader_waits(), wait::ON_BELL);
+            flags::announce(reader.memory().reader_waits(), flags::ON_BELL);
             let arrived = reader.peek().unwrap().is_some();
-            if reader.has_room() && wait::claim(reader.memory().writer_waits()) != wait::AWAKE {
+            if reader.has_room() && flags::claim(reader.memory().writer_waits()) != flags::AWAKE {
                 room.ring();
             }
             if !arrived {
                 data.sleep();
             }
-            wait::withdraw(reader.memory().reader_waits());
+            flags::withdraw(reader.memory().reader_waits());
         };
         assert_eq!((frame.id, frame.payload), (1, vec![7; 40]));
         writer.join().unwrap();

@@ -10,11 +10,11 @@
 //!
 //! The loop must turn all the same: after [`SLICE`] the poller says so.
 
-use crate::channel::{Channel, LOOKS_PER_CLOCK};
 use crate::clock;
+use crate::connection::channel::{Channel, LOOKS_PER_CLOCK};
 use crate::crash;
 use crate::ring::Violation;
-use crate::spin::{Crowding, Spin};
+use crate::wait::spin::{Crowding, Spin};
 use std::hint::spin_loop;
 use std::sync::Arc;
 

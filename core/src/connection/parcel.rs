@@ -11,7 +11,7 @@
 //! `block` is where the block begins in its extent, and names it; `start` where the buffer begins
 //! in the block. All numbers in the byte order of the machine, offsets and lengths in bytes.
 
-use crate::arena::Place;
+use crate::memory::arena::Place;
 use crate::ring::Violation;
 use std::ops::Range;
 

@@ -17,6 +17,8 @@
 //!
 //! Each side's own index is private; the copy in memory is never read back.
 
+pub mod frame;
+
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::fmt;
 use std::sync::Arc;
@@ -177,7 +179,7 @@ impl fmt::Display for Violation {
             Violation::Unaligned { extent, offset } => write!(
                 out,
                 "block {offset} of extent {extent} does not begin at a multiple of {}",
-                crate::arena::GRANULE
+                crate::memory::arena::GRANULE
             ),
             Violation::CutOff => {
                 write!(out, "the peer has cut off the memory of the connection")
@@ -205,7 +207,7 @@ impl fmt::Display for Violation {
             Violation::Release { len } => write!(
                 out,
                 "a RELEASE of {len} bytes; it has {}",
-                crate::table::RELEASE_SIZE
+                crate::connection::parcel::RELEASE_SIZE
             ),
         }
     }
@@ -228,9 +230,9 @@ pub trait RingMemory {
     fn tail(&self) -> &AtomicU64;
     /// Bytes read since the beginning. Stored by the reader alone.
     fn head(&self) -> &AtomicU64;
-    /// How the reader sleeps for bytes, see [`crate::wait`].
+    /// How the reader sleeps for bytes, see [`crate::wait::flags`].
     fn reader_waits(&self) -> &AtomicU32;
-    /// How the writer sleeps for room, see [`crate::wait`].
+    /// How the writer sleeps for room, see [`crate::wait::flags`].
     fn writer_waits(&self) -> &AtomicU32;
     /// Whether the peer has cut it off: what was read before this question may never have been written.
     #[inline]

@@ -1,7 +1,7 @@
 //! Gives idle memory back: one thread for all arenas of the process, which lives while there are any extents.
 
-use crate::channel::Channel;
 use crate::clock;
+use crate::connection::channel::Channel;
 use crate::crash;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};

@@ -14,7 +14,7 @@
 
 use crate::crash;
 use crate::ring::{Consumer, Producer, RingMemory, Violation, WORD, padded};
-use crate::wait;
+use crate::wait::flags;
 use std::collections::VecDeque;
 
 /// Bytes before the payload.
@@ -227,10 +227,10 @@ impl<M: RingMemory> FrameWriter<M> {
 
     /// Says how we sleep for room, and looks again: true if there is still none worth writing into.
     pub fn must_wait(&mut self, how: u32) -> Result<bool, Violation> {
-        wait::announce(self.ring.memory().writer_waits(), how);
+        flags::announce(self.ring.memory().writer_waits(), how);
         let half = self.ring.memory().capacity() / 2;
         if self.ring.room()? >= half {
-            wait::withdraw(self.ring.memory().writer_waits());
+            flags::withdraw(self.ring.memory().writer_waits());
             return Ok(false);
         }
         Ok(true)
@@ -493,9 +493,9 @@ mod tests {
         assert!(!writer.send(1, 2, &[2; 48]).unwrap());
         writer.keep(1, 2, Box::new(vec![2; 48]), true);
         assert!(!writer.flush().unwrap());
-        assert!(writer.must_wait(wait::ON_BELL).unwrap());
+        assert!(writer.must_wait(flags::ON_BELL).unwrap());
         assert_eq!(receive(&mut reader), Some((1, 1, vec![1; 64])));
-        assert!(!writer.must_wait(wait::ON_BELL).unwrap());
+        assert!(!writer.must_wait(flags::ON_BELL).unwrap());
         assert!(writer.flush().unwrap());
         assert_eq!(receive(&mut reader), Some((1, 2, vec![2; 48])));
     }

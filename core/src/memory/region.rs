@@ -18,7 +18,7 @@
 //! The control of a ring is four words, each on a pair of cache lines of its own:
 //! `tail` +0, `head` +128, `reader_waits` +256, `writer_waits` +384.
 
-use crate::guard::Guard;
+use crate::memory::sigbus::Guard;
 use crate::ring::{RingMemory, WORD};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::fmt;
@@ -63,7 +63,7 @@ pub const SIGNATURE: u64 = {
         WRITER_WAITS,
         AT_DATA,
         WORD,
-        crate::frame::HEADER,
+        crate::ring::frame::HEADER,
     ];
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut i = 0;

@@ -1255,7 +1255,7 @@ mod tests {
         // Its limit is the whole process's, so this test runs itself again, alone in another.
         const ALONE: &str = "SHMRPC_TEST_ALONE";
         if std::env::var_os(ALONE).is_none() {
-            let name = "extent::tests::a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer";
+            let name = "memory::extent::tests::a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer";
             let _alone = FORK.lock();
             let out = std::process::Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", name])

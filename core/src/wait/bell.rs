@@ -4,7 +4,7 @@
 
 use crate::clock;
 use crate::crash;
-use crate::guard::Guard;
+use crate::memory::sigbus::Guard;
 use crate::sync::{AtomicU64, Ordering};
 use std::ffi::CStr;
 use std::fmt;
@@ -295,12 +295,12 @@ impl Bells {
     /// Wakes the peer, in the way that the flag named. A value that no side of ours stores wakes nobody.
     pub fn ring(&self, how: u32) {
         match how {
-            crate::wait::ON_BELL => {
+            crate::wait::flags::ON_BELL => {
                 crash::point!(WakeClaimed);
                 self.bell.ring();
                 crash::point!(BellRung);
             }
-            crate::wait::ON_SEMAPHORE => {
+            crate::wait::flags::ON_SEMAPHORE => {
                 crash::point!(WakeClaimed);
                 self.theirs.ring();
                 crash::point!(BellRung);

@@ -5,13 +5,13 @@
 //! a frame of its own, [`RELEASE`]. A buffer that is sent back goes by reference too: its owner
 //! holds the block then as if it had never been away.
 
-use crate::arena::{Arena, GRANULE, Place};
-use crate::channel::Channel;
+use crate::connection::channel::Channel;
+use crate::connection::parcel::{self, Entry, Lies};
+use crate::connection::sweeper;
 use crate::crash;
-use crate::extent::{self, Extent, ExtentError, News};
+use crate::memory::arena::{Arena, GRANULE, Place};
+use crate::memory::extent::{self, Extent, ExtentError, News};
 use crate::ring::Violation;
-use crate::sweeper;
-use crate::table::{self, Entry, Lies};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-pub use crate::table::{RELEASE, RELEASE_SIZE};
+pub use crate::connection::parcel::{RELEASE, RELEASE_SIZE};
 
 /// Extents that a side has at most: each costs both a descriptor.
 const MAX_EXTENTS: usize = 256;
@@ -392,7 +392,7 @@ impl Lending {
 
     /// The peer ends a lease.
     pub fn give_back(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
-        let place = table::released(payload);
+        let place = parcel::released(payload);
         let mut own = lock(&self.own);
         if !own.arena.give_back(place) {
             return Err(no_block(place));
@@ -582,7 +582,7 @@ impl Drop for Lease {
         self.lending.end_lease(self.place);
         crash::point!(LeaseEnded);
         if let Some(channel) = self.lending.channel.upgrade() {
-            channel.send_release(&table::release(self.place));
+            channel.send_release(&parcel::release(self.place));
             crash::point!(LeaseTold);
         }
     }
@@ -643,8 +643,9 @@ impl Memory {
 
     /// Another mapping of it, writable; and where in that it begins.
     pub fn map(&self, mode: extent::Mode) -> io::Result<(extent::Mapping, usize)> {
-        let into = self.offset() % crate::arena::GRANULE;
-        let len = (into as usize + self.len()).next_multiple_of(crate::arena::GRANULE as usize);
+        let into = self.offset() % crate::memory::arena::GRANULE;
+        let len =
+            (into as usize + self.len()).next_multiple_of(crate::memory::arena::GRANULE as usize);
         let mapping = self.extent().map(self.offset() - into, len, mode)?;
         Ok((mapping, into as usize))
     }

@@ -3,17 +3,17 @@
 //! A channel may be used from many threads: one at a time sends, one at a time
 //! receives, and neither keeps the other waiting for more than a copy.
 
-use crate::bell::Bells;
 use crate::clock;
-use crate::closing::Closing;
+use crate::connection::lending::Lending;
+use crate::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
 use crate::crash;
-use crate::frame::{FrameReader, FrameWriter, Header, Kept, Untaken};
-use crate::lending::Lending;
-use crate::region::{Direction, MappedRing, Region};
+use crate::memory::region::{Direction, MappedRing, Region};
+use crate::ring::frame::{FrameReader, FrameWriter, Header, Kept, Untaken};
 use crate::ring::{Consumer, Producer, RingMemory, Violation};
-use crate::spin::{Crowding, Spin};
-use crate::table::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
-use crate::wait;
+use crate::wait::bell::Bells;
+use crate::wait::closing::Closing;
+use crate::wait::flags;
+use crate::wait::spin::{Crowding, Spin};
 use std::hint::spin_loop;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,8 +35,8 @@ pub enum Sleep {
 impl Sleep {
     fn flag(self) -> u32 {
         match self {
-            Sleep::Loop => wait::ON_BELL,
-            Sleep::Thread => wait::ON_SEMAPHORE,
+            Sleep::Loop => flags::ON_BELL,
+            Sleep::Thread => flags::ON_SEMAPHORE,
         }
     }
 }
@@ -377,8 +377,8 @@ impl Channel {
             self.set_aside(&mut writer, opcode, id, keep())?;
             return Ok(Sent::Kept);
         }
-        match wait::claim(writer.memory().reader_waits()) {
-            wait::AWAKE => Ok(Sent::Hot),
+        match flags::claim(writer.memory().reader_waits()) {
+            flags::AWAKE => Ok(Sent::Hot),
             how => {
                 self.ring(how);
                 Ok(Sent::Rang)
@@ -405,13 +405,13 @@ impl Channel {
     /// Wakes the peer as its flag said.
     fn ring(&self, how: u32) {
         self.bells.ring(how);
-        if how == wait::ON_SEMAPHORE && self.bells.theirs.is_cut_off() {
+        if how == flags::ON_SEMAPHORE && self.bells.theirs.is_cut_off() {
             self.region.cut_off();
         }
     }
 
     fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
-        let how = wait::claim(writer.memory().reader_waits());
+        let how = flags::claim(writer.memory().reader_waits());
         self.ring(how);
     }
 
@@ -468,7 +468,7 @@ impl Channel {
         if room > self.max_frame {
             return Err(self.oversize(room));
         }
-        let mut payload = table::begin(&lent.entries, apart, room);
+        let mut payload = parcel::begin(&lent.entries, apart, room);
         if !apart {
             payload.extend_from_slice(body);
         }
@@ -647,7 +647,7 @@ impl Channel {
     /// What a frame that was not sent would have lent is ours alone again.
     fn unlend(&self, opcode: u32, payload: &[u8]) {
         if opcode & PARCEL != 0 {
-            let parsed = table::parse(payload).expect("a table of our own");
+            let parsed = parcel::parse(payload).expect("a table of our own");
             for entry in &parsed.entries {
                 self.lending.unlend(entry);
             }
@@ -688,8 +688,8 @@ impl Channel {
     #[inline]
     pub fn release(&self, receiver: &Receiver) {
         if receiver.reader.has_room() {
-            let how = wait::claim_seen(receiver.reader.memory().writer_waits());
-            if how != wait::AWAKE {
+            let how = flags::claim_seen(receiver.reader.memory().writer_waits());
+            if how != flags::AWAKE {
                 self.ring(how);
             }
         }
@@ -785,14 +785,14 @@ impl Channel {
             return Ok(self.is_behind());
         }
         let mut receiver = lock(&self.receiver);
-        wait::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());
+        flags::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());
         let arrived = receiver.peek()?.is_some();
         if receiver.reader.has_room() {
-            let how = wait::claim(receiver.reader.memory().writer_waits());
+            let how = flags::claim(receiver.reader.memory().writer_waits());
             self.ring(how);
         }
         if arrived {
-            wait::withdraw(receiver.reader.memory().reader_waits());
+            flags::withdraw(receiver.reader.memory().reader_waits());
         } else {
             crash::point!(Parked);
         }
@@ -801,7 +801,7 @@ impl Channel {
 
     /// We are awake and need not be rung for what comes.
     pub fn unpark(&self) {
-        wait::withdraw(lock(&self.receiver).reader.memory().reader_waits());
+        flags::withdraw(lock(&self.receiver).reader.memory().reader_waits());
     }
 
     /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has
@@ -827,8 +827,8 @@ impl Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bell::{Bell, Semaphore};
-    use crate::region::size_for;
+    use crate::memory::region::size_for;
+    use crate::wait::bell::{Bell, Semaphore};
     use std::ffi::CString;
     use std::fs::File;
     use std::os::fd::{AsFd, FromRawFd, OwnedFd};

@@ -1,0 +1,11 @@
+//! Two processes and what is between them: frames both ways, and memory that they lend each other.
+
+#[cfg(not(loom))]
+pub mod channel;
+#[cfg(not(loom))]
+pub mod lending;
+pub mod parcel;
+#[cfg(not(loom))]
+pub mod poller;
+#[cfg(not(loom))]
+mod sweeper;

@@ -1,0 +1,9 @@
+//! Memory that processes share: mapped files, what a peer can do to them, and which parts of them are free.
+
+pub mod arena;
+#[cfg(not(loom))]
+pub mod extent;
+#[cfg(not(loom))]
+pub mod region;
+#[cfg(not(loom))]
+pub mod sigbus;

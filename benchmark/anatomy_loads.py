@@ -8,8 +8,8 @@ from typing import Any
 from benchmark.histogram import Histogram
 from benchmark.processes import Caller
 from benchmark.results import Result
-from shmrpc.protocol import frames
-from shmrpc.protocol.codec import Body, get_codec
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body, get_codec
 
 _now = time.perf_counter_ns
 

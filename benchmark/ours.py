@@ -12,7 +12,7 @@ from benchmark import anatomy_loads, work
 from benchmark.processes import Place
 from benchmark.work import Taken
 from shmrpc import current_call
-from shmrpc.protocol import frames
+from shmrpc.wire import frames
 
 service = shmrpc.Service("benchmark")
 _taken = Taken()

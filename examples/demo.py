@@ -29,7 +29,7 @@ from rich.table import Column, Table
 import shmrpc
 from examples.calculator import add
 from examples.code_metrics import Metrics, Unparsable, measure
-from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, runtime_directory
+from shmrpc.host.cleanup import SHM_DIRECTORY, runtime_directory
 
 ROOT = Path(sysconfig.get_path("stdlib"))
 SERVICES = ("code_metrics", "calculator")

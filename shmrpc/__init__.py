@@ -20,14 +20,13 @@ if not _sys.platform.startswith("linux"):
 try:
     _importlib.import_module("shmrpc._core")
 except ImportError as _error:
-    from shmrpc.missing import without_core as _without_core
+    from shmrpc.basics.missing import without_core as _without_core
 
     raise _without_core(_error) from None
 
 from shmrpc import sync
-from shmrpc.call import Call, current_call
-from shmrpc.calling.by_hand import StreamCall
-from shmrpc.client import Client, connect
+from shmrpc.client.client import Client, connect
+from shmrpc.client.stream_call import StreamCall
 from shmrpc.errors import (
     ApplicationError,
     CallError,
@@ -51,10 +50,11 @@ from shmrpc.errors import (
     ShmrpcError,
 )
 from shmrpc.introspection.describe import Description
-from shmrpc.server import Server, serve
-from shmrpc.service import Group, Service, endpoint
-from shmrpc.sharing import Leased, leased
+from shmrpc.server.server import Server, serve
+from shmrpc.service.call import Call, current_call
+from shmrpc.service.service import Group, Service, endpoint
 from shmrpc.values import Writable, register
+from shmrpc.values.sharing import Leased, leased
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,5 @@
 """``python -m shmrpc`` is ``shmrpc``."""
 
-from shmrpc.cli import main
+from shmrpc.cli.commands import main
 
 main()

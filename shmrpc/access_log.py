@@ -18,9 +18,9 @@ import logging
 import time
 from collections.abc import Iterator
 
-from shmrpc.call import Call
-from shmrpc.interceptors import SyncInterceptor
-from shmrpc.outcome import outcome_of
+from shmrpc.service.call import Call
+from shmrpc.service.interceptors import SyncInterceptor
+from shmrpc.service.outcome import outcome_of
 
 __all__ = ["interceptor"]
 

@@ -32,10 +32,10 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from shmrpc.call import Call
-from shmrpc.interceptors import SyncInterceptor
-from shmrpc.missing import why_missing
-from shmrpc.outcome import CANCELLED, OK, outcome_of
+from shmrpc.basics.missing import why_missing
+from shmrpc.service.call import Call
+from shmrpc.service.interceptors import SyncInterceptor
+from shmrpc.service.outcome import CANCELLED, OK, outcome_of
 
 try:
     # Not `from opentelemetry`: other distributions may have put something in that folder.

@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from shmrpc.errors import RemoteProtocolError
-from shmrpc.protocol.codec import UNREADABLE, Body, Codec
-from shmrpc.protocol.frames import Rejected
 from shmrpc.values.unsendable import UNSENDABLE, is_unsendable, reason
+from shmrpc.wire.codec import UNREADABLE, Body, Codec
+from shmrpc.wire.frames import Rejected
 
 #: Bytes that may be under way in one stream.
 WINDOW: Final = 128 << 10

@@ -21,10 +21,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc import _core
-from shmrpc.call import Call, inheriting, nearest_deadline
-from shmrpc.calling.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
-from shmrpc.calling.batch import ManyCalls, Outcomes, SyncBatch, chunks
-from shmrpc.calling.requests import (
+from shmrpc.client.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
+from shmrpc.client.batch import ManyCalls, Outcomes, SyncBatch, chunks
+from shmrpc.client.requests import (
     check_no_streams,
     encode_all,
     encode_call,
@@ -36,14 +35,16 @@ from shmrpc.calling.requests import (
     undecodable,
     unencodable,
 )
-from shmrpc.calling.sync_by_hand import StreamCall
-from shmrpc.calling.sync_streams import Feed, converse, feeds_of
-from shmrpc.calling.thread_link import ThreadLink
-from shmrpc.calling.threads import ThreadSession, stopped_call
+from shmrpc.client.sync_reconnect import ThreadLink
+from shmrpc.client.sync_session import ThreadSession, stopped_call
+from shmrpc.client.sync_stream_call import StreamCall
+from shmrpc.client.sync_uploads import Feed, converse, feeds_of
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
 from shmrpc.introspection.describe import Description
-from shmrpc.options import (
+from shmrpc.service.call import Call, inheriting, nearest_deadline
+from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
+from shmrpc.service.service import Service
+from shmrpc.transport.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
     Options,
@@ -52,12 +53,11 @@ from shmrpc.options import (
     check_timeout,
     check_uids,
 )
-from shmrpc.protocol import frames
-from shmrpc.protocol.codec import UNREADABLE, Body, CodecName, get_codec
-from shmrpc.protocol.control import DEFAULT_MAX_MEMORY
-from shmrpc.protocol.frames import opcode
-from shmrpc.service import Service
 from shmrpc.transport.shm.handshake import Settings
+from shmrpc.wire import frames
+from shmrpc.wire.codec import UNREADABLE, Body, CodecName, get_codec
+from shmrpc.wire.control import DEFAULT_MAX_MEMORY
+from shmrpc.wire.frames import opcode
 
 __all__ = ["Client", "StreamCall", "connect"]
 

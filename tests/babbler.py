@@ -15,9 +15,9 @@ import msgpack
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.protocol import control
-from shmrpc.protocol.frames import CALL, RESULT, Shape
 from shmrpc.transport.shm import handshake
+from shmrpc.wire import control
+from shmrpc.wire.frames import CALL, RESULT, Shape
 from tests.support import PATIENCE
 
 #: What the server does at the first call, of this id, before it answers.

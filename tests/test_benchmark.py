@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import shmrpc.server
+import shmrpc.server.server
 from benchmark import loads
 from benchmark.histogram import Histogram, bucket_of, width_of
 from benchmark.processes import Caller

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.calling.threads import ThreadSession
+from shmrpc.client.sync_session import ThreadSession
 from tests.support import ServerProcess, eventually, eventually_seen
 
 TARGET = "tests.flows:service"

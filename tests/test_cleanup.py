@@ -15,8 +15,8 @@ import posix_ipc
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm import cleanup
-from shmrpc.transport.shm.rendezvous import Claim
+from shmrpc.host import cleanup
+from shmrpc.host.rendezvous import Claim
 from shmrpc.transport.shm.segment import NewSegment
 from tests.support import Script, ServerProcess
 

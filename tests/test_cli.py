@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import shmrpc as shmrpc_package
-from shmrpc.cli import main
+from shmrpc.cli.commands import main
 from tests.support import STOPPING, ServerProcess, eventually
 
 

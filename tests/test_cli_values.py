@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from shmrpc.cli import main
+from shmrpc.cli.commands import main
 from tests.shown import VALUES
 from tests.support import PATIENCE, eventually, timeouts
 

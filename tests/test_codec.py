@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from shmrpc.protocol.codec import UNREADABLE, Codec, get_codec
+from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
 
 
 class Colour(enum.Enum):

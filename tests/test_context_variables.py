@@ -13,7 +13,7 @@ import pytest
 
 import shmrpc
 import shmrpc.testing
-from shmrpc.call import Call
+from shmrpc.service.call import Call
 
 _user: ContextVar[str] = ContextVar("user", default="nobody")
 _basket: ContextVar[list[str] | None] = ContextVar("basket", default=None)

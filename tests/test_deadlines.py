@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.deadlines import Deadlines
+from shmrpc.basics.deadlines import Deadlines
 from tests.support import ServerProcess, eventually, eventually_in_loop, eventually_seen, timeouts
 
 TARGET = "tests.flows:service"

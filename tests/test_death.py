@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm import cleanup
+from shmrpc.host import cleanup
 from tests.services import service
 from tests.stopping import PATIENCE, stands_still, stopped, wait_for_answer
 from tests.support import Script, ServerProcess, eventually, ours_in_shm
@@ -202,7 +202,7 @@ async def test_a_server_that_comes_later() -> None:
 
 async def test_connecting_to_a_server_that_is_stopped(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched, stopped(server.pid):
-        patched.setattr("shmrpc.protocol.control.STEP_TIMEOUT", 0.2)
+        patched.setattr("shmrpc.wire.control.STEP_TIMEOUT", 0.2)
         with pytest.raises(shmrpc.ServiceUnavailable):
             async with shmrpc.connect("tested", timeout=0.3):
                 pass
@@ -429,7 +429,7 @@ async def test_a_name_is_free_again_when_serving_fails(monkeypatch: pytest.Monke
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shmrpc.transport.shm.rendezvous.socket.socket", exhausted)
+        patched.setattr("shmrpc.host.rendezvous.socket.socket", exhausted)
         with pytest.raises(OSError, match="no descriptor left to serve 'tested'"):
             async with shmrpc.serve(service):
                 pass
@@ -440,7 +440,7 @@ async def test_a_name_is_free_again_when_serving_fails(monkeypatch: pytest.Monke
 async def test_a_clean_up_that_looks_does_not_keep_a_server_from_starting(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shmrpc.transport.shm.rendezvous._LOCK_TRIES", 6000)  # The timer may be late.
+    monkeypatch.setattr("shmrpc.host.rendezvous._LOCK_TRIES", 6000)  # The timer may be late.
     os.mkdir(runtime, 0o700)
     lock = cleanup.take_lock(runtime / "tested.lock", create=True)
     assert lock is not None

@@ -26,7 +26,7 @@ import shmrpc
 from shmrpc.introspection.describe import describe_service
 from shmrpc.introspection.plain_types import PlainTypes
 from shmrpc.introspection.stubs import stub_text
-from shmrpc.introspection.type_names import type_name
+from shmrpc.values.type_names import type_name
 from tests.plain_values import Types
 from tests.support import ServerProcess
 from tests.test_cli import shmrpc as run

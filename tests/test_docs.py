@@ -22,8 +22,8 @@ from pathlib import Path
 import click
 import pytest
 
-import shmrpc.service
-from shmrpc.cli import main
+import shmrpc.service.service
+from shmrpc.cli.commands import main
 from tests.support import ServerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -208,5 +208,5 @@ def test_the_options_of_both_decorators_are_the_same() -> None:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(shmrpc.service).attempted > 0
-    assert doctest.testmod(shmrpc.service).failed == 0
+    assert doctest.testmod(shmrpc.service.service).attempted > 0
+    assert doctest.testmod(shmrpc.service.service).failed == 0

@@ -32,8 +32,8 @@ async def test_the_remote_traceback_begins_at_the_endpoint(client: shmrpc.Client
         with pytest.raises(ValueError, match="odd") as caught:
             await call
         assert isinstance(caught.value, shmrpc.RemoteError)
-        assert "shmrpc/server.py" not in caught.value.remote_traceback
-        assert "shmrpc/handling/eager.py" not in caught.value.remote_traceback
+        assert "shmrpc/server/server.py" not in caught.value.remote_traceback
+        assert "shmrpc/server/eager.py" not in caught.value.remote_traceback
         assert "tests/services.py" in caught.value.remote_traceback
 
 

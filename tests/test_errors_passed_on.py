@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.calling.requests import not_begun
-from shmrpc.protocol import frames
+from shmrpc.client.requests import not_begun
+from shmrpc.wire import frames
 from tests.failing import make
 
 LASTING = True

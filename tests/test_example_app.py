@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shmrpc.transport.shm.status import statuses
+from shmrpc.host.status import statuses
 from tests.support import STOPPING, ServerProcess, eventually
 
 SERVICE = "examples.code_search.service:code_search"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import shmrpc
 from shmrpc import access_log
-from shmrpc.handling import failures
+from shmrpc.server import failures
 from tests.support import eventually, eventually_in_loop
 
 Bytes = NDArray[np.uint8]

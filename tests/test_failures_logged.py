@@ -11,7 +11,7 @@ import pytest
 
 import shmrpc
 import shmrpc.testing
-from shmrpc.handling import failures
+from shmrpc.server import failures
 from tests.failing import OutOfStock
 from tests.support import eventually_in_loop
 
@@ -110,7 +110,7 @@ async def test_an_unexpected_failure_is_logged_once_with_its_traceback(
     await fails(client, form, "odd")
     assert logged(caplog) == [f"tested.logged.{form}() failed"]
     assert "Mistake: of kind 'odd'" in caplog.text and ", in plain" in caplog.text
-    assert "shmrpc/server.py" not in caplog.text and "shmrpc/handling/engine.py" not in caplog.text
+    assert "shmrpc/server/server.py" not in caplog.text and "shmrpc/server/calls.py" not in caplog.text
 
 
 async def test_one_whose_traceback_cannot_be_formatted_is_logged_and_answered(

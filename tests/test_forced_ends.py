@@ -19,9 +19,9 @@ from typing import NamedTuple
 import pytest
 
 import shmrpc
-from shmrpc.serving import ending
-from shmrpc.serving.running import Running
-from shmrpc.transport.shm.status import statuses
+from shmrpc.host.status import statuses
+from shmrpc.supervisor import ending
+from shmrpc.supervisor.running import Running
 from tests.support import PATIENCE, STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
@@ -189,7 +189,7 @@ def test_what_hangs_is_named_and_holds_up_no_end(case: Case, ended: dict[str, En
 async def test_closing_waits_for_no_handler_that_will_not_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("shmrpc.server.CLOSING", 0.05)
+    monkeypatch.setattr("shmrpc.server.server.CLOSING", 0.05)
     left: list[str] = []
     release = asyncio.Event()
 

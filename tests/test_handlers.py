@@ -9,7 +9,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.handling.eager import Eager, Suspended
+from shmrpc.server.eager import Eager, Suspended
 
 
 async def test_asyncio_timeout_works_in_a_handler(client: shmrpc.Client) -> None:

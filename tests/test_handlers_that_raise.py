@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 import shmrpc
-from shmrpc.handling import failures
+from shmrpc.server import failures
 from tests.support import PATIENCE, Script, ServerProcess, eventually_in_loop
 
 service = shmrpc.Service("tested.raising")

@@ -9,8 +9,8 @@ import msgpack
 import pytest
 
 import shmrpc
-from shmrpc.protocol import control
-from shmrpc.protocol.frames import (
+from shmrpc.wire import control
+from shmrpc.wire.frames import (
     ABORT,
     CALL,
     CANCEL,

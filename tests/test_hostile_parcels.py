@@ -17,7 +17,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.protocol import control
+from shmrpc.wire import control
 from tests.babbler import SUM, Babbler, Misdeed, babbling, connected
 from tests.flows import service as flows
 from tests.services import service

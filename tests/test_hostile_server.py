@@ -14,8 +14,8 @@ import msgpack
 import pytest
 
 import shmrpc
-from shmrpc.protocol import control
 from shmrpc.transport.shm.segment import NewSegment
+from shmrpc.wire import control
 
 Answer = Callable[[socket.socket], None]
 

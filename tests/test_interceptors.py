@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.handling.dispatch import Dispatcher
-from shmrpc.interceptors import Interceptor
-from shmrpc.protocol import frames
+from shmrpc.server.dispatch import Dispatcher
+from shmrpc.service.interceptors import Interceptor
+from shmrpc.wire import frames
 from tests.support import eventually_in_loop, forever_expires
 
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")

@@ -18,7 +18,7 @@ from typing import NoReturn
 import pytest
 
 import shmrpc
-from shmrpc.protocol import control
+from shmrpc.wire import control
 from tests import flows
 from tests.babbler import Babbler, Died, babbling
 from tests.support import (
@@ -232,7 +232,7 @@ async def test_a_client_that_knows_of_a_drain_sends_that_server_nothing_new() ->
 
 
 async def test_want_of_descriptors_does_not_end_the_reconnecting(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shmrpc.transport.shm import rendezvous
+    from shmrpc.host import rendezvous
 
     with ServerProcess(TARGET) as first:
         async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:
@@ -347,7 +347,7 @@ async def test_a_drain_loses_no_call_of_a_client_that_reconnects() -> None:
 
 
 async def test_health_in_the_report() -> None:
-    from shmrpc.transport.shm.status import statuses
+    from shmrpc.host.status import statuses
 
     opened = asyncio.Event()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm import cleanup
-from shmrpc.transport.shm.rendezvous import Claim
-from shmrpc.transport.shm.status import statuses
+from shmrpc.host import cleanup
+from shmrpc.host.rendezvous import Claim
+from shmrpc.host.status import statuses
 from tests.services import service
 
 

@@ -6,9 +6,9 @@ import importlib
 
 import pytest
 
-from shmrpc.missing import is_absent, why_missing
-from shmrpc.protocol.codec import get_codec
-from shmrpc.sharing import empty_array
+from shmrpc.basics.missing import is_absent, why_missing
+from shmrpc.values.sharing import empty_array
+from shmrpc.wire.codec import get_codec
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 import shmrpc
-from shmrpc.service import CLIENT_METHODS
+from shmrpc.service.service import CLIENT_METHODS
 from tests.mistakes import Mistake, read_mistakes, run
 
 MISTAKES: Final = read_mistakes(Path(__file__).with_name("mistakes.md"))

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.protocol import control
-from shmrpc.transport.shm import rendezvous
-from shmrpc.transport.shm.reception import Reception
-from shmrpc.transport.shm.status import statuses
+from shmrpc.host import rendezvous
+from shmrpc.host.status import statuses
+from shmrpc.transport.shm.front_desk import Reception
+from shmrpc.wire import control
 from tests.support import STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
@@ -350,7 +350,7 @@ def test_clients_wait_for_a_server_that_is_starting(app: Path, options: tuple[st
 
 
 #: ``shmrpc`` for which no death after a worker has served is a quick one.
-PATIENT = "from shmrpc.serving import supervisor; supervisor._QUICK = 0.0; from shmrpc.cli import main; main()"
+PATIENT = "from shmrpc.supervisor import supervisor; supervisor._QUICK = 0.0; from shmrpc.cli import main; main()"
 
 
 @pytest.mark.parametrize(("command", "code"), [(("-m", "shmrpc"), 3), (("-c", PATIENT), 1)])

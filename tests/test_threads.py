@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import shmrpc
-from shmrpc.handling import thread_pool
+from shmrpc.server import thread_pool
 from tests.support import PATIENCE, eventually_in_loop
 
 

@@ -62,7 +62,7 @@ def forbidden(nanoseconds):
     raise PermissionError(1, "Operation not permitted")
 
 _core.shorten_time_slice = forbidden
-from shmrpc.cli import main
+from shmrpc.cli.commands import main
 main()
 """
 
@@ -78,7 +78,7 @@ def test_the_loop_has_short_ones_and_what_it_starts_the_usual_ones(options: tupl
 
 
 def test_a_server_with_a_priority_that_somebody_gave_it_keeps_its_slice() -> None:
-    nice = ("-c", "import os; os.nice(1); from shmrpc.cli import main; main()")
+    nice = ("-c", "import os; os.nice(1); from shmrpc.cli.commands import main; main()")
     with ServerProcess(TARGET, shmrpc_command=nice), shmrpc.sync.connect("slices") as client:
         assert client.in_loop() == USUAL
 

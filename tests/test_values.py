@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmrpc.protocol.codec import UNREADABLE, Codec, get_codec
 from shmrpc.values.extensions import MAX_DEPTH
 from shmrpc.values.standard import MAX_FRACTION_BITS
+from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
 from tests.drawn import drawn
 from tests.values import travelled
 

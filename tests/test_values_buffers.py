@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from shmrpc import _core
-from shmrpc.protocol.codec import LARGE, Codec, get_codec
 from shmrpc.values import Writable, block_of, is_writable, writable
+from shmrpc.wire.codec import LARGE, Codec, get_codec
 from tests.values import FakeBlock, buffers_of, carried, travelled
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")

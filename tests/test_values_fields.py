@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import shmrpc
 import shmrpc.testing
-from shmrpc.protocol.codec import LARGE, Codec, get_codec
+from shmrpc.values.encode import Lowering
 from shmrpc.values.fields import class_defaults, is_closed, loose_names, names_of
-from shmrpc.values.lowering import Lowering
+from shmrpc.wire.codec import LARGE, Codec, get_codec
 from tests.drawn import drawn
 from tests.test_values import values
 from tests.values import buffers_of, carried

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
 from shmrpc import _core
-from shmrpc.protocol.codec import UNREADABLE, Codec, get_codec
 from shmrpc.values import extensions
-from shmrpc.values.lifting import _READERS
+from shmrpc.values.decode import _READERS
+from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
 from tests.drawn import drawn
 from tests.values import FakeBlock
 

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from shmrpc.protocol import frames
-from shmrpc.protocol.codec import LARGE, get_codec
+from shmrpc.wire import frames
+from shmrpc.wire.codec import LARGE, get_codec
 from tests.values import buffers_of, carried, travelled
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")

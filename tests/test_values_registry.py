@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from shmrpc.protocol.codec import LARGE, Codec, get_codec
 from shmrpc.values import register, registry
+from shmrpc.wire.codec import LARGE, Codec, get_codec
 from tests.values import carried, travelled
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from shmrpc.protocol.codec import get_codec
 from shmrpc.values import block_of
+from shmrpc.wire.codec import get_codec
 from tests.values import FakeBlock, buffers_of, carried, travelled
 
 pa: Any = pytest.importorskip("pyarrow")

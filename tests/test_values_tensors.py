@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from shmrpc.protocol.codec import get_codec
 from shmrpc.values import block_of, registry
+from shmrpc.wire.codec import get_codec
 from tests.values import FakeBlock, buffers_of, carried, travelled
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")

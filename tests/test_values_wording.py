@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 import pytest
 
-from shmrpc.protocol.codec import Codec, get_codec
+from shmrpc.wire.codec import Codec, get_codec
 
 
 class Colour(enum.Enum):

@@ -7,7 +7,7 @@ import os
 from typing import Any, Self
 
 from shmrpc import _core
-from shmrpc.protocol.codec import Body, Codec
+from shmrpc.wire.codec import Body, Codec
 
 
 class FakeBlock(mmap.mmap):

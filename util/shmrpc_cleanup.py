@@ -1,1 +1,1 @@
-../shmrpc/transport/shm/cleanup.py
+../shmrpc/host/cleanup.py

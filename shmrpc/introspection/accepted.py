@@ -8,8 +8,8 @@ from typing import Any, Final
 from msgspec import inspect as mi
 
 from shmrpc.introspection import foreign
-from shmrpc.introspection.notation import list_of, tuple_of, union
 from shmrpc.introspection.type_facts import ARRAYS, CLASSES, holds_itself, is_array, simple, tag_of
+from shmrpc.values.notation import list_of, tuple_of, union
 
 _BYTES: Final = (mi.BytesType, mi.ByteArrayType, mi.MemoryViewType)
 _ALTERNATIVES: Final[dict[type[mi.Type], list[str]]] = {

@@ -10,8 +10,8 @@ import msgspec
 
 from shmrpc.introspection.plain_types import FieldDescription, PlainTypes, TypeDescription
 from shmrpc.introspection.type_facts import default_text
-from shmrpc.introspection.type_names import type_name
-from shmrpc.service import Endpoint, RunIn, Service
+from shmrpc.service.service import Endpoint, RunIn, Service
+from shmrpc.values.type_names import type_name
 
 __all__ = [
     "Description",

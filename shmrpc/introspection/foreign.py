@@ -14,8 +14,8 @@ import uuid
 import zoneinfo
 from typing import Any, Final, get_origin
 
-from shmrpc.introspection.notation import class_text, union
 from shmrpc.values import registry
+from shmrpc.values.notation import class_text, union
 
 #: Instances of a class that is derived from one of these arrive as instances of this one: the first that fits.
 _BASES: Final = (

@@ -8,7 +8,6 @@ from typing import Any, Final
 from msgspec import inspect as mi
 
 from shmrpc.introspection import foreign
-from shmrpc.introspection.notation import list_of, tuple_of, union
 from shmrpc.introspection.type_facts import (
     ARRAYS,
     CLASSES,
@@ -22,6 +21,7 @@ from shmrpc.introspection.type_facts import (
     tag_of,
 )
 from shmrpc.introspection.type_info import AbstractType
+from shmrpc.values.notation import list_of, tuple_of, union
 
 #: What plain MessagePack has as text.
 _TEXTS: Final = (mi.DateType, mi.TimeType, mi.TimeDeltaType, mi.UUIDType, mi.DecimalType)

@@ -20,7 +20,6 @@ from msgspec import inspect as mi
 from shmrpc.introspection import foreign
 from shmrpc.introspection.accepted import Accepted
 from shmrpc.introspection.given import Given
-from shmrpc.introspection.notation import LIBRARIES, union
 from shmrpc.introspection.type_facts import (
     CLASSES,
     ClassKind,
@@ -39,7 +38,8 @@ from shmrpc.introspection.type_facts import (
     tag_of,
 )
 from shmrpc.introspection.type_info import info_of
-from shmrpc.introspection.type_names import type_name
+from shmrpc.values.notation import LIBRARIES, union
+from shmrpc.values.type_names import type_name
 
 #: Where a class occurs: in what is sent, in what arrives, and in what has become plain MessagePack on its way.
 Place = Literal["sent", "received", "plain"]

@@ -25,7 +25,7 @@ _SOURCES: Final[dict[str, str]] = {
     "AsyncGenerator": "collections.abc",
     "AsyncIterable": "collections.abc",
     "Collection": "collections.abc",
-    "EndpointGroup": "shmrpc.calling.groups",
+    "EndpointGroup": "shmrpc.client.groups",
     "Generator": "collections.abc",
     "Iterable": "collections.abc",
     "Literal": "typing",

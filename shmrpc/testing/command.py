@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 
-from shmrpc.cli import main
+from shmrpc.cli.commands import main
 
 
 def _end_with_parent(descriptor: int) -> None:

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.calling.link import Dial
-from shmrpc.calling.requests import find_endpoint
-from shmrpc.calling.session import Connection
+from shmrpc.client.reconnect import Dial
+from shmrpc.client.requests import find_endpoint
+from shmrpc.client.session import Connection
 from shmrpc.errors import ConnectionLost, ShmrpcError
-from shmrpc.protocol import frames
-from shmrpc.protocol.codec import Body
 from shmrpc.streams import Part
-from shmrpc.transport import End, Frame, OnEnd, OnFrame
+from shmrpc.transport.base import End, Frame, OnEnd, OnFrame
 from shmrpc.transport.memory import check_size
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body
 
 #: The frames that begin a call.
 _REQUESTS: Final = frozenset({frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE, frames.CALL_WITH, frames.BATCH})

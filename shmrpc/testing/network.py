@@ -6,18 +6,18 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Sequence
 
-from shmrpc.calling.link import Dial, Link
-from shmrpc.calling.requests import name_and_endpoints
-from shmrpc.client import Client
-from shmrpc.handling.load import Load
-from shmrpc.interceptors import Interceptor, check_interceptors
-from shmrpc.options import DEFAULT_CONNECT_TIMEOUT, Options, check_options, check_timeout
-from shmrpc.protocol.codec import CodecName, get_codec
-from shmrpc.protocol.frames import DEFAULT_MAX_FRAME
-from shmrpc.server import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Server
-from shmrpc.service import Service
+from shmrpc.client.client import Client
+from shmrpc.client.reconnect import Dial, Link
+from shmrpc.client.requests import name_and_endpoints
+from shmrpc.server.limits import Load
+from shmrpc.server.server import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Server
+from shmrpc.service.interceptors import Interceptor, check_interceptors
+from shmrpc.service.service import Service
 from shmrpc.testing.faults import Faults
 from shmrpc.transport.memory import Memory, Rendezvous
+from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, Options, check_options, check_timeout
+from shmrpc.wire.codec import CodecName, get_codec
+from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
 
 class Network:

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any, Final
 
 import shmrpc
-from shmrpc.client import Client
+from shmrpc.client.client import Client
 from shmrpc.errors import LocalProtocolError, ShmrpcError
-from shmrpc.protocol.control import Report
+from shmrpc.host.fork import close_in_child
+from shmrpc.host.status import statuses
 from shmrpc.testing.runtime import private_runtime
-from shmrpc.transport.shm.fork import close_in_child
-from shmrpc.transport.shm.status import statuses
+from shmrpc.wire.control import Report
 
 #: Seconds between two looks whether the server serves.
 _LOOK: Final = 0.01

@@ -26,14 +26,14 @@ from shmrpc.errors import (
     ServiceUnavailable,
     ShmrpcError,
 )
-from shmrpc.protocol.codec import Body
-from shmrpc.protocol.frames import Shape
-from shmrpc.stillness import process
+from shmrpc.host import fork
+from shmrpc.host.processes import process
+from shmrpc.host.runtime_dir import check_name
 from shmrpc.streams import Part, PlainSender
-from shmrpc.transport import End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
-from shmrpc.transport.serving import BaseListener, Handler
-from shmrpc.transport.shm import fork
-from shmrpc.transport.shm.place import check_name
+from shmrpc.transport.base import End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
+from shmrpc.transport.listening import BaseListener, Handler
+from shmrpc.wire.codec import Body
+from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc.missing import why_missing
+from shmrpc.basics.missing import why_missing
 from shmrpc.values import dtypes, extensions
 from shmrpc.values.buffers import LARGE_ARRAY, is_block, size_of
 
 if TYPE_CHECKING:
-    from shmrpc.values.lifting import Lifting
-    from shmrpc.values.lowering import Packing
+    from shmrpc.values.decode import Lifting
+    from shmrpc.values.encode import Packing
 
 #: Kinds of dtypes whose arrays have the buffer protocol.
 _EXPORTED: Final = frozenset("biufcSU")

@@ -13,8 +13,8 @@ from msgspec.msgpack import Ext
 from shmrpc.values import extensions
 
 if TYPE_CHECKING:
-    from shmrpc.values.lifting import Lifting
-    from shmrpc.values.lowering import Packing
+    from shmrpc.values.decode import Lifting
+    from shmrpc.values.encode import Packing
 
 #: Bytes from here on travel beside the body, in bytes.
 LARGE: Final = 32768

@@ -20,7 +20,7 @@ from shmrpc.values import registry
 from shmrpc.values.aliases import UNIONS, type_hints
 
 if TYPE_CHECKING:
-    from shmrpc.values.lowering import Packing
+    from shmrpc.values.encode import Packing
 
 #: A value that is declared as one of these is one that the codec carries in a map's field.
 _CLOSED: Final = frozenset(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc.signals import is_of_a_handler
+from shmrpc.basics.signals import is_of_a_handler
 from shmrpc.values import extensions
 from shmrpc.values.buffers import LARGE, LARGE_ARRAY, bytes_of
 
 if TYPE_CHECKING:
-    from shmrpc.values.lifting import Lifting
-    from shmrpc.values.lowering import Packing
+    from shmrpc.values.decode import Lifting
+    from shmrpc.values.encode import Packing
 
 _PROTOCOL: Final = 5
 

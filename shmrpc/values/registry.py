@@ -13,12 +13,12 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc import errors
-from shmrpc.signals import is_of_a_handler
+from shmrpc.basics.signals import is_of_a_handler
 from shmrpc.values import extensions
 
 if TYPE_CHECKING:
-    from shmrpc.values.lifting import Lifting
-    from shmrpc.values.lowering import Packing
+    from shmrpc.values.decode import Lifting
+    from shmrpc.values.encode import Packing
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=type)

@@ -18,8 +18,8 @@ from msgspec.msgpack import Ext
 from shmrpc.values import extensions
 
 if TYPE_CHECKING:
-    from shmrpc.values.lifting import Lifting
-    from shmrpc.values.lowering import Packing
+    from shmrpc.values.decode import Lifting
+    from shmrpc.values.encode import Packing
 
 #: To reduce a fraction takes the square of its size: this many bits of each part are done in a few milliseconds.
 MAX_FRACTION_BITS: Final = 65536

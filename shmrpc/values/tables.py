@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc.missing import why_missing
+from shmrpc.basics.missing import why_missing
 from shmrpc.values import extensions
 from shmrpc.values.buffers import LARGE_ARRAY, Block, Data, is_block
 
 if TYPE_CHECKING:
-    from shmrpc.values.lifting import Lifting
-    from shmrpc.values.lowering import Packing
+    from shmrpc.values.decode import Lifting
+    from shmrpc.values.encode import Packing
 
 #: By the address of a living Arrow buffer: the block that it looks at, which Arrow does not tell.
 _blocks: Final[dict[int, Block]] = {}

@@ -12,8 +12,8 @@ from shmrpc.values import extensions
 from shmrpc.values.buffers import LARGE_ARRAY, Block, Data, is_block, size_of
 
 if TYPE_CHECKING:
-    from shmrpc.values.lifting import Lifting
-    from shmrpc.values.lowering import Packing
+    from shmrpc.values.decode import Lifting
+    from shmrpc.values.encode import Packing
 
 
 def write_tensor(value: Any, packing: Packing) -> Ext:

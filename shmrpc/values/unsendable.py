@@ -8,7 +8,7 @@ import types
 from collections.abc import AsyncIterable, Awaitable, Iterator, KeysView, MappingView
 from typing import Any, Final
 
-from shmrpc.signals import is_of_a_handler
+from shmrpc.basics.signals import is_of_a_handler
 
 #: What encoding raises for a value that cannot be sent.
 UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shmrpc.protocol import control
+from shmrpc.wire import control
 from tests.reliability import figures
 from tests.support import ServerProcess
 

@@ -24,15 +24,14 @@ CORE: Final = ROOT / "core" / "target" / "crashpoints" / "lib_core.so"
 FILES: Final = (
     "transport/shm/handshake.py",
     "transport/shm/segment.py",
-    "transport/shm/rendezvous.py",
+    "host/rendezvous.py",
     "transport/shm/acceptor.py",
     "transport/shm/server.py",
     "transport/shm/inbox.py",
     "transport/shm/client.py",
-    "transport/shm/blocking.py",
+    "transport/shm/thread_client.py",
     "streams.py",
-    "server.py",
-    *(f"{room}/{path.name}" for room in ("calling", "handling") for path in (ROOT / "shmrpc" / room).glob("*.py")),
+    *(f"{room}/{path.name}" for room in ("client", "server") for path in (ROOT / "shmrpc" / room).glob("*.py")),
 )
 
 #: A line by file and number, or a native point by name and how often it was passed.

@@ -23,7 +23,7 @@ import numpy as np
 import uvloop
 
 import shmrpc
-from shmrpc.handling import failures
+from shmrpc.server import failures
 from tests.large import Bytes, numbered, sum_of
 
 service = shmrpc.Service("tested.model")

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm import cleanup
+from shmrpc.host import cleanup
 from tests.reliability import figures, talking, traces
 from tests.reliability.crashes import Place
 from tests.reliability.dying import GRACE

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm import wants
+from shmrpc.host import exhaustion
 from tests.reliability import figures, traces
 from tests.reliability.bounded import bounded
 from tests.support import ServerProcess, eventually
@@ -105,7 +105,7 @@ def test_the_log_says_once_that_there_is_none_left_and_not_at_each_retry(server:
 
 
 def test_each_episode_of_refusals_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusals = wants.Refusals()
+    refusals = exhaustion.Refusals()
     levels = []
     for now in (0.0, 1.0, 9.0, 18.0, 40.0, 41.0):
         monkeypatch.setattr(time, "monotonic", functools.partial(float, now))

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from shmrpc.transport.shm import cleanup
+from shmrpc.host import cleanup
 from tests.reliability import figures, traces
 from tests.reliability.ledger import Book, Kind, Told
 from tests.reliability.load import CALLERS, SURVIVORS, Calls, call_in_loop, call_in_threads

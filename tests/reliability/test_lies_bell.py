@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.protocol import control
-from shmrpc.protocol.frames import CALL, RESULT
 from shmrpc.transport.shm import client as loop_client
 from shmrpc.transport.shm import server as shm_server
+from shmrpc.wire import control
+from shmrpc.wire.frames import CALL, RESULT
 from tests.babbler import SUM, Babbler, Died, babbling, connected
 from tests.reliability import figures, traces
 from tests.reliability.liars import Polite, Watched, served

@@ -11,7 +11,7 @@ import pytest
 
 import shmrpc
 from shmrpc import errors
-from shmrpc.protocol.frames import MAX_MAX_FRAME
+from shmrpc.wire.frames import MAX_MAX_FRAME
 from tests.flows import service as flows
 from tests.services import service
 from tests.support import eventually_in_loop

@@ -17,8 +17,8 @@ import msgpack
 import pytest
 
 import shmrpc
-from shmrpc.protocol import control
 from shmrpc.transport.shm import handshake
+from shmrpc.wire import control
 from tests.reliability import figures, traces
 from tests.reliability.liars import CHOSEN, Polite, Watched, mutated, served
 from tests.reliability.scale import scaled

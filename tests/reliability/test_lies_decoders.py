@@ -21,10 +21,10 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.protocol import control, frames
-from shmrpc.protocol.codec import UNREADABLE, get_codec
-from shmrpc.protocol.frames import Rejected
-from shmrpc.signature import Signature
+from shmrpc.service.signature import Signature
+from shmrpc.wire import control, frames
+from shmrpc.wire.codec import UNREADABLE, get_codec
+from shmrpc.wire.frames import Rejected
 from tests.failing import make
 from tests.reliability import figures, lied_to
 from tests.reliability.liars import mutated

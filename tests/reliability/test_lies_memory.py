@@ -24,8 +24,8 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.protocol import control
 from shmrpc.transport.shm import handshake
+from shmrpc.wire import control
 from tests.reliability import figures
 from tests.reliability.liars import Polite, Watched, served, word
 from tests.reliability.scale import scaled

@@ -16,10 +16,10 @@ import msgpack
 import pytest
 
 import shmrpc
-from shmrpc.protocol.codec import UNREADABLE, get_codec
-from shmrpc.protocol.frames import FAILURE as FAILED
-from shmrpc.protocol.frames import RESULT as ANSWERED
-from shmrpc.protocol.frames import RESULT_WITH
+from shmrpc.wire.codec import UNREADABLE, get_codec
+from shmrpc.wire.frames import FAILURE as FAILED
+from shmrpc.wire.frames import RESULT as ANSWERED
+from shmrpc.wire.frames import RESULT_WITH
 from tests.babbler import Babbler, babbling, connected
 from tests.reliability import figures
 from tests.reliability.liars import Polite, Watched, mutated, served

@@ -12,7 +12,7 @@ import textwrap
 import pytest
 from click.testing import CliRunner
 
-import shmrpc.cli
+import shmrpc.cli.commands
 from tests.reliability.test_shared_memory_full import may_mount
 
 PRELUDE = """
@@ -153,7 +153,7 @@ def test_the_command_that_has_too_few_descriptors_for_a_loop_says_so(monkeypatch
     def run_here(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(shmrpc.cli, "run_here", run_here)
-    done = CliRunner().invoke(shmrpc.cli.main, ["serve", "tests.services:service"])
+    monkeypatch.setattr(shmrpc.cli.commands, "run_here", run_here)
+    done = CliRunner().invoke(shmrpc.cli.commands.main, ["serve", "tests.services:service"])
     assert done.exit_code == 1
     assert done.stderr.startswith(f"Error: [Errno 24] no descriptor left to serve: process {os.getpid()} has")

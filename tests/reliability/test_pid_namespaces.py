@@ -19,8 +19,8 @@ from typing import Final
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm.rendezvous import Claim
-from shmrpc.transport.shm.status import statuses
+from shmrpc.host.rendezvous import Claim
+from shmrpc.host.status import statuses
 from tests.reliability.bounded import bounded
 from tests.stopping import stopped
 from tests.support import PATIENCE, Script, ServerProcess
@@ -138,7 +138,7 @@ CLIENT = """
             except shmrpc.DeadlineExceeded as error:
                 said = str(error)
         print(said, flush=True)
-    from shmrpc.transport.shm.rendezvous import Claim
+    from shmrpc.host.rendezvous import Claim
     try:
         Claim("tested")
     except shmrpc.ServiceInUse as error:
@@ -178,7 +178,7 @@ def test_a_client_that_cannot_be_seen_is_not_named(runtime: Path) -> None:
     assert not re.search(r"process 0|process \d+ connected", log)
 
 
-STILL = "import os; from shmrpc.stillness import why_still; print(why_still(os.getpid()))"
+STILL = "import os; from shmrpc.host.processes import why_still; print(why_still(os.getpid()))"
 
 
 def test_nothing_is_said_of_a_process_whose_namespace_is_not_that_of_proc() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.calling.lateness import Lateness
+from shmrpc.client.lateness import Lateness
 from tests.reliability import figures
 from tests.reliability.bounded import bounded
 from tests.reliability.scale import scaled

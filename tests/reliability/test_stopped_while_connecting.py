@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.protocol import control
-from shmrpc.transport.shm.status import statuses
+from shmrpc.host.status import statuses
+from shmrpc.wire import control
 from tests.reliability.bounded import bounded
 from tests.stopping import stopped
 from tests.support import Script, ServerProcess, eventually_in_loop

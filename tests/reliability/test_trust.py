@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.options import check_uids
-from shmrpc.protocol import control
-from shmrpc.transport.shm import cleanup, rendezvous
+from shmrpc.host import cleanup, rendezvous
+from shmrpc.host.credentials import NOBODY_ELSE
+from shmrpc.host.status import statuses
+from shmrpc.transport.options import check_uids
 from shmrpc.transport.shm.segment import NewSegment
-from shmrpc.transport.shm.status import statuses
-from shmrpc.transport.shm.trust import NOBODY_ELSE
+from shmrpc.wire import control
 from tests.reliability import shared
 from tests.reliability.figures import note, times
 from tests.reliability.scale import scaled
@@ -134,7 +134,7 @@ def test_the_command_line(meeting: Path) -> None:
     calls = """
         for arguments in (["call", shared.NAME, "caller"], ["ls"], ["describe", shared.NAME], ["stub", shared.NAME]):
             with contextlib.suppress(SystemExit):
-                shmrpc.cli.main(arguments)
+                shmrpc.cli.commands.main(arguments)
     """
     with served_by(0, "--allow-uid", str(ALLOWED), "--allow-uid", "daemon"):
         allowed, refused = run_as(ALLOWED, calls), run_as(STRANGER, calls)
@@ -146,7 +146,7 @@ def test_the_command_line(meeting: Path) -> None:
 
 
 def test_a_user_who_is_not_there(meeting: Path) -> None:
-    serve = f"expect(SystemExit, lambda: shmrpc.cli.main(['serve', {TARGET!r}, '--allow-uid', 'nobody-here']))"
+    serve = f"expect(SystemExit, lambda: shmrpc.cli.commands.main(['serve', {TARGET!r}, '--allow-uid', 'nobody-here']))"
     with Program(0, serve) as program:
         assert program.end() == "SystemExit: 2"
         assert "there is no user 'nobody-here' here; expected a name or an id" in program.errors
@@ -155,9 +155,9 @@ def test_a_user_who_is_not_there(meeting: Path) -> None:
 def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
     call = """
-        expect(SystemExit, lambda: shmrpc.cli.main(["call", "--timeout", "0", shared.NAME, "caller"]))
+        expect(SystemExit, lambda: shmrpc.cli.commands.main(["call", "--timeout", "0", shared.NAME, "caller"]))
         os.environ["SHMRPC_ALLOW_UID"] = "5 {uid}"
-        shmrpc.cli.main(["call", "--timeout", "0", shared.NAME, "caller"])
+        shmrpc.cli.commands.main(["call", "--timeout", "0", shared.NAME, "caller"])
     """
     with served_by(ALLOWED):
         with Program(0, call.format(uid=ALLOWED)) as client:

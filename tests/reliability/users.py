@@ -32,8 +32,9 @@ _BEGIN = """
 import asyncio, contextlib, os, socket, sys
 import msgpack, numpy, posix_ipc
 import shmrpc, shmrpc.cli
-from shmrpc.protocol import control
-from shmrpc.transport.shm import cleanup, place, rendezvous, segment
+from shmrpc.wire import control
+from shmrpc.host import cleanup, runtime_dir, rendezvous
+from shmrpc.transport.shm import segment
 from tests.reliability import shared
 from tests.wire_client import ON_SEMAPHORE, WireClient
 
@@ -249,8 +250,8 @@ def served_by(uid: int, *options: str) -> Server:
         uid,
         f"""
         control.STEP_TIMEOUT = {_PATIENCE}  # Programs are started while a handshake waits.
-        shmrpc.cli._greet = lambda *_: print("serving", flush=True)
-        shmrpc.cli.main(["serve", "tests.reliability.shared:service", *{list(options)!r}])
+        shmrpc.cli.commands._greet = lambda *_: print("serving", flush=True)
+        shmrpc.cli.commands.main(["serve", "tests.reliability.shared:service", *{list(options)!r}])
         """,
     )
     try:

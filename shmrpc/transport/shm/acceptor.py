@@ -10,9 +10,9 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from shmrpc.protocol import control
-from shmrpc.stillness import process
-from shmrpc.transport.shm import rendezvous, trust, wants
+from shmrpc.host import credentials, exhaustion, rendezvous
+from shmrpc.host.processes import process
+from shmrpc.wire import control
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -32,7 +32,7 @@ class Acceptor:
     """
 
     def __init__(
-        self, service: str, take: Callable[[socket.socket], None], allow_uids: frozenset[int] = trust.NOBODY_ELSE
+        self, service: str, take: Callable[[socket.socket], None], allow_uids: frozenset[int] = credentials.NOBODY_ELSE
     ) -> None:
         self._service = service
         self._allow_uids = allow_uids
@@ -41,7 +41,7 @@ class Acceptor:
         self._claim = rendezvous.Claim(service, allow_uids)
         self._take = take
         self._resume: asyncio.TimerHandle | None = None
-        self._refusals = wants.Refusals()
+        self._refusals = exhaustion.Refusals()
         try:
             self._keep_reserve()
             self._loop = asyncio.get_running_loop()
@@ -62,7 +62,7 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in wants.NO_DESCRIPTOR and self._reserve >= 0:
+                if error.errno in exhaustion.NO_DESCRIPTOR and self._reserve >= 0:
                     if self._turn_away(error.errno):
                         continue
                     return
@@ -89,7 +89,7 @@ class Acceptor:
 
     def _turn_away(self, number: int) -> bool:
         """Tells the client that is first in line why it cannot come. False if there is nobody."""
-        reason = wants.descriptors(number)
+        reason = exhaustion.descriptors(number)
         self._give_up_reserve()
         try:
             accepted, _ = self._claim.socket.accept()
@@ -126,15 +126,15 @@ class Acceptor:
 
 def may_come(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> bool:
     """Whether who is at the other end may use the service; if not, it is told so, and ``accepted`` is closed."""
-    pid, uid = trust.peer_credentials(accepted)
-    if trust.is_trusted(uid, allow_uids):
+    pid, uid = credentials.peer_credentials(accepted)
+    if credentials.is_trusted(uid, allow_uids):
         return True
     level = logging.DEBUG if uid in _refused else logging.WARNING
     _refused.add(uid)
     logger.log(level, "%s of uid %d was refused: it may not use %r", process(pid), uid, service)
     _refuse(
         accepted,
-        f"uid {uid} may not use service {service!r}: its server allows {trust.in_words(allow_uids)}; "
+        f"uid {uid} may not use service {service!r}: its server allows {credentials.in_words(allow_uids)}; "
         f"for more: shmrpc.serve(..., allow_uids=[{uid}])",
     )
     return False

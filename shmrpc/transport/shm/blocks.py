@@ -10,7 +10,7 @@ from typing import Final
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, SharedMemoryError
-from shmrpc.transport.shm import wants
+from shmrpc.host import exhaustion
 
 #: Milliseconds in which the kernel closes all that a process had open once it has closed the first.
 _DYING: Final = 100
@@ -45,8 +45,8 @@ def allocate_for_server(channel: _core.Channel, size: int, control: socket.socke
 
 def _refused(error: Exception) -> SharedMemoryError:
     number = getattr(error, "errno", None)
-    if number in wants.NO_DESCRIPTOR:
-        return wants.descriptors(number, "for a buffer in shared memory")
+    if number in exhaustion.NO_DESCRIPTOR:
+        return exhaustion.descriptors(number, "for a buffer in shared memory")
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return SharedMemoryError(
         number or errno.ENOMEM,

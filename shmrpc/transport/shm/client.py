@@ -12,14 +12,15 @@ from typing import Final
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
-from shmrpc.protocol import control, frames
-from shmrpc.stillness import process
+from shmrpc.host import fork, rendezvous
+from shmrpc.host.credentials import peer_credentials
+from shmrpc.host.processes import process
+from shmrpc.host.rendezvous import Note
 from shmrpc.streams import OVERHEAD, Part
-from shmrpc.transport import End, Frame, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
-from shmrpc.transport.shm import blocks, fork, handshake, rendezvous
-from shmrpc.transport.shm.farewell import BELL_ENDED, explain
-from shmrpc.transport.shm.rendezvous import Note
-from shmrpc.transport.shm.trust import peer_credentials
+from shmrpc.transport.base import End, Frame, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
+from shmrpc.transport.shm import blocks, handshake
+from shmrpc.transport.shm.goodbye import BELL_ENDED, explain
+from shmrpc.wire import control, frames
 
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
 RUN: Final = 256

@@ -16,19 +16,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from shmrpc import _core
-from shmrpc.errors import (
-    ConnectionLost,
-    LocalProtocolError,
-    RemoteProtocolError,
-    ServiceUnavailable,
-    SharedMemoryError,
-)
-from shmrpc.protocol import control
-from shmrpc.protocol.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
-from shmrpc.transport.shm import wants
-from shmrpc.transport.shm.rendezvous import Received
+from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable, SharedMemoryError
+from shmrpc.host import exhaustion
+from shmrpc.host.credentials import NOBODY_ELSE
+from shmrpc.host.rendezvous import Received
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
-from shmrpc.transport.shm.trust import NOBODY_ELSE
+from shmrpc.wire import control
+from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
 #: What a client waits for, one after the other.
 ANSWERS: Final = ("welcome", "ready")
@@ -175,7 +169,7 @@ def _open_channel(
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError):
-            explained = wants.explained(error)
+            explained = exhaustion.explained(error)
             if isinstance(explained, SharedMemoryError):
                 raise explained from None
         raise RemoteProtocolError(f"the server's segment cannot be used: {error}") from None
@@ -239,7 +233,7 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings, client_u
         _expect(packet, control.Confirm)
     except OSError as error:
         _close_all(descriptors)
-        raise wants.explained(error) from None
+        raise exhaustion.explained(error) from None
     except BaseException:
         _close_all(descriptors)
         raise

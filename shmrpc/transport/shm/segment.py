@@ -20,9 +20,9 @@ import posix_ipc
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError
-from shmrpc.transport.shm import fork, wants
-from shmrpc.transport.shm.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
-from shmrpc.transport.shm.names import held_by
+from shmrpc.host import exhaustion, fork
+from shmrpc.host.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
+from shmrpc.host.held_names import held_by
 
 #: Bytes of one ring. Two of them, and all else that a connection takes, are to stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
@@ -54,7 +54,7 @@ class NewSegment:
                     _let_in(path, for_uid)
         except (posix_ipc.Error, OSError, MemoryError) as error:
             self.unlink()
-            raise wants.segment(error, size) from None
+            raise exhaustion.segment(error, size) from None
         except BaseException:
             self.unlink()
             raise
@@ -104,7 +104,7 @@ class NewSegment:
         self._linked = False
 
     def release(self) -> None:
-        """The same; see :mod:`shmrpc.transport.shm.names`."""
+        """The same; see :mod:`shmrpc.host.held_names`."""
         self.unlink()
 
     def abandon(self) -> None:
@@ -155,12 +155,12 @@ def open_segment(name: str, owner: int) -> _core.Descriptor:
     try:
         file = _core.Descriptor.of(functools.partial(posix_ipc.SharedMemory, f"/{name}"))
     except MemoryError:  # So it says ENOMEM.
-        raise wants.memory() from None
+        raise exhaustion.memory() from None
     except (posix_ipc.Error, OSError, ValueError) as error:
-        if (number := wants.descriptor_error(error)) is not None:
-            raise wants.descriptors(number) from None
+        if (number := exhaustion.descriptor_error(error)) is not None:
+            raise exhaustion.descriptors(number) from None
         if not os.path.isdir(SHM_DIRECTORY):  # Nothing that the server could help.
-            raise wants.segment(error, 0) from None
+            raise exhaustion.segment(error, 0) from None
         raise RemoteProtocolError(
             f"the server named a segment {name!r} that cannot be opened: {error}. Both sides need the same "
             f"{SHM_DIRECTORY} (for containers: docker run --ipc=host, or --ipc=container:NAME)"

@@ -13,18 +13,19 @@ from typing import Any
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError, ShmrpcError
-from shmrpc.protocol import control
-from shmrpc.protocol.codec import Body
-from shmrpc.protocol.frames import Shape
-from shmrpc.stillness import process
+from shmrpc.host import exhaustion, fork
+from shmrpc.host.credentials import peer_credentials
+from shmrpc.host.processes import process
 from shmrpc.streams import OVERHEAD
-from shmrpc.transport.serving import BaseListener
-from shmrpc.transport.shm import blocks, fork, handshake, here, wants
+from shmrpc.transport.listening import BaseListener
+from shmrpc.transport.shm import blocks, handshake, served_here
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
-from shmrpc.transport.shm.arrivals import Arrivals
-from shmrpc.transport.shm.farewell import BELL_ENDED, explain, is_over
+from shmrpc.transport.shm.admission import Arrivals
+from shmrpc.transport.shm.goodbye import BELL_ENDED, explain, is_over
 from shmrpc.transport.shm.inbox import Inbox
-from shmrpc.transport.shm.trust import peer_credentials
+from shmrpc.wire import control
+from shmrpc.wire.codec import Body
+from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -231,10 +232,10 @@ class Peer:
 
     def _turn_down(self, error: Exception) -> None:
         """Its handshake has failed."""
-        lacks_descriptors = isinstance(error, OSError) and error.errno in wants.NO_DESCRIPTOR
+        lacks_descriptors = isinstance(error, OSError) and error.errno in exhaustion.NO_DESCRIPTOR
         level = logging.WARNING
         if isinstance(error, OSError):
-            error = wants.explained(error)
+            error = exhaustion.explained(error)
         if isinstance(error, SharedMemoryError):  # The client, and others, may come again many times a second.
             level = self._listener.refusals.level(error.errno, level)
         logger.log(level, "%s was refused: %s", self, error)
@@ -297,10 +298,10 @@ class Listener(BaseListener[Peer]):
         _check_offer(self._offer)
         self._started = time.monotonic()
         self.arrivals = Arrivals()
-        self.refusals = wants.Refusals()
+        self.refusals = exhaustion.Refusals()
         self._acceptor = Acceptor(service, self._welcome, settings.allow_uids) if claim else None
         self.loop = asyncio.get_running_loop()
-        here.begin(self)
+        served_here.begin(self)
 
     @property
     def connections(self) -> int:
@@ -344,7 +345,7 @@ class Listener(BaseListener[Peer]):
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
-        here.end(self)
+        served_here.end(self)
         if self._acceptor is not None:
             self._acceptor.close()
         self.arrivals.close()

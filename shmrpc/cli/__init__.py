@@ -1,0 +1,5 @@
+"""The command ``shmrpc``."""
+
+from shmrpc.cli.commands import main
+
+__all__ = ["main"]

@@ -1,0 +1,230 @@
+"""What the clients of loops and of threads have in common: options, members, and what a call begins with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
+
+from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.client.groups import EndpointGroup
+from shmrpc.client.requests import Offer, check_no_streams, find_endpoint, find_name, is_group, result_of
+from shmrpc.errors import LocalProtocolError
+from shmrpc.service.call import Call, Metadata, Party, nearest_deadline
+from shmrpc.service.service import Endpoint
+from shmrpc.transport.options import Options
+from shmrpc.values.sharing import empty_array, empty_buffer
+from shmrpc.wire.codec import Codec
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+#: Frames of a map() that are under way at a time: one is run while the next is on its way.
+CHUNKS_UNDER_WAY: Final = 3
+#: Clients with another timeout that are kept for the next time it is asked for.
+_MAX_VIEWS: Final = 64
+
+
+class _Session(Party, Offer, Protocol):
+    """A connection, as far as it is the same for all."""
+
+
+class _Link(Protocol):
+    """A client's way to its service, as far as it is the same for all."""
+
+    @property
+    def service(self) -> str:
+        """Name of the service."""
+        ...
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The endpoints of the present session, or the last one."""
+        ...
+
+    @property
+    def session(self) -> _Session | None:
+        """The present session, or the last one."""
+        ...
+
+    def not_connected(self) -> LocalProtocolError:
+        """The error for a call before there was a connection."""
+        ...
+
+
+_L = TypeVar("_L", bound=_Link)
+
+
+class PartialCall(functools.partial[Any]):
+    """A partial that ``help()`` takes for a function, and documents as one."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> PartialCall:
+        """Itself: it is bound already."""
+        return self
+
+
+class BaseClient(Generic[_L]):
+    """A client whose endpoints are its attributes."""
+
+    #: Whether its calls are awaited.
+    _in_loop: ClassVar[bool] = False
+
+    def __init__(self, link: _L, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
+        self._link = link
+        self._codec = codec
+        self._options = options
+        #: The endpoints of the service that connect() was given; empty if it was given a name.
+        self._known = known
+        self._views: dict[float, Self] = {}
+
+    def with_options(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: Mapping[str, str | bytes] | None = None,
+        reply_metadata: Metadata | None = None,
+    ) -> Self:
+        """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
+
+        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any, also when the handler
+        that calls has a deadline, which binds its calls otherwise. ``metadata`` travels with each call to the
+        handler, added to what this client has. ``reply_metadata``: a dict of yours that gets what handlers send
+        back. What is not given stays as it is.
+        """
+        if metadata is not None or reply_metadata is not None or timeout is None:
+            return self._view(timeout, metadata, reply_metadata)
+        try:
+            view = self._views.get(timeout)
+        except TypeError:  # It is no number, as is said below.
+            view = None
+        if view is None:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            view = self._views[timeout] = self._view(timeout, None, None)
+        return view
+
+    def _view(
+        self, timeout: float | None, metadata: Mapping[str, str | bytes] | None, reply_metadata: Metadata | None
+    ) -> Self:
+        if reply_metadata is not None and not isinstance(reply_metadata, dict):
+            raise TypeError(
+                f"reply_metadata: expected a dict that gets what handlers send back, got {reply_metadata!r}"
+            )
+        options = self._options.changed(timeout, metadata, reply_metadata)
+        return type(self)(self._link, self._codec, options, self._known)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
+        """A new NumPy array in shared memory: fill it and pass it to a call, and nobody copies it.
+
+        Its contents are whatever was there. It may be passed again; but as long as a receiver has a view of it,
+        what you write is seen there: take a new one instead. Sent by another client, or after a reconnect, it is
+        an ordinary array.
+
+        Raises SharedMemoryError if ``max_memory`` is used up, ImportError without NumPy, LocalProtocolError if
+        there is no connection, ConnectionLost if it has ended, TypeError and ValueError for a dtype or a shape that
+        cannot be.
+        """
+        return empty_array(self._allocate, shape, dtype)
+
+    def buffer(self, size: int) -> memoryview:
+        """``size`` writable bytes of shared memory, otherwise as :meth:`empty`."""
+        return empty_buffer(self._allocate, size)
+
+    def _allocate(self, size: int) -> Any:
+        session = self._link.session
+        if session is None:
+            raise self._link.not_connected()
+        return session.allocate(size)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """What pickle and copy ask for. An endpoint that is bound to the client, a group or a batch has it in it."""
+        service = self._link.service
+        raise TypeError(
+            f"a client of {service!r} can be neither pickled nor copied: its connection is this process's. Give the "
+            f"other process the name {service!r}, and connect there"
+        )
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._names_under("")]
+
+    def _names_under(self, prefix: str) -> Iterable[str]:
+        """The endpoints and groups with this prefix, which ends with a dot unless it is empty; without it."""
+        names = (name.removeprefix(prefix) for name in self._link.numbers if name.startswith(prefix))
+        return dict.fromkeys(name.partition(".")[0] for name in names)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        member = self._twin()._member(name)
+        self.__dict__[name] = member  # The next time it is found without us.
+        return member
+
+    def _twin(self) -> Self:
+        """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
+        return type(self)(self._link, self._codec, self._options, self._known)
+
+    def _member(self, name: str) -> Any:
+        """The endpoint or the group of this name."""
+        if is_group(name, self._link.numbers):
+            return EndpointGroup(self, name)
+        return self._bind(name, self._kind_of(name))
+
+    def _kind_of(self, name: str) -> Any:
+        """The type of an endpoint's results; Any if it is not known here."""
+        return self._known[name].signature.result if name in self._known else Any
+
+    def _named(self, name: str, call: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint, with the endpoint's name, and its signature and docstring if known."""
+        call.__name__ = call.__qualname__ = name
+        if name in self._known:
+            endpoint = self._known[name]
+            call.__signature__ = endpoint.signature.signature
+            call.__doc__ = inspect.getdoc(endpoint.function)
+        else:
+            call.__doc__ = f"Calls the endpoint {name!r}; describe() tells what it takes, and so does connect(Service)."
+        return call  # type: ignore[no-any-return]
+
+    def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint, whose results have this type."""
+        raise NotImplementedError
+
+    def _bound(self, endpoint: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint given by name or by function."""
+        calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
+        call = calls.get(endpoint)
+        if call is None:
+            call = calls[endpoint] = self._twin()._bind(*self._name_and_kind(endpoint))
+        return call
+
+    def _name_of(self, endpoint: Any) -> str:
+        return find_name(endpoint, self._link.numbers)
+
+    def _check_batched(self, name: str) -> None:
+        """Raises EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch."""
+        session = self._link.session
+        if session is None:
+            raise self._link.not_connected()
+        number = find_endpoint(session.service, name, session.numbers)
+        check_no_streams(name, session.shapes.get(number), "in a batch", in_loop=self._in_loop)
+
+    def _name_and_kind(self, endpoint: Any) -> tuple[str, Any]:
+        """The name of an endpoint given by name or by function, and the type of its results."""
+        name = self._name_of(endpoint)
+        return name, self._kind_of(name) if isinstance(endpoint, str) else result_of(endpoint)
+
+    def _new_call(self, name: str) -> Call:
+        """A call with what this client's options say."""
+        options, session = self._options, self._link.session
+        if session is None:
+            raise self._link.not_connected()
+        if options.timeout == math.inf:
+            deadline = None
+        elif options.timeout is None:
+            deadline = nearest_deadline(None)
+        else:
+            deadline = nearest_deadline(host_nanoseconds() + int(options.timeout * 1e9))
+        metadata = dict(options.metadata) if options.metadata else None
+        return Call(session, name, 0, deadline, metadata, options.reply_metadata)

@@ -1,0 +1,228 @@
+"""One connection of a client without a loop, and the calls that threads have under way on it.
+
+Of the threads that wait, one receives, for itself and for the others. Who that is the core alone knows
+(core/src/python/calls.rs), so that nothing here has to be done in two steps which an exception may part: that of a
+signal's handler comes between any two of Python's instructions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from typing import Any, overload
+
+from shmrpc import _core
+from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.client.lateness import Lateness
+from shmrpc.client.requests import body_of, ended_call, lost_call, unsendable
+from shmrpc.errors import CallStopped, ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
+from shmrpc.service.call import Call
+from shmrpc.transport.base import End, Frame
+from shmrpc.transport.shm.goodbye import BELL_ENDED
+from shmrpc.transport.shm.thread_client import LIFE_CHECK, ThreadConnection
+from shmrpc.wire import control, frames
+from shmrpc.wire.codec import Body
+
+
+class ThreadSession:
+    """A connection and its calls. It is what :class:`shmrpc.service.call.Party` describes."""
+
+    def __init__(self, connection: ThreadConnection) -> None:
+        self.connection = connection
+        self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
+        self.numbers = {name: number for number, name in enumerate(connection.endpoints)}
+        self.shapes = connection.shapes
+        self.next_id = itertools.count(1).__next__
+        self.calls = connection.calls
+        self.ended: End | None = None
+        #: Not empty while no call may wait.
+        self.stopped: list[bool] = []
+        self._lateness = Lateness(connection)
+        #: Calls with lower ids had begun when stop() was called last.
+        self._stopped_before = 0
+
+    def allocate(self, size: int) -> Any:
+        """So many bytes of memory that the server can be given; SharedMemoryError if there are none."""
+        self.connection.check_process()
+        if self.ended is not None:
+            raise ended_call(self.ended.error)
+        try:
+            return self.connection.allocate(size)
+        except _core.ChannelError as error:
+            raise self.unsent("allocate", error) from None
+
+    def complete(self, pending: _core.Pending, call: Call | None = None) -> Body:
+        """Waits for the answer to a call that is under way; the body of its result.
+
+        ``call``: if there is more to it than its arguments.
+        """
+        while not _is_answer(frame := self.next_frame(pending, call)):
+            pass
+        return body_of(frame, call)
+
+    def next_frame(self, pending: _core.Pending, call: Call | None = None) -> Frame:
+        """The next frame of a call that is under way."""
+        deadline = None if call is None else call.deadline
+        since = self._begin_wait(deadline)
+        while True:
+            self.check_stopped(pending.id)
+            self.connection.check_thread()
+            frame = self._next(pending, math.inf if deadline is None else _remaining(deadline))
+            if frame is not None:
+                return frame
+            self.hear()
+            if deadline is not None and host_nanoseconds() >= deadline:
+                taken_back = False
+                with contextlib.suppress(_core.ChannelError):
+                    taken_back = pending.take_back()
+                raise self._lateness.error(call.endpoint if call else "the call", since, taken_back=taken_back)
+
+    def poll_frame(self, pending: _core.Pending) -> Frame | None:
+        """The next frame of a call that is under way, if it is there."""
+        return self._next(pending, 0.0)
+
+    def _next(self, pending: _core.Pending, limit: float) -> Frame | None:
+        """The next frame of a call, waited for up to ``limit`` seconds; None also if there may be something to hear."""
+        ended = self.ended  # Looked at first: what has come until then is still good.
+        try:
+            frame = pending.next(0.0 if ended is not None else limit)
+        except _core.ChannelError:
+            if self.ended is None:  # The server broke the rules.
+                raise
+            ended = self.ended  # It was closed meanwhile.
+        else:
+            if frame is not None or ended is None:
+                return frame
+        raise lost_call(ended, pending.id) from None
+
+    def _begin_wait(self, deadline: int | None) -> int:
+        """When a wait with a deadline begins, in nanoseconds."""
+        return 0 if deadline is None else self._lateness.look()
+
+    def tend(self, limit: float = 0.0) -> bool:
+        """Receives for the other threads, waiting up to ``limit`` seconds. False if another one does."""
+        led = self.calls.tend(limit)
+        self.hear()
+        return led
+
+    def hear(self) -> None:
+        """Learns of the end of the connection, if the server has said so or is gone."""
+        end = self.connection.hear()
+        if end is None or self.ended is not None:
+            return
+        with contextlib.suppress(_core.ChannelError):
+            # What it had answered before it went is still good. If another thread receives, it comes here soon.
+            if not self.calls.tend(0.0):
+                return
+        self.end(end)
+        self.connection.abandon()
+
+    def _hear_end(self) -> None:
+        """The server has left: learns how. A process that dies closes all that it has within moments."""
+        until = time.monotonic() + control.DEATH_TIMEOUT
+        while self.ended is None:
+            self.hear()
+            if time.monotonic() >= until:
+                self.end(End(self.connection.fault(RemoteProtocolError(BELL_ENDED))))
+            if self.ended is None:
+                time.sleep(0.001)
+
+    def is_over(self) -> bool:
+        """Whether the server has closed the connection. What it had answered before it went is delivered yet."""
+        if self.ended is None:
+            try:
+                self.tend()
+            except _core.ChannelError as error:
+                self.end(End(self.connection.fault(error)))
+        return self.ended is not None
+
+    def room(self, call: Call) -> None:
+        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
+        since = self._begin_wait(call.deadline)
+        while self.connection.is_stalled() and self.ended is None:
+            self.check_stopped(call.id)
+            self.connection.check_thread()
+            left = LIFE_CHECK if call.deadline is None else _remaining(call.deadline)
+            if left == 0.0:
+                if self.connection.take_back(call.id, frames.REQUESTS):
+                    raise self._lateness.error(call.endpoint, since, taken_back=True)
+                return
+            if not self.tend(min(left, LIFE_CHECK)):
+                time.sleep(0.001)
+        if self.ended is not None:
+            raise ended_call(self.ended.error)
+
+    def end(self, end: End) -> None:
+        """The connection is over: everybody learns it."""
+        if self.ended is None:
+            self.ended = end
+        self.calls.interrupt()
+
+    def close(self, error: ShmrpcError) -> None:
+        """Closes the connection; calls under way in other threads fail."""
+        self.end(End(error))
+        self.connection.close()
+
+    def stop(self) -> None:
+        """Every call that has begun ends with its wait, also one that is still about to wait."""
+        self._stopped_before = self.next_id()
+        self.calls.interrupt()
+
+    def check_stopped(self, call_id: int) -> None:
+        """Raises CallStopped if stop() was called since this call began, resumed or not."""
+        if self.stopped or call_id < self._stopped_before:
+            raise stopped_call(self.service)
+
+    @overload
+    def unsent(self, name: str, error: Exception) -> Exception: ...
+    @overload
+    def unsent(self, name: str, error: BaseException) -> BaseException: ...
+    def unsent(self, name: str, error: BaseException) -> BaseException:
+        """The error for the caller of an endpoint, unless it came of encoding: see :func:`requests.unencodable`.
+
+        Raise it from the name of the ``except`` clause, which ends with that: another name stays in a frame of the
+        traceback, and the two keep each other and all that the call was given.
+        """
+        if isinstance(error, _core.ChannelError):
+            try:
+                self.connection.check_process()
+            except LocalProtocolError as forked:
+                return forked
+            if isinstance(error, _core.PeerLeft):
+                self._hear_end()
+            if self.ended is None:
+                self.end(End(self.connection.fault(error)))
+            return ended_call(self.ended.error) if self.ended is not None else ConnectionLost(str(error))
+        return unsendable(name, error) if isinstance(error, Exception) else error
+
+
+def _is_answer(frame: Frame) -> bool:
+    """Whether a frame of a call without streams is its answer; ChannelError if it is nothing that may come late."""
+    opcode, call_id, body = frame
+    if opcode in frames.ANSWERS:
+        return True
+    if opcode == frames.ITEM:
+        raise _core.ChannelError(f"it sent an item for call {call_id}, which has one result")
+    check_credit(opcode, body)
+    return False
+
+
+def check_credit(opcode: int, body: Body) -> int:
+    """The credit in a frame, 0 in one of another kind; ChannelError if there should be some and is none."""
+    if opcode & 0xFF != frames.CREDIT:
+        return 0
+    size = frames.decode_credit(body)
+    if size is None:
+        raise _core.ChannelError("it sent credit that is no number of bytes")
+    return size
+
+
+def stopped_call(service: str) -> CallStopped:
+    """The error for a call that another thread ended."""
+    return CallStopped(f"this client of {service!r} was stopped; resume() lets it call again")
+
+
+def _remaining(deadline: int) -> float:
+    return max(0.0, (deadline - host_nanoseconds()) / 1e9)

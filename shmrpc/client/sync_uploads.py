@@ -1,0 +1,167 @@
+"""Streams of a client without a loop: the thread that reads the answer also sends what there is credit for."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Sequence
+
+from shmrpc import _core
+from shmrpc.client.requests import Source, body_of, lost_call, take_metadata, unsendable
+from shmrpc.client.sync_session import ThreadSession, check_credit
+from shmrpc.service.call import Call
+from shmrpc.streams import OVERHEAD, WINDOW, unsendable_item
+from shmrpc.transport.base import Frame
+from shmrpc.transport.shm.thread_client import LIFE_CHECK
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body, Codec
+from shmrpc.wire.frames import opcode
+
+
+class Feed:
+    """One stream to the server."""
+
+    def __init__(self, session: ThreadSession, call: Call, codec: Codec, source: Source) -> None:
+        self._session = session
+        self._call = call
+        self._encode = codec.encode
+        self._number, items = source
+        self._source = items
+        self._items = iter(items)
+        self._open = True
+        #: Whether an item was ever asked for.
+        self.touched = False
+        self.credit = 0
+        self._error: Exception | None = None
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the next item may be taken and sent."""
+        return self._open and self.credit > 0
+
+    def send_one(self) -> None:
+        """Takes an item and sends it, or says that there are no more."""
+        self.touched = True
+        try:
+            item = next(self._items)
+        except StopIteration:
+            self._open = False
+            self._send(frames.END, frames.NIL)
+            return
+        except Exception as error:  # The source's own, or that of a signal's handler: as it is.
+            self._fail(error, error)
+            return
+        endpoint = self._call.endpoint
+        try:
+            body = self._encode(item)
+        except Exception as error:
+            told = unsendable_item(item, error)
+            self._fail(told, unsendable(endpoint, told))
+            return
+        self.credit -= len(body) + OVERHEAD
+        try:
+            self._send(frames.ITEM, body)
+        except (_core.Oversize, _core.Backlog) as error:
+            self._fail(error, unsendable(endpoint, error))
+
+    def _fail(self, error: Exception, raised: Exception) -> None:
+        """The stream ends with an error, of which the handler is told; unless it can live with it, ``raised`` comes."""
+        self._error = raised
+        self._open = False
+        self._send(frames.ABORT, frames.encode_failure(error, self._session.connection.max_frame))
+
+    def _send(self, kind: int, body: Body) -> None:
+        self._session.connection.send(opcode(kind, self._number), self._call.id, body)
+
+    def take_error(self) -> Exception | None:
+        """What the source raised, or what of it could not be sent; None if all went well, and to whoever asks again.
+
+        The traceback of what is raised has who raises it, and so us: we do not keep it.
+        """
+        error, self._error = self._error, None
+        return error
+
+    def close(self) -> None:
+        """No more of it is wanted. A generator's ``finally`` runs."""
+        self._open = False
+        close = getattr(self._items, "close", None)
+        if (
+            close is not None and self.touched and self._items is self._source
+        ):  # A list's iterator has none, a file is the caller's.
+            close()
+
+
+def feeds_of(session: ThreadSession, call: Call, codec: Codec, sources: Sequence[Source]) -> dict[int, Feed]:
+    """The streams of a call to the server, by number."""
+    return {source[0]: Feed(session, call, codec, source) for source in sources}
+
+
+def converse(
+    session: ThreadSession, call: Call, kind: int, body: Body, feeds: dict[int, Feed]
+) -> Generator[Body, None, Body]:
+    """Makes a call with streams: yields the items that come, and returns the body of the result."""
+    pending = None
+    consumed = 0
+    try:
+        pending = session.calls.begin(kind, call.id, body)
+        while True:
+            frame = _next_frame(session, call, pending, feeds)
+            kind, number = frame[0] & 0xFF, frame[0] >> 8
+            if kind == frames.ITEM:
+                consumed += len(frame[2]) + OVERHEAD
+                yield frame[2]
+                if consumed >= WINDOW // 2 and session.ended is None:
+                    session.connection.send(frames.CREDIT, call.id, frames.encode_credit(consumed))
+                    consumed = 0
+            elif kind == frames.CREDIT:
+                size = check_credit(frame[0], frame[2])
+                if number in feeds:
+                    feeds[number].credit += size
+            elif kind == frames.METADATA:
+                take_metadata(frame[2], call)
+            elif kind == frames.STOP:
+                if number in feeds:
+                    feeds[number].close()
+            else:
+                return body_of(frame, call)
+    except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
+        raise _unsent(session, call, error, sent=pending is not None) from None
+    except Exception as error:
+        raise _broken(feeds) or error from None
+    finally:
+        session.calls.close(call.id)
+        for feed in feeds.values():
+            with contextlib.suppress(ValueError):  # It is being iterated: the source itself ended the call.
+                feed.close()
+
+
+def _unsent(session: ThreadSession, call: Call, error: Exception, *, sent: bool) -> Exception:
+    """The error for a call of which something could not be sent. ``sent``: the call itself had gone before."""
+    unsent = session.unsent(call.endpoint, error)
+    if sent and session.ended is not None and isinstance(error, _core.ChannelError):
+        return lost_call(session.ended, call.id)
+    return unsent
+
+
+def _broken(feeds: dict[int, Feed]) -> Exception | None:
+    """What went wrong with a source, if anything did. To be raised: nobody else has it then."""
+    return next(filter(None, (feed.take_error() for feed in feeds.values())), None)
+
+
+def _next_frame(session: ThreadSession, call: Call, pending: _core.Pending, feeds: dict[int, Feed]) -> Frame:
+    """The next frame of the call; until it is there, items are sent as far as there is credit."""
+    looked = time.monotonic()
+    while True:
+        ready = [feed for feed in feeds.values() if feed.can_send]
+        if not ready:
+            return session.next_frame(pending, call)
+        session.check_stopped(call.id)
+        if time.monotonic() - looked > LIFE_CHECK:  # A source may be slow, and the server gone meanwhile.
+            looked = time.monotonic()
+            session.tend()
+        if session.ended is None:
+            for feed in ready:
+                feed.send_one()
+        frame = session.poll_frame(pending)
+        if frame is not None:
+            return frame

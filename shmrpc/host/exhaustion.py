@@ -1,0 +1,178 @@
+"""The words for what a process, or its host, has no more of: descriptors, shared memory, files, room to meet."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import stat
+import time
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Final
+
+from shmrpc.errors import LocalProtocolError, SharedMemoryError
+from shmrpc.host.cleanup import SHM_DIRECTORY
+
+#: Errors for want of descriptors: of this process, of the whole host.
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+
+#: Names that a handshake has at a time: the segment, and a semaphore has two while it is made.
+_FILES: Final = 4
+
+#: Seconds without a refusal after which the log may give its reason again.
+_EPISODE: Final = 10.0
+
+
+class Refusals:
+    """What the log says of refusals that come again with each retry: each reason once in an episode.
+
+    An episode goes on as long as retries come; whoever waits for room tries several times a second.
+    """
+
+    def __init__(self) -> None:
+        #: When each reason was last met, in seconds of time.monotonic().
+        self._met: dict[Hashable, float] = {}
+
+    def level(self, reason: Hashable, level: int) -> int:
+        """``level`` for the first refusal of an episode, DEBUG for those that follow."""
+        now = time.monotonic()
+        last = self._met.get(reason)
+        self._met[reason] = now
+        return level if last is None or now - last > _EPISODE else logging.DEBUG
+
+
+def descriptors(error: int, purpose: str = "for a connection") -> SharedMemoryError:
+    """The error for something for which there is no descriptor."""
+    if error == errno.ENFILE:
+        why = "this host has as many files open as it allows (sysctl fs.file-max)"
+    else:
+        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        why = (
+            f"process {os.getpid()} has as many files open as it may: {limit:,} (RLIMIT_NOFILE, up to {most:,}). Raise "
+            "it: ulimit -n (for a service of systemd: LimitNOFILE=)"
+        )
+    return SharedMemoryError(error, f"no descriptor left {purpose}: {why}")
+
+
+def meeting_place(error: OSError, place: Path, purpose: str) -> Exception | None:
+    """The error if nothing can be made where servers and clients meet, or no descriptor is left for it.
+
+    ``place``: the directory, or the one that it was to be made in. None if it is neither.
+    """
+    number = descriptor_error(error)
+    if number is not None:
+        return descriptors(number, purpose)
+    elsewhere = "or let $XDG_RUNTIME_DIR (for several users: $SHMRPC_DIRECTORY) name another directory, on both sides"
+    if error.errno == errno.EROFS:
+        return LocalProtocolError(
+            f"{place} is on a file system that is mounted read-only, and nothing can be made there, as is needed "
+            f"{purpose}; mount it to be written, {elsewhere}"
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        there = os.statvfs(place)
+        files = f", and {there.f_favail:,} of its {there.f_files:,} files" if there.f_files else ""
+        quota = " (or the quota of this user)" if error.errno == errno.EDQUOT else ""
+        return SharedMemoryError(
+            error.errno,
+            f"the file system of {place}{quota} is full: a lock file, a socket and a page of "
+            f"{there.f_frsize:,} bytes are needed {purpose}; {there.f_bavail * there.f_frsize:,} of its "
+            f"{there.f_blocks * there.f_frsize:,} bytes are free{files}. Make room, {elsewhere}",
+        )
+    return None
+
+
+def space(error: int, size: int) -> SharedMemoryError:
+    """The error for a connection whose segment and semaphores find no room. ``size``: bytes of the segment."""
+    there = os.statvfs(SHM_DIRECTORY)
+    if there.f_files and there.f_favail < _FILES:
+        return SharedMemoryError(
+            error,
+            f"{SHM_DIRECTORY} is full: {there.f_favail:,} of its {there.f_files:,} files are free, and a connection "
+            f"needs {_FILES} for a moment. Raise it: mount -o remount,nr_inodes=1M {SHM_DIRECTORY}",
+        )
+    return SharedMemoryError(
+        error,
+        f"{SHM_DIRECTORY} is full: a connection needs {size:,} bytes, and two pages for a moment; "
+        f"{there.f_bavail * there.f_frsize:,} of {there.f_blocks * there.f_frsize:,} are free. Raise it: "
+        f"mount -o remount,size=1G {SHM_DIRECTORY} (in a container: docker run --shm-size=1g)",
+    )
+
+
+def descriptor_error(error: Exception) -> int | None:
+    """The number of an error that is a want of descriptors, else None. posix_ipc has only words for it."""
+    if isinstance(error, OSError):
+        if error.errno in NO_DESCRIPTOR:
+            return error.errno
+        if error.errno is None and "maximum number of files open" in str(error):
+            return errno.EMFILE
+        if error.errno is None and "total number of open files" in str(error):
+            return errno.ENFILE
+    return None
+
+
+def memory() -> SharedMemoryError:
+    """The error for a connection that this process has no memory, or no addresses, to map."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    most = "" if limit == resource.RLIM_INFINITY else f" (it may have {limit:,} bytes of addresses: RLIMIT_AS)"
+    return SharedMemoryError(
+        errno.ENOMEM,
+        f"no memory left for a connection: process {os.getpid()} cannot map any more{most}. Raise its limit: "
+        "ulimit -v, sysctl vm.max_map_count, or that of its container's memory",
+    )
+
+
+def explained(error: OSError) -> OSError:
+    """An error of the system as one that says what to do, if this process has no descriptors or no memory left."""
+    number = descriptor_error(error)
+    if number is not None:
+        return descriptors(number)
+    if error.errno == errno.ENOMEM and not isinstance(error, SharedMemoryError):
+        return memory()
+    return error
+
+
+def segment(error: Exception, size: int) -> SharedMemoryError:
+    """The error for a connection whose segment or semaphores could not be made or opened.
+
+    posix_ipc has the same error for a name that is taken and for a directory that is not there, so we look ourselves.
+    """
+    if isinstance(error, MemoryError):  # So it says ENOMEM.
+        error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    if isinstance(error, OSError):
+        if error.errno == errno.ENOSPC or (error.errno == errno.ENOMEM and _is_full(size)):
+            return space(error.errno or errno.ENOSPC, size)
+        known = explained(error)
+        if isinstance(known, SharedMemoryError):
+            return known
+    number, why = _state_of_directory() or (getattr(error, "errno", None) or errno.EIO, str(error))
+    return SharedMemoryError(number, f"no segment for a connection: {why}")
+
+
+def _is_full(size: int) -> bool:
+    """Whether the directory of shared memory has no room for a segment of so many bytes, and for two pages."""
+    there = os.statvfs(SHM_DIRECTORY)
+    full = there.f_blocks > 0 and there.f_bavail * there.f_frsize < size + 2 * there.f_frsize
+    return full or (there.f_files > 0 and there.f_favail < _FILES)
+
+
+def _state_of_directory() -> tuple[int, str] | None:
+    """Why nothing can be made in the directory of shared memory, with its errno; None if that can be."""
+    try:
+        status = os.stat(SHM_DIRECTORY)
+    except OSError as error:
+        return error.errno or errno.ENOENT, (
+            f"{SHM_DIRECTORY} cannot be used ({error.strerror}). Give this host, chroot or container one: "
+            f"mount -t tmpfs -o mode=1777 tmpfs {SHM_DIRECTORY}"
+        )
+    if not stat.S_ISDIR(status.st_mode):
+        return errno.ENOTDIR, f"{SHM_DIRECTORY} is not a directory; it has to be one, with a tmpfs mounted there"
+    if os.statvfs(SHM_DIRECTORY).f_flag & os.ST_RDONLY:
+        return errno.EROFS, f"{SHM_DIRECTORY} is mounted read-only; run: mount -o remount,rw {SHM_DIRECTORY}"
+    if not os.access(SHM_DIRECTORY, os.W_OK | os.X_OK, effective_ids=True):
+        return errno.EACCES, (
+            f"uid {os.geteuid()} cannot make files in {SHM_DIRECTORY} (it belongs to uid {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):04o}); run: chmod 1777 {SHM_DIRECTORY}"
+        )
+    return None

@@ -1,0 +1,188 @@
+"""The directory where server and client meet, and whether it is safe to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final
+
+from shmrpc.basics.spelling import closest
+from shmrpc.errors import LocalProtocolError
+from shmrpc.host import credentials, exhaustion
+from shmrpc.host.cleanup import SERVICE_NAME, listener, runtime_directories, runtime_directory, shared_directory
+
+#: Bytes that the path of a UNIX socket may have, without its terminating zero.
+_MAX_PATH: Final = 107
+
+
+def check_name(service: str) -> str:
+    """The name, if a service may have it; ValueError or TypeError if not."""
+    if not isinstance(service, str):
+        raise TypeError(f"service name: expected a str, got {service!r}")
+    if not SERVICE_NAME.fullmatch(service):
+        raise ValueError(
+            f"service name {service!r}: expected 1 to 64 of A-Z a-z 0-9 . _ -, "
+            "a letter or digit first and last, no two dots together"
+        )
+    return service
+
+
+def directory() -> Path:
+    """The meeting place for a server of ours; LocalProtocolError if it is not safe.
+
+    A directory that ``$SHMRPC_DIRECTORY`` names has to be there. Otherwise it is one of our own, made if it is missing.
+    """
+    shared = shared_directory()
+    if shared is not None:
+        _check_shared(shared, ())  # Whom we only serve we do not let replace our files: no other owners.
+        return shared
+    path = runtime_directory()
+    with contextlib.suppress(FileExistsError):
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise (
+                _closed(path, error) or exhaustion.meeting_place(error, path.parent, f"to make {path}") or error
+            ) from None
+    _check_own(path)
+    return path
+
+
+def _closed(path: Path, error: OSError) -> LocalProtocolError | None:
+    """The error if there is nothing in which the directory could be, or it is closed to us; None if it is another."""
+    match error:
+        case FileNotFoundError():
+            return LocalProtocolError(
+                f"{path.parent} does not exist; $XDG_RUNTIME_DIR must name a directory of yours, or be unset"
+            )
+        case PermissionError():
+            return LocalProtocolError(
+                f"{path.parent} is closed to you (uid {os.geteuid()}); set $XDG_RUNTIME_DIR to a directory of yours"
+            )
+    return None
+
+
+def _check_own(path: Path) -> None:
+    """LocalProtocolError unless it is a directory of this user alone."""
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise LocalProtocolError(f"{path} is not a directory; remove it, or set $XDG_RUNTIME_DIR elsewhere")
+    if status.st_uid != os.geteuid():
+        raise LocalProtocolError(
+            f"{path} belongs to uid {status.st_uid} and not to you (uid {os.geteuid()}); "
+            "set $XDG_RUNTIME_DIR to a directory of yours"
+        )
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise LocalProtocolError(
+            f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}); run: chmod 700 {path}"
+        )
+
+
+def directories(owners: Collection[int] = ()) -> list[Path]:
+    """The directories that there are in which a server may be met, that of a server of ours first. Nothing is made.
+
+    A directory that ``$SHMRPC_DIRECTORY`` names has to be there, and may also belong to root or to one of ``owners``.
+    LocalProtocolError if it, or the first of our own, is not safe. Another one that is not safe has no server of ours.
+    """
+    shared = shared_directory()
+    if shared is not None:
+        _check_shared(shared, owners)
+        return [shared]
+    first, *others = runtime_directories()
+    try:
+        _check_own(first)
+        found = [first]
+    except OSError as error:
+        if not (isinstance(error, FileNotFoundError) and first.parent.is_dir()):
+            raise _closed(first, error) or error from None
+        found = []
+    return found + _ours(others)
+
+
+def _ours(paths: Iterable[Path]) -> list[Path]:
+    """Those of the directories that are there, and safe."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(LocalProtocolError, OSError):
+            _check_own(path)
+            found.append(path)
+    return found
+
+
+def _check_shared(path: Path, owners: Collection[int]) -> None:
+    """LocalProtocolError unless nobody but the owner, whom we trust, can put a socket in the place of another.
+
+    In a sticky directory nobody can do so with the files of others, so that many users may have services there. A
+    stranger may take a free name in it; then clients see whose process it is, and do not speak with it.
+    """
+    if not path.is_absolute():
+        raise LocalProtocolError(f"$SHMRPC_DIRECTORY is {str(path)!r}; it has to be an absolute path")
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        raise LocalProtocolError(
+            f"$SHMRPC_DIRECTORY names {path}, which does not exist; make it as the user who serves: "
+            f"install -d -m 755 {path}"
+        ) from None
+    except OSError as error:
+        raise LocalProtocolError(f"$SHMRPC_DIRECTORY names {path}: {error.strerror}") from None
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        raise LocalProtocolError(f"{path} is a symbolic link; let $SHMRPC_DIRECTORY name the directory itself")
+    if not stat.S_ISDIR(status.st_mode):
+        raise LocalProtocolError(f"{path} is not a directory; let $SHMRPC_DIRECTORY name one")
+    if not credentials.is_trusted(status.st_uid, owners) or credentials.is_anybody(status.st_uid):
+        raise LocalProtocolError(
+            f"{path} belongs to uid {status.st_uid}; to meet there it has to belong to {credentials.in_words(owners)}. "
+            f"A client that trusts its owner says so: connect(..., allow_uids=[{status.st_uid}])"
+        )
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        raise LocalProtocolError(
+            f"{path} can be written by others than its owner (mode {mode:04o}), who could put their own service in "
+            f"the place of another; run: chmod go-w {path}, or, if several users serve there: chmod +t {path}"
+        )
+    if not os.access(path, os.X_OK, effective_ids=True):
+        raise LocalProtocolError(
+            f"{path} (mode {mode:04o}, uid {status.st_uid}) cannot be entered by uid {os.geteuid()}; "
+            f"its owner can allow it: chmod +x {path}"
+        )
+
+
+def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
+    """The paths where the socket of a service may be; ValueError if none could be at the first."""
+    check_name(service)
+    _socket_in(runtime_directory(), service)
+    return [_socket_in(path, service) for path in directories(owners)]
+
+
+def paths_to_serve(service: str) -> tuple[str, list[str]]:
+    """The path of the socket of a server of ours, in a directory that is there by now; and those of others of ours."""
+    check_name(service)
+    path, elsewhere = directory(), _ours(runtime_directories()[1:])
+    return _socket_in(path, service), [_socket_in(each, service) for each in elsewhere]
+
+
+def _socket_in(place: Path, service: str) -> str:
+    path = str(place / f"{service}.sock")
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
+    return path
+
+
+def services(owners: Collection[int] = ()) -> list[str]:
+    """The names that have a socket, served or not."""
+    return sorted({path.stem for place in directories(owners) for path in place.glob("*.sock")})
+
+
+def similar(service: str, owners: Collection[int] = ()) -> str | None:
+    """The service that is served and has the most similar name; None if none has."""
+    with contextlib.suppress(OSError, LocalProtocolError):
+        meant = closest(service, [name for name in services(owners) if name != service])
+        if meant is not None and any(listener(Path(path)) is not None for path in socket_paths(meant, owners)):
+            return meant
+    return None

@@ -1,0 +1,65 @@
+"""Asking the live servers about themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
+from shmrpc.host import credentials, rendezvous, runtime_dir
+from shmrpc.host.processes import process, why_still
+from shmrpc.wire import control
+
+
+def statuses(
+    allow_uids: Collection[int] = (), silent: Callable[[str], None] = lambda words: None
+) -> list[control.Report]:
+    """What each live server reports that may be asked: those of this user, of root, and of ``allow_uids``.
+
+    A report's ``pid`` is as the kernel has it; 0 if it cannot be seen from here.
+
+    All are asked at once. ``silent`` is told of each that does not answer within :data:`control.STEP_TIMEOUT`
+    altogether; one that does not answer us because of our user is left out.
+    """
+    reports, asked = [], dict[socket.socket, str]()
+    with contextlib.ExitStack() as stack:
+        for service in runtime_dir.services(allow_uids):
+            try:
+                dialled = rendezvous.dial(service, allow_uids)
+            except (PermissionError, LocalProtocolError):  # Of users with whom we do not speak, or who do not with us.
+                continue
+            except ConnectionLost as error:
+                silent(f"{service}: {error}")
+                continue
+            if dialled is not None:
+                asked[stack.enter_context(dialled)] = service
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What it says comes next.
+                    dialled.send(control.encode(control.Status()))
+        deadline = time.monotonic() + control.STEP_TIMEOUT
+        waiting = dict(asked)
+        while waiting and (ready := _readable(waiting, deadline)):
+            for each in ready:
+                del waiting[each]
+                with contextlib.suppress(RemoteProtocolError):
+                    received = rendezvous.receive(each)
+                    message = control.decode(received.data)
+                    if isinstance(message, control.Report):
+                        reports.append(msgspec.structs.replace(message, pid=received.pid))
+        for each, service in waiting.items():
+            pid, _ = credentials.peer_credentials(each)
+            silent(f"{service}: {process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: {why_still(pid)}")
+    return sorted(reports, key=lambda report: report.service)
+
+
+def _readable(waiting: Collection[socket.socket], deadline: float) -> list[socket.socket]:
+    """Those of which something can be read; none after the deadline."""
+    poll = select.poll()
+    by_descriptor = {each.fileno(): each for each in waiting}
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    return [by_descriptor[descriptor] for descriptor, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)]

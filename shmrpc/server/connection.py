@@ -1,0 +1,206 @@
+"""A client at the server's side, and the calls of its that are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from shmrpc.service.call import Call, check_metadata
+from shmrpc.streams import Incoming, Outgoing, Sender
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body
+from shmrpc.wire.frames import Rejected
+
+#: Runs one request; the body of the result, or None if the answer comes later.
+RunRequest = Callable[[Body, "Caller", int], Body | None]
+
+
+class Peer(Protocol):
+    """What calls need of a connection at the server's side."""
+
+    pid: int
+    uid: int
+    max_frame: int
+
+    def send(self, opcode: int, call_id: int, body: Body, /) -> None:
+        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        ...
+
+    def take_back(self, call_id: int, /) -> None:
+        """Nobody waits for this call any more: what waits to be sent for it is not."""
+        ...
+
+    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
+        """What sends the items of a stream."""
+        ...
+
+    def allocate(self, size: int, /) -> Any:
+        """So many bytes of memory that the client can be given; SharedMemoryError if there are none."""
+        ...
+
+    def fault(self, reason: str, /) -> None:
+        """The client broke the rules: ends the connection."""
+        ...
+
+
+class Underway:
+    """A call whose handler is suspended, or is a stream."""
+
+    __slots__ = (
+        "aborted",
+        "call",
+        "caller",
+        "expired",
+        "inputs",
+        "one_way",
+        "outgoing",
+        "reads_metadata",
+        "silent",
+        "size",
+        "task",
+        "told",
+    )
+
+    def __init__(self, caller: Caller, call: Call, size: int, *, one_way: bool = False) -> None:
+        self.caller = caller
+        self.call = call
+        #: Bytes of the request.
+        self.size = size
+        #: Nobody ever waits for an answer.
+        self.one_way = one_way
+        #: Nobody waits for one any more.
+        self.silent = one_way
+        #: Its deadline has passed.
+        self.expired = False
+        self.task: asyncio.Task[object] | None = None
+        self.inputs: list[Incoming] = []
+        self.outgoing: Outgoing | None = None
+        #: What the caller said of a stream of its own that failed.
+        self.aborted: weakref.ref[BaseException] | None = None
+        #: Whether the caller takes metadata before the first item.
+        self.reads_metadata = False
+        #: Metadata for the caller that was sent before the first item.
+        self.told: dict[str, str | bytes] = {}
+
+    def tell_metadata(self) -> None:
+        """Before the first item of a stream: sends what the handler has for the caller by now.
+
+        Raises the rejection if that cannot be metadata.
+        """
+        if self.call._reply_metadata and not self.silent:
+            told = self._checked(self.call._reply_metadata)
+            self.caller.send(frames.METADATA, self.call.id, frames.encode_metadata(told))
+            self.told = told
+
+    @property
+    def metadata(self) -> dict[str, str | bytes]:
+        """What the answer is to bring of the handler's metadata: what was not sent before.
+
+        Raises the rejection for what cannot be metadata.
+        """
+        metadata = self._checked(self.call._reply_metadata or {})
+        if not self.told:
+            return metadata
+        return {key: value for key, value in metadata.items() if self.told.get(key) != value}
+
+    @property
+    def metadata_of_failure(self) -> dict[str, str | bytes]:
+        """The same beside a failure; none if it cannot be metadata, since the failure comes first."""
+        try:
+            return self.metadata
+        except Rejected:
+            return {}
+
+    def _checked(self, metadata: dict[str, str | bytes]) -> dict[str, str | bytes]:
+        try:
+            checked = check_metadata(metadata)
+            frames.encode_metadata(checked)
+        except (TypeError, ValueError) as error:  # ValueError: text that is no UTF-8.
+            why = str(error).removeprefix("metadata: ")
+            raise Rejected("encode", f"{self.call.endpoint}(): reply_metadata: {why}") from None
+        return checked
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it lasts for as long as somebody wants it, rather than for as long as it takes."""
+        return self.outgoing is not None or bool(self.inputs)
+
+
+class Waiting(NamedTuple):
+    """A call that waits for its turn."""
+
+    run: RunRequest
+    body: Body
+    one_way: bool
+
+
+class Tables(NamedTuple):
+    """Two ways to find what runs a request, by its opcode."""
+
+    plain: Callable[[int], RunRequest]
+    #: The same while calls are under way or wait: whoever gives another call the id of one of them is caught.
+    checked: Callable[[int], RunRequest]
+
+
+class Caller:
+    """A client, as its calls see it. It is what :class:`shmrpc.service.call.Party` describes."""
+
+    __slots__ = (
+        "allocate",
+        "bytes",
+        "calls",
+        "channel",
+        "max_frame",
+        "names",
+        "peer",
+        "pid",
+        "run_of",
+        "send",
+        "service",
+        "state",
+        "tables",
+        "uid",
+        "waiting",
+        "waiting_bytes",
+    )
+
+    def __init__(self, peer: Peer, service: str, names: list[str], state: object, tables: Tables) -> None:
+        self.peer = peer
+        #: For who pumps many: the way of the plain answer.
+        self.channel: Any = None
+        self.pid, self.uid, self.max_frame = peer.pid, peer.uid, peer.max_frame
+        self.send = peer.send
+        self.allocate = peer.allocate
+        self.service = service
+        self.state = state
+        #: The endpoints' names, by number.
+        self.names = names
+        self.tables = tables
+        #: What runs a request with this opcode: one of the two tables.
+        self.run_of = tables.plain
+        #: By call id: what is under way, and what waits to begin, in order.
+        self.calls: dict[int, Underway] = {}
+        self.waiting: dict[int, Waiting] = {}
+        #: What these requests take together.
+        self.bytes = 0
+        self.waiting_bytes = 0
+
+    def use(self, tables: Tables) -> None:
+        """From now on these run its requests."""
+        self.tables = tables
+        self.choose_table()
+
+    def choose_table(self) -> None:
+        """A call was begun, or has ended: only while there are any, a request may have the id of another one."""
+        tables = self.tables
+        self.run_of = tables.checked if self.calls or self.waiting else tables.plain
+
+    def used_twice(self, call_id: int) -> None:
+        """The client has given a call the id of one that has not ended: nobody could tell their answers apart."""
+        self.peer.fault(f"it used the id {call_id} for two calls at once")
+
+    def endpoint_name(self, opcode: int) -> str:
+        """Name of the endpoint that a request's opcode means."""
+        return self.names[opcode >> 8]

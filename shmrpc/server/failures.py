@@ -1,0 +1,113 @@
+"""What is logged of calls that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+from shmrpc.errors import ApplicationError, InvalidArguments, class_name
+from shmrpc.values import registry
+from shmrpc.wire import frames
+from shmrpc.wire.frames import Rejected
+
+#: Its parent is the server's logger: who configures that one has configured this one too.
+logger = logging.getLogger("shmrpc.server.failures")
+
+#: Seconds for which the same failure is only counted.
+QUIET: Final = 10.0
+#: Why a call is rejected that is a mistake of the endpoint's: what it returned cannot be sent.
+_MISTAKES: Final = frozenset({"encode", "size"})
+#: What has failed; of which class, and where it was raised.
+_Sort = tuple[str, str]
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether an endpoint fails so on purpose, or by no fault of its own: its caller is told, and nobody else."""
+    if isinstance(error, Rejected):
+        return error.kind not in _MISTAKES
+    if isinstance(error, (ApplicationError, InvalidArguments, asyncio.CancelledError)):
+        return True
+    return registry.entry_of(type(error)) is not None
+
+
+class Failures:
+    """Logs the failures of a server's calls, each with its traceback, and those that are the same as a number.
+
+    Two are the same if they are of one endpoint and of one class, raised in one line of the program.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        #: Those that are only counted for now: how often since that was last told, and when it is told.
+        self._quiet: dict[_Sort, tuple[int, asyncio.Handle]] = {}
+
+    def note(self, service: str, endpoint: str, error: BaseException) -> None:
+        """A call has failed, and its caller is told, or has gone."""
+        if not is_expected(error):
+            self._log(f"{service}.{endpoint}() failed", error)
+
+    def note_one_way(self, service: str, endpoint: str, error: BaseException) -> None:
+        """A call has failed of which nobody waits to hear, for whatever reason. ``endpoint``: "" if it is not known."""
+        what = f"{service}.{endpoint}()" if endpoint else f"a call of service {service}"
+        self._log(f"{what}, called one way, failed", error)
+
+    def close(self) -> None:
+        """Says how often what is only counted has happened."""
+        for key, (count, handle) in self._quiet.items():
+            handle.cancel()
+            if count:
+                self._tell(key, count)
+        self._quiet.clear()
+
+    def _log(self, what: str, error: BaseException) -> None:
+        key = (what, _sort_of(error))
+        known = self._quiet.get(key)
+        if known is not None:
+            self._quiet[key] = known[0] + 1, known[1]
+            return
+        if QUIET:
+            self._quiet[key] = 0, self._loop.call_later(QUIET, self._end_quiet, key)
+        if isinstance(error, Rejected) and error.kind in _MISTAKES:  # Its traceback has our own frames alone.
+            _write(f"{what}: {error}")
+            return
+        words = ""
+        if not isinstance(error, (Exception, asyncio.CancelledError)):  # Which elsewhere ends a program.
+            words = f": its {type(error).__qualname__} ended that call, and nothing else"
+        _write(what + words, error)
+
+    def _end_quiet(self, key: _Sort) -> None:
+        count, _ = self._quiet.pop(key)
+        if count:  # It may go on so.
+            self._tell(key, count)
+            self._quiet[key] = 0, self._loop.call_later(QUIET, self._end_quiet, key)
+
+    def _tell(self, key: _Sort, count: int) -> None:
+        what, sort = key
+        _write(f"{what} {count} more time{'' if count == 1 else 's'}: {sort}")
+
+
+def _write(message: str, error: BaseException | None = None) -> None:
+    """Writes to the log; of an error the traceback that its caller gets: bounded, and text whatever the error is."""
+    if not logger.isEnabledFor(logging.ERROR):
+        return
+    exc_info = None if error is None else (type(error), error, error.__traceback__)
+    record = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, "%s", (message,), exc_info)
+    if error is not None:
+        # Formatters take it as it is. To format a SyntaxError of odd arguments would raise.
+        record.exc_text = frames.traceback_of(error).rstrip()
+    # If a filter or a handler of the program's log fails, the call's caller is told all the same.
+    with contextlib.suppress(Exception):
+        logger.handle(record)
+
+
+def _sort_of(error: BaseException) -> str:
+    """The class of an exception, and where it was raised."""
+    trace, where = error.__traceback__, ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        where = f" in {code.co_filename}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    kind = f"{class_name(type(error))} ({error.kind})" if isinstance(error, Rejected) else class_name(type(error))
+    return f"{kind.removeprefix('builtins.')}{where}"

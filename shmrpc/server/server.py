@@ -1,0 +1,384 @@
+"""Serving: a server's life, and the pump of what its clients send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+from typing import Any, Final
+
+from shmrpc.errors import LocalProtocolError, ShmrpcError
+from shmrpc.server.calls import Engine
+from shmrpc.server.connection import Caller
+from shmrpc.server.dispatch import Dispatcher
+from shmrpc.server.eager import HOLD
+from shmrpc.server.interrupts import is_for_the_program
+from shmrpc.server.limits import Load
+from shmrpc.service.call import Call
+from shmrpc.service.interceptors import Interceptor, check_interceptors
+from shmrpc.service.service import Service
+from shmrpc.transport.listening import Listener, PeerConnection, Transport
+from shmrpc.transport.options import DEFAULT_SPIN, check_options, check_seconds, check_uids
+from shmrpc.transport.shm.handshake import Settings
+from shmrpc.transport.shm.server import SharedMemory
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Codec, CodecName, get_codec
+from shmrpc.wire.control import DEFAULT_MAX_MEMORY, Health
+
+logger = logging.getLogger("shmrpc.server")
+
+#: Calls that may be under way, and wait: of a server, of one connection, and in line.
+DEFAULT_MAX_IN_FLIGHT: Final = 10_000
+DEFAULT_MAX_PER_CONNECTION: Final = 1_000
+DEFAULT_MAX_WAITING: Final = 10_000
+#: Seconds that calls under way have to end when a server drains.
+DEFAULT_GRACE: Final = 30.0
+#: Seconds that handlers have to end once they are cancelled.
+CLOSING: Final = 5.0
+#: Seconds between two looks whether the answers have been read.
+_DRAIN_LOOK: Final = 0.005
+
+
+class Server:
+    """Services that are being served; made by :func:`serve`, used as ``async with``."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        transport: Transport,
+        codec: CodecName,
+        interceptors: Sequence[Interceptor],
+        load: Load,
+        *,
+        adopting: bool,
+        validate_results: bool,
+    ) -> None:
+        if not services:
+            raise TypeError("serve() expected at least one shmrpc.Service")
+        for service in services:
+            if not isinstance(service, Service):
+                hint = ": write serve(*services)" if isinstance(service, (list, tuple)) else ""
+                raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}{hint}")
+            service.check_reachable()
+        self.services = tuple(services)
+        self._transport = transport
+        self._codec: Codec = get_codec(codec)
+        self._interceptors = check_interceptors(interceptors)
+        self._load = load
+        self._adopting = adopting
+        self._validate_results = validate_results
+        self._used = False
+        self._lifespans = contextlib.AsyncExitStack()
+        #: The service whose lifespan ends at the moment.
+        self._leaving = ""
+        self._listeners: list[_Served] = []
+
+    @property
+    def health(self) -> Health | None:
+        """``"starting"``, ``"serving"``, ``"draining"``; None before and after."""
+        return self._listeners[0].listener.health if self._listeners else None
+
+    @property
+    def connections(self) -> int:
+        """Clients that are connected."""
+        return sum(served.listener.connections for served in self._listeners)
+
+    @property
+    def connections_by_service(self) -> dict[str, int]:
+        """Clients that are connected to each service."""
+        return {served.listener.service: served.listener.connections for served in self._listeners}
+
+    @property
+    def arriving(self) -> int:
+        """Clients that are about to be connected."""
+        return sum(len(served.listener.peers) for served in self._listeners) - self.connections
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """From now on ``changed`` is called when a client comes, is connected, or goes."""
+        for served in self._listeners:
+            served.listener.on_change = changed
+
+    @property
+    def in_flight(self) -> int:
+        """Calls whose handlers are suspended, streams included."""
+        return self._load.in_flight
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return self._load.waiting
+
+    async def __aenter__(self) -> Server:
+        """Takes the services' names, enters their lifespans, and begins to serve.
+
+        Raises ServiceInUse if another live server has a name, LocalProtocolError if the directory where
+        services meet is not safely this user's, or if this server was used before; and what a lifespan raises.
+        """
+        if self._used:
+            raise LocalProtocolError(
+                f"this server of {', '.join(s.name for s in self.services)} was used before; make another one"
+            )
+        self._used = True
+        for service in self.services:
+            service.servers.add(self)
+        self._engine = Engine(self._codec, self._load, self._interceptors, validate_results=self._validate_results)
+        self._inbox = self._transport.open(self._pump)
+        self._engine.between = self._inbox.glance
+        self._load.on_change = lambda: self._inbox.set_spinning(self._load.busy == 0)
+        try:
+            for service in self.services:
+                names, shapes = _names_and_shapes(service)
+                listener = self._transport.listen(service.name, names, shapes, claim=not self._adopting)
+                self._listeners.append(_Served(listener))
+            for service, served in zip(self.services, self._listeners, strict=True):
+                state = await self._enter_lifespan(service)
+                self._engine.take_context()
+                served.begin(Dispatcher(service, self._engine, state))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
+        """Serves a client that somebody else has accepted, as for a worker of many. ``service``: which it wants."""
+        for served in self._listeners:
+            if service in (None, served.listener.service):
+                served.listener.adopt(accepted)
+                return
+        accepted.close()
+
+    async def drain(self, grace: float = DEFAULT_GRACE) -> None:
+        """Stops gently: no new calls, those under way have ``grace`` seconds to end, then :meth:`close`.
+
+        Clients are told at once. One with ``reconnect=True`` goes to the next server of the name, and no
+        call of it is lost.
+        """
+        check_seconds("grace", grace)
+        for served in self._listeners:
+            served.drain()
+        end = time.monotonic() + grace
+        if self._load.in_flight or self._load.waiting:
+            logger.info("stopping: waiting up to %g s for %s", grace, self._under_way())
+        while (self._load.in_flight or self._load.waiting or self._is_awaited()) and time.monotonic() < end:
+            await asyncio.sleep(_DRAIN_LOOK)
+        if self._load.in_flight or self._load.waiting:
+            logger.warning("stopping now: after %g s there are yet %s", grace, self._under_way())
+        await self.close()
+
+    def _under_way(self) -> str:
+        """What a draining server waits for, in words."""
+        callers = [caller for served in self._listeners for caller in served.callers]
+        names = Counter(f"{c.service}.{under.call.endpoint}" for c in callers for under in c.calls.values())
+        calls = _listed(names)
+        count, waiting = self._load.in_flight, self._load.waiting
+        return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
+
+    def _is_awaited(self) -> bool:
+        """Whether answers still wait for their readers."""
+        return any(served.listener.is_awaited for served in self._listeners)
+
+    def still_running(self) -> list[str]:
+        """What its end waits for, in words. From any thread."""
+        calls = Counter(self._engine.still_running()) if self._used else Counter()
+        running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_listed(calls)}"] if calls else []
+        if self._leaving:
+            running.append(f"the lifespan of service {self._leaving!r}")
+        return running
+
+    async def close(self) -> None:
+        """Stops: the names are free, clients are told, suspended handlers are cancelled. Again: nothing.
+
+        A handler that has not ended :data:`CLOSING` seconds later is not waited for any longer. A lifespan is.
+        """
+        listeners, self._listeners = self._listeners, []
+        tasks = self._engine.cancel_all() if listeners else []
+        for served in listeners:
+            served.close()
+        if listeners:
+            self._inbox.close()
+            self._engine.close()
+        try:
+            if tasks and (await asyncio.wait(tasks, timeout=CLOSING))[1]:
+                calls = _listed(Counter(self._engine.still_running()))
+                logger.error(
+                    "closed, and %g s after they were cancelled these calls have not ended: %s", CLOSING, calls
+                )
+        finally:
+            try:
+                await self._lifespans.aclose()
+            finally:
+                self._leaving = ""
+                for service in self.services:
+                    service.servers.discard(self)
+
+    async def _enter_lifespan(self, service: Service) -> Any:
+        if service.lifespan is None:
+            return None
+        manager: object = service.lifespan(service)
+        if not isinstance(manager, contextlib.AbstractAsyncContextManager):
+            if inspect.iscoroutine(manager):
+                manager.close()
+            raise TypeError(
+                f"lifespan of {service.name!r}: expected an async context manager, as contextlib.asynccontextmanager "
+                f"makes one of an async def that yields once; it gave {manager!r}"
+            )
+        state = await self._lifespans.enter_async_context(manager)
+        self._lifespans.callback(setattr, self, "_leaving", service.name)
+        return state
+
+    def _pump(self) -> None:
+        """Takes frames and answers them until there are no more."""
+        engine, inbox = self._engine, self._inbox.poller
+        running, send_next, kept, fail = engine.running, inbox.send_next, engine.kept, engine.fail
+        began = time.monotonic()
+        isolation = engine.isolation
+        isolate = isolation.renew
+        caller, opcode = None, -1
+        try:
+            frame: Any = inbox.next()
+            while frame is not None:
+                running.frame = frame
+                caller, opcode, call_id, body = frame
+                isolate()
+                try:
+                    answer = caller.run_of(opcode)(body, caller, call_id)
+                    if answer is None:
+                        frame = inbox.next()
+                    else:
+                        frame = send_next(caller.channel, frames.RESULT, call_id, answer)
+                        if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
+                            kept[0] = None
+                            frame = inbox.next()
+                    continue
+                except BaseException as error:
+                    kept[0] = None
+                    fail(caller, call_id, error)
+                    if is_for_the_program(error):
+                        raise
+                # Not within the clause: the fault of a peer that breaks the rules would have this error as its context,
+                # whose traceback has this frame, and they would keep the connection.
+                frame = inbox.next()
+        finally:
+            running.frame = None
+            isolation.leave()
+        seconds = time.monotonic() - began
+        # The pump lets the loop turn soon after: if it took long, the last call did.
+        if seconds > HOLD and caller is not None and opcode >> 8 < len(caller.names):
+            engine.held(Call(caller, caller.endpoint_name(opcode)), seconds)
+
+
+class _Served:
+    """A service of a server: its listener, and what runs its calls."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.dispatcher: Dispatcher | None = None
+        self.callers: set[Caller] = set()
+
+    def begin(self, dispatcher: Dispatcher) -> None:
+        """The service is ready."""
+        self.dispatcher = dispatcher
+        self.listener.begin(self)
+
+    def connected(self, peer: PeerConnection) -> Caller:
+        """A client has come. For the listener."""
+        assert self.dispatcher is not None
+        caller = self.dispatcher.connected(peer)
+        caller.channel = peer.channel
+        self.callers.add(caller)
+        return caller
+
+    def lost(self, caller: Caller, error: ShmrpcError) -> None:
+        """A client is gone: nobody waits for what it asked. For the listener."""
+        assert self.dispatcher is not None
+        self.callers.discard(caller)
+        self.dispatcher.engine.gone(caller)
+
+    def drain(self) -> None:
+        """Clients are told to go, and new calls are refused."""
+        if self.dispatcher is not None:
+            for caller in self.callers:
+                self.dispatcher.drain(caller)
+        self.listener.drain()
+
+    def close(self) -> None:
+        """Stops at once."""
+        if self.dispatcher is not None:
+            for caller in self.callers:
+                self.dispatcher.engine.gone(caller)
+        self.listener.close("the server stopped")
+
+
+def _listed(names: Counter[str]) -> str:
+    """Endpoints, and how often each."""
+    return ", ".join(f"{name} ({count})" for name, count in names.most_common())
+
+
+def _names_and_shapes(service: Service) -> tuple[list[str], dict[int, frames.Shape]]:
+    endpoints = list(service.endpoints.values())
+    shapes = {number: endpoint.shape for number, endpoint in enumerate(endpoints)}
+    return [endpoint.name for endpoint in endpoints], {n: s for n, s in shapes.items() if s != frames.Shape()}
+
+
+def serve(
+    *services: Service,
+    codec: CodecName = "msgspec",
+    max_frame: int = frames.DEFAULT_MAX_FRAME,
+    max_memory: int = DEFAULT_MAX_MEMORY,
+    spin: float = DEFAULT_SPIN,
+    interceptors: Sequence[Interceptor] = (),
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    max_per_connection: int = DEFAULT_MAX_PER_CONNECTION,
+    max_waiting: int = DEFAULT_MAX_WAITING,
+    allow_uids: Collection[int] = (),
+    adopting: bool = False,
+    validate_results: bool = False,
+) -> Server:
+    """Serves one or more services in the running loop: ``async with shmrpc.serve(calculator): ...``.
+
+    ``codec`` is this side's MessagePack: ``"msgspec"``, or ``"msgpack"`` for the reference package; ``"pickle"``,
+    which both sides must say, also pickles what MessagePack does not carry, and trusts the peer with that.
+    ``max_frame`` is the largest body accepted or sent, in bytes; arrays and large ``bytes`` are not part of it.
+    They lie in shared memory, of which each side sets aside up to ``max_memory`` bytes for a connection, as they
+    are needed, and gives them back when they are not; of the two sides' limits the smaller one holds. As many
+    bytes, or one largest body, may the requests take that a client has under way, those of its that wait, and
+    the answers that it does not read. ``spin`` is the longest that one wait for the
+    next request may spin, in microseconds; it does so only while requests come quickly one after another, and
+    0 means never. ``interceptors`` stand around each call, the first one outermost, and around
+    those of its service.
+
+    Up to ``max_in_flight`` handlers may be suspended, ``max_per_connection`` of them for one client; beyond
+    that up to ``max_waiting`` calls wait in order, and further ones fail with Overloaded. ``adopting``: takes
+    no names; clients come by :meth:`Server.adopt` alone. ``validate_results``: a result, or an item of a stream, that
+    is not of the endpoint's declared type fails its call with EncodeError. Otherwise it is sent as it is, and in
+    debug mode (``python -X dev``, or asyncio's own) the first of each endpoint is warned of.
+
+    Processes of this user and of root may call, and those of the users in ``allow_uids``; they are met in the
+    directory that ``$SHMRPC_DIRECTORY`` names. SECURITY.md says what they are trusted with.
+
+    Raises ValueError for an option out of range, TypeError for an endpoint with ``run_in="process"`` that cannot be
+    pickled. What entering it raises: :meth:`Server.__aenter__`.
+    """
+    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
+    load = Load(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
+    settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
+    return Server(
+        services,
+        SharedMemory(settings),
+        codec,
+        interceptors,
+        load,
+        adopting=adopting,
+        validate_results=validate_results,
+    )

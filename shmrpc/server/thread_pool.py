@@ -1,0 +1,133 @@
+"""Threads for handlers: so many for each endpoint or service, and words for the log when they are too few."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from shmrpc.server.executors import Job
+from shmrpc.service.call import Call, handled
+
+logger = logging.getLogger("shmrpc.server")
+
+#: Seconds for which calls may wait for a thread, one after the other, before the log says so.
+PATIENCE: Final = 1.0
+#: What a thread says instead of StopIteration, which means something else to a coroutine.
+_END: Final = object()
+
+
+class ThreadPool:
+    """The threads of one endpoint, or of all those of a service that have none of their own. To be used in its loop.
+
+    ``whose``: in words, and ``remedy``: how there are more. ``working``: the calls that threads work for.
+    """
+
+    def __init__(self, size: int, whose: str, remedy: str, working: list[Call]) -> None:
+        self._size, self._whose, self._remedy = size, whose, remedy
+        self._working = working
+        #: The threads, each by its number, as each of them has said itself.
+        self._threads: list[int] = []
+        self._executor = ThreadPoolExecutor(
+            size, "shmrpc-handler", initializer=lambda: self._threads.append(threading.get_ident())
+        )
+        #: The endpoint of each call that has a thread or waits for one.
+        self._jobs: dict[Job, str] = {}
+        #: For as long as calls wait without a break: when the log says so.
+        self._warning: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls the function in a thread, with the context variables of here."""
+        context = contextvars.copy_context()
+        return await self._begin(functools.partial(context.run, function, *args, **kwargs)).result()
+
+    async def iterate(self, items: Iterator[Any]) -> AsyncIterator[Any]:
+        """What a generator yields, each step in a thread, and all in one context."""
+        context = contextvars.copy_context()
+        step: Job | None = None
+        try:
+            while True:
+                step = self._begin(functools.partial(context.run, next, items, _END))
+                if (item := await step.result()) is _END:
+                    break
+                yield item
+                del item  # It is not kept until the next one comes.
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                if step is not None:
+                    await step.ended()  # A generator that is in a step cannot be closed.
+                await self._begin(functools.partial(context.run, close)).result()
+
+    def _begin(self, work: Callable[[], Any]) -> Job:
+        call = handled.get()
+        job = Job(self._executor, work if call is None else functools.partial(self._work, call, work), self._ended)
+        self._jobs[job] = call.endpoint if call is not None else "?"
+        if len(self._jobs) > self._size and self._warning is None:
+            self._warning = self._loop.call_later(PATIENCE, self._warn)
+        return job
+
+    def _work(self, call: Call, work: Callable[[], Any]) -> Any:
+        """Works for a call, in a thread."""
+        self._working.append(call)
+        try:
+            return work()
+        finally:
+            self._working.remove(call)
+
+    def _ended(self, job: Job) -> None:
+        self._jobs.pop(job, None)
+        if len(self._jobs) <= self._size and self._warning is not None:
+            self._warning.cancel()
+            self._warning = None
+
+    def _warn(self) -> None:
+        """Calls have waited for a thread: says so, once until none waits any more."""
+        endpoints = Counter(self._jobs.values())
+        names = ", ".join(f"{name}() ({count})" for name, count in endpoints.most_common(5))
+        calling = self._in_calls()
+        deadlock = ""
+        if calling:
+            deadlock = (
+                f" {calling} of the threads wait for calls that their handlers have made: if those come back here, "
+                "they wait for each other."
+            )
+        logger.warning(
+            "all %d threads of %s are taken, and for %g s calls have waited for one: %s, the waiting ones included.%s "
+            "There are more with %s",
+            self._size,
+            self._whose,
+            PATIENCE,
+            names,
+            deadlock,
+            self._remedy,
+        )
+
+    def _in_calls(self) -> int:
+        """How many of the threads wait for calls of their own."""
+        frames = sys._current_frames()
+        return sum(_is_in_call(frames.get(thread)) for thread in self._threads)
+
+    def close(self) -> None:
+        """Begins nothing more. A handler that runs cannot be stopped: it runs to its end."""
+        if self._warning is not None:
+            self._warning.cancel()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_in_call(frame: Any) -> bool:
+    """Whether a thread that is there is in a call of a client's."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module == "shmrpc.sync" or module.startswith("shmrpc.client."):
+            return True
+        frame = frame.f_back
+    return False

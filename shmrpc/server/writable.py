@@ -1,0 +1,50 @@
+"""Arguments that a handler writes in place, for the time of its call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shmrpc import _core
+from shmrpc.service.signature import Arguments, Signature
+from shmrpc.values import writable
+from shmrpc.values.arrays import base_of
+from shmrpc.wire.frames import unreadable
+
+
+class Given:
+    """The caller's own memory in a handler's hands."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        #: They are not kept by us: at the end those are left that somebody else keeps.
+        self._views: list[weakref.ref[_core.View]] = []
+
+    def give(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """The arguments, with memory that is written for the caller in the places of the Writable ones.
+
+        Raises the rejection of the call if this process has no room to map that.
+        """
+        names = self._signature.positional_names
+        positional = [self._give(name, value) for name, value in zip(names, args, strict=False)]
+        return [*positional, *args[len(names) :]], {name: self._give(name, value) for name, value in kwargs.items()}
+
+    def _give(self, name: str, value: Any) -> Any:
+        if name not in self._signature.writable or value is None:
+            return value
+        try:
+            given = writable(value)
+        except _core.Unmapped as error:
+            raise unreadable(f"{self._signature.name}(): {name!r} cannot be given to be written", error) from None
+        memory = base_of(given)
+        if isinstance(memory, _core.View):
+            self._views.append(weakref.ref(memory))
+        return given
+
+    def end(self) -> None:
+        """The memory is the caller's again: whoever has kept an array of it goes on with a copy."""
+        for view in self._views:
+            kept = view()
+            if kept is not None:
+                kept.detach()

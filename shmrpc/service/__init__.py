@@ -1,0 +1,1 @@
+"""A service as its author declares it: functions with their signatures, the call that runs one, interceptors."""

@@ -1,0 +1,182 @@
+"""A call, as its handler, its caller's interceptors and its server's see it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import msgspec
+
+from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.errors import LocalProtocolError
+from shmrpc.values.sharing import empty_array, empty_buffer
+from shmrpc.wire import frames
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+#: What travels beside arguments and result.
+Metadata = dict[str, str | bytes]
+
+
+class Party(Protocol):
+    """The other side of a connection, as a call sees it."""
+
+    #: The service that is called.
+    service: str
+    #: Process and user at the other end, as the kernel has them.
+    pid: int
+    uid: int
+    #: What the service's lifespan yielded, at the server; None elsewhere.
+    state: Any
+
+    def allocate(self, size: int, /) -> Any:
+        """So many bytes of memory that the peer can be given; SharedMemoryError if there are none."""
+        ...
+
+
+class Call(msgspec.Struct, eq=False):
+    """One call under way: who calls what, until when, and what travels beside the arguments.
+
+    A handler gets its own from :func:`current_call`; interceptors of both sides are given it.
+    """
+
+    _party: Party
+    #: Name of the endpoint.
+    endpoint: str
+    #: The call's number on its connection.
+    id: int = 0
+    #: The instant by which it must have ended, in nanoseconds of the host's CLOCK_MONOTONIC; None: no limit.
+    deadline: int | None = None
+    _metadata: Metadata | None = None
+    _reply_metadata: Metadata | None = None
+    #: Its handler has ended: the deadline binds nobody any more, as a task that the handler has left behind.
+    _ended: bool = False
+
+    @property
+    def service(self) -> str:
+        """Name of the service."""
+        return self._party.service
+
+    @property
+    def pid(self) -> int:
+        """Process id of the peer: of the caller at the server, of the server at the caller, as the kernel tells it.
+
+        0 if it has none in our pid namespace, as a process of the host has none in a container.
+        """
+        return self._party.pid
+
+    @property
+    def uid(self) -> int:
+        """User id of the peer, as the kernel vouches for it."""
+        return self._party.uid
+
+    @property
+    def state(self) -> Any:
+        """What the service's ``lifespan`` yielded; None without one, and at the caller."""
+        return self._party.state
+
+    @property
+    def metadata(self) -> Metadata:
+        """From the caller to the handler. A caller's interceptor may add to it before the call is sent."""
+        if self._metadata is None:
+            self._metadata = {}
+        return self._metadata
+
+    @property
+    def reply_metadata(self) -> Metadata:
+        """From the handler back to the caller: the handler adds to it, the caller reads it when the call ended.
+
+        Of a stream, what was set before its first item is there with that.
+        """
+        if self._reply_metadata is None:
+            self._reply_metadata = {}
+        return self._reply_metadata
+
+    def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
+        """A new NumPy array in shared memory, for a result that nobody copies; see :meth:`shmrpc.Client.empty`."""
+        return empty_array(self._party.allocate, shape, dtype)
+
+    def buffer(self, size: int) -> memoryview:
+        """Writable shared memory, for a result that nobody copies; see :meth:`shmrpc.Client.buffer`."""
+        return empty_buffer(self._party.allocate, size)
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, 0 or more; None if there is none."""
+        if self.deadline is None:
+            return None
+        return max(0.0, (self.deadline - host_nanoseconds()) / 1e9)
+
+
+#: The call that a task or a thread of a handler's works for.
+handled: ContextVar[Call | None] = ContextVar("shmrpc_call", default=None)
+
+#: Not empty once this process has handled a call with a deadline: from then on calls look for one to inherit.
+inheriting: list[bool] = []
+
+
+class Running:
+    """What a thread's loop runs at this moment, between taking a frame and answering it.
+
+    For a plain function no context variable is set, so that a call costs less: it is found here.
+    """
+
+    __slots__ = ("frame",)
+
+    def __init__(self) -> None:
+        #: The frame as the poller gave it, or the Call that was made of it; None between frames.
+        self.frame: Any = None
+
+
+_running: dict[int, Running] = {}
+
+
+def running_here() -> Running:
+    """The calling thread's."""
+    return _running.setdefault(threading.get_ident(), Running())
+
+
+def find_call() -> Call | None:
+    """The call that is being handled here, or None."""
+    here = _running.get(threading.get_ident())
+    if here is None or here.frame is None:
+        return handled.get()
+    if type(here.frame) is tuple:
+        caller, opcode, call_id, body = here.frame
+        deadline = frames.deadline_of(body) if opcode & 0xFF == frames.CALL_DEADLINE else None
+        here.frame = Call(caller, caller.endpoint_name(opcode), call_id, deadline)
+    return cast(Call, here.frame)
+
+
+def current_call() -> Call:
+    """The call that this code handles: in an endpoint, in what it awaits, and in tasks that it starts.
+
+    In a plain ``def`` it is there while the function itself runs. Raises LocalProtocolError outside of a
+    handler, and in one that runs in another process (``run_in="process"``).
+    """
+    call = find_call()
+    if call is None:
+        raise LocalProtocolError("there is no current call: this code is not run by an endpoint of this process")
+    return call
+
+
+def nearest_deadline(own: int | None) -> int | None:
+    """The sooner of a call's own deadline and the one that it inherits from the call that is handled here."""
+    call = find_call() if inheriting else None
+    inherited = call.deadline if call is not None and not call._ended else None
+    if own is None or inherited is None:
+        return own if inherited is None else inherited
+    return min(own, inherited)
+
+
+def check_metadata(metadata: Mapping[str, str | bytes]) -> Metadata:
+    """A copy; TypeError for what metadata cannot be."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: expected a dict of str to str or bytes, got {metadata!r}")
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, (str, bytes)):
+            raise TypeError(f"metadata: expected str to str or bytes, got {key!r}: {value!r}")
+    return dict(metadata)

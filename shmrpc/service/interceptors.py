@@ -1,0 +1,83 @@
+"""Interceptors: what stands around each call, on either side.
+
+An interceptor is called with the :class:`shmrpc.Call` and gives a context manager. The call runs inside of
+it, from before its first step to after its last item: what the manager raises on entering refuses the call,
+what the call raises goes through it. ``contextlib.contextmanager`` and ``contextlib.asynccontextmanager``
+make one of a generator function::
+
+    @contextlib.contextmanager
+    def timed(call: shmrpc.Call) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            print(call.service, call.endpoint, time.perf_counter() - began)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
+from typing import Any
+
+from shmrpc.service.call import Call
+
+#: For programs without a loop.
+SyncInterceptor = Callable[[Call], AbstractContextManager[Any]]
+#: For clients and servers in a loop: the context manager may be an async one.
+Interceptor = Callable[[Call], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+
+
+def check_interceptors(interceptors: Iterable[Any], *, plain: bool = False) -> tuple[Any, ...]:
+    """All of them; TypeError for what cannot be one. ``plain``: they have to do without a loop."""
+    if callable(interceptors) or isinstance(interceptors, (str, bytes)) or not isinstance(interceptors, Iterable):
+        raise TypeError(f"interceptors: expected a list of them, got {interceptors!r}")
+    found = tuple(interceptors)
+    for each in found:
+        _check_interceptor(each, plain=plain)
+    return found
+
+
+def _check_interceptor(interceptor: Any, *, plain: bool) -> None:
+    decorator = "contextlib.contextmanager" if plain else "contextlib.asynccontextmanager"
+    what = f"interceptor {interceptor!r}: expected a function of the call that gives a context manager"
+    if not callable(interceptor):
+        raise TypeError(what)
+    if isinstance(interceptor, (contextlib.ContextDecorator, contextlib.AsyncContextDecorator)):
+        raise TypeError(f"{what}, not the context manager itself: leave the parentheses out")
+    if inspect.isgeneratorfunction(interceptor):
+        raise TypeError(f"{what}: decorate it with contextlib.contextmanager")
+    if inspect.isasyncgenfunction(interceptor) or inspect.iscoroutinefunction(interceptor):
+        made = "a plain def that yields once" if plain else "an async def that yields once"
+        raise TypeError(f"{what}: make it {made}, decorated with {decorator}")
+    try:
+        signature = inspect.signature(interceptor)
+    except (ValueError, TypeError):  # Python does not tell.
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TypeError(f"{what}, called as interceptor(call): {error}") from None
+
+
+async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], call: Call) -> None:
+    """Enters what each interceptor gives for the call, the first one outermost."""
+    for interceptor in interceptors:
+        manager = interceptor(call)
+        if isinstance(manager, AbstractAsyncContextManager):
+            await stack.enter_async_context(manager)
+        elif isinstance(manager, AbstractContextManager):
+            stack.enter_context(manager)
+        else:
+            raise TypeError(f"interceptor {interceptor!r}: expected a context manager, got {manager!r}")
+
+
+def enter_all_plain(stack: ExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
+    """The same without a loop."""
+    for interceptor in interceptors:
+        manager: object = interceptor(call)
+        if not isinstance(manager, AbstractContextManager):
+            raise TypeError(f"interceptor {interceptor!r}: expected a plain context manager, got {manager!r}")
+        stack.enter_context(manager)

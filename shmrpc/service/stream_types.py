@@ -1,0 +1,145 @@
+"""Which parameters and results of a function are streams, and which types promise one where none can be."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+from shmrpc.values.aliases import UNIONS
+from shmrpc.values.type_names import type_name
+
+#: Annotations that make a parameter a stream from the caller, and a plain function's result one to it.
+_INPUTS: Final = (AsyncIterator, AsyncIterable)
+_OUTPUTS: Final = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Generator)
+#: Of a function that yields, the item type stands in these.
+_YIELDED: Final = (*_OUTPUTS, Iterable)
+_AWAITED: Final = (Awaitable, Coroutine)
+#: What is nothing that a frame can carry, wherever in a type it stands.
+_NO_VALUES: Final = (*_OUTPUTS, *_AWAITED)
+
+
+def streams(function: Callable[..., Any], result: Any) -> bool:
+    """Whether a function with this declared result streams to its caller."""
+    return _yields(function) or (not inspect.iscoroutinefunction(function) and _origin(result) in _OUTPUTS)
+
+
+def output_item(result: Any) -> Any:
+    """The type of the items of a stream to the caller; Any where it is not said."""
+    return _item(result, _YIELDED)
+
+
+def is_input(kind: Any) -> bool:
+    """Whether a parameter of this type takes a stream from the caller; it may be ``| None`` if it has a default."""
+    return _origin(_without_none(kind)) in _INPUTS
+
+
+def input_item(kind: Any) -> Any:
+    """The type of the items of a stream from the caller; Any where it is not said."""
+    return _item(_without_none(kind), _INPUTS)
+
+
+def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
+    """TypeError for a parameter whose type promises a stream that it cannot be.
+
+    ``item``: the type of its items if it takes a stream, else its own type.
+    """
+    kind, default = parameter.annotation, parameter.default
+    if is_input(kind):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(f"parameter {parameter.name!r} cannot be a stream: name each stream")
+        if default is parameter.empty and _without_none(kind) is not kind:
+            raise TypeError(
+                f"parameter {parameter.name!r} takes a stream or None, so that callers may leave it out: "
+                "give it the default None, or declare it without None"
+            )
+        if default is not parameter.empty and default is not None and not isinstance(default, AsyncIterable):
+            raise TypeError(
+                f"parameter {parameter.name!r} takes a stream: its default has to be None or an async iterator, "
+                f"not {default!r}"
+            )
+    within = _within(item)
+    if within is None:
+        return
+    name = _origin(within).__name__
+    if _origin(within) in _AWAITED:
+        advice = "callers cannot send what is to be awaited: declare what it gives"
+    elif is_input(kind):
+        advice = f"the items of a stream have to be values, so that no {name} can be in them"
+    elif _origin(kind) not in _NO_VALUES:
+        advice = f"a stream has to be a parameter of its own, declared AsyncIterator[T]: no {name} can be in it"
+    else:
+        advice = "declare a parameter that takes a stream as AsyncIterator[T]; callers may send any iterable"
+    raise TypeError(f"parameter {parameter.name!r} is declared as {type_name(kind)}: {advice}")
+
+
+def check_result(function: Callable[..., Any], result: Any) -> None:
+    """TypeError for a declared result that promises a stream where there is none, or hides one."""
+    what = f"its result is declared as {type_name(result)}"
+    if _yields(function):
+        if result not in (Any, object) and _origin(result) not in _YIELDED:
+            name = "AsyncIterator[T]" if inspect.isasyncgenfunction(function) else "Iterator[T]"
+            raise TypeError(f"it yields, so it streams, but {what}: declare {name}, or return a list")
+        result = output_item(result)
+    elif inspect.iscoroutinefunction(function):
+        if _origin(result) in _OUTPUTS:
+            raise TypeError(
+                f"{what}, but it has no yield: yield the items, or make it a plain def that returns the iterator"
+            )
+        if _origin(result) in _AWAITED:
+            raise TypeError(f"{what}: of an async def, declare what awaiting it gives")
+    elif streams(function, result):
+        result = output_item(result)
+    elif _origin(result) in _AWAITED:
+        raise TypeError(f"{what}: make it an async def that awaits it, and declare what that gives")
+    within = _within(result)
+    if within is not None:
+        raise TypeError(f"{what}: no {_origin(within).__name__} can be within a result or an item of a stream")
+
+
+def _yields(function: Callable[..., Any]) -> bool:
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+
+
+def _item(kind: Any, of: tuple[Any, ...]) -> Any:
+    kind = _bare(kind)
+    arguments = get_args(kind) if get_origin(kind) in of else ()
+    return arguments[0] if arguments else Any
+
+
+def _origin(kind: Any) -> Any:
+    kind = _bare(kind)
+    return get_origin(kind) or kind
+
+
+def _bare(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _without_none(kind: Any) -> Any:
+    """The T of ``T | None``, else the very same type."""
+    if get_origin(kind) not in UNIONS:
+        return kind
+    members = [each for each in get_args(kind) if each is not type(None)]
+    return members[0] if len(members) == 1 else kind
+
+
+def _within(kind: Any) -> Any:
+    """The first type in this one that is no value; None if there is none."""
+    kind = _bare(kind)
+    if _origin(kind) in _NO_VALUES:
+        return kind
+    if get_origin(kind) in (Literal, Callable):
+        return None
+    found = map(_within, get_args(kind))
+    return next((each for each in found if each is not None), None)

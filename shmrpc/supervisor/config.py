@@ -1,0 +1,122 @@
+"""What ``shmrpc serve`` was asked to do. Its workers are told the same."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import logging.config
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import uvloop
+
+from shmrpc import access_log
+from shmrpc.basics.missing import why_missing
+from shmrpc.server.server import Server, serve
+from shmrpc.service.service import Service
+from shmrpc.wire.codec import CodecName
+
+Loop = Literal["uvloop", "asyncio"]
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class ServeError(Exception):
+    """Serving cannot begin, or go on; the text says why, and what to do."""
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What to serve, and how."""
+
+    #: Each one MODULE:ATTRIBUTE.
+    targets: list[str]
+    #: The first place where modules are looked for; absolute.
+    app_dir: str
+    loop: Loop
+    #: Seconds that calls under way have to end when the server stops.
+    grace: float
+    #: None: info, or what the file says.
+    log_level: str | None
+    log_config: str | None
+    codec: CodecName
+    #: Bytes.
+    max_frame: int
+    #: Bytes.
+    max_memory: int
+    #: Microseconds.
+    spin: float
+    max_in_flight: int
+    max_per_connection: int
+    max_waiting: int
+    #: Users who may call, besides our own and root.
+    allow_uids: Sequence[int] = ()
+    #: Whether each call is logged.
+    access_log: bool = False
+    #: Whether a result that is not of its declared type fails its call.
+    validate_results: bool = False
+
+    def server(self, services: Sequence[Service], *, adopting: bool = False) -> Server:
+        """The server of these services; ServeError if an option is out of range."""
+        try:
+            return serve(
+                *services,
+                codec=self.codec,
+                max_frame=self.max_frame,
+                max_memory=self.max_memory,
+                spin=self.spin,
+                interceptors=[access_log.interceptor()] if self.access_log else [],
+                max_in_flight=self.max_in_flight,
+                max_per_connection=self.max_per_connection,
+                max_waiting=self.max_waiting,
+                allow_uids=self.allow_uids,
+                adopting=adopting,
+                validate_results=self.validate_results,
+            )
+        except ValueError as error:
+            raise ServeError(str(error)) from None
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine in a loop of the configured kind."""
+        (uvloop.run if self.loop == "uvloop" else asyncio.run)(main)
+
+    def configure_logging(self) -> None:
+        """Lets the program log as it was asked to; ServeError if the file cannot be used."""
+        if self.log_config is None:
+            logging.basicConfig(level=(self.log_level or "info").upper(), format=_FORMAT)
+            return
+        try:
+            _configure_from(Path(self.log_config))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError) as error:
+            raise ServeError(f"--log-config {self.log_config}: {error}") from None
+        if self.log_level is not None:
+            logging.getLogger("shmrpc").setLevel(self.log_level.upper())
+
+
+def _configure_from(path: Path) -> None:
+    """Configures logging as a file says; the loggers that there are already go on."""
+    content = path.read_text(encoding="utf-8")
+    if path.suffix in (".yaml", ".yml"):
+        configuration = _read_yaml(content)
+    elif path.suffix == ".json":
+        configuration = msgspec.json.decode(content)
+    else:
+        logging.config.fileConfig(path, disable_existing_loggers=False)
+        return
+    if not isinstance(configuration, dict):
+        raise ValueError(f"expected a mapping as for logging.config.dictConfig, got {configuration!r}")
+    logging.config.dictConfig({"disable_existing_loggers": False, **configuration})
+
+
+def _read_yaml(content: str) -> Any:
+    try:
+        yaml = importlib.import_module("yaml")
+    except ImportError as error:
+        absent = "a YAML file needs PyYAML: pip install pyyaml; or give it as JSON or INI"
+        raise ServeError(f"--log-config: {why_missing('yaml', error, absent)}") from error
+    try:
+        return yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None

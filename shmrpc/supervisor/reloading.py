@@ -1,0 +1,47 @@
+"""Serving for a developer at work: when a source changes, the worker is replaced by a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable
+
+from shmrpc.basics.missing import why_missing
+from shmrpc.supervisor.config import Config, ServeError
+from shmrpc.supervisor.supervisor import Announce, Supervisor
+
+logger = logging.getLogger("shmrpc.supervisor")
+
+
+def _relative(app_dir: str, changes: Iterable[tuple[object, str]]) -> list[str]:
+    return sorted({os.path.relpath(path, app_dir) for _, path in changes})
+
+
+def supervise_reloading(config: Config, announce: Announce) -> None:
+    """Serves with one worker, replaced when a ``.py`` file below the app dir changes.
+
+    Raises ServeError if that cannot be, or watchfiles is missing.
+    """
+    try:
+        import watchfiles
+    except ImportError as error:
+        absent = "--reload needs the package watchfiles: pip install 'shmrpc[reload]'"
+        raise ServeError(why_missing("watchfiles", error, absent)) from error
+
+    async def watch(supervisor: Supervisor) -> None:
+        try:
+            async for changes in watchfiles.awatch(config.app_dir, watch_filter=watchfiles.PythonFilter()):
+                supervisor.restart(f"{', '.join(_relative(config.app_dir, changes))} changed")
+        except (OSError, RuntimeError) as error:  # Too many directories, for one.
+            logger.error("cannot watch %s, changes are not seen: %s", config.app_dir, error)
+
+    async def run() -> None:
+        supervisor = Supervisor(config, 1, announce, keeps_trying=True)
+        watching = asyncio.create_task(watch(supervisor))
+        try:
+            await supervisor.run()
+        finally:
+            watching.cancel()
+
+    asyncio.run(run())

@@ -1,0 +1,294 @@
+"""A supervisor: it holds the names, passes clients on to workers, and sees that there are workers.
+
+It never imports what is served. A worker is a fresh interpreter (:mod:`shmrpc.supervisor.worker`); the way to it is
+a pair of sockets, over which accepted clients go as descriptors. When the supervisor dies, its workers see the end
+of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from shmrpc.errors import ShmrpcError
+from shmrpc.host import exhaustion
+from shmrpc.supervisor import messages as messages
+from shmrpc.supervisor.config import Config, ServeError
+from shmrpc.supervisor.ending import StopSignals
+from shmrpc.supervisor.workers import Worker
+from shmrpc.transport.options import check_uids
+from shmrpc.transport.shm.front_desk import Reception
+from shmrpc.wire.control import Health, Report
+
+logger = logging.getLogger("shmrpc.supervisor")
+
+#: A worker that dies before it serves, or within so many seconds after, dies quickly. So many in a row are given up.
+_QUICK: Final = 3.0
+_MAX_QUICK_DEATHS: Final = 5
+_WHEN: Final = f"before they served or within {_QUICK:g} s after"
+#: Seconds between two looks at the CPU time of workers, and until one is started again that could not be.
+_SAMPLE: Final = 1.0
+_RETRY: Final = 1.0
+
+#: Is told what is served, by service, and the workers' process ids.
+Announce = Callable[[Mapping[str, Sequence[str]], Sequence[int]], None]
+
+
+class Supervisor:
+    """Keeps ``count`` workers that serve what the config says.
+
+    ``keeps_trying``: for a developer at work; when workers die quickly they are started again at the next restart.
+    """
+
+    def __init__(self, config: Config, count: int, announce: Announce, *, keeps_trying: bool = False) -> None:
+        self._config = config
+        self._count = count
+        self._announce: Announce | None = announce
+        self._keeps_trying = keeps_trying
+        self._workers: list[Worker] = []
+        self._receptions: dict[str, Reception] = {}
+        self._refusals = exhaustion.Refusals()
+        #: Whether any worker has ever been ready.
+        self._has_served = False
+        self._stopping = False
+        self._signals = StopSignals()
+        self._failure = ""
+        self._restarting: asyncio.Task[None] | None = None
+        self._restart_again = False
+
+    async def run(self) -> None:
+        """Serves until SIGINT or SIGTERM. Raises ServeError if that cannot be, or cannot go on."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        self._loop.add_signal_handler(signal.SIGHUP, self.restart, "SIGHUP")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._on_stop, number)
+        sampling = self._loop.create_task(self._sample_cpu()) if self._count > 1 else None
+        try:
+            self._start()  # The others follow when this one could import what is served.
+            await self._ended.wait()
+        finally:
+            if sampling is not None:
+                sampling.cancel()
+            for reception in self._receptions.values():
+                reception.close()
+            for worker in self._workers:
+                worker.process.kill()
+        if self._failure:
+            raise ServeError(self._failure)
+
+    # Workers come and go.
+
+    def _start(self, quick_deaths: int = 0) -> None:
+        if self._stopping:
+            return
+        try:
+            self._add(Worker(self._config, self._on_news, quick_deaths=quick_deaths))
+        except OSError as error:
+            level = self._refusals.level(error.errno, logging.ERROR)
+            logger.log(level, "cannot start a worker, trying again every %g s: %s", _RETRY, error)
+            self._loop.call_later(_RETRY, self._start, quick_deaths)
+
+    def _add(self, worker: Worker) -> Worker:
+        self._workers.append(worker)
+        logger.debug("worker %d started", worker.pid)
+        return worker
+
+    def _on_news(self, worker: Worker, news: messages.News) -> None:
+        match news:
+            case messages.Imported():
+                self._on_imported(worker)
+            case messages.Ready():
+                self._on_ready()
+            case _:
+                pass
+
+    def _on_imported(self, worker: Worker) -> None:
+        try:
+            for service in worker.offers:
+                if service not in self._receptions:
+                    allowed = check_uids(self._config.allow_uids)
+                    self._receptions[service] = Reception(service, self._report, self._pass_on, allowed)
+        except (ShmrpcError, ValueError) as error:
+            worker.failure = str(error)
+            worker.drain()
+            return
+        worker.begin()
+        if not self._has_served and len(self._workers) == 1:
+            for _ in range(self._count - 1):
+                self._start()
+
+    def _on_ready(self) -> None:
+        self._has_served = True
+        if self._announce is not None and sum(worker.is_ready for worker in self._workers) == self._count:
+            self._announce(self._workers[0].offers, [worker.pid for worker in self._workers])
+            self._announce = None
+
+    def _reap(self) -> None:
+        for worker in list(self._workers):
+            if worker.has_ended():
+                self._workers.remove(worker)
+                self._on_end(worker)
+        if self._stopping and not self._workers:
+            self._ended.set()
+
+    def _on_end(self, worker: Worker) -> None:
+        """A worker is gone: another one takes its place, unless that is wanted or hopeless."""
+        how = f"worker {worker.pid} {worker.end}"
+        if self._stopping and worker.forced and not self._failure:
+            self._failure = f"worker {worker.pid} did not end by itself, and was ended by force"
+        if self._stopping or (worker.dismissed and not worker.failure):
+            logger.log(logging.DEBUG if worker.process.returncode == 0 else logging.WARNING, "%s", how)
+            return
+        if not self._has_served:
+            self._give_up(worker.failure or f"{how} before it served; what it printed says why")
+            return
+        logger.error("%s%s", how, f": {worker.failure}" if worker.failure else "")
+        if worker.is_successor and not worker.is_ready:
+            return  # The one that it was to follow still serves.
+        is_quick = worker.ready_at is None or time.monotonic() - worker.ready_at < _QUICK
+        quick_deaths = worker.quick_deaths + 1 if is_quick else 0
+        if quick_deaths < _MAX_QUICK_DEATHS:
+            self._start(quick_deaths)
+        elif self._keeps_trying:
+            logger.error("%d workers in a row died %s: waiting for a change", quick_deaths, _WHEN)
+        else:
+            self._give_up(
+                f"{quick_deaths} workers in a row died {_WHEN}, the last one {worker.end}: given up; "
+                "what they printed says why"
+            )
+
+    def _give_up(self, reason: str) -> None:
+        if not self._failure:
+            self._failure = reason
+            self._drain()
+
+    # Stopping and restarting.
+
+    def _on_stop(self, number: int) -> None:
+        if self._signals.is_repeat(number):
+            return
+        if self._stopping:
+            logger.warning("stopping at once: calls under way are cancelled")
+            for worker in self._workers:
+                worker.quit()
+        else:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Lets all workers end gently; new clients are told to come again."""
+        self._stopping = True
+        if self._restarting is not None:
+            self._restarting.cancel()
+        for worker in self._workers:
+            worker.drain()
+        if not self._workers:
+            self._ended.set()
+
+    def restart(self, reason: str) -> None:
+        """Replaces each worker by a new one, and no call is lost."""
+        if self._stopping:
+            return
+        logger.info("%s: each worker is replaced by a new one", reason)
+        self._restart_again = True
+        if self._restarting is None:
+            self._restarting = self._loop.create_task(self._restart())
+
+    async def _restart(self) -> None:
+        try:
+            while self._restart_again:
+                self._restart_again = False
+                await self._replace_all()
+                self._release_names()
+        except OSError as error:
+            logger.error("cannot start a worker: %s; those that there are go on", error)
+        finally:
+            self._restarting = None
+
+    async def _replace_all(self) -> None:
+        old_workers = [worker for worker in self._workers if not worker.dismissed]
+        for old in old_workers:
+            old.outdated = True
+        if not old_workers:  # None could be kept alive, and now they may.
+            self._start()
+        for old in old_workers:
+            if old not in self._workers:
+                continue  # It has died meanwhile, and there is a new one already.
+            new = self._add(Worker(self._config, self._on_news))
+            new.is_successor = True
+            if not await new.ready:
+                logger.error("the new worker does not serve; the old ones go on")
+                for each in old_workers:
+                    each.outdated = False
+                return
+            new.is_successor = False
+            if old not in self._workers:
+                new.drain()  # It has died while this one started, and another one took its place.
+                continue
+            old.drain()
+            logger.info("worker %d takes the place of worker %d", new.pid, old.pid)
+
+    def _release_names(self) -> None:
+        """Gives back the names of services that no worker offers any more."""
+        offered = {service for worker in self._workers if not worker.dismissed for service in worker.offers}
+        if offered:
+            for service in self._receptions.keys() - offered:
+                self._receptions.pop(service).close()
+
+    # Clients come.
+
+    def _takers(self, service: str) -> list[Worker]:
+        """Workers that can take a client of a service."""
+        return [each for each in self._workers if each.is_ready and not each.draining and service in each.offers]
+
+    async def _pass_on(self, service: str, accepted: socket.socket) -> str | None:
+        """Passes a client to the least busy worker that answers and has room for it; None if one took it.
+
+        Else why none did, or nothing if one may in a moment.
+        """
+        tried = set[Worker]()
+        while untried := [each for each in self._takers(service) if each not in tried and not each.is_silent]:
+            worker = min(untried, key=_busy)
+            tried.add(worker)
+            if await worker.is_there() and not worker.draining and worker.adopt(service, accepted):
+                return None
+        takers = self._takers(service)
+        if not takers:
+            return f"the server is {self._health(service)}"
+        if all(each.is_silent for each in takers):
+            silent = "; ".join(f"worker {each.pid}: {each.silence}" for each in takers)
+            # Whoever reads it may be in another pid namespace.
+            return f"none of its workers answers. {silent} (process ids are those that the server sees)"
+        return ""
+
+    def _report(self, reception: Reception) -> Report:
+        service = reception.service
+        endpoints = next((each.offers[service] for each in self._workers if service in each.offers), [])
+        connections = sum(each.load.connections.get(service, 0) for each in self._workers)
+        return Report(service, os.getpid(), reception.uptime, endpoints, connections, self._health(service))
+
+    def _health(self, service: str) -> Health:
+        return "draining" if self._stopping else "serving" if self._takers(service) else "starting"
+
+    async def _sample_cpu(self) -> None:
+        while True:
+            await asyncio.sleep(_SAMPLE)
+            for worker in self._workers:
+                worker.sample_cpu()
+
+
+def _busy(worker: Worker) -> tuple[bool, int, float, float]:
+    """The least busy worker first; during a restart one that stays. Tenths of a CPU make a difference."""
+    return worker.outdated, worker.clients, round(worker.cpu_lately, 1), worker.last_passed
+
+
+def supervise(config: Config, count: int, announce: Announce) -> None:
+    """Serves with so many workers until SIGINT or SIGTERM. Raises ServeError if that cannot be, or cannot go on."""
+    asyncio.run(Supervisor(config, count, announce).run())

@@ -1,0 +1,282 @@
+"""A worker process as its supervisor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from shmrpc.host import fork
+from shmrpc.host.processes import why_still
+from shmrpc.server.server import CLOSING
+from shmrpc.supervisor import messages as messages
+from shmrpc.supervisor.config import Config
+from shmrpc.supervisor.ending import AT_ONCE, FORCED
+
+logger = logging.getLogger("shmrpc.supervisor")
+
+#: Seconds that a worker may take longer than it has itself, see :class:`Running`, before it is told to stop at once,
+#: and then before it is killed.
+_MARGIN: Final = 5.0
+#: Seconds in which a worker has to answer before a client is passed on to it, else the next one is asked. After so many
+#: the log says that it does not.
+_ANSWER: Final = 0.25
+_LONG_SILENCE: Final = 1.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Worker:
+    """A process that serves, the way to it, and what it has said.
+
+    Raises OSError if no process can be started. ``on_news`` is called with this worker and each message.
+    """
+
+    def __init__(
+        self, config: Config, on_news: Callable[[Worker, messages.News], None], *, quick_deaths: int = 0
+    ) -> None:
+        #: Those before it in its place that died before they served, or soon after, one after the other.
+        self.quick_deaths = quick_deaths
+        self.offers: dict[str, list[str]] = {}
+        #: It takes nobody new.
+        self.draining = False
+        #: We have told it to end.
+        self.dismissed = False
+        #: It has been there since before the last order to restart.
+        self.outdated = False
+        #: It takes the place of a worker that still serves.
+        self.is_successor = False
+        #: What it said when it could not serve.
+        self.failure = ""
+        #: When it began to serve, in seconds of time.monotonic().
+        self.ready_at: float | None = None
+        #: True when it is ready, False if it dies before.
+        self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.load = messages.Load(0, 0, {}, False)
+        #: It has not answered when it was last asked: it is passed nobody until it does.
+        self.is_silent = False
+        #: Clients that wait for its answer, and what tells them of it.
+        self.asked = 0
+        self._answer: asyncio.Future[bool] | None = None
+        #: Until it has been silent for long; None once the log has said so.
+        self._long_silence: asyncio.TimerHandle | None = None
+        #: Clients passed to it, and when the last one was.
+        self._passed = 0
+        self.last_passed = 0.0
+        self._cpu = 0.0
+        #: CPU seconds per second of late.
+        self.cpu_lately = 0.0
+        self._grace = config.grace
+        self._on_news = on_news
+        self._loop = asyncio.get_running_loop()
+        #: It did not end by itself when it was told to.
+        self.forced = False
+        self._ending: asyncio.TimerHandle | None = None
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs, _signals_deferred():
+                descriptor = theirs.fileno()
+                self.process = subprocess.Popen(_command(descriptor), pass_fds=[descriptor])
+        except BaseException:
+            self._link.close()
+            raise
+        self._link.setblocking(False)
+        self._link.send(msgspec.msgpack.encode(config))
+        self._loop.add_reader(self._link, self._on_packet)
+        fork.close_in_child(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has begun to serve."""
+        return self.ready_at is not None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def clients(self) -> int:
+        """Clients that it has, or will have in a moment."""
+        load = self.load
+        return sum(load.connections.values()) + load.arriving + self._passed - load.adopted + self.asked
+
+    def begin(self) -> None:
+        """Lets it serve."""
+        with contextlib.suppress(OSError):
+            self._link.send(messages.encode(messages.Begin()))
+
+    async def is_there(self) -> bool:
+        """Whether it answers soon. One that is stopped must not be passed a client, which would wait for it."""
+        if self._answer is None:
+            try:
+                self._link.send(messages.encode(messages.Ask()))
+            except OSError:
+                return False
+            self._answer = self._loop.create_future()
+        answer = self._answer
+        self.asked += 1
+        try:
+            await asyncio.wait([answer], timeout=_ANSWER)
+        finally:
+            self.asked -= 1
+        if not answer.done() and not self.is_silent:
+            self.is_silent = True
+            self._long_silence = self._loop.call_later(_LONG_SILENCE, self._on_long_silence)
+        return answer.done() and answer.result()
+
+    def _on_long_silence(self) -> None:
+        self._long_silence = None
+        logger.warning("worker %d does not answer, and is passed no clients until it does: %s", self.pid, self.silence)
+
+    @property
+    def silence(self) -> str:
+        """Why it does not answer, in words."""
+        return why_still(self.pid)
+
+    def _answered(self, *, is_there: bool) -> None:
+        if self._answer is not None:
+            self._answer.set_result(is_there)
+            self._answer = None
+        if self.is_silent and is_there:
+            if self._long_silence is None:
+                logger.warning("worker %d answers again, and is passed clients", self.pid)
+            self.is_silent = False
+        if self._long_silence is not None:
+            self._long_silence.cancel()
+            self._long_silence = None
+
+    def adopt(self, service: str, accepted: socket.socket) -> bool:
+        """Passes a client on; False if it cannot be. If the worker dies before it takes it, the client sees the end."""
+        try:
+            packet = messages.encode(messages.Adopt(service))
+            socket.send_fds(self._link, [packet], [accepted.fileno()], socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        self._passed += 1
+        self.last_passed = time.monotonic()
+        return True
+
+    def _on_packet(self) -> None:
+        try:
+            packet = self._link.recv(messages.MAX_PACKET)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            packet = b""
+        if not packet:  # It has ended, or is about to: the signal says so.
+            self._loop.remove_reader(self._link)
+            return
+        news = messages.decode_news(packet)
+        match news:
+            case messages.Offer(service, endpoints):
+                self.offers[service] = endpoints
+            case messages.Ready():
+                self.ready_at = time.monotonic()
+                self.ready.set_result(True)
+            case messages.Here():
+                self._answered(is_there=True)
+            case messages.Load(draining=draining):
+                self.load = news
+                self.draining = self.draining or draining
+            case messages.Failed(reason):
+                self.failure = reason
+            case messages.Imported():
+                pass
+        self._on_news(self, news)
+
+    def drain(self) -> None:
+        """Lets it end gently."""
+        if not self.dismissed:
+            self.dismissed = self.draining = True
+            # An endpoint may hold its loop, and then it does not read. The signal goes first: who has read the end may
+            # have closed its loop already, and with it given up what it does at a signal.
+            if self.is_ready:
+                self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_WR)
+            self._end_in(self._grace + CLOSING + _MARGIN, self.quit)
+
+    def quit(self) -> None:
+        """Lets it end at once."""
+        self.drain()
+        self.process.send_signal(signal.SIGQUIT)
+        self._end_in(AT_ONCE + _MARGIN, self._kill)
+
+    def _end_in(self, seconds: float, end: Callable[[], None]) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = self._loop.call_later(seconds, end)
+
+    def _kill(self) -> None:
+        logger.warning("worker %d did not end in time, and is killed", self.pid)
+        self.forced = True
+        self.process.kill()
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; then nothing of it is left."""
+        if self.process.poll() is None:
+            return False
+        while self._loop.remove_reader(self._link):  # What it said last may still be there.
+            self._loop.add_reader(self._link, self._on_packet)
+            self._on_packet()
+        if self._ending is not None:
+            self._ending.cancel()
+        self.forced = self.forced or (self.dismissed and not self.failure and self.process.returncode == FORCED)
+        if not self.ready.done():
+            self.ready.set_result(False)
+        self._answered(is_there=False)
+        self._link.close()
+        return True
+
+    @property
+    def end(self) -> str:
+        """How it has ended, in words."""
+        code = self.process.returncode
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
+
+    def sample_cpu(self) -> None:
+        """Looks how much CPU time it has used. To be called once a second."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return
+        used = (int(fields[11]) + int(fields[12])) / _TICKS
+        self.cpu_lately = (self.cpu_lately + used - self._cpu) / 2
+        self._cpu = used
+
+    def abandon(self) -> None:
+        """A forked child is no supervisor."""
+        fork.close(self._link)
+
+
+def _command(descriptor: int) -> list[str]:
+    """What starts a worker: a fresh interpreter that finds the modules which this one finds, and so this very package.
+
+    ``python -m`` would look in the working directory first, where there may be another one.
+    """
+    path = [each or os.getcwd() for each in sys.path]
+    source = f"import sys; sys.path[:] = {path!r}; from shmrpc.supervisor.worker import main; main()"
+    return [sys.executable, "-c", source, str(descriptor)]
+
+
+@contextlib.contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Starts processes that do not hear what a terminal sends to all until they choose to."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,110 @@
+"""Where clients of a name come to that other processes serve: each is asked what it wants, and passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from shmrpc.errors import RemoteProtocolError
+from shmrpc.host.credentials import NOBODY_ELSE
+from shmrpc.transport.shm.acceptor import Acceptor
+from shmrpc.wire import control
+
+#: Seconds until a client is passed on again that nobody could take.
+_PASS_AGAIN: Final = 0.01
+
+
+class Reception:
+    """Holds a name. Who asks for status is answered here, and the sockets of all others are passed on.
+
+    ``report``: what is answered. ``pass_on`` is given a service and the socket of a client, whose first packet
+    is still to be read. None means that somebody takes it; a text is why nobody does, with which the client is told to
+    come again; an empty one that somebody may in a moment.
+    ``allow_uids``: users whose processes may come, besides our own and root.
+    Raises what :class:`rendezvous.Claim` raises.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        report: Callable[[Reception], control.Report],
+        pass_on: Callable[[str, socket.socket], Awaitable[str | None]],
+        allow_uids: frozenset[int] = NOBODY_ELSE,
+    ) -> None:
+        self.service = service
+        self._report = report
+        self._pass_on = pass_on
+        self._began = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        #: Those that are here yet, and until when they may be.
+        self._here: dict[socket.socket, asyncio.TimerHandle] = {}
+        #: What looks for somebody who takes them.
+        self._passing: dict[socket.socket, asyncio.Task[None]] = {}
+        self._acceptor = Acceptor(service, self._receive, allow_uids)
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the name was taken."""
+        return time.monotonic() - self._began
+
+    def _receive(self, accepted: socket.socket) -> None:
+        self._here[accepted] = self._loop.call_later(control.STEP_TIMEOUT, self._close, accepted)
+        self._loop.add_reader(accepted, self._on_packet, accepted)
+
+    def _on_packet(self, accepted: socket.socket) -> None:
+        if accepted not in self._here:
+            return
+        try:
+            packet = accepted.recv(control.MAX_MESSAGE, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            packet = b""
+        if packet and not _is_status(packet):
+            self._loop.remove_reader(accepted)
+            self._passing[accepted] = self._loop.create_task(self._pass(accepted))
+            return
+        if packet:
+            self._answer(accepted, self._report(self))
+        self._close(accepted)
+
+    async def _pass(self, accepted: socket.socket) -> None:
+        try:
+            while (why := await self._pass_on(self.service, accepted)) == "":
+                await asyncio.sleep(_PASS_AGAIN)
+            if why is not None:
+                self._answer(accepted, control.Refuse(why, try_again=True))
+        finally:
+            self._passing.pop(accepted, None)
+            self._close(accepted)  # Whoever took it has a descriptor of its own.
+
+    def _answer(self, accepted: socket.socket, message: control.Message) -> None:
+        with contextlib.suppress(OSError):
+            accepted.recv(control.MAX_MESSAGE)  # A socket closed with something unread resets the other end.
+            accepted.send(control.encode(message))
+
+    def _close(self, accepted: socket.socket) -> None:
+        passing = self._passing.get(accepted)
+        if passing is not None:  # It comes here at its end.
+            passing.cancel()
+        elif accepted in self._here:
+            self._here.pop(accepted).cancel()
+            self._loop.remove_reader(accepted)
+            accepted.close()
+
+    def close(self) -> None:
+        """Gives the name back."""
+        self._acceptor.close()
+        for accepted in list(self._here):
+            self._close(accepted)
+
+
+def _is_status(packet: bytes) -> bool:
+    try:
+        return isinstance(control.decode(packet), control.Status)
+    except RemoteProtocolError:
+        return False  # Who serves it will tell it.

@@ -1,0 +1,183 @@
+"""A client's side of a connection in a program without a loop; any number of threads may use it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from shmrpc import _core
+from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
+from shmrpc.host import fork, rendezvous
+from shmrpc.host.credentials import peer_credentials
+from shmrpc.host.processes import process
+from shmrpc.host.rendezvous import Note
+from shmrpc.streams import OVERHEAD, WINDOW
+from shmrpc.transport.base import End, warn_unclosed
+from shmrpc.transport.shm import blocks, handshake, served_here
+from shmrpc.transport.shm.goodbye import explain
+from shmrpc.wire import control, frames
+
+#: Seconds that a blocked call sleeps before it looks whether the server still lives.
+LIFE_CHECK: Final = 0.05
+
+
+def connect(
+    service: str,
+    timeout: float | None,
+    settings: handshake.Settings,
+    check: Callable[[], None] = lambda: None,
+    note: Note = lambda reason: None,
+) -> ThreadConnection:
+    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.Patience`.
+
+    ``check`` is called before each look, and raises if nobody wants the connection any more.
+    """
+    served_here.check_thread(service)
+    patience = rendezvous.Patience(service, timeout, settings.allow_uids, note)
+    while True:
+        check()
+        dialled = patience.dial()
+        if dialled is not None:
+            try:
+                return _handshake(dialled, settings, patience)
+            except ConnectionLost as error:  # It was just going, or it is just coming.
+                patience.note(error)
+        time.sleep(patience.pause())
+
+
+def _handshake(dialled: socket.socket, settings: handshake.Settings, patience: rendezvous.Patience) -> ThreadConnection:
+    pid, uid = peer_credentials(dialled)
+    steps, answers = handshake.client_side(settings, uid), iter(handshake.ANSWERS)
+    try:
+        step = next(steps)
+        while isinstance(step, bytes):
+            awaited = next(answers)
+            since = time.monotonic()
+            answer = ask(dialled, step, patience.for_answer(pid, awaited))
+            if answer is None:
+                raise patience.silent(pid, awaited, since)
+            pid = answer.pid  # Of who answers: it may be another one than who listened, as a worker is.
+            step = steps.send(answer)
+        return ThreadConnection(dialled, step)
+    except BaseException:
+        steps.close()
+        dialled.close()
+        raise
+
+
+def ask(dialled: socket.socket, packet: bytes, limit: float) -> rendezvous.Received | None:
+    """Sends a packet; the answer, an empty one at the end, or None after so many seconds."""
+    dialled.settimeout(max(limit, 1e-6))  # With 0 it would not wait, and say so by another error.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        dialled.send(packet)
+    poll = select.poll()
+    poll.register(dialled, select.POLLIN)
+    return rendezvous.receive(dialled) if poll.poll(limit * 1000) else None
+
+
+class ThreadConnection:
+    """A connection that waits in threads."""
+
+    def __init__(self, dialled: socket.socket, established: handshake.Established) -> None:
+        self.service = established.service
+        self.pid = established.pid
+        self.max_frame = established.max_frame
+        self.uid = peer_credentials(dialled)[1]
+        self.endpoints = established.endpoints
+        self.shapes = established.shapes
+        #: The server has said that it takes no new calls.
+        self.draining = False
+        self.calls = _core.Calls(
+            established.channel,
+            answers=list(frames.ANSWERS),
+            others=bytes((frames.STOP, frames.CREDIT, frames.METADATA)),
+            item=frames.ITEM,
+            requests=frames.REQUESTS,
+            cancel=frames.CANCEL,
+            nothing=frames.NIL,
+            window=WINDOW,
+            overhead=OVERHEAD,
+            look=LIFE_CHECK,
+        )
+        self.begin = established.channel.begin
+        self.send = established.channel.send
+        self.is_stalled = established.channel.is_stalled
+        self.untaken = established.channel.untaken
+        self.take_back = established.channel.take_back
+        self._channel = established.channel
+        self._control = dialled
+        self._open = True
+        self._made_by = os.getpid()
+        dialled.setblocking(False)
+        #: What the server has said and nobody has acted on: its end, or what an exception kept us from.
+        self._heard: list[bytes] = []
+        self._hearing = _core.Turns()
+        fork.close_in_child(self)
+
+    def check_thread(self) -> None:
+        """Before a wait: LocalProtocolError in the thread of the loop that is to answer."""
+        if self.pid == self._made_by:
+            served_here.check_thread(self.service)
+
+    def hear(self) -> End | None:
+        """How the server has ended the connection, if it has. It says no more than that it is about to go, and goes."""
+        if not self._open or (turn := self._hearing.take()) is None:
+            return None
+        try:
+            for _ in range(2):  # The end does not wait for the next look behind another message, or an error.
+                with contextlib.suppress(OSError, ValueError):
+                    # Received and kept in one step: no exception of a signal's handler comes between.
+                    self._heard.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
+            for packet in self._heard:
+                try:
+                    end = explain(packet, f"server of {self.service!r}", self.pid)
+                except RemoteProtocolError as error:
+                    return End(self.fault(error))
+                if end is not None:
+                    return end
+                self.draining = True
+            self._heard.clear()
+            return None
+        finally:
+            turn.end()
+
+    def allocate(self, size: int) -> _core.Block:
+        """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
+        return blocks.allocate_for_server(self._channel, size, self._control)
+
+    def check_process(self) -> None:
+        """Raises LocalProtocolError in a forked child."""
+        fork.check_process(self.service, self._made_by)
+
+    def fault(self, error: Exception) -> ShmrpcError:
+        """The server broke the rules: says so, and closes. The error to raise."""
+        with contextlib.suppress(OSError):
+            self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
+        self.abandon()
+        return RemoteProtocolError(f"the server of {self.service!r} ({process(self.pid)}): {error}")
+
+    def close(self) -> None:
+        """Closes the connection. Again: nothing."""
+        if self._open:
+            with contextlib.suppress(OSError):
+                self._control.send(control.encode(control.Goodbye("closed")))
+            self.abandon()
+
+    def __del__(self) -> None:
+        """It was dropped open: the server is to see that it is gone."""
+        if getattr(self, "_open", False):
+            self.abandon()
+            warn_unclosed(self.service, self)
+
+    def abandon(self) -> None:
+        """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
+        # Each step may be done again: an exception of a signal's handler may come between them.
+        self._channel.close()
+        self.calls.interrupt()
+        fork.close(self._control)
+        self._open = False

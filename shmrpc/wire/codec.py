@@ -1,0 +1,261 @@
+"""Values to bodies and back: MessagePack, by two implementations that produce and accept the same bytes.
+
+``"msgspec"`` is the fast one. ``"msgpack"`` is the format's reference package; it is there to check the other by,
+and to read what travels. Each side chooses for itself. ``"pickle"`` is the fast one too, and pickles what MessagePack
+does not carry; both sides must choose it.
+
+What MessagePack has not travels as an extension: see :mod:`shmrpc.values.extensions`. A dataclass, a Struct and an
+Enum that are not registered travel as msgspec's documentation says: as a map, and as the member's value.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import msgpack
+import msgspec
+from msgspec.msgpack import Ext
+
+from shmrpc import _core
+from shmrpc.values import registry
+from shmrpc.values.buffers import LARGE
+from shmrpc.values.convert import Kinds, dec_hook
+from shmrpc.values.decode import UNREADABLE, Lifting
+from shmrpc.values.encode import ExtKey, Lowering, Unlowered, enc_hook
+from shmrpc.values.wording import readable
+
+__all__ = [
+    "LARGE",
+    "UNREADABLE",
+    "Body",
+    "Codec",
+    "CodecName",
+    "check_type",
+    "decode_inline",
+    "encode_inline",
+    "get_codec",
+]
+
+CodecName = Literal["msgspec", "msgpack", "pickle"]
+
+#: What a frame holds: MessagePack, and the large buffers that it refers to, if there are any.
+Body: TypeAlias = bytes | _core.Parcel
+
+#: What makes a decoder that has this hook for extensions.
+_Make = Callable[[Callable[[int, Any], Any]], Callable[[Any], Any]]
+
+
+class Codec(Protocol):
+    """Values to bodies and back."""
+
+    @property
+    def encode(self) -> Callable[[Any], Body]:
+        """The body for a value; TypeError, ValueError, OverflowError or RecursionError if it cannot be carried."""
+        ...
+
+    @property
+    def encode_all(self) -> Callable[[Sequence[Any]], Body]:
+        """The body for an array of values, such as a call's arguments. The tuple or list itself is no value."""
+        ...
+
+    @property
+    def decode(self) -> Callable[[Body], Any]:
+        """The value; one of UNREADABLE for a body that is no MessagePack."""
+        ...
+
+    def quick(self, kind: Any) -> Callable[[Body], Any]:
+        """Decodes and validates for a type what is in the body itself. It may refuse what `decoder` reads."""
+        ...
+
+    def decoder(self, kind: Any) -> Callable[[Body], Any]:
+        """Decodes and validates for a type; one of UNREADABLE if the value does not fit."""
+        ...
+
+    @property
+    def convert(self) -> Callable[[Any, Any], Any]:
+        """Validates for a type what has been decoded before; msgspec.ValidationError if it does not fit."""
+        ...
+
+
+class _Values:
+    """What the codecs have in common: only how bytes are made and read is each one's own."""
+
+    def __init__(self, pack: Callable[[Any], bytes], make: _Make, *, pickled: bool) -> None:
+        lowering = Lowering(pack, pickled=pickled)
+        encoder = _core.Encoder(
+            encode=pack,
+            lower=lowering.lower,
+            lower_all=lowering.lower_all,
+            is_plain=lowering.is_plain,
+            large=LARGE,
+        )
+        self._kinds = Kinds(pickled=pickled)
+        self._lifting = Lifting(make, pickled=pickled)
+        self._decode: Callable[[Any], Any] = make(self._lifting.hook)
+        self.encode: Callable[[Any], Body] = encoder.encode
+        self.encode_all: Callable[[Sequence[Any]], Body] = encoder.encode_all
+        self.convert: Callable[[Any, Any], Any] = self._kinds.convert
+        for forget in (lowering.forget, encoder.forget, self._kinds.forget):
+            registry.on_change(forget)
+
+    def decode(self, body: Body) -> Any:
+        return self._whole(body, _same) if type(body) is _core.Parcel else self._decode(body)
+
+    def _whole(self, parcel: _core.Parcel, convert: Callable[[Any], Any]) -> Any:
+        """The converted value of a parcel, which is done with then: what it lent lasts as long as the value."""
+        value = convert(self._lifting.within(parcel, self._decode))
+        parcel.drop_buffers()
+        return value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class _Msgspec(_Values):
+    def __init__(self, *, pickled: bool = False) -> None:
+        def make(hook: Callable[[int, Any], Any]) -> Callable[[Any], Any]:
+            return msgspec.msgpack.Decoder(ext_hook=hook).decode
+
+        super().__init__(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, make, pickled=pickled)
+
+    def quick(self, kind: Any) -> Callable[[Body], Any]:
+        if kind is Any:
+            return self._decode
+        wanted = self._kinds.for_decoding(kind)
+        return msgspec.msgpack.Decoder(wanted, ext_hook=self._lifting.hook, dec_hook=dec_hook).decode
+
+    def decoder(self, kind: Any) -> Callable[[Body], Any]:
+        if kind is Any:
+            return self.decode
+        quick, loose, convert, lifting = self.quick(kind), self._decode, self._kinds.converter(kind), self._lifting
+
+        def decode(body: Body) -> Any:
+            if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
+                return self._whole(body, convert)
+            try:
+                return quick(body)
+            except msgspec.ValidationError as error:
+                unfit = readable(error, kind)
+            met = lifting.met()
+            value = loose(body)
+            if met == lifting.met():  # Without extensions there is nothing that can be read another way.
+                try:
+                    raise unfit
+                finally:
+                    del unfit  # It has this frame in its traceback.
+            return convert(value)
+
+        return decode
+
+
+class _Msgpack(_Values):
+    def __init__(self) -> None:
+        super().__init__(_pack, _reference_decoder, pickled=False)
+
+    def quick(self, kind: Any) -> Callable[[Body], Any]:
+        return self.decoder(kind)
+
+    def decoder(self, kind: Any) -> Callable[[Body], Any]:
+        if kind is Any:
+            return self.decode
+        self._kinds.for_decoding(kind)
+        convert = self._kinds.converter(kind)
+
+        def decode(body: Body) -> Any:
+            return self._whole(body, convert) if type(body) is _core.Parcel else convert(self._decode(body))
+
+        return decode
+
+
+#: What the reference package carries itself and need not be turned into something plainer first.
+_NATIVE: Final = (bytes, bytearray, memoryview, datetime.datetime, Ext, ExtKey)
+
+
+def _pack(value: Any) -> bytes:
+    plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=enc_hook)
+    return msgpack.packb(plain, default=_plain)  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    """A datetime as msgspec writes it: a timestamp if it has a zone, ISO text if not."""
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is None:
+            return value.isoformat()
+        return msgpack.Timestamp.from_datetime(value.astimezone(datetime.UTC))
+    if isinstance(value, ExtKey):
+        value = value.ext
+    if isinstance(value, Ext):
+        return msgpack.ExtType(value.code, bytes(value.data))
+    raise Unlowered(f"Encoding objects of type {type(value).__qualname__} is unsupported")
+
+
+def _reference_decoder(hook: Callable[[int, Any], Any]) -> Callable[[Any], Any]:
+    def decode(body: Any) -> Any:
+        # The limits of the package are for streams; here the frame's length is the limit.
+        limit = max(len(body), 1)
+        try:
+            return msgpack.unpackb(
+                body,
+                strict_map_key=False,
+                timestamp=3,
+                max_str_len=limit,
+                max_bin_len=limit,
+                max_array_len=limit,
+                max_map_len=limit,
+                max_ext_len=limit,
+                object_pairs_hook=_map,
+                ext_hook=hook,
+            )
+        except UNREADABLE:
+            raise
+        except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+            raise msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}") from None
+
+    return decode
+
+
+def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A map as msgspec reads it: an array that is a key becomes a tuple."""
+    return {_key(key): value for key, value in pairs}
+
+
+def _key(key: Any) -> Any:
+    return tuple(map(_key, key)) if isinstance(key, list) else key
+
+
+@functools.cache
+def _codec(name: str) -> Codec:
+    return _Msgpack() if name == "msgpack" else _Msgspec(pickled=name == "pickle")
+
+
+def get_codec(name: CodecName) -> Codec:
+    """The codec of this name: one for the whole process, which any thread may use."""
+    if name not in ("msgspec", "msgpack", "pickle"):
+        raise ValueError(f"codec must be 'msgspec', 'msgpack' or 'pickle', not {name!r}")
+    return _codec(name)
+
+
+@functools.cache
+def _inline() -> Lowering:
+    lowering = Lowering(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, pickled=False)
+    registry.on_change(lowering.forget)
+    return lowering
+
+
+def encode_inline(value: Any) -> bytes:
+    """The bytes for a value that is part of another body: all of it is in them, and nothing is pickled."""
+    return _inline().lower_inline(value)
+
+
+def decode_inline(data: bytes) -> Any:
+    """The value; one of UNREADABLE for what is none."""
+    return _codec("msgspec").decode(data)
+
+
+def check_type(kind: Any) -> None:
+    """TypeError for a type that nothing can be decoded for."""
+    _codec("msgspec").quick(kind)

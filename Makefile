@@ -56,11 +56,12 @@ fuzz: tools  ## What reads a hostile peer's bytes, guided by coverage: FUZZ_SECO
 			-max_total_time=$(FUZZ_SECONDS) -max_len=600 -rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=1 || exit 1; \
 	done
 
-lint: build  ## ruff, mypy strict, pyright, clippy and the formatters, warnings as errors.
+lint: build  ## ruff, mypy strict, pyright, who imports whom, clippy and the formatters, warnings as errors.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
+	$(BIN)/lint-imports
 	$(CARGO) fmt $(CORE) --check
 	$(CARGO) clippy $(CORE) --all-targets --quiet -- -D warnings
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features python --quiet -- -D warnings

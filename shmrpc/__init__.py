@@ -25,6 +25,7 @@ except ImportError as _error:
     raise _without_core(_error) from None
 
 from shmrpc import sync
+from shmrpc.basics.version import VERSION
 from shmrpc.client.client import Client, connect
 from shmrpc.client.stream_call import StreamCall
 from shmrpc.errors import (
@@ -56,7 +57,7 @@ from shmrpc.service.service import Group, Service, endpoint
 from shmrpc.values import Writable, register
 from shmrpc.values.sharing import Leased, leased
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "ApplicationError",

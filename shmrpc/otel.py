@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shmrpc.basics.missing import why_missing
+from shmrpc.basics.version import VERSION
 from shmrpc.service.call import Call
 from shmrpc.service.interceptors import SyncInterceptor
 from shmrpc.service.outcome import CANCELLED, OK, outcome_of
@@ -100,11 +101,9 @@ class _Calls:
         tracer_provider: trace.TracerProvider | None,
         meter_provider: metrics.MeterProvider | None,
     ) -> None:
-        from shmrpc import __version__
-
         self._kind = kind
-        self._tracer = trace.get_tracer("shmrpc", __version__, tracer_provider, _SCHEMA)
-        self._durations = metrics.get_meter("shmrpc", __version__, meter_provider, _SCHEMA).create_histogram(
+        self._tracer = trace.get_tracer("shmrpc", VERSION, tracer_provider, _SCHEMA)
+        self._durations = metrics.get_meter("shmrpc", VERSION, meter_provider, _SCHEMA).create_histogram(
             metric,
             "s",
             f"Measures the duration of an {direction} Remote Procedure Call (RPC).",

@@ -23,9 +23,9 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 import shmrpc
+from shmrpc.cli.stubs import stub_text
 from shmrpc.introspection.describe import describe_service
 from shmrpc.introspection.plain_types import PlainTypes
-from shmrpc.introspection.stubs import stub_text
 from shmrpc.values.type_names import type_name
 from tests.plain_values import Types
 from tests.support import ServerProcess

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import re
 import sys
 import sysconfig
@@ -86,3 +88,16 @@ def test_the_links_of_the_readme_work_on_a_package_index() -> None:
         assert url.startswith(URLS["Source"] + "/")
     for name in ("Documentation", "Changelog", "Issues"):
         assert URLS[name].startswith(URLS["Source"] + "/")
+
+
+def test_nothing_inside_imports_the_face() -> None:
+    """`shmrpc/__init__.py` hands names on to users. What takes one of them from it has an arrow that runs back up."""
+    wrong = []
+    for path in (ROOT / "shmrpc").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                wrong += [f"{path}:{node.lineno}" for each in node.names if each.name == "shmrpc"]
+            elif isinstance(node, ast.ImportFrom) and node.module == "shmrpc":
+                names = [each.name for each in node.names if importlib.util.find_spec(f"shmrpc.{each.name}") is None]
+                wrong += [f"{path}:{node.lineno}: {name}" for name in names]
+    assert not wrong

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from shmrpc.cli.stubs import stub_text
 from shmrpc.introspection.describe import describe_service
-from shmrpc.introspection.stubs import stub_text
 from tests.support import ServerProcess
 from tests.test_cli import shmrpc as run
 from tests.typing_contract.carried import carried

@@ -22,12 +22,23 @@ from typing import IO, Any, Final, NoReturn
 import click
 import msgspec
 
-import shmrpc
+from shmrpc import sync
+from shmrpc.basics.version import VERSION
+from shmrpc.cli.stubs import stub_text
 from shmrpc.cli.values import Source, argument, to_json, to_text
+from shmrpc.errors import (
+    ApplicationError,
+    CallError,
+    DeadlineExceeded,
+    EndpointNotFound,
+    InvalidArguments,
+    RemoteError,
+    ShmrpcError,
+)
 from shmrpc.host import cleanup as leftovers
 from shmrpc.host import exhaustion
 from shmrpc.host.status import statuses
-from shmrpc.introspection.stubs import stub_text
+from shmrpc.introspection.describe import Description
 from shmrpc.server.server import DEFAULT_GRACE, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.reloading import supervise_reloading
@@ -122,18 +133,18 @@ class Commands(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
-        except shmrpc.ApplicationError as error:
+        except ApplicationError as error:
             details = [f"  {name}: {value!r}" for name, value in error.details.items()]
             _fail("\n".join([str(error), *details]), CALL_FAILED)
-        except shmrpc.RemoteError as error:  # Before the next: it may have passed on an inner call's.
+        except RemoteError as error:  # Before the next: it may have passed on an inner call's.
             _fail(f"{error.type_name}: {error}\n{error.remote_traceback}".rstrip(), CALL_FAILED)
-        except shmrpc.DeadlineExceeded as error:
+        except DeadlineExceeded as error:
             _fail(str(error), TOO_LATE)
-        except (shmrpc.EndpointNotFound, shmrpc.InvalidArguments) as error:
+        except (EndpointNotFound, InvalidArguments) as error:
             _fail(str(error), USAGE)
-        except shmrpc.CallError as error:
+        except CallError as error:
             _fail(str(error), CALL_FAILED)
-        except shmrpc.ShmrpcError as error:
+        except ShmrpcError as error:
             _fail(str(error), NOT_AVAILABLE)
         except OSError as error:  # As of a full disk behind a pipe. A reader that went away is click's.
             if error.errno == errno.EPIPE or ctx.invoked_subcommand == "serve":
@@ -144,7 +155,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_CODES)
-@click.version_option(shmrpc.__version__)
+@click.version_option(VERSION)
 def main() -> None:
     """Call other Python processes on this host at memory speed."""
 
@@ -233,7 +244,7 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
             services = load_services(config.targets, config.app_dir)
             offers = {service.name: list(service.endpoints) for service in services}
             run_here(config, services, lambda: _greet(offers))
-    except (ServeError, shmrpc.ShmrpcError) as error:
+    except (ServeError, ShmrpcError) as error:
         _fail(str(error), 1)
     except OSError as error:  # As of a loop for which there are too few descriptors.
         number = exhaustion.descriptor_error(error)
@@ -297,7 +308,7 @@ def call(
 
 
 @contextlib.contextmanager
-def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterator[Callable[[], shmrpc.sync.Client]]:
+def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterator[Callable[[], sync.Client]]:
     """Gives the client, whose next call is to end when the timeout of the whole does.
 
     0 is one try to connect, and leaves the call its time: no call ends within nothing.
@@ -307,14 +318,14 @@ def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterat
         timeout = DEFAULT_CONNECT_TIMEOUT
     with contextlib.ExitStack() as stack:
         try:
-            client = stack.enter_context(shmrpc.sync.connect(service, timeout=timeout, **options))
+            client = stack.enter_context(sync.connect(service, timeout=timeout, **options))
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         yield lambda: client.with_options(timeout=max(0.0, end - time.monotonic()))
 
 
 def _read_sources(
-    client: Callable[[], shmrpc.sync.Client], endpoint: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    client: Callable[[], sync.Client], endpoint: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments with what their files hold."""
     if not any(isinstance(each, Source) for each in (*args, *kwargs.values())):
@@ -407,7 +418,7 @@ def stub(service: str, timeout: float | None, output: IO[str], allow_uids: tuple
     click.echo(stub_text(_description(service, timeout=timeout, allow_uids=allow_uids)), file=output, nl=False)
 
 
-def _description(service: str, **options: Any) -> shmrpc.Description:
+def _description(service: str, **options: Any) -> Description:
     with _connected(service, **options) as client:
         return client().describe()
 

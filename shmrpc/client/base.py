@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Proto
 
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.groups import EndpointGroup
+from shmrpc.client.options import Options
 from shmrpc.client.requests import Offer, check_no_streams, find_endpoint, find_name, is_group, result_of
 from shmrpc.errors import LocalProtocolError
 from shmrpc.service.call import Call, Metadata, Party, nearest_deadline
 from shmrpc.service.service import Endpoint
-from shmrpc.transport.options import Options
 from shmrpc.values.sharing import empty_array, empty_buffer
 from shmrpc.wire.codec import Codec
 

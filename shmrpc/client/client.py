@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, Para
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
 from shmrpc.client.batch import Batch, ManyCalls, Outcomes, chunks
+from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.reconnect import Link
 from shmrpc.client.requests import (
     Source,
@@ -50,15 +51,7 @@ from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.interceptors import Interceptor, check_interceptors, enter_all
 from shmrpc.service.service import Endpoint, Service
 from shmrpc.streams import SLICE, Reader
-from shmrpc.transport.options import (
-    DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_SPIN,
-    Options,
-    check_options,
-    check_seconds,
-    check_timeout,
-    check_uids,
-)
+from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options, check_seconds, check_uids
 from shmrpc.transport.shm import client as shm
 from shmrpc.transport.shm.handshake import Settings
 from shmrpc.wire import frames

@@ -31,7 +31,7 @@ from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import opcode
 
 if TYPE_CHECKING:
-    from shmrpc.sync import Client
+    from shmrpc.client.sync_client import Client
 
 _W = TypeVar("_W")
 _R = TypeVar("_R")

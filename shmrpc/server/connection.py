@@ -5,44 +5,17 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from shmrpc.service.call import Call, check_metadata
-from shmrpc.streams import Incoming, Outgoing, Sender
+from shmrpc.streams import Incoming, Outgoing
+from shmrpc.transport.listening import Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Rejected
 
 #: Runs one request; the body of the result, or None if the answer comes later.
 RunRequest = Callable[[Body, "Caller", int], Body | None]
-
-
-class Peer(Protocol):
-    """What calls need of a connection at the server's side."""
-
-    pid: int
-    uid: int
-    max_frame: int
-
-    def send(self, opcode: int, call_id: int, body: Body, /) -> None:
-        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
-        ...
-
-    def take_back(self, call_id: int, /) -> None:
-        """Nobody waits for this call any more: what waits to be sent for it is not."""
-        ...
-
-    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
-        """What sends the items of a stream."""
-        ...
-
-    def allocate(self, size: int, /) -> Any:
-        """So many bytes of memory that the client can be given; SharedMemoryError if there are none."""
-        ...
-
-    def fault(self, reason: str, /) -> None:
-        """The client broke the rules: ends the connection."""
-        ...
 
 
 class Underway:

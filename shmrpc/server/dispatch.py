@@ -15,7 +15,7 @@ from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.server import batches
 from shmrpc.server.calls import Encoded, Engine, expired, items_of, unencodable
-from shmrpc.server.connection import Caller, Peer, RunRequest, Tables, Underway
+from shmrpc.server.connection import Caller, RunRequest, Tables, Underway
 from shmrpc.server.eager import Suspended
 from shmrpc.server.interrupts import is_for_the_program
 from shmrpc.server.results import Check, check_of, checking
@@ -25,6 +25,7 @@ from shmrpc.service.interceptors import Interceptor, enter_all
 from shmrpc.service.service import Endpoint, Service
 from shmrpc.service.signature import Arguments, Signature
 from shmrpc.streams import WINDOW, Incoming, Outgoing, Reader, received
+from shmrpc.transport.listening import Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
 from shmrpc.wire.frames import Failure, Header, Rejected, opcode

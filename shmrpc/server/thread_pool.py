@@ -127,7 +127,7 @@ def _is_in_call(frame: Any) -> bool:
     """Whether a thread that is there is in a call of a client's."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module == "shmrpc.sync" or module.startswith("shmrpc.client."):
+        if module.startswith("shmrpc.client."):
             return True
         frame = frame.f_back
     return False

@@ -7,6 +7,7 @@ import functools
 from collections.abc import AsyncIterator, Sequence
 
 from shmrpc.client.client import Client
+from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.reconnect import Dial, Link
 from shmrpc.client.requests import name_and_endpoints
 from shmrpc.server.limits import Load
@@ -15,7 +16,7 @@ from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.testing.faults import Faults
 from shmrpc.transport.memory import Memory, Rendezvous
-from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, Options, check_options, check_timeout
+from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, check_options
 from shmrpc.wire.codec import CodecName, get_codec
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 

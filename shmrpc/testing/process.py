@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-import shmrpc
-from shmrpc.client.client import Client
+from shmrpc import sync
+from shmrpc.client.client import Client, connect
 from shmrpc.errors import LocalProtocolError, ShmrpcError
 from shmrpc.host.fork import close_in_child
 from shmrpc.host.status import statuses
@@ -126,11 +126,11 @@ class ServerProcess:
 
         ``service``: which one, if it serves several.
         """
-        return shmrpc.connect(service or self.name, **options)
+        return connect(service or self.name, **options)
 
-    def sync_connect(self, service: str | None = None, **options: Any) -> shmrpc.sync.Client:
+    def sync_connect(self, service: str | None = None, **options: Any) -> sync.Client:
         """A client for threads, as ``shmrpc.sync.connect`` makes it: ``with server.sync_connect() as client``."""
-        return shmrpc.sync.connect(service or self.name, **options)
+        return sync.connect(service or self.name, **options)
 
     def kill(self) -> None:
         """Ends it at once, as a crash would. If it is not running: nothing."""

@@ -8,12 +8,40 @@ from collections.abc import Callable, Sized
 from typing import Any, Generic, Protocol, TypeVar
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
-from shmrpc.server.connection import Peer
+from shmrpc.streams import Sender
 from shmrpc.wire.codec import Body
 from shmrpc.wire.control import Health
 from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
+
+
+class Peer(Protocol):
+    """What calls need of a connection at the server's side."""
+
+    pid: int
+    uid: int
+    max_frame: int
+
+    def send(self, opcode: int, call_id: int, body: Body, /) -> None:
+        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        ...
+
+    def take_back(self, call_id: int, /) -> None:
+        """Nobody waits for this call any more: what waits to be sent for it is not."""
+        ...
+
+    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
+        """What sends the items of a stream."""
+        ...
+
+    def allocate(self, size: int, /) -> Any:
+        """So many bytes of memory that the client can be given; SharedMemoryError if there are none."""
+        ...
+
+    def fault(self, reason: str, /) -> None:
+        """The client broke the rules: ends the connection."""
+        ...
 
 
 class PeerConnection(Peer, Protocol):

@@ -1,15 +1,12 @@
-"""The options of servers, clients and calls: their defaults and their bounds."""
+"""The options of connections: their defaults and their bounds."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import numbers
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Final
 
 from shmrpc.host.credentials import is_anybody
-from shmrpc.service.call import Metadata, check_metadata
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, MAX_MAX_MEMORY, MIN_MAX_MEMORY
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME
 
@@ -21,8 +18,6 @@ MAX_SPIN: Final = 1_000_000.0
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
 #: The kernel has no user of the number after it.
 MAX_UID: Final = 0xFFFF_FFFE
-#: The longest timeout of a call, in seconds: three years.
-MAX_CALL_TIMEOUT: Final = 1e8
 
 
 def check_options(
@@ -40,7 +35,7 @@ def check_options(
     _check_whole("max_frame", max_frame, "a number of bytes")
     if not MIN_MAX_FRAME <= max_frame <= MAX_MAX_FRAME:
         raise ValueError(f"max_frame: expected {MIN_MAX_FRAME} to {MAX_MAX_FRAME} bytes, got {max_frame}")
-    _check_real("spin", spin, "a number of microseconds")
+    check_real("spin", spin, "a number of microseconds")
     if not 0 <= spin <= MAX_SPIN:
         raise ValueError(f"spin: expected 0 to {MAX_SPIN:g} microseconds, got {spin}")
     check_seconds("timeout", timeout)
@@ -50,7 +45,7 @@ def check_options(
 
 def check_seconds(option: str, seconds: float) -> None:
     """TypeError or ValueError for what is no time to wait; ``math.inf`` is one."""
-    _check_real(option, seconds, "a number of seconds (math.inf: for ever)")
+    check_real(option, seconds, "a number of seconds (math.inf: for ever)")
     if not seconds >= 0:
         raise ValueError(f"{option}: expected seconds, 0 or more, got {seconds}")
 
@@ -67,7 +62,8 @@ def _check_whole(option: str, value: object, expected: str) -> None:
         raise TypeError(f"{option}: expected {expected}, got {value!r}")
 
 
-def _check_real(option: str, value: object, expected: str) -> None:
+def check_real(option: str, value: object, expected: str) -> None:
+    """TypeError for what is no number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{option}: expected {expected}, got {value!r}")
 
@@ -87,50 +83,3 @@ def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
                 "allowed; map the user whom you mean into the namespace (/proc/self/uid_map has its map)"
             )
     return frozenset(allow_uids)
-
-
-def check_timeout(timeout: float | None) -> float | None:
-    """The timeout of a call, None if there is none; ValueError or TypeError if it cannot be one."""
-    if timeout is None or timeout == math.inf:
-        return timeout
-    _check_real("timeout of a call", timeout, "a number of seconds (math.inf: no limit)")
-    if not 0 <= timeout <= MAX_CALL_TIMEOUT:
-        raise ValueError(f"timeout of a call: expected 0 to {MAX_CALL_TIMEOUT:g} seconds, got {timeout}")
-    return timeout
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What a client adds to its calls."""
-
-    #: seconds that a call may take; math.inf: any, whatever the handler that calls has left
-    timeout: float | None = None
-    metadata: Mapping[str, str | bytes] | None = None
-    #: gets what handlers send back
-    reply_metadata: Metadata | None = None
-    #: sync or async ones, as the client is
-    interceptors: tuple[Any, ...] = ()
-
-    @property
-    def wants_reply_metadata(self) -> bool:
-        """Whether somebody reads what a handler sends back beside its result."""
-        return self.reply_metadata is not None or bool(self.interceptors)
-
-    @property
-    def is_general(self) -> bool:
-        """Whether there is more to a call than arguments and a deadline."""
-        return bool(self.metadata) or self.wants_reply_metadata
-
-    def changed(
-        self,
-        timeout: float | None,
-        metadata: Mapping[str, str | bytes] | None,
-        reply_metadata: Metadata | None,
-    ) -> Options:
-        """These, with what is given in the place of what was."""
-        return dataclasses.replace(
-            self,
-            timeout=self.timeout if timeout is None else check_timeout(timeout),
-            metadata=self.metadata if metadata is None else {**(self.metadata or {}), **check_metadata(metadata)},
-            reply_metadata=self.reply_metadata if reply_metadata is None else reply_metadata,
-        )

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-import shmrpc
+from shmrpc import sync
+from shmrpc.client.client import Client
 from shmrpc.introspection.describe import (
     Description,
     EndpointDescription,
@@ -179,7 +180,7 @@ def _field_type(field: FieldDescription, *, as_input: bool) -> str:
 
 
 def _client(name: str, description: Description, names: _Names, *, in_loop: bool) -> Iterator[str]:
-    root, left_out = _tree(description.endpoints, shmrpc.Client if in_loop else shmrpc.sync.Client)
+    root, left_out = _tree(description.endpoints, Client if in_loop else sync.Client)
     yield f"class {name}({'shmrpc.Client' if in_loop else 'shmrpc.sync.Client'}):"
     yield from (
         f'    # client.call("{endpoint}", ...): its name is a word of Python\'s or a method of every client.'

@@ -40,7 +40,7 @@ def look(message: memoryview) -> None:
 @service.endpoint
 def time_add() -> list[int]:
     """The nanoseconds that the small call's frame takes here, from its body to its answer's: many times."""
-    caller: Any = current_call()._party
+    caller: Any = current_call()._peer
     kind, body = anatomy_loads.request()
     run = caller.run_of(frames.opcode(kind, caller.names.index("add")))
     times, now = [], time.perf_counter_ns

@@ -304,7 +304,7 @@ def let_go() -> None:
 @service.endpoint
 def memory() -> tuple[int, int]:
     """Bytes of the server's own extents on this connection, and of those in use."""
-    party: Any = shmrpc.current_call()._party
+    party: Any = shmrpc.current_call()._peer
     return cast("tuple[int, int]", party.peer.channel.memory())
 
 

@@ -423,7 +423,7 @@ def _description(service: str, **options: Any) -> Description:
         return client().describe()
 
 
-class Failure(click.ClickException):
+class CommandFailed(click.ClickException):
     """What ends a command: a message, and the exit code."""
 
     def __init__(self, message: str, code: int) -> None:
@@ -432,4 +432,4 @@ class Failure(click.ClickException):
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    raise Failure(message, code)
+    raise CommandFailed(message, code)

@@ -13,7 +13,7 @@ from shmrpc.client.groups import EndpointGroup
 from shmrpc.client.options import Options
 from shmrpc.client.requests import Offer, check_no_streams, find_endpoint, find_name, is_group, result_of
 from shmrpc.errors import LocalProtocolError
-from shmrpc.service.call import Call, Metadata, Party, nearest_deadline
+from shmrpc.service.call import Call, CallPeer, Metadata, nearest_deadline
 from shmrpc.service.service import Endpoint
 from shmrpc.values.sharing import empty_array, empty_buffer
 from shmrpc.wire.codec import Codec
@@ -28,7 +28,7 @@ CHUNKS_UNDER_WAY: Final = 3
 _MAX_VIEWS: Final = 64
 
 
-class _Session(Party, Offer, Protocol):
+class _Session(CallPeer, Offer, Protocol):
     """A connection, as far as it is the same for all."""
 
 

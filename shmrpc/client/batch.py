@@ -59,7 +59,7 @@ class _Future(Protocol):
 _F = TypeVar("_F", bound=_Future)
 
 
-class Block:
+class BatchBlock:
     """The block in which calls are collected; ``here`` says which task or thread runs."""
 
     def __init__(self, here: Callable[[], object], with_statement: str) -> None:
@@ -97,7 +97,7 @@ class Block:
 class BatchFuture(asyncio.Future[Any]):
     """The result of one call of a :class:`Batch`."""
 
-    def __init__(self, block: Block, endpoint: str) -> None:
+    def __init__(self, block: BatchBlock, endpoint: str) -> None:
         super().__init__()
         self._block = block
         self._endpoint = endpoint
@@ -140,7 +140,7 @@ def _is_asyncios(callback: Any) -> bool:
 class SyncBatchFuture(concurrent.futures.Future[Any]):
     """The result of one call of a :class:`SyncBatch`."""
 
-    def __init__(self, block: Block, endpoint: str) -> None:
+    def __init__(self, block: BatchBlock, endpoint: str) -> None:
         super().__init__()
         self._block = block
         self._endpoint = endpoint
@@ -278,7 +278,7 @@ class Collected(Generic[_F]):
     """The calls of a batch, and the futures of their results."""
 
     def __init__(
-        self, make_future: Callable[[Block, str], _F], block: Block, client: _Client, convert: Convert
+        self, make_future: Callable[[BatchBlock, str], _F], block: BatchBlock, client: _Client, convert: Convert
     ) -> None:
         self._make_future = make_future
         self.block = block
@@ -329,7 +329,7 @@ class Batch:
 
     def __init__(self, client: _Sender, convert: Convert) -> None:
         self._client = client
-        block = Block(asyncio.current_task, "async with client.batch()")
+        block = BatchBlock(asyncio.current_task, "async with client.batch()")
         self._collected: Collected[BatchFuture] = Collected(BatchFuture, block, client, convert)
 
     def __getattr__(self, name: str) -> Callable[..., asyncio.Future[Any]]:
@@ -381,7 +381,7 @@ class SyncBatch:
 
     def __init__(self, client: _SyncSender, convert: Convert) -> None:
         self._client = client
-        block = Block(threading.get_ident, "with client.batch()")
+        block = BatchBlock(threading.get_ident, "with client.batch()")
         self._collected: Collected[SyncBatchFuture] = Collected(SyncBatchFuture, block, client, convert)
 
     def __getattr__(self, name: str) -> Callable[..., concurrent.futures.Future[Any]]:

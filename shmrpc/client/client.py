@@ -206,7 +206,7 @@ class Client(BaseClient[Link]):
             session = await self._link.ready(call.deadline)
             number = find_endpoint(session.service, call.endpoint, session.numbers)
             check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=True)
-            call._party, call.id = session, session.next_id()
+            call._peer, call.id = session, session.next_id()
             header = frames.header(call.deadline, call._metadata, one_way=True)
             try:
                 try:
@@ -361,7 +361,7 @@ class Client(BaseClient[Link]):
         """Makes a request that is no plain call; the decoded answer."""
         while True:
             session = await self._link.ready(call.deadline)
-            call._party, call.id = session, session.next_id()
+            call._peer, call.id = session, session.next_id()
             try:
                 try:
                     kind, body = request(session)
@@ -527,7 +527,7 @@ class Client(BaseClient[Link]):
         self, session: Session, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[int, Sequence[Any], Mapping[str, Any], list[Source]]:
         """Puts a call on a session: the number of its endpoint, its arguments, and the streams among them."""
-        call._party, call.id = session, session.next_id()
+        call._peer, call.id = session, session.next_id()
         number = find_endpoint(session.service, call.endpoint, session.numbers)
         shape = session.shapes.get(number)
         if shape is None:

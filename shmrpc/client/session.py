@@ -171,7 +171,7 @@ class Receiving:
 
 
 class Session:
-    """A connection and its calls. It is what :class:`shmrpc.service.call.Party` describes."""
+    """A connection and its calls. It is what :class:`shmrpc.service.call.CallPeer` describes."""
 
     def __init__(
         self, connection: Connection, on_end: Callable[[Session], None], on_go_away: Callable[[Session], None]

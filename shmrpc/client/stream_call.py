@@ -73,7 +73,7 @@ class StreamCall(Generic[_W, _R]):
         client, call = self._client, self._call
         session = self._session = await client._link.ready(call.deadline)
         session.connection.check_loop()
-        call._party, call.id = session, session.next_id()
+        call._peer, call.id = session, session.next_id()
         number = find_endpoint(session.service, self._name, session.numbers)
         shape = session.shapes.get(number)
         args, kwargs, writes = leave_open(self._name, shape, *self._arguments)

@@ -186,7 +186,7 @@ class Client(BaseClient[ThreadLink]):
                 session = self._link.ready(call.deadline)
                 number = find_endpoint(session.service, call.endpoint, session.numbers)
                 check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=False)
-                call._party, call.id = session, session.next_id()
+                call._peer, call.id = session, session.next_id()
                 header = frames.header(call.deadline, call._metadata, one_way=True)
                 try:
                     body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
@@ -426,7 +426,7 @@ class Client(BaseClient[ThreadLink]):
         while True:
             session = self._link.ready(call.deadline)
             number = find_endpoint(session.service, call.endpoint, session.numbers)
-            call._party, call.id = session, session.next_id()
+            call._peer, call.id = session, session.next_id()
             shape = session.shapes.get(number)
             feeds: dict[int, Feed] = {}
             try:
@@ -451,7 +451,7 @@ class Client(BaseClient[ThreadLink]):
             while True:
                 session = self._link.ready(call.deadline)
                 number = find_endpoint(session.service, name, session.numbers)
-                call._party, call.id = session, session.next_id()
+                call._peer, call.id = session, session.next_id()
                 shape = session.shapes.get(number, frames.Shape())
                 begun, feeds = False, dict[int, Feed]()
                 try:

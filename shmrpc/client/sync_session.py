@@ -27,7 +27,7 @@ from shmrpc.wire.codec import Body
 
 
 class ThreadSession:
-    """A connection and its calls. It is what :class:`shmrpc.service.call.Party` describes."""
+    """A connection and its calls. It is what :class:`shmrpc.service.call.CallPeer` describes."""
 
     def __init__(self, connection: ThreadConnection) -> None:
         self.connection = connection

@@ -93,7 +93,7 @@ class StreamCall(Generic[_W, _R]):
     def _begin(self, stack: ExitStack) -> None:
         client, call = self._client, self._call
         session = self._session = client._link.ready(call.deadline)
-        call._party, call.id = session, session.next_id()
+        call._peer, call.id = session, session.next_id()
         number = find_endpoint(session.service, self._name, session.numbers)
         shape = session.shapes.get(number)
         args, kwargs, self._takes = leave_open(self._name, shape, *self._arguments)

@@ -19,7 +19,7 @@ from msgspec import inspect as mi
 
 from shmrpc.introspection import foreign
 from shmrpc.introspection.accepted import Accepted
-from shmrpc.introspection.given import Given
+from shmrpc.introspection.sendable import Sendable
 from shmrpc.introspection.type_facts import (
     CLASSES,
     ClassKind,
@@ -119,7 +119,7 @@ class PlainTypes:
         self._infos: dict[Any, Any] = {}
         self._classes: dict[Any, _Class] = {}
         self._taken_names: set[str] = set(_RESERVED)
-        self._given = Given(lambda cls, plain: self._classes[cls].names["plain" if plain else "received"])
+        self._sendable = Sendable(lambda cls, plain: self._classes[cls].names["plain" if plain else "received"])
         self._accepted = Accepted(lambda cls: self._classes[cls].names["sent"] if cls in self._classes else "Any")
         for kind in received:
             self._meet(self._info(kind), "received")
@@ -130,7 +130,7 @@ class PlainTypes:
 
     def gives(self, kind: Any) -> str:
         """What arrives where a server sends this type."""
-        return union(self._given.texts(self._info(kind)))
+        return union(self._sendable.texts(self._info(kind)))
 
     def accepts(self, kind: Any) -> str:
         """What may be sent where a server takes this type."""
@@ -236,7 +236,7 @@ class PlainTypes:
         else:
             fields = self._fields(each, place)
             as_map = not is_array(info) or (place != "sent" and is_registered(info))
-            gives = None if as_map else self._given.array(info, plain=plain)
+            gives = None if as_map else self._sendable.array(info, plain=plain)
             accepts = union(self._accepted.array(info)) if is_array(info) else None
         return TypeDescription(
             type_name(info.cls),
@@ -264,7 +264,7 @@ class PlainTypes:
                 is_always_there(info, field, declared.get(field.name, Any)),
                 field_default(field),
             )
-            for field, gives in zip(info.fields, self._given.fields(info, plain=place == "plain"), strict=True)
+            for field, gives in zip(info.fields, self._sendable.fields(info, plain=place == "plain"), strict=True)
         ]
         tag = "".join(tag_of(info))
         if tag and not own_names and not is_array(info):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.server.calls import Encoded, Engine
+from shmrpc.server.call_runner import CallRunner, Encoded
 from shmrpc.server.interrupts import is_for_the_program
 from shmrpc.service.signature import Signature
 from shmrpc.streams import SLICE
@@ -123,16 +123,16 @@ def sorted_out(results: list[Any], describe: Describe) -> Outcomes:
 
 
 def encode_outcomes(
-    engine: Engine, describe: Callable[[BaseException], Failure], results: list[Any], failures: dict[int, Failure]
+    runner: CallRunner, describe: Callable[[BaseException], Failure], results: list[Any], failures: dict[int, Failure]
 ) -> Encoded:
     """The body of the answer. A result that cannot be carried is a failure of its own."""
     try:
-        return Encoded(engine.codec.encode_all((results, failures)))
+        return Encoded(runner.codec.encode_all((results, failures)))
     except Exception:
         for index, result in enumerate(results):
             try:
-                engine.encode_result(f"call {index} of the batch", result)
+                runner.encode_result(f"call {index} of the batch", result)
             except Rejected as error:
                 results[index] = None
                 failures[index] = describe(error)
-    return Encoded(engine.codec.encode_all((results, failures)))
+    return Encoded(runner.codec.encode_all((results, failures)))

@@ -14,12 +14,12 @@ from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.server import batches
-from shmrpc.server.calls import Encoded, Engine, expired, items_of, unencodable
-from shmrpc.server.connection import Caller, RunRequest, Tables, Underway
+from shmrpc.server.call_runner import CallRunner, Encoded, expired, items_of, unencodable
 from shmrpc.server.eager import Suspended
 from shmrpc.server.interrupts import is_for_the_program
 from shmrpc.server.results import Check, check_of, checking
-from shmrpc.server.writable import Given
+from shmrpc.server.served_client import RunRequest, ServedClient, Tables, Underway
+from shmrpc.server.writable import WritableArguments
 from shmrpc.service.call import Call, check_metadata, handled, inheriting
 from shmrpc.service.interceptors import Interceptor, enter_all
 from shmrpc.service.service import Endpoint, Service
@@ -59,11 +59,11 @@ def _tables(control: Mapping[int, RunRequest], requests: Mapping[int, RunRequest
 def _once(run: RunRequest) -> RunRequest:
     """Runs a request unless its id is that of a call that has not ended: nobody could tell their answers apart."""
 
-    def run_once(body: Body, caller: Caller, call_id: int) -> Body | None:
-        if call_id in caller.calls or call_id in caller.waiting:
-            caller.used_twice(call_id)
+    def run_once(body: Body, client: ServedClient, call_id: int) -> Body | None:
+        if call_id in client.calls or call_id in client.waiting:
+            client.used_twice(call_id)
             return None
-        return run(body, caller, call_id)
+        return run(body, client, call_id)
 
     return run_once
 
@@ -71,19 +71,19 @@ def _once(run: RunRequest) -> RunRequest:
 class Dispatcher:
     """Runs the requests to one service."""
 
-    def __init__(self, service: Service, engine: Engine, state: Any) -> None:
+    def __init__(self, service: Service, runner: CallRunner, state: Any) -> None:
         self.service = service
-        self.engine = engine
+        self.runner = runner
         self.endpoints = list(service.endpoints.values())
         #: By name; of those whose function cannot do it itself.
         self._checks: dict[str, Check] = {}
-        if engine.looks_at_results:
+        if runner.looks_at_results:
             self.endpoints = list(map(self._checked, self.endpoints))
         self.state = state
         self._description: Description | None = None
-        control: dict[int, RunRequest] = {_BROKEN: _broken, **engine.control_table()}
+        control: dict[int, RunRequest] = {_BROKEN: _broken, **runner.control_table()}
         for number in range(max((len(e.signature.inputs) for e in self.endpoints), default=0)):
-            control |= engine.input_table(number + 1)
+            control |= runner.input_table(number + 1)
         requests: dict[int, RunRequest] = {
             frames.DESCRIBE: self._describe,
             opcode(frames.BATCH, frames.ANY): self._mixed(),
@@ -93,18 +93,18 @@ class Dispatcher:
         self._serving = _tables(control, requests, self._unknown)
         self._draining = _tables(control, {}, self._refuse)
 
-    def connected(self, peer: Peer) -> Caller:
+    def connected(self, peer: Peer) -> ServedClient:
         """A client has come."""
         names = [endpoint.name for endpoint in self.endpoints]
-        return Caller(peer, self.service.name, names, self.state, self._serving)
+        return ServedClient(peer, self.service.name, names, self.state, self._serving)
 
-    def drain(self, caller: Caller) -> None:
+    def drain(self, client: ServedClient) -> None:
         """From now on the caller's new calls are refused."""
-        caller.use(self._draining)
+        client.use(self._draining)
 
     def _checked(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint, whose results are looked at from now on."""
-        check = check_of(endpoint, self.engine.codec, refuse=self.engine.validate_results)
+        check = check_of(endpoint, self.runner.codec, refuse=self.runner.validate_results)
         if check is None:
             return endpoint
         if not endpoint.signature.streams and endpoint.run_in != "process":
@@ -114,7 +114,7 @@ class Dispatcher:
 
     def _requests(self, number: int, endpoint: Endpoint) -> dict[int, RunRequest]:
         """Opcode and runner of each request to an endpoint."""
-        signature, codec = endpoint.signature, self.engine.codec
+        signature, codec = endpoint.signature, self.runner.codec
         read_with = _reader_with(signature, codec)
         table = {
             opcode(frames.CALL_WITH, number): self._general(endpoint, read_with, with_header=True),
@@ -143,8 +143,8 @@ class Dispatcher:
     def _interceptors(self, endpoint: Endpoint) -> Sequence[Interceptor]:
         """What stands around each call of an endpoint, the outermost first: the server's, its service's, its own."""
         if not self.service.interceptors and not endpoint.interceptors:
-            return self.engine.interceptors
-        return *self.engine.interceptors, *self.service.interceptors, *endpoint.interceptors
+            return self.runner.interceptors
+        return *self.runner.interceptors, *self.service.interceptors, *endpoint.interceptors
 
     def _is_plain(self, endpoint: Endpoint) -> bool:
         """Whether there is nothing to a call of this endpoint but arguments and a result."""
@@ -159,9 +159,9 @@ class Dispatcher:
         self, endpoint: Endpoint, call: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
     ) -> RunRequest:
         """The short way of a plain function: decode, call, encode."""
-        encode, kept, name = self.engine.codec.encode, self.engine.kept, endpoint.name
+        encode, kept, name = self.runner.codec.encode, self.runner.kept, endpoint.name
 
-        def run(body: Body, caller: Caller, call_id: int) -> Body:
+        def run(body: Body, client: ServedClient, call_id: int) -> Body:
             kept[0] = result = call(*decode(body))
             try:
                 return encode(result)
@@ -182,21 +182,22 @@ class Dispatcher:
 
         ``timed``: what is decoded has a deadline before the arguments.
         """
-        engine, name = self.engine, endpoint.name
-        encode, kept, start, running, load = engine.codec.encode, engine.kept, engine.start, engine.running, engine.load
+        runner, name = self.runner, endpoint.name
+        encode, kept, start, running = runner.codec.encode, runner.kept, runner.start, runner.running
+        limits = runner.limits
 
-        def run(body: Body, caller: Caller, call_id: int) -> Body | None:
-            if load.is_full(caller):
-                load.wait(caller, call_id, run, body)
+        def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
+            if limits.is_full(client):
+                limits.wait(client, call_id, run, body)
                 return None
             args, deadline = decode(body), None
             if timed:
                 deadline, *args = args
                 _begin_in_time(name, deadline)
-            running.frame = underway = Call(caller, name, call_id, deadline)
+            running.frame = underway = Call(client, name, call_id, deadline)
             result = start(call(*args), underway)
             if type(result) is Suspended:
-                engine.suspend(Underway(caller, underway, len(body)), result.task)
+                runner.suspend(Underway(client, underway, len(body)), result.task)
                 return None
             kept[0] = result
             try:
@@ -211,9 +212,9 @@ class Dispatcher:
         if endpoint.is_coroutine:
             return self._coroutine(endpoint, endpoint.function, decode, timed=True)
         name, function, clock = endpoint.name, endpoint.function, host_nanoseconds
-        encode, kept = self.engine.codec.encode, self.engine.kept
+        encode, kept = self.runner.codec.encode, self.runner.kept
 
-        def run(body: Body, caller: Caller, call_id: int) -> Body:
+        def run(body: Body, client: ServedClient, call_id: int) -> Body:
             arguments = decode(body)
             if clock() >= arguments[0]:  # _begin_in_time() without the price of calling it.
                 raise expired(name)
@@ -238,40 +239,40 @@ class Dispatcher:
 
     def _general(self, endpoint: Endpoint, read: _Read, *, with_header: bool = False) -> RunRequest:
         """The way of every other call: with metadata, streams, interceptors, or a place of its own."""
-        load = self.engine.load
+        limits = self.runner.limits
         is_simple = self._is_plain(endpoint) and not endpoint.is_coroutine
 
-        def run(body: Body, caller: Caller, call_id: int) -> Body | None:
-            if load.is_full(caller):
-                load.wait(caller, call_id, run, body, one_way=with_header and _is_one_way(body))
+        def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
+            if limits.is_full(client):
+                limits.wait(client, call_id, run, body, one_way=with_header and _is_one_way(body))
                 return None
             header, args, kwargs = read(body)
             if header.one_way:
                 if _has_streams(endpoint):
                     raise _streams_one_way(endpoint)
                 if is_simple and header.deadline is None and not header.metadata:
-                    self._tell(endpoint, caller, args, kwargs)
+                    self._tell(endpoint, client, args, kwargs)
                     return None
-            under = self._underway(endpoint.name, caller, call_id, header, len(body))
+            under = self._underway(endpoint.name, client, call_id, header, len(body))
             if endpoint.signature.inputs:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
             if endpoint.signature.streams:
-                under.outgoing = Outgoing(caller.peer.sender(frames.ITEM, call_id, WINDOW), load.change_busy)
+                under.outgoing = Outgoing(client.peer.sender(frames.ITEM, call_id, WINDOW), limits.change_busy)
                 under.reads_metadata = with_header
-            return self.engine.run(under, self._invoke(under, endpoint, args, kwargs))
+            return self.runner.run(under, self._invoke(under, endpoint, args, kwargs))
 
         return run
 
-    def _tell(self, endpoint: Endpoint, caller: Caller, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _tell(self, endpoint: Endpoint, client: ServedClient, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """The short way of a plain function that is called one way."""
         try:
             endpoint.function(*args, **kwargs)
         except BaseException as error:
-            self.engine.failures.note_one_way(caller.service, endpoint.name, error)
+            self.runner.failures.note_one_way(client.service, endpoint.name, error)
             if is_for_the_program(error):
                 raise
 
-    def _underway(self, name: str, caller: Caller, call_id: int, header: Header, size: int) -> Underway:
+    def _underway(self, name: str, client: ServedClient, call_id: int, header: Header, size: int) -> Underway:
         """The call that a header describes; the rejection if its time is over."""
         if header.deadline is not None:
             _begin_in_time(name, header.deadline)
@@ -280,16 +281,16 @@ class Dispatcher:
                 check_metadata(header.metadata)
             except TypeError as error:
                 raise Rejected("arguments", f"{name}(): {error}") from None
-        call = Call(caller, name, call_id, header.deadline, header.metadata)
-        self.engine.running.frame = call
-        return Underway(caller, call, size, one_way=header.one_way)
+        call = Call(client, name, call_id, header.deadline, header.metadata)
+        self.runner.running.frame = call
+        return Underway(client, call, size, one_way=header.one_way)
 
     def _open_inputs(
         self, under: Underway, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Arguments:
         """Puts streams in the places of the parameters that take one."""
         positional, keywords = list(args), dict(kwargs)
-        send, call_id = under.caller.send, under.call.id
+        send, call_id = under.client.send, under.call.id
         for number, (name, place) in enumerate(signature.input_places.items(), 1):
             credit, stop = opcode(frames.CREDIT, number), opcode(frames.STOP, number)
             incoming = Incoming(
@@ -298,7 +299,7 @@ class Dispatcher:
             )
             stream = received(
                 incoming,
-                Reader(self.engine.codec, signature.inputs[name]),
+                Reader(self.runner.codec, signature.inputs[name]),
                 functools.partial(_misfit, signature.name, name),
                 functools.partial(send, stop, call_id, frames.NIL),
             )
@@ -328,20 +329,20 @@ class Dispatcher:
         """Runs a call where its endpoint wants it, with what it may write given to it for that time."""
         if not endpoint.signature.writable:
             return await self._run(under, endpoint, args, kwargs)
-        given = Given(endpoint.signature)
+        given = WritableArguments(endpoint.signature)
         try:
             return await self._run(under, endpoint, *given.give(args, kwargs))
         finally:
             given.end()
 
     async def _run(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        function, executors, check = endpoint.function, self.engine.executors, self._checks.get(endpoint.name)
+        function, executors, check = endpoint.function, self.runner.executors, self._checks.get(endpoint.name)
         if under.outgoing is not None:
             in_thread = endpoint.run_in == "thread"
             items = items_of(endpoint.name, function(*args, **kwargs), in_thread=in_thread)
             if in_thread:
                 items = executors.threads(self.service, endpoint).iterate(items)
-            encode = self.engine.codec.encode
+            encode = self.runner.codec.encode
             before_first = under.tell_metadata if under.reads_metadata else None
             await under.outgoing.pump(
                 items, encode if check is None else _after(check, encode), before_first=before_first
@@ -359,11 +360,11 @@ class Dispatcher:
 
     def _batch(self, endpoint: Endpoint) -> RunRequest:
         """Many calls of one endpoint in one frame."""
-        read = batches.reader(endpoint.signature, self.engine.codec)
+        read = batches.reader(endpoint.signature, self.runner.codec)
         inline = self._is_inline(endpoint)
 
         def describe(index: int, error: BaseException) -> Failure:
-            return self.engine.describe(self.service.name, endpoint.name, error)
+            return self.runner.describe(self.service.name, endpoint.name, error)
 
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
             if inline:
@@ -374,7 +375,7 @@ class Dispatcher:
 
     def _mixed(self) -> RunRequest:
         """Calls of several endpoints in one frame."""
-        validators = [endpoint.signature.validator(self.engine.codec) for endpoint in self.endpoints]
+        validators = [endpoint.signature.validator(self.runner.codec) for endpoint in self.endpoints]
         inline = list(map(self._is_inline, self.endpoints))
 
         def prepare(call: Any) -> _Prepared:
@@ -411,14 +412,14 @@ class Dispatcher:
         def work(under: Underway, calls: Sequence[Any]) -> Coroutine[Any, Any, Any]:
             def describe(index: int, error: BaseException) -> Failure:
                 name = self.endpoints[calls[index][0]].name if not isinstance(error, Rejected) else "batch"
-                return self.engine.describe(self.service.name, name, error)
+                return self.runner.describe(self.service.name, name, error)
 
             if all(map(is_inline, calls)):
                 # Each is checked when its turn comes: to check a thousand takes as long as many turns of the loop.
                 return batches.call_each(functools.partial(run, under), zip(calls, strict=True), describe)
             return self._gather(under, list(map(prepare, calls)), describe)
 
-        return self._batch_with("batch", batches.mixed_reader(self.service.name, self.engine.codec), work)
+        return self._batch_with("batch", batches.mixed_reader(self.service.name, self.runner.codec), work)
 
     def _batch_with(
         self,
@@ -426,28 +427,28 @@ class Dispatcher:
         read: Callable[[Body], tuple[Header, Sequence[Any]]],
         work: Callable[[Underway, Sequence[Any]], Coroutine[Any, Any, Any]],
     ) -> RunRequest:
-        engine = self.engine
+        runner = self.runner
         encode = functools.partial(
-            batches.encode_outcomes, engine, functools.partial(engine.describe, self.service.name, name)
+            batches.encode_outcomes, runner, functools.partial(runner.describe, self.service.name, name)
         )
 
         async def answer(outcomes: Coroutine[Any, Any, Any]) -> Encoded:
             return encode(*await outcomes)
 
-        def run(body: Body, caller: Caller, call_id: int) -> Body | None:
-            if engine.load.is_full(caller):
-                engine.load.wait(caller, call_id, run, body)
+        def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
+            if runner.limits.is_full(client):
+                runner.limits.wait(client, call_id, run, body)
                 return None
             header, calls = read(body)
-            under = self._underway(name, caller, call_id, header, len(body))
-            return engine.run(under, answer(work(under, calls)))
+            under = self._underway(name, client, call_id, header, len(body))
+            return runner.run(under, answer(work(under, calls)))
 
         return run
 
     def _call_one(self, under: Underway, endpoint: Endpoint, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One call of a batch, of a plain function."""
-        batch, running = under.call, self.engine.running
-        call = Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata)
+        batch, running = under.call, self.runner.running
+        call = Call(under.client, endpoint.name, batch.id, batch.deadline, batch._metadata)
         handled.set(call)
         if running.frame is not None:  # Before the batch has let the loop turn, it is what runs.
             running.frame = call
@@ -460,7 +461,7 @@ class Dispatcher:
         self, under: Underway, calls: Sequence[_Prepared], describe: batches.Describe
     ) -> batches.Outcomes:
         """Runs each call of a batch in a task of its own."""
-        places = asyncio.Semaphore(self.engine.load.places)
+        places = asyncio.Semaphore(self.runner.limits.places)
 
         async def one(prepared: _Prepared) -> Any:
             if isinstance(prepared, Rejected):
@@ -479,27 +480,27 @@ class Dispatcher:
         async def run(prepared: tuple[Endpoint, Sequence[Any], Mapping[str, Any]]) -> Any:
             endpoint, args, kwargs = prepared
             batch = under.call
-            call = Call(under.caller, endpoint.name, batch.id, batch.deadline, batch._metadata)
+            call = Call(under.client, endpoint.name, batch.id, batch.deadline, batch._metadata)
             handled.set(call)
             try:
-                return await self._invoke(Underway(under.caller, call, 0), endpoint, args, kwargs)
+                return await self._invoke(Underway(under.client, call, 0), endpoint, args, kwargs)
             finally:
                 call._ended = True
 
         return batches.sorted_out(await asyncio.gather(*map(one, calls), return_exceptions=True), describe)
 
-    def _describe(self, body: Body, caller: Caller, call_id: int) -> Body:
+    def _describe(self, body: Body, client: ServedClient, call_id: int) -> Body:
         if self._description is None:  # Once: it takes a while, and the loop waits.
             self._description = describe_service(self.service)
-        return self.engine.encode_result("describe", self._description)
+        return self.runner.encode_result("describe", self._description)
 
     def _no_endpoint(self) -> Rejected:
         return Rejected("endpoint", f"service {self.service.name!r} has no endpoint of this number")
 
-    def _unknown(self, body: Body, caller: Caller, call_id: int) -> Body | None:
+    def _unknown(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
         raise self._no_endpoint()
 
-    def _refuse(self, body: Body, caller: Caller, call_id: int) -> Body | None:
+    def _refuse(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
         raise Rejected("draining", f"the server of {self.service.name!r} is shutting down: the call was not begun")
 
 
@@ -553,8 +554,8 @@ def _misfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
     return Rejected("arguments", f"{words}: {what[0].lower()}{what[1:]}")
 
 
-def _broken(body: Any, caller: Caller, call_id: int) -> None:
-    caller.peer.fault(str(body) if isinstance(body, Exception) else "it sent a result")
+def _broken(body: Any, client: ServedClient, call_id: int) -> None:
+    client.peer.fault(str(body) if isinstance(body, Exception) else "it sent a result")
 
 
 _peek = msgspec.msgpack.Decoder(tuple[Header, msgspec.Raw, msgspec.Raw])

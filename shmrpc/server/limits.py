@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shmrpc.server.connection import Caller, RunRequest, Underway, Waiting
+from shmrpc.server.served_client import RunRequest, ServedClient, Underway, Waiting
 from shmrpc.transport.options import check_count
 from shmrpc.wire.codec import Body
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import Rejected
 
 
-class Load:
+class Limits:
     """The limits of a server: those under way, those that wait, and whose turn it is."""
 
     def __init__(
@@ -30,13 +30,13 @@ class Load:
         #: Bytes of the requests of one connection that are under way, and of those that wait.
         self._max_bytes = max_bytes
         #: Callers of whom calls wait. Each has its turn before any has its second.
-        self._line: dict[Caller, None] = {}
+        self._line: dict[ServedClient, None] = {}
         #: Called when ``busy`` becomes 0, or was 0.
         self.on_change: Callable[[], None] = lambda: None
         #: What begins a call that has waited.
-        self.begin: Callable[[Caller, int, RunRequest, Body], None]
+        self.begin: Callable[[ServedClient, int, RunRequest, Body], None]
         #: What answers one that has waited in vain.
-        self.refuse: Callable[[Caller, int, Rejected], None]
+        self.refuse: Callable[[ServedClient, int, Rejected], None]
 
     @property
     def waiting(self) -> int:
@@ -50,40 +50,40 @@ class Load:
 
     def close(self) -> None:
         """Nothing that waits begins any more."""
-        for caller in self._line:
-            caller.waiting.clear()
-            caller.waiting_bytes = 0
-            caller.choose_table()
+        for client in self._line:
+            client.waiting.clear()
+            client.waiting_bytes = 0
+            client.choose_table()
         self._line.clear()
         self._waiting = 0
 
-    def is_full(self, caller: Caller) -> bool:
+    def is_full(self, client: ServedClient) -> bool:
         """Whether a call of this caller's has to wait."""
         return (
             self.in_flight >= self._max_in_flight
-            or len(caller.calls) >= self._max_per_connection
-            or caller.bytes >= self._max_bytes
+            or len(client.calls) >= self._max_per_connection
+            or client.bytes >= self._max_bytes
         )
 
-    def wait(self, caller: Caller, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
+    def wait(self, client: ServedClient, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
         """Lets a call wait for its turn; raises the rejection if too many do.
 
         Who has less than a fair share of the line takes the place of the last call of who has most.
         """
-        if self._waiting >= self._max_waiting and not self._make_room(caller):
-            raise self._overloaded(caller, one_way)
+        if self._waiting >= self._max_waiting and not self._make_room(client):
+            raise self._overloaded(client, one_way)
         size = len(body)
-        if caller.waiting and caller.waiting_bytes + size > self._max_bytes:
-            raise self._overloaded(caller, one_way)
+        if client.waiting and client.waiting_bytes + size > self._max_bytes:
+            raise self._overloaded(client, one_way)
         self._waiting += 1
-        caller.waiting[call_id] = Waiting(run, body, one_way)
-        caller.waiting_bytes += size
-        caller.choose_table()
-        self._line[caller] = None
+        client.waiting[call_id] = Waiting(run, body, one_way)
+        client.waiting_bytes += size
+        client.choose_table()
+        self._line[client] = None
 
-    def _make_room(self, caller: Caller) -> bool:
-        share = self._max_waiting // (len(self._line) + (caller not in self._line))
-        if len(caller.waiting) >= share:
+    def _make_room(self, client: ServedClient) -> bool:
+        share = self._max_waiting // (len(self._line) + (client not in self._line))
+        if len(client.waiting) >= share:
             return False
         longest = max(self._line, key=lambda each: len(each.waiting))
         call_id, waiting = next(reversed(longest.waiting.items()))
@@ -92,50 +92,50 @@ class Load:
         self.refuse(longest, call_id, rejected)
         return True
 
-    def _overloaded(self, caller: Caller, one_way: bool) -> Rejected:
+    def _overloaded(self, client: ServedClient, one_way: bool) -> Rejected:
         rejected = Rejected(
             "overloaded",
-            f"service {caller.service!r} has {self.in_flight} calls under way and {self._waiting} waiting, of yours "
-            f"{len(caller.calls)} ({caller.bytes:,} bytes) and {len(caller.waiting)} ({caller.waiting_bytes:,} bytes): "
+            f"service {client.service!r} has {self.in_flight} calls under way and {self._waiting} waiting, of yours "
+            f"{len(client.calls)} ({client.bytes:,} bytes) and {len(client.waiting)} ({client.waiting_bytes:,} bytes): "
             "it takes no more for now",
         )
         rejected.one_way = one_way
         return rejected
 
-    def give_up(self, caller: Caller, call_id: int) -> bool:
+    def give_up(self, client: ServedClient, call_id: int) -> bool:
         """The caller does not want a call any more; whether it was one that waits."""
-        waiting = caller.waiting.pop(call_id, None)
+        waiting = client.waiting.pop(call_id, None)
         if waiting is None:
             return False
         self._waiting -= 1
-        caller.waiting_bytes -= len(waiting.body)
-        if not caller.waiting:
-            self._line.pop(caller, None)
-            caller.choose_table()
+        client.waiting_bytes -= len(waiting.body)
+        if not client.waiting:
+            self._line.pop(client, None)
+            client.choose_table()
         return True
 
-    def leave(self, caller: Caller) -> None:
+    def leave(self, client: ServedClient) -> None:
         """The caller is gone: nothing of it waits any more, but for its one-way calls."""
-        for call_id in [call_id for call_id, waiting in caller.waiting.items() if not waiting.one_way]:
-            self.give_up(caller, call_id)
+        for call_id in [call_id for call_id, waiting in client.waiting.items() if not waiting.one_way]:
+            self.give_up(client, call_id)
 
     def started(self, under: Underway) -> None:
         """A call goes on after its first step."""
-        caller = under.caller
-        caller.calls[under.call.id] = under
-        caller.run_of = caller.tables.checked
-        caller.bytes += under.size
+        client = under.client
+        client.calls[under.call.id] = under
+        client.run_of = client.tables.checked
+        client.bytes += under.size
         self.in_flight += 1
         if not under.is_stream:
             self.change_busy(1)
 
     def ended(self, under: Underway) -> None:
         """It has ended: those that wait have their turn."""
-        caller = under.caller
-        del caller.calls[under.call.id]
-        if not caller.calls:
-            caller.choose_table()
-        caller.bytes -= under.size
+        client = under.client
+        del client.calls[under.call.id]
+        if not client.calls:
+            client.choose_table()
+        client.bytes -= under.size
         self.in_flight -= 1
         while self._line and self._begin_next():
             pass
@@ -149,16 +149,16 @@ class Load:
             self.on_change()
 
     def _begin_next(self) -> bool:
-        for caller in self._line:
-            if not self.is_full(caller):
+        for client in self._line:
+            if not self.is_full(client):
                 break
         else:
             return False
-        call_id = next(iter(caller.waiting))
-        run, body, _ = caller.waiting[call_id]
-        self.give_up(caller, call_id)
-        if caller.waiting:  # To the end of the line.
-            self._line.pop(caller)
-            self._line[caller] = None
-        self.begin(caller, call_id, run, body)
+        call_id = next(iter(client.waiting))
+        run, body, _ = client.waiting[call_id]
+        self.give_up(client, call_id)
+        if client.waiting:  # To the end of the line.
+            self._line.pop(client)
+            self._line[client] = None
+        self.begin(client, call_id, run, body)
         return True

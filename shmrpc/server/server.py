@@ -14,19 +14,19 @@ from types import TracebackType
 from typing import Any, Final
 
 from shmrpc.errors import LocalProtocolError, ShmrpcError
-from shmrpc.server.calls import Engine
-from shmrpc.server.connection import Caller
+from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.dispatch import Dispatcher
 from shmrpc.server.eager import HOLD
 from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.server.limits import Load
+from shmrpc.server.limits import Limits
+from shmrpc.server.served_client import ServedClient
 from shmrpc.service.call import Call
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
-from shmrpc.transport.listening import Listener, PeerConnection, Transport
+from shmrpc.transport.listening import Listener, Peer, Transport
 from shmrpc.transport.options import DEFAULT_SPIN, check_options, check_seconds, check_uids
 from shmrpc.transport.shm.handshake import Settings
-from shmrpc.transport.shm.server import SharedMemory
+from shmrpc.transport.shm.server import SharedMemoryTransport
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, Health
@@ -54,7 +54,7 @@ class Server:
         transport: Transport,
         codec: CodecName,
         interceptors: Sequence[Interceptor],
-        load: Load,
+        limits: Limits,
         *,
         adopting: bool,
         validate_results: bool,
@@ -70,7 +70,7 @@ class Server:
         self._transport = transport
         self._codec: Codec = get_codec(codec)
         self._interceptors = check_interceptors(interceptors)
-        self._load = load
+        self._limits = limits
         self._adopting = adopting
         self._validate_results = validate_results
         self._used = False
@@ -107,12 +107,12 @@ class Server:
     @property
     def in_flight(self) -> int:
         """Calls whose handlers are suspended, streams included."""
-        return self._load.in_flight
+        return self._limits.in_flight
 
     @property
     def waiting(self) -> int:
         """Calls that wait for their turn."""
-        return self._load.waiting
+        return self._limits.waiting
 
     async def __aenter__(self) -> Server:
         """Takes the services' names, enters their lifespans, and begins to serve.
@@ -127,10 +127,12 @@ class Server:
         self._used = True
         for service in self.services:
             service.servers.add(self)
-        self._engine = Engine(self._codec, self._load, self._interceptors, validate_results=self._validate_results)
+        self._runner = CallRunner(
+            self._codec, self._limits, self._interceptors, validate_results=self._validate_results
+        )
         self._inbox = self._transport.open(self._pump)
-        self._engine.between = self._inbox.glance
-        self._load.on_change = lambda: self._inbox.set_spinning(self._load.busy == 0)
+        self._runner.between = self._inbox.glance
+        self._limits.on_change = lambda: self._inbox.set_spinning(self._limits.busy == 0)
         try:
             for service in self.services:
                 names, shapes = _names_and_shapes(service)
@@ -138,8 +140,8 @@ class Server:
                 self._listeners.append(_Served(listener))
             for service, served in zip(self.services, self._listeners, strict=True):
                 state = await self._enter_lifespan(service)
-                self._engine.take_context()
-                served.begin(Dispatcher(service, self._engine, state))
+                self._runner.take_context()
+                served.begin(Dispatcher(service, self._runner, state))
         except BaseException:
             await self.close()
             raise
@@ -168,20 +170,20 @@ class Server:
         for served in self._listeners:
             served.drain()
         end = time.monotonic() + grace
-        if self._load.in_flight or self._load.waiting:
+        if self._limits.in_flight or self._limits.waiting:
             logger.info("stopping: waiting up to %g s for %s", grace, self._under_way())
-        while (self._load.in_flight or self._load.waiting or self._is_awaited()) and time.monotonic() < end:
+        while (self._limits.in_flight or self._limits.waiting or self._is_awaited()) and time.monotonic() < end:
             await asyncio.sleep(_DRAIN_LOOK)
-        if self._load.in_flight or self._load.waiting:
+        if self._limits.in_flight or self._limits.waiting:
             logger.warning("stopping now: after %g s there are yet %s", grace, self._under_way())
         await self.close()
 
     def _under_way(self) -> str:
         """What a draining server waits for, in words."""
-        callers = [caller for served in self._listeners for caller in served.callers]
-        names = Counter(f"{c.service}.{under.call.endpoint}" for c in callers for under in c.calls.values())
+        clients = [client for served in self._listeners for client in served.clients]
+        names = Counter(f"{c.service}.{under.call.endpoint}" for c in clients for under in c.calls.values())
         calls = _listed(names)
-        count, waiting = self._load.in_flight, self._load.waiting
+        count, waiting = self._limits.in_flight, self._limits.waiting
         return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
 
     def _is_awaited(self) -> bool:
@@ -190,7 +192,7 @@ class Server:
 
     def still_running(self) -> list[str]:
         """What its end waits for, in words. From any thread."""
-        calls = Counter(self._engine.still_running()) if self._used else Counter()
+        calls = Counter(self._runner.still_running()) if self._used else Counter()
         running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_listed(calls)}"] if calls else []
         if self._leaving:
             running.append(f"the lifespan of service {self._leaving!r}")
@@ -202,15 +204,15 @@ class Server:
         A handler that has not ended :data:`CLOSING` seconds later is not waited for any longer. A lifespan is.
         """
         listeners, self._listeners = self._listeners, []
-        tasks = self._engine.cancel_all() if listeners else []
+        tasks = self._runner.cancel_all() if listeners else []
         for served in listeners:
             served.close()
         if listeners:
             self._inbox.close()
-            self._engine.close()
+            self._runner.close()
         try:
             if tasks and (await asyncio.wait(tasks, timeout=CLOSING))[1]:
-                calls = _listed(Counter(self._engine.still_running()))
+                calls = _listed(Counter(self._runner.still_running()))
                 logger.error(
                     "closed, and %g s after they were cancelled these calls have not ended: %s", CLOSING, calls
                 )
@@ -239,31 +241,31 @@ class Server:
 
     def _pump(self) -> None:
         """Takes frames and answers them until there are no more."""
-        engine, inbox = self._engine, self._inbox.poller
-        running, send_next, kept, fail = engine.running, inbox.send_next, engine.kept, engine.fail
+        runner, inbox = self._runner, self._inbox.poller
+        running, send_next, kept, fail = runner.running, inbox.send_next, runner.kept, runner.fail
         began = time.monotonic()
-        isolation = engine.isolation
+        isolation = runner.isolation
         isolate = isolation.renew
-        caller, opcode = None, -1
+        client, opcode = None, -1
         try:
             frame: Any = inbox.next()
             while frame is not None:
                 running.frame = frame
-                caller, opcode, call_id, body = frame
+                client, opcode, call_id, body = frame
                 isolate()
                 try:
-                    answer = caller.run_of(opcode)(body, caller, call_id)
+                    answer = client.run_of(opcode)(body, client, call_id)
                     if answer is None:
                         frame = inbox.next()
                     else:
-                        frame = send_next(caller.channel, frames.RESULT, call_id, answer)
+                        frame = send_next(client.channel, frames.RESULT, call_id, answer)
                         if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
                             kept[0] = None
                             frame = inbox.next()
                     continue
                 except BaseException as error:
                     kept[0] = None
-                    fail(caller, call_id, error)
+                    fail(client, call_id, error)
                     if is_for_the_program(error):
                         raise
                 # Not within the clause: the fault of a peer that breaks the rules would have this error as its context,
@@ -274,8 +276,8 @@ class Server:
             isolation.leave()
         seconds = time.monotonic() - began
         # The pump lets the loop turn soon after: if it took long, the last call did.
-        if seconds > HOLD and caller is not None and opcode >> 8 < len(caller.names):
-            engine.held(Call(caller, caller.endpoint_name(opcode)), seconds)
+        if seconds > HOLD and client is not None and opcode >> 8 < len(client.names):
+            runner.held(Call(client, client.endpoint_name(opcode)), seconds)
 
 
 class _Served:
@@ -284,39 +286,39 @@ class _Served:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.dispatcher: Dispatcher | None = None
-        self.callers: set[Caller] = set()
+        self.clients: set[ServedClient] = set()
 
     def begin(self, dispatcher: Dispatcher) -> None:
         """The service is ready."""
         self.dispatcher = dispatcher
         self.listener.begin(self)
 
-    def connected(self, peer: PeerConnection) -> Caller:
+    def connected(self, peer: Peer) -> ServedClient:
         """A client has come. For the listener."""
         assert self.dispatcher is not None
-        caller = self.dispatcher.connected(peer)
-        caller.channel = peer.channel
-        self.callers.add(caller)
-        return caller
+        client = self.dispatcher.connected(peer)
+        client.channel = peer.channel
+        self.clients.add(client)
+        return client
 
-    def lost(self, caller: Caller, error: ShmrpcError) -> None:
+    def lost(self, client: ServedClient, error: ShmrpcError) -> None:
         """A client is gone: nobody waits for what it asked. For the listener."""
         assert self.dispatcher is not None
-        self.callers.discard(caller)
-        self.dispatcher.engine.gone(caller)
+        self.clients.discard(client)
+        self.dispatcher.runner.gone(client)
 
     def drain(self) -> None:
         """Clients are told to go, and new calls are refused."""
         if self.dispatcher is not None:
-            for caller in self.callers:
-                self.dispatcher.drain(caller)
+            for client in self.clients:
+                self.dispatcher.drain(client)
         self.listener.drain()
 
     def close(self) -> None:
         """Stops at once."""
         if self.dispatcher is not None:
-            for caller in self.callers:
-                self.dispatcher.engine.gone(caller)
+            for client in self.clients:
+                self.dispatcher.runner.gone(client)
         self.listener.close("the server stopped")
 
 
@@ -371,14 +373,14 @@ def serve(
     pickled. What entering it raises: :meth:`Server.__aenter__`.
     """
     check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
-    load = Load(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
+    limits = Limits(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
     settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
     return Server(
         services,
-        SharedMemory(settings),
+        SharedMemoryTransport(settings),
         codec,
         interceptors,
-        load,
+        limits,
         adopting=adopting,
         validate_results=validate_results,
     )

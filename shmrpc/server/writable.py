@@ -13,7 +13,7 @@ from shmrpc.values.arrays import base_of
 from shmrpc.wire.frames import unreadable
 
 
-class Given:
+class WritableArguments:
     """The caller's own memory in a handler's hands."""
 
     def __init__(self, signature: Signature) -> None:

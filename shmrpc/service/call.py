@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Metadata = dict[str, str | bytes]
 
 
-class Party(Protocol):
+class CallPeer(Protocol):
     """The other side of a connection, as a call sees it."""
 
     #: The service that is called.
@@ -44,7 +44,7 @@ class Call(msgspec.Struct, eq=False):
     A handler gets its own from :func:`current_call`; interceptors of both sides are given it.
     """
 
-    _party: Party
+    _peer: CallPeer
     #: Name of the endpoint.
     endpoint: str
     #: The call's number on its connection.
@@ -59,7 +59,7 @@ class Call(msgspec.Struct, eq=False):
     @property
     def service(self) -> str:
         """Name of the service."""
-        return self._party.service
+        return self._peer.service
 
     @property
     def pid(self) -> int:
@@ -67,17 +67,17 @@ class Call(msgspec.Struct, eq=False):
 
         0 if it has none in our pid namespace, as a process of the host has none in a container.
         """
-        return self._party.pid
+        return self._peer.pid
 
     @property
     def uid(self) -> int:
         """User id of the peer, as the kernel vouches for it."""
-        return self._party.uid
+        return self._peer.uid
 
     @property
     def state(self) -> Any:
         """What the service's ``lifespan`` yielded; None without one, and at the caller."""
-        return self._party.state
+        return self._peer.state
 
     @property
     def metadata(self) -> Metadata:
@@ -98,11 +98,11 @@ class Call(msgspec.Struct, eq=False):
 
     def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
         """A new NumPy array in shared memory, for a result that nobody copies; see :meth:`shmrpc.Client.empty`."""
-        return empty_array(self._party.allocate, shape, dtype)
+        return empty_array(self._peer.allocate, shape, dtype)
 
     def buffer(self, size: int) -> memoryview:
         """Writable shared memory, for a result that nobody copies; see :meth:`shmrpc.Client.buffer`."""
-        return empty_buffer(self._party.allocate, size)
+        return empty_buffer(self._peer.allocate, size)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, 0 or more; None if there is none."""

@@ -47,7 +47,7 @@ class Here(msgspec.Struct, tag="here"):
     """From a worker: it runs, and takes what it is passed."""
 
 
-class Load(msgspec.Struct, tag="load"):
+class Connections(msgspec.Struct, tag="load"):
     """From a worker, whenever this changes."""
 
     #: Clients that were ever passed to it.
@@ -66,7 +66,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 Order = Begin | Ask | Adopt
-News = Offer | Imported | Ready | Here | Load | Failed
+News = Offer | Imported | Ready | Here | Connections | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder[Order](Order).decode

@@ -21,7 +21,7 @@ from shmrpc.host import exhaustion
 from shmrpc.supervisor import messages as messages
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
-from shmrpc.supervisor.workers import Worker
+from shmrpc.supervisor.workers import WorkerProcess
 from shmrpc.transport.options import check_uids
 from shmrpc.transport.shm.front_desk import Reception
 from shmrpc.wire.control import Health, Report
@@ -51,7 +51,7 @@ class Supervisor:
         self._count = count
         self._announce: Announce | None = announce
         self._keeps_trying = keeps_trying
-        self._workers: list[Worker] = []
+        self._workers: list[WorkerProcess] = []
         self._receptions: dict[str, Reception] = {}
         self._refusals = exhaustion.Refusals()
         #: Whether any worker has ever been ready.
@@ -90,18 +90,18 @@ class Supervisor:
         if self._stopping:
             return
         try:
-            self._add(Worker(self._config, self._on_news, quick_deaths=quick_deaths))
+            self._add(WorkerProcess(self._config, self._on_news, quick_deaths=quick_deaths))
         except OSError as error:
             level = self._refusals.level(error.errno, logging.ERROR)
             logger.log(level, "cannot start a worker, trying again every %g s: %s", _RETRY, error)
             self._loop.call_later(_RETRY, self._start, quick_deaths)
 
-    def _add(self, worker: Worker) -> Worker:
+    def _add(self, worker: WorkerProcess) -> WorkerProcess:
         self._workers.append(worker)
         logger.debug("worker %d started", worker.pid)
         return worker
 
-    def _on_news(self, worker: Worker, news: messages.News) -> None:
+    def _on_news(self, worker: WorkerProcess, news: messages.News) -> None:
         match news:
             case messages.Imported():
                 self._on_imported(worker)
@@ -110,7 +110,7 @@ class Supervisor:
             case _:
                 pass
 
-    def _on_imported(self, worker: Worker) -> None:
+    def _on_imported(self, worker: WorkerProcess) -> None:
         try:
             for service in worker.offers:
                 if service not in self._receptions:
@@ -139,7 +139,7 @@ class Supervisor:
         if self._stopping and not self._workers:
             self._ended.set()
 
-    def _on_end(self, worker: Worker) -> None:
+    def _on_end(self, worker: WorkerProcess) -> None:
         """A worker is gone: another one takes its place, unless that is wanted or hopeless."""
         how = f"worker {worker.pid} {worker.end}"
         if self._stopping and worker.forced and not self._failure:
@@ -221,7 +221,7 @@ class Supervisor:
         for old in old_workers:
             if old not in self._workers:
                 continue  # It has died meanwhile, and there is a new one already.
-            new = self._add(Worker(self._config, self._on_news))
+            new = self._add(WorkerProcess(self._config, self._on_news))
             new.is_successor = True
             if not await new.ready:
                 logger.error("the new worker does not serve; the old ones go on")
@@ -244,7 +244,7 @@ class Supervisor:
 
     # Clients come.
 
-    def _takers(self, service: str) -> list[Worker]:
+    def _takers(self, service: str) -> list[WorkerProcess]:
         """Workers that can take a client of a service."""
         return [each for each in self._workers if each.is_ready and not each.draining and service in each.offers]
 
@@ -253,7 +253,7 @@ class Supervisor:
 
         Else why none did, or nothing if one may in a moment.
         """
-        tried = set[Worker]()
+        tried = set[WorkerProcess]()
         while untried := [each for each in self._takers(service) if each not in tried and not each.is_silent]:
             worker = min(untried, key=_busy)
             tried.add(worker)
@@ -284,7 +284,7 @@ class Supervisor:
                 worker.sample_cpu()
 
 
-def _busy(worker: Worker) -> tuple[bool, int, float, float]:
+def _busy(worker: WorkerProcess) -> tuple[bool, int, float, float]:
     """The least busy worker first; during a restart one that stays. Tenths of a CPU make a difference."""
     return worker.outdated, worker.clients, round(worker.cpu_lately, 1), worker.last_passed
 

@@ -26,7 +26,7 @@ from shmrpc.supervisor.targets import BrokenModule, load_services
 _RETRY: Final = 0.1
 
 
-class Link:
+class SupervisorLink:
     """A worker's end of the pair of sockets."""
 
     def __init__(self, descriptor: int) -> None:
@@ -60,7 +60,7 @@ class Link:
 class Worker:
     """Serves the clients that the supervisor passes on."""
 
-    def __init__(self, link: Link, server: Server, running: Running) -> None:
+    def __init__(self, link: SupervisorLink, server: Server, running: Running) -> None:
         self._link = link
         self._server = server
         self._running = running
@@ -119,12 +119,12 @@ class Worker:
         self._report = None
         server = self._server
         draining = self._running.is_draining
-        report = messages.Load(self._adopted, server.arriving, server.connections_by_service, draining)
+        report = messages.Connections(self._adopted, server.arriving, server.connections_by_service, draining)
         if not self._link.tell(report):
             self._report = self._loop.call_later(_RETRY, self._send_report)
 
 
-def _prepare(link: Link, config: Config) -> list[Service] | None:
+def _prepare(link: SupervisorLink, config: Config) -> list[Service] | None:
     """Imports what is to be served; None if the supervisor does not want it."""
     config.configure_logging()
     services = load_services(config.targets, config.app_dir)
@@ -134,7 +134,7 @@ def _prepare(link: Link, config: Config) -> list[Service] | None:
     return services if link.order() is not None else None
 
 
-def _serve(link: Link, config: Config, services: Sequence[Service]) -> None:
+def _serve(link: SupervisorLink, config: Config, services: Sequence[Service]) -> None:
     server = config.server(services, adopting=True)
     running = Running(server, config.grace)
 
@@ -158,7 +158,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     signal.signal(signal.SIGQUIT, lambda *_: os._exit(0))  # Until the loop has its own; its default dumps core.
-    link = Link(int(sys.argv[1]))
+    link = SupervisorLink(int(sys.argv[1]))
     packet = b""
     with contextlib.suppress(ConnectionResetError):
         packet = link.socket.recv(messages.MAX_PACKET)

@@ -36,14 +36,14 @@ _LONG_SILENCE: Final = 1.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-class Worker:
+class WorkerProcess:
     """A process that serves, the way to it, and what it has said.
 
     Raises OSError if no process can be started. ``on_news`` is called with this worker and each message.
     """
 
     def __init__(
-        self, config: Config, on_news: Callable[[Worker, messages.News], None], *, quick_deaths: int = 0
+        self, config: Config, on_news: Callable[[WorkerProcess, messages.News], None], *, quick_deaths: int = 0
     ) -> None:
         #: Those before it in its place that died before they served, or soon after, one after the other.
         self.quick_deaths = quick_deaths
@@ -62,7 +62,7 @@ class Worker:
         self.ready_at: float | None = None
         #: True when it is ready, False if it dies before.
         self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.load = messages.Load(0, 0, {}, False)
+        self.load = messages.Connections(0, 0, {}, False)
         #: It has not answered when it was last asked: it is passed nobody until it does.
         self.is_silent = False
         #: Clients that wait for its answer, and what tells them of it.
@@ -186,7 +186,7 @@ class Worker:
                 self.ready.set_result(True)
             case messages.Here():
                 self._answered(is_there=True)
-            case messages.Load(draining=draining):
+            case messages.Connections(draining=draining):
                 self.load = news
                 self.draining = self.draining or draining
             case messages.Failed(reason):

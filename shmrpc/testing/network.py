@@ -10,12 +10,12 @@ from shmrpc.client.client import Client
 from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.reconnect import Dial, Link
 from shmrpc.client.requests import name_and_endpoints
-from shmrpc.server.limits import Load
+from shmrpc.server.limits import Limits
 from shmrpc.server.server import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Server
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.testing.faults import Faults
-from shmrpc.transport.memory import Memory, Rendezvous
+from shmrpc.transport.memory import MemoryHost, MemoryTransport
 from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, check_options
 from shmrpc.wire.codec import CodecName, get_codec
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME
@@ -34,7 +34,7 @@ class Network:
     """
 
     def __init__(self) -> None:
-        self._rendezvous = Rendezvous()
+        self._host = MemoryHost()
 
     def serve(
         self,
@@ -49,9 +49,11 @@ class Network:
     ) -> Server:
         """Serves one or more services in this network: ``async with network.serve(calculator): ...``."""
         check_options(max_frame=max_frame, spin=0)
-        load = Load(max_in_flight, max_per_connection, max_waiting)
-        transport = Memory(self._rendezvous, max_frame)
-        return Server(services, transport, codec, interceptors, load, adopting=False, validate_results=validate_results)
+        limits = Limits(max_in_flight, max_per_connection, max_waiting)
+        transport = MemoryTransport(self._host, max_frame)
+        return Server(
+            services, transport, codec, interceptors, limits, adopting=False, validate_results=validate_results
+        )
 
     def connect(
         self,
@@ -68,7 +70,7 @@ class Network:
         """A client of a service of this network. ``faults`` come between it and the server."""
         check_options(max_frame=max_frame, spin=0, timeout=timeout, reconnect=reconnect)
         name, endpoints = name_and_endpoints(service)
-        dial: Dial = functools.partial(self._rendezvous.connect, name, max_frame=max_frame)
+        dial: Dial = functools.partial(self._host.connect, name, max_frame=max_frame)
         if faults is not None:
             dial = faults.between(dial)
         options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors))

@@ -17,11 +17,15 @@ logger = logging.getLogger("shmrpc.server")
 
 
 class Peer(Protocol):
-    """What calls need of a connection at the server's side."""
+    """A client's connection at the server's side."""
 
     pid: int
     uid: int
     max_frame: int
+    #: Where the poller sends its plain answers.
+    channel: Any
+    #: What stands for it in the layer above.
+    key: Any
 
     def send(self, opcode: int, call_id: int, body: Body, /) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
@@ -43,18 +47,20 @@ class Peer(Protocol):
         """The client broke the rules: ends the connection."""
         ...
 
+    def go_away(self) -> None:
+        """Tells the client to go elsewhere with its next call."""
+        ...
 
-class PeerConnection(Peer, Protocol):
-    """A client that has come."""
-
-    #: Where the poller sends its plain answers.
-    channel: Any
+    @property
+    def is_awaited(self) -> bool:
+        """Whether answers wait for the client to read."""
+        ...
 
 
 class Handler(Protocol):
     """What a listener needs of the layer above."""
 
-    def connected(self, peer: PeerConnection, /) -> Any:
+    def connected(self, peer: Peer, /) -> Any:
         """A client has come; what stands for it in the inbox, and is given to :meth:`lost`."""
         ...
 
@@ -137,23 +143,7 @@ class Listener(Protocol):
         ...
 
 
-class ListenerPeer(Protocol):
-    """A client as its listener sees it."""
-
-    #: What stands for it in the layer above.
-    key: Any
-
-    def go_away(self) -> None:
-        """Tells the client to go elsewhere with its next call."""
-        ...
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether answers wait for the client to read."""
-        ...
-
-
-_P = TypeVar("_P", bound=ListenerPeer)
+_P = TypeVar("_P", bound=Peer)
 
 
 class BaseListener(Generic[_P]):

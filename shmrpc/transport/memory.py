@@ -82,7 +82,7 @@ class _Mail:
             self._handle = None
 
 
-class Inbox:
+class MemoryInbox:
     """The frames of all clients of a server. It is its own poller."""
 
     def __init__(self, take: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ class MemoryPeer:
         return self._open
 
     def allocate(self, size: int) -> bytearray:
-        """Memory of its own: nothing is shared here."""
+        """MemoryTransport of its own: nothing is shared here."""
         return bytearray(size)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
@@ -284,7 +284,7 @@ class MemoryConnection:
         return False
 
     def allocate(self, size: int) -> bytearray:
-        """Memory of its own: nothing is shared here."""
+        """MemoryTransport of its own: nothing is shared here."""
         return bytearray(size)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
@@ -380,20 +380,20 @@ class MemoryListener(BaseListener[MemoryPeer]):
 
     def __init__(
         self,
-        rendezvous: Rendezvous,
+        host: MemoryHost,
         service: str,
         endpoints: list[str],
         shapes: dict[int, Shape],
         max_frame: int,
-        inbox: Inbox,
+        inbox: MemoryInbox,
     ) -> None:
         super().__init__(service)
         self.endpoints, self.shapes = endpoints, shapes
         self.inbox = inbox
         self._loop = asyncio.get_running_loop()
-        self._rendezvous = rendezvous
+        self._host = host
         self._max_frame = max_frame
-        rendezvous.claim(self)
+        host.claim(self)
 
     def __str__(self) -> str:
         return f"the server of {self.service!r} ({process(os.getpid())})"
@@ -401,7 +401,7 @@ class MemoryListener(BaseListener[MemoryPeer]):
     def begin(self, handler: Handler) -> None:
         """Serves, from now on."""
         super().begin(handler)
-        self._rendezvous.changed()
+        self._host.changed()
 
     def accept(self, max_frame: int) -> MemoryConnection:
         """A client comes; its connection."""
@@ -426,31 +426,31 @@ class MemoryListener(BaseListener[MemoryPeer]):
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
-        self._rendezvous.release(self)
+        self._host.release(self)
         for peer in list(self.peers):
             peer.close(reason)
 
 
-class Memory:
+class MemoryTransport:
     """A server's way to the clients in its own loop."""
 
-    def __init__(self, rendezvous: Rendezvous, max_frame: int) -> None:
-        self._rendezvous = rendezvous
+    def __init__(self, host: MemoryHost, max_frame: int) -> None:
+        self._host = host
         self._max_frame = max_frame
 
-    def open(self, take: Callable[[], None]) -> Inbox:
+    def open(self, take: Callable[[], None]) -> MemoryInbox:
         """The inbox of a server."""
-        self._inbox = Inbox(take)
+        self._inbox = MemoryInbox(take)
         return self._inbox
 
     def listen(
         self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool = True
     ) -> MemoryListener:
         """Takes a name; ServiceInUse if another server has it."""
-        return MemoryListener(self._rendezvous, service, endpoints, shapes, self._max_frame, self._inbox)
+        return MemoryListener(self._host, service, endpoints, shapes, self._max_frame, self._inbox)
 
 
-class Rendezvous:
+class MemoryHost:
     """Where the servers and clients of one event loop meet, by the name of the service."""
 
     def __init__(self) -> None:

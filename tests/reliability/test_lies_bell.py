@@ -104,14 +104,14 @@ async def test_a_client_that_ends_its_bell(
     """It is told of its fault if it lives on, and is a client that died if it does not; the loop does not spin."""
     lost: list[Exception] = []
 
-    def note(self: shm_server.Listener, peer: shm_server.Peer, error: shmrpc.ShmrpcError) -> None:
+    def note(self: shm_server.ShmListener, peer: shm_server.ShmPeer, error: shmrpc.ShmrpcError) -> None:
         lost.append(error)
         really(self, peer, error)
 
-    really = shm_server.Listener.lost
-    monkeypatch.setattr(shm_server.Listener, "lost", note)
+    really = shm_server.ShmListener.lost
+    monkeypatch.setattr(shm_server.ShmListener, "lost", note)
     monkeypatch.setattr(control, "DEATH_TIMEOUT", 20 if dies else 0.3)
-    with counted(monkeypatch, shm_server.Peer, "_on_bell") as rings:
+    with counted(monkeypatch, shm_server.ShmPeer, "_on_bell") as rings:
         async with shmrpc.serve(service) as server, shmrpc.connect("tested") as other:
             assert await other.add(1, 2) == 3
             before = traces.settled_descriptors()

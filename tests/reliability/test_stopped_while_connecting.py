@@ -82,7 +82,7 @@ async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, conn
         def stop(self, established):
             os.kill(os.getpid(), signal.SIGSTOP)
 
-        server.Peer._establish = stop
+        server.ShmPeer._establish = stop
 
         async def main():
             async with shmrpc.serve(service):

@@ -13,7 +13,7 @@ from shmrpc import _core
 LONG: Final = 1e-3
 
 
-class Inbox:
+class ShmInbox:
     """The frames of all clients of a server. ``take`` takes them from the poller until there are no more."""
 
     def __init__(self, spin: float, take: Callable[[], None]) -> None:

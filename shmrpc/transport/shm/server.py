@@ -22,7 +22,7 @@ from shmrpc.transport.shm import blocks, handshake, served_here
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.admission import Arrivals
 from shmrpc.transport.shm.goodbye import BELL_ENDED, explain, is_over
-from shmrpc.transport.shm.inbox import Inbox
+from shmrpc.transport.shm.inbox import ShmInbox
 from shmrpc.wire import control
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Shape
@@ -30,15 +30,15 @@ from shmrpc.wire.frames import Shape
 logger = logging.getLogger("shmrpc.server")
 
 
-class Peer:
+class ShmPeer:
     """A client, from its arrival to its end."""
 
-    def __init__(self, listener: Listener, control_socket: socket.socket) -> None:
+    def __init__(self, listener: ShmListener, control_socket: socket.socket) -> None:
         self.pid, self.uid = peer_credentials(control_socket)
         #: Only once the handshake is over.
         self.channel: _core.Channel | None = None
         #: Bytes of the largest body.
-        self.max_frame = 0
+        self.max_frame: int = 0
         #: What stands for it in the layer above.
         self.key: Any = None
         self._listener = listener
@@ -278,7 +278,7 @@ class Peer:
             self._bell.close()
 
 
-class Listener(BaseListener[Peer]):
+class ShmListener(BaseListener[ShmPeer]):
     """Serves one name: whoever comes gets a segment, and their frames come to the inbox."""
 
     def __init__(
@@ -287,7 +287,7 @@ class Listener(BaseListener[Peer]):
         endpoints: list[str],
         shapes: dict[int, Shape],
         settings: handshake.Settings,
-        inbox: Inbox,
+        inbox: ShmInbox,
         *,
         claim: bool,
     ) -> None:
@@ -317,7 +317,7 @@ class Listener(BaseListener[Peer]):
         """The handshake of one client, of this user."""
         return handshake.server_side(hello, self._offer, self._settings, uid)
 
-    def connected(self, peer: Peer) -> Any:
+    def connected(self, peer: ShmPeer) -> Any:
         """A client's handshake is over; its key for the inbox."""
         assert self._handler is not None
         logger.debug("%s connected", peer)
@@ -330,13 +330,13 @@ class Listener(BaseListener[Peer]):
             accepted.setblocking(False)
             self._welcome(accepted)
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: ShmPeer) -> None:
         """A client's connection is closed."""
         super().forget(peer)
         self.arrivals.leave(peer)
 
     def _welcome(self, accepted: socket.socket) -> None:
-        peer = Peer(self, accepted)
+        peer = ShmPeer(self, accepted)
         self.peers.add(peer)
         if self.arrivals.come(peer):
             self.on_change()
@@ -353,20 +353,20 @@ class Listener(BaseListener[Peer]):
             peer.close(reason)
 
 
-class SharedMemory:
+class SharedMemoryTransport:
     """A server's way to the processes of this host."""
 
     def __init__(self, settings: handshake.Settings) -> None:
         self._settings = settings
 
-    def open(self, take: Callable[[], None]) -> Inbox:
+    def open(self, take: Callable[[], None]) -> ShmInbox:
         """The inbox of a server."""
-        self._inbox = Inbox(self._settings.spin, take)
+        self._inbox = ShmInbox(self._settings.spin, take)
         return self._inbox
 
-    def listen(self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool) -> Listener:
+    def listen(self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool) -> ShmListener:
         """Takes a name, unless ``claim`` is false; ServiceInUse if another live server has it."""
-        return Listener(service, endpoints, shapes, self._settings, self._inbox, claim=claim)
+        return ShmListener(service, endpoints, shapes, self._settings, self._inbox, claim=claim)
 
 
 def _check_offer(offer: handshake.Offer) -> None:

@@ -39,7 +39,7 @@ _THEMSELVES: Final[dict[type[mi.Type], str]] = {
 }
 
 
-class Given:
+class Sendable:
     """The texts of what arrives, each as alternatives.
 
     Values arrive as what they are. Those in a field of a class that is not registered may have become *plain*

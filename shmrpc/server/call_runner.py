@@ -15,12 +15,12 @@ from typing import Any
 from shmrpc import _core
 from shmrpc.basics.deadlines import Deadlines
 from shmrpc.errors import RemoteProtocolError
-from shmrpc.server.connection import Caller, RunRequest, Underway
 from shmrpc.server.eager import Eager, Raised, Suspended
 from shmrpc.server.executors import Executors
 from shmrpc.server.failures import Failures
 from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.server.limits import Load
+from shmrpc.server.limits import Limits
+from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.service.call import Call, running_here
 from shmrpc.service.interceptors import Interceptor
 from shmrpc.streams import Incoming
@@ -41,14 +41,14 @@ class Encoded:
         self.body = body
 
 
-class Engine:
+class CallRunner:
     """Runs the calls of all services of a server, in its loop."""
 
     def __init__(
-        self, codec: Codec, load: Load, interceptors: Sequence[Interceptor], *, validate_results: bool
+        self, codec: Codec, limits: Limits, interceptors: Sequence[Interceptor], *, validate_results: bool
     ) -> None:
         self.codec = codec
-        self.load = load
+        self.limits = limits
         self.interceptors = tuple(interceptors)
         #: Whether a result that is not of its declared type fails its call. Where one debugs, it is warned of.
         self.validate_results = validate_results
@@ -69,8 +69,8 @@ class Engine:
         self._held: set[str] = set()
         #: Called after each call that has ended: many may end in one turn of the loop, and others wait meanwhile.
         self.between: Callable[[], None] = lambda: None
-        load.begin = self._begin_waiting
-        load.refuse = self.fail
+        limits.begin = self._begin_waiting
+        limits.refuse = self.fail
 
     def take_context(self) -> None:
         """From now on calls see the context variables that are set here, as by a lifespan."""
@@ -78,7 +78,7 @@ class Engine:
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
         """Cancels what is under way, and lets nothing begin that waits; the tasks that are to end yet."""
-        self.load.close()
+        self.limits.close()
         tasks = [under.task for under in self._under_way if under.task is not None]
         for task in tasks:
             task.cancel()
@@ -120,7 +120,7 @@ class Engine:
         """The call goes on in a task; its answer is sent when that has ended."""
         under.task = task
         self._under_way.add(under)
-        self.load.started(under)
+        self.limits.started(under)
         if under.call.deadline is not None:
             self.deadlines.add(under, under.call.deadline)
         task.add_done_callback(functools.partial(self._resumed, under))
@@ -138,14 +138,14 @@ class Engine:
                     del result  # Its error has this frame in its traceback.
             answer = self._answer(under, result)
             if answer is not None and not under.silent:
-                under.caller.send(frames.RESULT, under.call.id, answer)
+                under.client.send(frames.RESULT, under.call.id, answer)
         except BaseException as error:
             self._fail(under, error)
             if is_for_the_program(error):
                 raise
         finally:
             self._under_way.discard(under)
-            self.load.ended(under)
+            self.limits.ended(under)
             # An exception of the task has this frame in its traceback.
             under.task = None
             del task
@@ -161,7 +161,7 @@ class Engine:
             return answer
         if not under.silent:
             metadata = frames.encode_metadata(left)
-            under.caller.send(frames.RESULT_WITH, call.id, frames.behind(b"\x92" + metadata, answer))
+            under.client.send(frames.RESULT_WITH, call.id, frames.behind(b"\x92" + metadata, answer))
         return None
 
     def encode_result(self, endpoint: str, result: Any) -> Body:
@@ -180,7 +180,7 @@ class Engine:
         elif under.silent:
             self.failures.note(call.service, call.endpoint, error)
         else:
-            self.fail(under.caller, call.id, error, under)
+            self.fail(under.client, call.id, error, under)
 
     def describe(self, service: str, endpoint: str, error: BaseException) -> Failure:
         """What to tell the caller of a batch of one call in it that has failed."""
@@ -188,13 +188,13 @@ class Engine:
         self.failures.note(service, endpoint, error)
         return failure
 
-    def fail(self, caller: Caller, call_id: int, error: BaseException, under: Underway | None = None) -> None:
+    def fail(self, client: ServedClient, call_id: int, error: BaseException, under: Underway | None = None) -> None:
         """Answers that a call has failed. ``under``: it, if there is more to it than the frame that is being run."""
         if isinstance(error, Rejected) and error.one_way:
-            self.failures.note_one_way(caller.service, "", error)
+            self.failures.note_one_way(client.service, "", error)
             return
         if isinstance(error, _core.Backlog):
-            caller.peer.fault(str(error))
+            client.peer.fault(str(error))
             return
         if isinstance(error, _core.Oversize):
             error = Rejected(
@@ -204,11 +204,11 @@ class Engine:
             )
         told = _cancelled() if isinstance(error, asyncio.CancelledError) else error
         metadata = under.metadata_of_failure if under is not None else None
-        caller.send(frames.FAILURE, call_id, frames.encode_failure(told, caller.max_frame, metadata))
+        client.send(frames.FAILURE, call_id, frames.encode_failure(told, client.max_frame, metadata))
         if under is None:
-            self.failures.note(caller.service, self._endpoint(), error)
+            self.failures.note(client.service, self._endpoint(), error)
         elif under.aborted is None or under.aborted() is not error:  # Else it is the caller's own.
-            self.failures.note(caller.service, under.call.endpoint, error)
+            self.failures.note(client.service, under.call.endpoint, error)
 
     def _endpoint(self) -> str:
         """The name of the endpoint that the frame is for which is being run."""
@@ -219,15 +219,15 @@ class Engine:
             return str(frame[0].endpoint_name(frame[1]))
         return "?"
 
-    def _begin_waiting(self, caller: Caller, call_id: int, run: RunRequest, body: Body) -> None:
+    def _begin_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
         """Begins a call that has waited for its turn."""
         self.isolation.renew()
         try:
-            answer = run(body, caller, call_id)
+            answer = run(body, client, call_id)
             if answer is not None:
-                caller.send(frames.RESULT, call_id, answer)
+                client.send(frames.RESULT, call_id, answer)
         except BaseException as error:
-            self.fail(caller, call_id, error)
+            self.fail(client, call_id, error)
             if is_for_the_program(error):
                 raise
         finally:
@@ -251,10 +251,10 @@ class Engine:
                 seconds * 1e3,
             )
 
-    def gone(self, caller: Caller) -> None:
+    def gone(self, client: ServedClient) -> None:
         """A client is gone: nobody waits for what it asked. What it only told goes on."""
-        self.load.leave(caller)
-        for under in caller.calls.values():
+        self.limits.leave(client)
+        for under in client.calls.values():
             if not under.one_way:
                 self._abandon(under)
 
@@ -282,49 +282,49 @@ class Engine:
             frames.opcode(frames.ABORT, number): functools.partial(self._abort, number),
         }
 
-    def _cancel(self, body: Body, caller: Caller, call_id: int) -> None:
-        if not self.load.give_up(caller, call_id):
-            under = caller.calls.get(call_id)
+    def _cancel(self, body: Body, client: ServedClient, call_id: int) -> None:
+        if not self.limits.give_up(client, call_id):
+            under = client.calls.get(call_id)
             if under is not None:
                 self._abandon(under)
             # Of a call that has ended, too: its answer may wait for room.
-            caller.peer.take_back(call_id)
+            client.peer.take_back(call_id)
 
-    def _credit(self, body: Body, caller: Caller, call_id: int) -> None:
+    def _credit(self, body: Body, client: ServedClient, call_id: int) -> None:
         size = frames.decode_credit(body)
         if size is None:
-            caller.peer.fault("it sent credit that is no number of bytes")
+            client.peer.fault("it sent credit that is no number of bytes")
             return
-        under = caller.calls.get(call_id)
+        under = client.calls.get(call_id)
         if under is not None and under.outgoing is not None:
             under.outgoing.grant(size)
 
-    def _misplaced(self, body: Body, caller: Caller, call_id: int) -> None:
-        caller.peer.fault("it sent part of a stream to where none is")
+    def _misplaced(self, body: Body, client: ServedClient, call_id: int) -> None:
+        client.peer.fault("it sent part of a stream to where none is")
 
-    def _input(self, number: int, caller: Caller, call_id: int) -> Incoming | None:
+    def _input(self, number: int, client: ServedClient, call_id: int) -> Incoming | None:
         """A stream from the caller; None if its call has ended or never began, which the client cannot know yet."""
-        under = caller.calls.get(call_id)
+        under = client.calls.get(call_id)
         return under.inputs[number - 1] if under is not None and number <= len(under.inputs) else None
 
-    def _item(self, number: int, body: Body, caller: Caller, call_id: int) -> None:
-        incoming = self._input(number, caller, call_id)
+    def _item(self, number: int, body: Body, client: ServedClient, call_id: int) -> None:
+        incoming = self._input(number, client, call_id)
         if incoming is not None:
             try:
                 incoming.feed((0, body))
             except RemoteProtocolError as error:
-                caller.peer.fault(str(error))
+                client.peer.fault(str(error))
 
-    def _end(self, number: int, body: Body, caller: Caller, call_id: int) -> None:
-        incoming = self._input(number, caller, call_id)
+    def _end(self, number: int, body: Body, client: ServedClient, call_id: int) -> None:
+        incoming = self._input(number, client, call_id)
         if incoming is not None:
             incoming.finish()
 
-    def _abort(self, number: int, body: Body, caller: Caller, call_id: int) -> None:
-        incoming = self._input(number, caller, call_id)
+    def _abort(self, number: int, body: Body, client: ServedClient, call_id: int) -> None:
+        incoming = self._input(number, client, call_id)
         if incoming is not None:
             error = frames.decode_failure(body)
-            caller.calls[call_id].aborted = weakref.ref(error)
+            client.calls[call_id].aborted = weakref.ref(error)
             incoming.finish(error)
 
 

@@ -15,7 +15,7 @@ from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Rejected
 
 #: Runs one request; the body of the result, or None if the answer comes later.
-RunRequest = Callable[[Body, "Caller", int], Body | None]
+RunRequest = Callable[[Body, "ServedClient", int], Body | None]
 
 
 class Underway:
@@ -24,7 +24,7 @@ class Underway:
     __slots__ = (
         "aborted",
         "call",
-        "caller",
+        "client",
         "expired",
         "inputs",
         "one_way",
@@ -36,8 +36,8 @@ class Underway:
         "told",
     )
 
-    def __init__(self, caller: Caller, call: Call, size: int, *, one_way: bool = False) -> None:
-        self.caller = caller
+    def __init__(self, client: ServedClient, call: Call, size: int, *, one_way: bool = False) -> None:
+        self.client = client
         self.call = call
         #: Bytes of the request.
         self.size = size
@@ -64,7 +64,7 @@ class Underway:
         """
         if self.call._reply_metadata and not self.silent:
             told = self._checked(self.call._reply_metadata)
-            self.caller.send(frames.METADATA, self.call.id, frames.encode_metadata(told))
+            self.client.send(frames.METADATA, self.call.id, frames.encode_metadata(told))
             self.told = told
 
     @property
@@ -117,8 +117,8 @@ class Tables(NamedTuple):
     checked: Callable[[int], RunRequest]
 
 
-class Caller:
-    """A client, as its calls see it. It is what :class:`shmrpc.service.call.Party` describes."""
+class ServedClient:
+    """A client, as its calls see it. It is what :class:`shmrpc.service.call.CallPeer` describes."""
 
     __slots__ = (
         "allocate",

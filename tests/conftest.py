@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 import shmrpc
-from tests.services import service
-from tests.support import PATIENCE, ServerProcess, eventually, ours_in_shm
-from tests.wire_client import WireClient
+from tests.helpers.server_process import PATIENCE, ServerProcess, eventually, ours_in_shm
+from tests.helpers.services import service
+from tests.helpers.wire_client import WireClient
 
 
 class Lasting(NamedTuple):
@@ -43,7 +43,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def target_of(module: ModuleType) -> str:
     """What a module's server serves: the tested service, or what the module names as its ``TARGET``."""
-    return getattr(module, "TARGET", "tests.services:service")
+    return getattr(module, "TARGET", "tests.helpers.services:service")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 import shmrpc
 from shmrpc import access_log
-from tests.support import eventually_in_loop, forever_expires
+from tests.helpers.server_process import eventually_in_loop, forever_expires
 
 service = shmrpc.Service("tested")
 

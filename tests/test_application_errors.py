@@ -18,12 +18,12 @@ import pytest
 import shmrpc
 import shmrpc.testing
 from shmrpc.values import registry
-from tests import failing
-from tests.failing import ByFunctions, Coded, LostFile, OutOfStock, Refused, Slotted
-from tests.support import ServerProcess
+from tests.helpers import failing_service
+from tests.helpers.failing_service import ByFunctions, Coded, LostFile, OutOfStock, Refused, Slotted
+from tests.helpers.server_process import ServerProcess
 
 LASTING = True
-TARGET = "tests.failing:service"
+TARGET = "tests.helpers.failing_service:service"
 
 
 @pytest.fixture(params=["shared memory", "reference codec", "in memory", "threads"])
@@ -33,7 +33,7 @@ async def call(request: pytest.FixtureRequest, server: ServerProcess) -> AsyncIt
         with shmrpc.sync.connect("failing") as threads:
             yield lambda name, *args: asyncio.to_thread(getattr(threads, name), *args)
     elif request.param == "in memory":
-        async with shmrpc.testing.connect(failing.service) as client:
+        async with shmrpc.testing.connect(failing_service.service) as client:
             yield client.call
     else:
         async with shmrpc.connect("failing", codec="msgpack" if "codec" in request.param else "msgspec") as client:
@@ -44,7 +44,7 @@ def check_stock(error: BaseException) -> None:
     assert isinstance(error, OutOfStock) and isinstance(error, shmrpc.RemoteError)
     assert (error.item, error.left, error.tags) == ("ball", 0, ("a", decimal.Decimal("1.50")))
     assert (str(error), error.args) == ("ball: 0 left", ("ball: 0 left",))
-    assert error.type_name == "tests.failing.OutOfStock"
+    assert error.type_name == "tests.helpers.failing_service.OutOfStock"
     assert type(error).__qualname__ == "OutOfStock"
 
 
@@ -54,7 +54,7 @@ async def test_a_registered_exception_arrives_as_itself(call: Callable[..., Any]
     check_stock(caught.value)
     assert isinstance(caught.value, shmrpc.CallError)
     printed = "".join(traceback.format_exception(caught.value))
-    assert "tests.failing.OutOfStock: ball: 0 left" in printed
+    assert "tests.helpers.failing_service.OutOfStock: ball: 0 left" in printed
     assert 'failing.py", line' in printed
     assert "Raised remotely as" not in printed
 
@@ -124,7 +124,7 @@ def test_at_the_end_of_a_stream_of_a_thread(server: ServerProcess) -> None:
 
 def source(kind: str) -> Iterator[int]:
     yield 1
-    raise failing.make(kind)
+    raise failing_service.make(kind)
 
 
 async def test_from_a_source_to_the_handler(client: shmrpc.Client) -> None:
@@ -172,15 +172,18 @@ async def test_over_several_hops(client: shmrpc.Client, hops: int) -> None:
 async def test_who_has_not_registered_a_class_is_told_how(
     client: shmrpc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(registry._by_name, "tests.failing.OutOfStock")
-    monkeypatch.delitem(registry._by_name, "tests.failing.ByFunctions")
-    monkeypatch.delitem(registry._by_name, "tests.failing.Coded")
+    monkeypatch.delitem(registry._by_name, "tests.helpers.failing_service.OutOfStock")
+    monkeypatch.delitem(registry._by_name, "tests.helpers.failing_service.ByFunctions")
+    monkeypatch.delitem(registry._by_name, "tests.helpers.failing_service.Coded")
     for kind, name, text in [("stock", "OutOfStock", "ball: 0 left"), ("functions", "ByFunctions", "1.5 degrees")]:
         with pytest.raises(shmrpc.RemoteError) as caught:
             await client.fail(kind)
         assert type(caught.value) is shmrpc.RemoteError
         assert str(caught.value) == text
-        assert f"shmrpc.register(its class, name='tests.failing.{name}') here too" in caught.value.__notes__[0]
+        assert (
+            f"shmrpc.register(its class, name='tests.helpers.failing_service.{name}') here too"
+            in caught.value.__notes__[0]
+        )
     with pytest.raises(shmrpc.ApplicationError) as coded:
         await client.fail("coded")
     assert type(coded.value) is shmrpc.ApplicationError
@@ -194,7 +197,7 @@ async def test_a_relay_that_has_not_registered_a_class_passes_it_on_whole(server
     async def through(kind: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
             for name in ("OutOfStock", "ByFunctions", "Coded"):
-                patch.delitem(registry._by_name, f"tests.failing.{name}")
+                patch.delitem(registry._by_name, f"tests.helpers.failing_service.{name}")
             async with shmrpc.connect("failing") as client:
                 await client.fail(kind)
 
@@ -236,7 +239,7 @@ async def test_a_derived_application_error_that_is_not_registered(client: shmrpc
         await client.fail("derived")
     assert type(caught.value) is shmrpc.ApplicationError
     assert (caught.value.code, caught.value.details) == ("derived", {"size": 3})
-    assert caught.value.type_name == "tests.failing.Derived"
+    assert caught.value.type_name == "tests.helpers.failing_service.Derived"
 
 
 async def test_a_registered_exception_is_a_value_too(client: shmrpc.Client) -> None:

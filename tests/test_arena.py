@@ -14,8 +14,8 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.values import block_of
-from tests.large import extents_open, extents_taken, memory_of, numbered, sum_of
-from tests.support import ServerProcess, eventually
+from tests.helpers.array_service import extents_open, extents_taken, memory_of, numbered, sum_of
+from tests.helpers.server_process import ServerProcess, eventually
 
 MIB = 1 << 20
 LIMIT = 4 * MIB
@@ -48,7 +48,7 @@ def fill_up(client: shmrpc.Client | shmrpc.sync.Client, size: int = 256 << 10) -
 
 def test_memory_is_taken_as_it_is_needed_and_up_to_the_limit() -> None:
     with (
-        ServerProcess("tests.large:service", *OPTIONS),
+        ServerProcess("tests.helpers.array_service:service", *OPTIONS),
         shmrpc.sync.connect("tested.large", max_memory=LIMIT) as client,
     ):
         assert memory_of(client) == client.memory() == (0, 0)
@@ -76,7 +76,7 @@ def test_memory_is_taken_as_it_is_needed_and_up_to_the_limit() -> None:
 
 def test_an_error_says_what_was_asked_for_what_is_in_use_and_what_to_do() -> None:
     with (
-        ServerProcess("tests.large:service", *OPTIONS),
+        ServerProcess("tests.helpers.array_service:service", *OPTIONS),
         shmrpc.sync.connect("tested.large", max_memory=LIMIT) as client,
     ):
         held = client.empty(MIB, "uint8")
@@ -111,7 +111,7 @@ def test_limits_that_cannot_be(wrong: int) -> None:
 
 
 def test_each_connection_has_the_smaller_limit_of_its_sides() -> None:
-    with ServerProcess("tests.large:service", *OPTIONS):
+    with ServerProcess("tests.helpers.array_service:service", *OPTIONS):
         with (
             shmrpc.sync.connect("tested.large", max_memory=LIMIT // 2) as one,
             shmrpc.sync.connect("tested.large", max_memory=2 * LIMIT) as other,
@@ -127,7 +127,7 @@ def test_each_connection_has_the_smaller_limit_of_its_sides() -> None:
 
 @one_loop
 async def test_what_finds_no_memory_travels_in_the_frame() -> None:
-    with ServerProcess("tests.large:service", *OPTIONS):
+    with ServerProcess("tests.helpers.array_service:service", *OPTIONS):
         async with shmrpc.connect("tested.large", max_memory=LIMIT) as client:
             held = fill_up(client)
             for size in (5000, 100_000, 1_000_000):
@@ -158,7 +158,7 @@ async def test_what_finds_no_memory_travels_in_the_frame() -> None:
 
 @one_loop
 async def test_what_finds_no_memory_and_fits_into_no_frame_is_refused() -> None:
-    with ServerProcess("tests.large:service", *OPTIONS):
+    with ServerProcess("tests.helpers.array_service:service", *OPTIONS):
         async with shmrpc.connect("tested.large", max_memory=LIMIT) as client:
             held = fill_up(client)
             large = numbered(1, MAX_FRAME)
@@ -189,7 +189,7 @@ def test_memory_goes_back_to_the_host_when_it_is_idle_and_can_be_had_again() -> 
     gc.collect()
     before = extents_open()
     with (
-        ServerProcess("tests.large:service"),
+        ServerProcess("tests.helpers.array_service:service"),
         shmrpc.sync.connect("tested.large") as client,
         shmrpc.sync.connect("tested.large") as other,
     ):
@@ -245,7 +245,7 @@ def test_memory_goes_back_to_the_host_when_it_is_idle_and_can_be_had_again() -> 
 
 
 def test_memory_that_is_used_again_and_again_stays() -> None:
-    with ServerProcess("tests.large:service"), shmrpc.sync.connect("tested.large") as client:
+    with ServerProcess("tests.helpers.array_service:service"), shmrpc.sync.connect("tested.large") as client:
         for seed in range(50):
             array = client.empty(MIB, "uint8")
             array[:] = seed

@@ -11,7 +11,7 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import connect
-from tests import services
+from tests.helpers import services
 
 LASTING = True
 

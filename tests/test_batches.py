@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shmrpc
-from tests.support import PATIENCE
+from tests.helpers.server_process import PATIENCE
 
 UNSENDABLE = object()
 

@@ -19,7 +19,7 @@ from benchmark.rivals import RIVALS
 from benchmark.rows import Line, Row
 from benchmark.run import QUICK, Pair, Run
 from benchmark.subjects import OURS, Ability, Subject
-from tests.support import Script, eventually
+from tests.helpers.server_process import Script, eventually
 
 SUBJECTS: Final = (*OURS, *RIVALS)
 #: Seconds for what takes a moment, on a machine that lets a process wait for seconds.
@@ -53,7 +53,7 @@ def stage() -> Iterator[Stage]:
 
 
 def check(subject: Subject, name: str) -> str:
-    return f"tests.rival_checks:{name}{'_sync' if subject.loop == 'none' else ''}"
+    return f"tests.helpers.rival_checks:{name}{'_sync' if subject.loop == 'none' else ''}"
 
 
 def do(pair: Pair, name: str) -> Result:
@@ -133,8 +133,8 @@ def test_what_it_can_do_it_does_right(stage: Stage, subject: Subject, holds: Cal
 
 
 def fake(name: str, connect: str = "connect", serve: str | None = None) -> Subject:
-    """One of tests/fake_rivals.py."""
-    module = "tests.fake_rivals"
+    """One of tests/helpers/fake_rivals.py."""
+    module = "tests.helpers.fake_rivals"
     calls = frozenset[Ability](["call"])
     return Subject(name, f"{module}:{connect}", f"{module}:{serve}" if serve else None, "none", "none", calls)
 

@@ -10,10 +10,10 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import connect
-from tests import flows
-from tests.support import eventually_seen, timeouts
+from tests.helpers import stream_service
+from tests.helpers.server_process import eventually_seen, timeouts
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 LASTING = True
 
 
@@ -166,7 +166,7 @@ async def test_what_cannot_be_opened(client: shmrpc.Client) -> None:
 
 
 async def test_a_connection_that_ends_ends_who_waits() -> None:
-    async with connect(flows.service) as client:
+    async with connect(stream_service.service) as client:
         async with client.open("doubled") as call:
             reading = asyncio.ensure_future(call.read())
             await asyncio.sleep(0.01)

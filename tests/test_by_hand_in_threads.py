@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 import shmrpc
-from tests.support import PATIENCE, ServerProcess
+from tests.helpers.server_process import PATIENCE, ServerProcess
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 LASTING = True
 
 
@@ -225,7 +225,7 @@ def test_what_a_handler_sets_as_metadata_is_there_with_the_first_item(client: sh
 
 
 def test_a_connection_that_ends_ends_who_waits() -> None:
-    with ServerProcess("tests.flows:service") as server, shmrpc.sync.connect(server.name) as client:
+    with ServerProcess("tests.helpers.stream_service:service") as server, shmrpc.sync.connect(server.name) as client:
         with client.open("doubled") as call:
             server.kill()
             with pytest.raises(shmrpc.ConnectionLost):

@@ -12,8 +12,8 @@ import uuid
 import pytest
 
 import shmrpc
-from tests.services import Colour, Order, Pair, Point, add, greet, kinds, move
-from tests.support import ServerProcess
+from tests.helpers.server_process import ServerProcess
+from tests.helpers.services import Colour, Order, Pair, Point, add, greet, kinds, move
 
 LASTING = True
 
@@ -198,7 +198,7 @@ async def test_both_codecs_meet(server: ServerProcess) -> None:
 
 
 async def test_a_server_with_the_reference_codec() -> None:
-    with ServerProcess("tests.services:service", "--codec", "msgpack", "--loop", "asyncio"):
+    with ServerProcess("tests.helpers.services:service", "--codec", "msgpack", "--loop", "asyncio"):
         async with shmrpc.connect("tested") as client:
             assert await client.add(1, 2) == 3
             assert await client.call(move, Point(1, 2)) == Point(2, 3)
@@ -207,7 +207,7 @@ async def test_a_server_with_the_reference_codec() -> None:
 
 
 async def test_never_spinning_works_as_well() -> None:
-    with ServerProcess("tests.services:service", "--spin", "0"):
+    with ServerProcess("tests.helpers.services:service", "--spin", "0"):
         async with shmrpc.connect("tested", spin=0) as client:
             assert [await client.add(i, 1) for i in range(100)] == list(range(1, 101))
 

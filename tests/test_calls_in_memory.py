@@ -10,7 +10,8 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import Network, connect
-from tests import flows, services, test_calls, test_cancellation, test_errors, test_handlers, test_streams
+from tests import test_calls, test_cancellation, test_errors, test_handlers, test_streams
+from tests.helpers import services, stream_service
 
 
 @pytest.fixture
@@ -23,9 +24,9 @@ async def near() -> AsyncIterator[shmrpc.Client]:
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[shmrpc.Client]:
     """The client of the borrowed tests: of the service that their own one is of."""
     of_flows = request.function.__module__ in (test_streams.__name__, test_cancellation.__name__)
-    served = flows.service if of_flows else services.service
-    flows._seen.clear()  # There each test has a process of its own.
-    flows._produced = 0
+    served = stream_service.service if of_flows else services.service
+    stream_service._seen.clear()  # There each test has a process of its own.
+    stream_service._produced = 0
     network = Network()
     async with network.serve(served), network.connect(served.name) as client:
         yield client

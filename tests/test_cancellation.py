@@ -14,9 +14,9 @@ import pytest
 
 import shmrpc
 from shmrpc.client.sync_session import ThreadSession
-from tests.support import ServerProcess, eventually, eventually_seen
+from tests.helpers.server_process import ServerProcess, eventually, eventually_seen
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 
 
 async def _cancelled(task: asyncio.Task[object]) -> bool:

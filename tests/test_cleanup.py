@@ -18,7 +18,7 @@ import shmrpc
 from shmrpc.host import cleanup
 from shmrpc.host.rendezvous import Claim
 from shmrpc.transport.shm.segment import NewSegment
-from tests.support import Script, ServerProcess
+from tests.helpers.server_process import Script, ServerProcess
 
 SHM = Path("/dev/shm")
 DIES_IN_HANDSHAKE = """

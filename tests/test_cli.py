@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import shmrpc as shmrpc_package
 from shmrpc.cli.commands import main
-from tests.support import STOPPING, ServerProcess, eventually
+from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 
 
 def shmrpc(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -208,7 +208,7 @@ def test_serve_finds_modules_of_the_working_directory(tmp_path: Path) -> None:
 
 def test_serving_a_name_twice() -> None:
     with ServerProcess() as server:
-        done = shmrpc("serve", "tests.services:service")
+        done = shmrpc("serve", "tests.helpers.services:service")
         assert done.returncode == 1
         assert f"already served by process {server.pid}" in done.stderr
 

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from shmrpc.cli.commands import main
-from tests.shown import VALUES
-from tests.support import PATIENCE, eventually, timeouts
+from tests.helpers.server_process import PATIENCE, eventually, timeouts
+from tests.helpers.value_service import VALUES
 
 LASTING = True
-TARGET = "tests.shown:service"
+TARGET = "tests.helpers.value_service:service"
 
 pytestmark = pytest.mark.usefixtures("server")
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import shmrpc
-from tests.support import PATIENCE, ServerProcess
+from tests.helpers.server_process import PATIENCE, ServerProcess
 
 TARGET = "tests.test_contexts:service"
 LASTING = True

@@ -12,9 +12,9 @@ import pytest
 
 import shmrpc
 from shmrpc.basics.deadlines import Deadlines
-from tests.support import ServerProcess, eventually, eventually_in_loop, eventually_seen, timeouts
+from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop, eventually_seen, timeouts
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 LASTING = True
 
 

@@ -18,9 +18,9 @@ import pytest
 
 import shmrpc
 from shmrpc.host import cleanup
-from tests.services import service
-from tests.stopping import PATIENCE, stands_still, stopped, wait_for_answer
-from tests.support import Script, ServerProcess, eventually, ours_in_shm
+from tests.helpers.server_process import Script, ServerProcess, eventually, ours_in_shm
+from tests.helpers.services import service
+from tests.helpers.stopped_processes import PATIENCE, stands_still, stopped, wait_for_answer
 
 
 async def begun(client: shmrpc.Client) -> None:
@@ -71,7 +71,7 @@ def test_server_killed_under_a_sync_call(server: ServerProcess) -> None:
 
 
 async def test_a_server_that_stops_says_goodbye() -> None:
-    with ServerProcess("tests.services:service", "--grace", "0.05") as server:
+    with ServerProcess("tests.helpers.services:service", "--grace", "0.05") as server:
         client = await shmrpc.connect("tested")
         call = asyncio.create_task(client.sleep(600))
         await begun(client)  # Or it is refused.
@@ -103,7 +103,7 @@ async def test_the_next_server_takes_over_from_a_killed_one(server: ServerProces
 async def test_a_forked_child_does_not_keep_a_dead_servers_name() -> None:
     script = """
         import asyncio, os, time, shmrpc
-        from tests.services import service
+        from tests.helpers.services import service
         async def main():
             async with shmrpc.serve(service):
                 if os.fork() == 0:
@@ -407,7 +407,7 @@ def interrupt(thread: threading.Thread, kind: type[BaseException]) -> None:
 async def test_a_child_that_unwinds_leaves_the_parents_name(runtime: Path) -> None:
     script = """
         import asyncio, os, sys, shmrpc
-        from tests.services import service
+        from tests.helpers.services import service
         async def main():
             async with shmrpc.serve(service):
                 if os.fork() == 0:

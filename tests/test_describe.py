@@ -27,8 +27,8 @@ from shmrpc.cli.stubs import stub_text
 from shmrpc.introspection.describe import describe_service
 from shmrpc.introspection.plain_types import PlainTypes
 from shmrpc.values.type_names import type_name
-from tests.plain_values import Types
-from tests.support import ServerProcess
+from tests.helpers.plain_values import Types
+from tests.helpers.server_process import ServerProcess
 from tests.test_cli import shmrpc as run
 from tests.typing_contract.carried import carried
 from tests.typing_contract.offered import Point, add, offered, points, total

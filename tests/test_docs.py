@@ -24,7 +24,7 @@ import pytest
 
 import shmrpc.service.service
 from shmrpc.cli.commands import main
-from tests.support import ServerProcess
+from tests.helpers.server_process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -15,11 +15,11 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import Network
-from tests import flows
-from tests.support import PATIENCE, eventually_in_loop
+from tests.helpers import stream_service
+from tests.helpers.server_process import PATIENCE, eventually_in_loop
 from tests.test_streams import Source
 
-NAME = flows.service.name
+NAME = stream_service.service.name
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def _no_collector() -> Iterator[None]:
 
 @pytest.fixture
 async def server() -> AsyncIterator[shmrpc.Server]:
-    async with shmrpc.serve(flows.service) as server:
+    async with shmrpc.serve(stream_service.service) as server:
         yield server
 
 
@@ -51,7 +51,7 @@ async def _untouched(client: shmrpc.Client) -> object:
 
 async def _calls(client: shmrpc.Client) -> object:
     assert await client.add(1, 2) == 3
-    assert await client.call(flows.add, 1, 2) == 3
+    assert await client.call(stream_service.add, 1, 2) == 3
     assert await client.call("add", 1, 2) == 3
     return client.add
 
@@ -146,7 +146,7 @@ async def test_a_client_dropped_by_another_thread(server: shmrpc.Server) -> None
 
 
 async def test_a_client_that_is_dropped_while_it_looks_for_a_server() -> None:
-    first = shmrpc.serve(flows.service)
+    first = shmrpc.serve(stream_service.service)
     async with first:
         held = [await connected(reconnect=True)]
         await first.close()
@@ -155,7 +155,7 @@ async def test_a_client_that_is_dropped_while_it_looks_for_a_server() -> None:
     assert others, "it looks"
     held.clear()
     assert await eventually_in_loop(lambda: not asyncio.all_tasks() & others)
-    async with shmrpc.serve(flows.service) as second:
+    async with shmrpc.serve(stream_service.service) as second:
         await asyncio.sleep(0.05)
         assert second.connections == 0
 
@@ -163,7 +163,7 @@ async def test_a_client_that_is_dropped_while_it_looks_for_a_server() -> None:
 async def test_a_client_of_the_same_loop() -> None:
     network = Network()
     with warned():
-        async with network.serve(flows.service) as server:
+        async with network.serve(stream_service.service) as server:
             client = await network.connect(NAME)
             assert await client.add(1, 2) == 3
             del client
@@ -174,7 +174,7 @@ def test_a_thread_client_that_was_used_is_closed_at_once() -> None:
     served, done = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        async with shmrpc.serve(flows.service):
+        async with shmrpc.serve(stream_service.service):
             served.set()
             await asyncio.to_thread(done.wait)
 

@@ -10,8 +10,8 @@ import pytest
 
 import shmrpc
 from shmrpc import errors
-from tests import services
-from tests.support import ServerProcess
+from tests.helpers import services
+from tests.helpers.server_process import ServerProcess
 
 LASTING = True
 
@@ -24,7 +24,7 @@ async def test_a_builtin_exception_is_caught_as_itself_and_as_remote(client: shm
     assert error.args == ("odd",)
     assert error.type_name == "builtins.ValueError"
     assert "in fail" in error.remote_traceback
-    assert "tests/services.py" in "".join(traceback.format_exception(error))
+    assert "tests/helpers/services.py" in "".join(traceback.format_exception(error))
 
 
 async def test_the_remote_traceback_begins_at_the_endpoint(client: shmrpc.Client) -> None:
@@ -34,22 +34,22 @@ async def test_the_remote_traceback_begins_at_the_endpoint(client: shmrpc.Client
         assert isinstance(caught.value, shmrpc.RemoteError)
         assert "shmrpc/server/server.py" not in caught.value.remote_traceback
         assert "shmrpc/server/eager.py" not in caught.value.remote_traceback
-        assert "tests/services.py" in caught.value.remote_traceback
+        assert "tests/helpers/services.py" in caught.value.remote_traceback
 
 
 async def test_a_custom_exception_arrives_with_its_name(client: shmrpc.Client) -> None:
     with pytest.raises(shmrpc.RemoteError, match="custom text") as caught:
         await client.fail("custom")
     assert type(caught.value) is shmrpc.RemoteError
-    assert caught.value.type_name == "tests.services.CustomError"
-    assert any("tests.services.CustomError" in note for note in caught.value.__notes__)
+    assert caught.value.type_name == "tests.helpers.services.CustomError"
+    assert any("tests.helpers.services.CustomError" in note for note in caught.value.__notes__)
 
 
 async def test_a_custom_exception_is_still_the_builtin_it_derives_from(client: shmrpc.Client) -> None:
     with pytest.raises(ValueError, match="derived text") as caught:
         await client.fail("derived")
     assert isinstance(caught.value, shmrpc.RemoteError)
-    assert caught.value.type_name == "tests.services.CustomValueError"
+    assert caught.value.type_name == "tests.helpers.services.CustomValueError"
 
 
 async def test_exceptions_with_arguments_of_their_own(client: shmrpc.Client) -> None:
@@ -160,7 +160,7 @@ async def test_bodies_over_max_frame_fail_alone(server: ServerProcess) -> None:
 
 
 async def test_the_smaller_max_frame_holds() -> None:
-    with ServerProcess("tests.services:service", "--max-frame", "5000"):
+    with ServerProcess("tests.helpers.services:service", "--max-frame", "5000"):
         async with shmrpc.connect("tested") as client:
             with pytest.raises(shmrpc.FrameTooLarge):
                 await client.echo(bytes(6000))

@@ -10,10 +10,10 @@ import pytest
 import shmrpc
 from shmrpc.client.requests import not_begun
 from shmrpc.wire import frames
-from tests.failing import make
+from tests.helpers.failing_service import make
 
 LASTING = True
-TARGET = "tests.failing:service"
+TARGET = "tests.helpers.failing_service:service"
 
 
 async def caught(client: shmrpc.Client, endpoint: str, *args: Any) -> shmrpc.RemoteError:

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from shmrpc.host.status import statuses
-from tests.support import STOPPING, ServerProcess, eventually
+from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 
 SERVICE = "examples.code_search.service:code_search"
 #: It is in most lines, so a reader that stops after one is far from the end.

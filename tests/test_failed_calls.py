@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import shmrpc
 from shmrpc import access_log
 from shmrpc.server import failures
-from tests.support import eventually, eventually_in_loop
+from tests.helpers.server_process import eventually, eventually_in_loop
 
 Bytes = NDArray[np.uint8]
 service = shmrpc.Service("failing")

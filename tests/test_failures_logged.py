@@ -12,8 +12,8 @@ import pytest
 import shmrpc
 import shmrpc.testing
 from shmrpc.server import failures
-from tests.failing import OutOfStock
-from tests.support import eventually_in_loop
+from tests.helpers.failing_service import OutOfStock
+from tests.helpers.server_process import eventually_in_loop
 
 service = shmrpc.Service("tested.logged")
 

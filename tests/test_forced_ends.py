@@ -22,7 +22,7 @@ import shmrpc
 from shmrpc.host.status import statuses
 from shmrpc.supervisor import ending
 from shmrpc.supervisor.running import Running
-from tests.support import PATIENCE, STOPPING, InThread, ServerProcess, eventually, is_alive
+from tests.helpers.server_process import PATIENCE, STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
     import asyncio, atexit, contextlib, os, pathlib, shmrpc, threading

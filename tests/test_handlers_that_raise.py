@@ -16,7 +16,7 @@ import pytest
 
 import shmrpc
 from shmrpc.server import failures
-from tests.support import PATIENCE, Script, ServerProcess, eventually_in_loop
+from tests.helpers.server_process import PATIENCE, Script, ServerProcess, eventually_in_loop
 
 service = shmrpc.Service("tested.raising")
 
@@ -503,7 +503,7 @@ async def test_what_a_source_raises_is_raised_as_it_is(raised: Exception) -> Non
 
 @pytest.mark.parametrize("raised", [Alarm("own"), KeyboardInterrupt("own")], ids=lambda raised: type(raised).__name__)
 def test_what_the_handler_of_a_signal_raises_while_an_item_is_encoded(raised: BaseException) -> None:
-    with ServerProcess("tests.flows:service") as server, shmrpc.sync.connect(server.name) as client:
+    with ServerProcess("tests.helpers.stream_service:service") as server, shmrpc.sync.connect(server.name) as client:
         with pytest.raises(shmrpc.EncodeError, match="object"):
             client.total([1, object()])
         client._codec = Alarming(client._codec, raised)

@@ -18,11 +18,11 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.wire import control
-from tests.babbler import SUM, Babbler, Misdeed, babbling, connected
-from tests.flows import service as flows
-from tests.services import service
-from tests.support import eventually_in_loop
-from tests.wire_client import (
+from tests.helpers.lying_server import SUM, Babbler, Misdeed, babbling, connected
+from tests.helpers.server_process import eventually_in_loop
+from tests.helpers.services import service
+from tests.helpers.stream_service import service as flows
+from tests.helpers.wire_client import (
     BYTES,
     CALL,
     CANCEL,
@@ -37,7 +37,7 @@ from tests.wire_client import (
     frame,
     unpacked,
 )
-from tests.wire_memory import (
+from tests.helpers.wire_memory import (
     GONE,
     HERE,
     NEW,

@@ -13,11 +13,11 @@ import shmrpc
 import shmrpc.testing
 from shmrpc import _core
 from shmrpc.values import block_of
-from tests import large
-from tests.large import address_of, memory_of, numbered, sum_of
-from tests.support import ServerProcess
+from tests.helpers import array_service
+from tests.helpers.array_service import address_of, memory_of, numbered, sum_of
+from tests.helpers.server_process import ServerProcess
 
-TARGET = "tests.large:service"
+TARGET = "tests.helpers.array_service:service"
 
 SIZE = 300_000
 
@@ -27,9 +27,9 @@ Client = Any
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 
-def built_at(client: Client, seed: int = 1, size: int = SIZE) -> large.Bytes:
+def built_at(client: Client, seed: int = 1, size: int = SIZE) -> array_service.Bytes:
     """An array in the client's shared memory."""
-    array: large.Bytes = client.empty(size, "uint8")
+    array: array_service.Bytes = client.empty(size, "uint8")
     array[:] = numbered(seed, size)
     return array
 
@@ -159,7 +159,7 @@ def test_an_ordinary_array_is_copied_once(sync_client: shmrpc.sync.Client) -> No
 
 
 def test_what_was_received_is_sent_on_to_another_server_as_a_copy(sync_client: shmrpc.sync.Client) -> None:
-    with ServerProcess("tests.services:service") as other, shmrpc.sync.connect(other.name) as elsewhere:
+    with ServerProcess("tests.helpers.services:service") as other, shmrpc.sync.connect(other.name) as elsewhere:
         array = built_at(sync_client)
         received = sync_client.built(5, SIZE)
         for value in (array, received, [array[::2], received[5:]]):
@@ -186,7 +186,7 @@ async def test_two_clients_of_one_server_have_each_their_own_memory(server: Serv
 
 @one_loop
 async def test_arrays_built_within_one_loop_are_ordinary_ones() -> None:
-    async with shmrpc.testing.connect(large.service) as client:
+    async with shmrpc.testing.connect(array_service.service) as client:
         array = built_at(client)
         back = await client.echo(array)
         assert (back == array).all() and not back.flags.writeable

@@ -13,7 +13,7 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import ServerProcess
-from tests.support import PATIENCE, STOPPING
+from tests.helpers.server_process import PATIENCE, STOPPING
 
 INSTALLED = Path(shmrpc.__file__).parents[1]
 SERVICE = """

@@ -15,7 +15,7 @@ import shmrpc
 from shmrpc.server.dispatch import Dispatcher
 from shmrpc.service.interceptors import Interceptor
 from shmrpc.wire import frames
-from tests.support import eventually_in_loop, forever_expires
+from tests.helpers.server_process import eventually_in_loop, forever_expires
 
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
 

@@ -11,7 +11,7 @@ import pytest
 
 import shmrpc
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 LASTING = True
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import shmrpc
-from tests.support import PATIENCE, ServerProcess
+from tests.helpers.server_process import PATIENCE, ServerProcess
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 LASTING = True
 
 _PACKAGE = str(Path(shmrpc.__file__).parent)

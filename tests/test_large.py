@@ -13,11 +13,11 @@ import pytest
 
 import shmrpc
 import shmrpc.testing
-from tests import large
-from tests.large import Scene, numbered, sum_of
-from tests.support import ServerProcess
+from tests.helpers import array_service
+from tests.helpers.array_service import Scene, numbered, sum_of
+from tests.helpers.server_process import ServerProcess
 
-TARGET = "tests.large:service"
+TARGET = "tests.helpers.array_service:service"
 
 #: More than goes beside a body, and more than fits into the ring.
 SIZE = 300_000
@@ -92,7 +92,7 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "suspended": lambda client, value: client.echo_later(value),
     "in a thread": lambda client, value: client.echo_in_thread(value),
     "by name": lambda client, value: client.call("echo", value),
-    "by function": lambda client, value: client.call(large.echo_later, value),
+    "by function": lambda client, value: client.call(array_service.echo_later, value),
     "under a deadline": lambda client, value: client.with_options(timeout=30).echo(value),
     "under a deadline, suspended": lambda client, value: client.with_options(timeout=30).echo_later(value),
     "under a deadline, by keyword": lambda client, value: client.with_options(timeout=30).echo(value=value),
@@ -123,7 +123,7 @@ async def test_each_kind_by_each_way(client: shmrpc.Client) -> None:
 
 @one_loop
 async def test_each_kind_by_each_way_within_one_loop() -> None:
-    async with shmrpc.testing.connect(large.service) as client:
+    async with shmrpc.testing.connect(array_service.service) as client:
         await check_all(client)
 
 
@@ -150,13 +150,13 @@ async def check_many(client: shmrpc.Client) -> None:
     """Each kind in a batch, in a map, and one way."""
     async with client.batch() as batch:
         mixed = [batch.echo(value) for value in KINDS.values()]
-        mixed += [batch.call(large.inverted, _PIXELS), batch.checksum(value=_PIXELS)]
+        mixed += [batch.call(array_service.inverted, _PIXELS), batch.checksum(value=_PIXELS)]
     results = [await future for future in mixed]
     assert same(results[:-2], [*KINDS.values()])
     assert same(results[-2:], [~_PIXELS, sum_of(_PIXELS)])
     mapped = [value async for value in client.map("echo", KINDS.values(), chunk=4)]
     assert same(mapped, [*KINDS.values()])
-    sums = [value async for value in client.map(large.checksum, [_PIXELS[n:] for n in range(50)], chunk=7)]
+    sums = [value async for value in client.map(array_service.checksum, [_PIXELS[n:] for n in range(50)], chunk=7)]
     assert sums == [sum_of(_PIXELS[n:]) for n in range(50)]
     for kind, value in KINDS.items():
         await client.notify("keep", kind, value)
@@ -171,7 +171,7 @@ async def test_many_in_one_frame_and_one_way(client: shmrpc.Client) -> None:
 
 @one_loop
 async def test_many_in_one_frame_and_one_way_within_one_loop() -> None:
-    async with shmrpc.testing.connect(large.service) as client:
+    async with shmrpc.testing.connect(array_service.service) as client:
         await check_many(client)
 
 
@@ -205,7 +205,9 @@ async def check_streams(client: shmrpc.Client) -> None:
     assert same([value async for value in client.arrays_in_thread(20, SIZE)], expected)
     assert same([value async for value in client.built_arrays(20, SIZE)], expected)
     assert [value async for value in client.blobs(20, SIZE)] == [value.tobytes() for value in expected]
-    assert [value async for value in client.call(large.blobs, 3, 100)] == [numbered(n, 100).tobytes() for n in range(3)]
+    assert [value async for value in client.call(array_service.blobs, 3, 100)] == [
+        numbered(n, 100).tobytes() for n in range(3)
+    ]
     sums = [sum_of(value) for value in expected]
     assert await client.sums(numbered_arrays(20, SIZE)) == sums
     assert await client.sums_of_all(value.tobytes() for value in expected) == sums
@@ -219,7 +221,7 @@ async def test_items_of_streams(client: shmrpc.Client) -> None:
 
 
 async def test_items_of_streams_within_one_loop() -> None:
-    async with shmrpc.testing.connect(large.service) as client:
+    async with shmrpc.testing.connect(array_service.service) as client:
         await check_streams(client)
 
 
@@ -237,15 +239,15 @@ def test_items_of_streams_without_a_loop(sync_client: shmrpc.sync.Client) -> Non
 async def check_types(client: shmrpc.Client) -> None:
     """Declared types are honoured, in containers and in classes too."""
     assert same(await client.inverted(_PIXELS), ~_PIXELS)
-    assert same(await client.call(large.inverted, _PIXELS), ~_PIXELS)
+    assert same(await client.call(array_service.inverted, _PIXELS), ~_PIXELS)
     parts = [_PIXELS, _PIXELS[::2]]
     tail = bytes(100_000)
     expected = b"".join(part.tobytes() for part in parts) + tail
     assert await client.joined(parts, tail) == expected
     assert await client.joined(parts=parts, tail=tail) == expected
-    assert await client.call(large.joined, parts, tail) == expected
+    assert await client.call(array_service.joined, parts, tail) == expected
     scene = Scene("abc", _PIXELS, [_PIXELS > 100, _PIXELS > 200], _PIXELS.tobytes())
-    flipped = await client.call(large.flipped, scene)
+    flipped = await client.call(array_service.flipped, scene)
     assert isinstance(flipped, Scene)
     assert same(flipped.image, _PIXELS[::-1])
     assert same(flipped.masks, [_PIXELS > 200, _PIXELS > 100])
@@ -266,7 +268,7 @@ async def test_declared_types(client: shmrpc.Client) -> None:
 
 @one_loop
 async def test_declared_types_within_one_loop() -> None:
-    async with shmrpc.testing.connect(large.service) as client:
+    async with shmrpc.testing.connect(array_service.service) as client:
         await check_types(client)
 
 
@@ -293,5 +295,5 @@ def test_memory_before_there_is_a_connection() -> None:
 
 def test_one_object_that_comes_twice_travels_once(sync_client: shmrpc.sync.Client) -> None:
     first, (second, third) = sync_client.echo([_PIXELS, [_PIXELS, _PIXELS[:]]])
-    assert large.address_of(first) == large.address_of(second) != large.address_of(third)
+    assert array_service.address_of(first) == array_service.address_of(second) != array_service.address_of(third)
     assert same([first, second, third], [_PIXELS] * 3)

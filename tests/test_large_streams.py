@@ -17,8 +17,8 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.values import block_of
-from tests.large import Bytes, filled, is_filled, memory_of, numbered, sum_of
-from tests.support import ServerProcess, eventually, eventually_in_loop
+from tests.helpers.array_service import Bytes, filled, is_filled, memory_of, numbered, sum_of
+from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 
 MIB = 1 << 20
 LONG = os.environ.get("SHMRPC_LONG") == "1"
@@ -38,7 +38,7 @@ one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("size", [MIB, 12 * MIB])
 async def test_a_stream_of_far_more_than_memory_to_a_slow_consumer(size: int) -> None:
     number = AMOUNT // size
-    with ServerProcess("tests.large:service", "--max-memory", str(LIMIT)) as server:
+    with ServerProcess("tests.helpers.array_service:service", "--max-memory", str(LIMIT)) as server:
         async with shmrpc.connect(server.name, max_memory=LIMIT) as client:
             place = 0
             async for item in client.fills(number, size):
@@ -59,7 +59,7 @@ async def test_a_stream_of_far_more_than_memory_to_a_slow_consumer(size: int) ->
 @pytest.mark.parametrize("size", [MIB, 12 * MIB])
 async def test_a_stream_of_far_more_than_memory_to_a_slow_server(size: int) -> None:
     number, most = AMOUNT // size, 0
-    with ServerProcess("tests.large:service", "--max-memory", str(LIMIT)) as server:
+    with ServerProcess("tests.helpers.array_service:service", "--max-memory", str(LIMIT)) as server:
         async with shmrpc.connect(server.name, max_memory=LIMIT) as client:
 
             async def items() -> AsyncIterator[Bytes]:
@@ -77,7 +77,7 @@ async def test_a_stream_of_far_more_than_memory_to_a_slow_server(size: int) -> N
 
 def test_streams_of_far_more_than_memory_without_a_loop() -> None:
     size, limit, number = MIB, 8 * MIB, 200
-    with ServerProcess("tests.large:service", "--max-memory", str(limit)) as server:
+    with ServerProcess("tests.helpers.array_service:service", "--max-memory", str(limit)) as server:
         with shmrpc.sync.connect(server.name, max_memory=limit) as client:
             for place, item in enumerate(client.fills(number, size)):
                 assert is_filled(item, place)
@@ -96,7 +96,7 @@ def test_streams_of_far_more_than_memory_without_a_loop() -> None:
 @one_loop
 async def test_streams_built_in_place_both_ways_at_a_time() -> None:
     size, limit, number = 300_000, 16 * MIB, 300  # What the windows of the streams let out at a time, and some.
-    with ServerProcess("tests.large:service", "--max-memory", str(limit)) as server:
+    with ServerProcess("tests.helpers.array_service:service", "--max-memory", str(limit)) as server:
         async with shmrpc.connect(server.name, max_memory=limit) as client:
 
             async def items() -> AsyncIterator[Bytes]:
@@ -120,7 +120,7 @@ async def test_streams_built_in_place_both_ways_at_a_time() -> None:
 @one_loop
 async def test_a_consumer_that_keeps_all_items_gets_what_finds_no_memory_as_copies() -> None:
     size, limit, number = MIB, 16 * MIB, 60
-    with ServerProcess("tests.large:service", "--max-memory", str(limit)) as server:
+    with ServerProcess("tests.helpers.array_service:service", "--max-memory", str(limit)) as server:
         async with shmrpc.connect(server.name, max_memory=limit) as client:
             items = [item async for item in client.arrays(number, size)]
             shared = [isinstance(block_of(item), _core.Block) for item in items]
@@ -150,7 +150,7 @@ def test_bodies_far_larger_than_the_ring(max_memory: int) -> None:
     """By reference; and where there is no memory for that, in pieces."""
     value = dicts(DICTS)
     options = ("--max-memory", str(max_memory), "--max-frame", str(MAX_FRAME))
-    with ServerProcess("tests.large:service", *options) as server:
+    with ServerProcess("tests.helpers.array_service:service", *options) as server:
         with shmrpc.sync.connect(server.name, max_memory=max_memory, max_frame=MAX_FRAME) as client:
             began = time.monotonic()
             assert client.echo(value) == value
@@ -166,7 +166,7 @@ def test_bodies_far_larger_than_the_ring(max_memory: int) -> None:
 async def test_bodies_over_the_limit_are_refused_and_the_connection_lives(max_memory: int) -> None:
     value, limit = dicts(10_000), 300_000
     options = ("--max-memory", str(max_memory), "--max-frame", str(limit))
-    with ServerProcess("tests.large:service", *options) as server:
+    with ServerProcess("tests.helpers.array_service:service", *options) as server:
         async with shmrpc.connect(server.name, max_memory=max_memory) as client:
             small = value[:3000]
             assert await client.echo(small) == small

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import shmrpc
-from tests import large
-from tests.large import address_of, extents_mapped, extents_open, memory_of, numbered, sum_of
-from tests.support import Script, ServerProcess, eventually, eventually_in_loop, ours_in_shm
+from tests.helpers import array_service
+from tests.helpers.array_service import address_of, extents_mapped, extents_open, memory_of, numbered, sum_of
+from tests.helpers.server_process import Script, ServerProcess, eventually, eventually_in_loop, ours_in_shm
 
-TARGET = "tests.large:service"
+TARGET = "tests.helpers.array_service:service"
 
 SIZE = 300_000
 SUM = sum_of(numbered(1, SIZE))
@@ -33,7 +33,7 @@ def test_a_killed_client_leaves_its_memory_to_who_looks_at_it(sync_client: shmrp
     base, shm = tuple(sync_client.traces()), ours_in_shm()
     with Script("""
         import shmrpc, time
-        from tests.large import numbered, sum_of
+        from tests.helpers.array_service import numbered, sum_of
         with shmrpc.sync.connect("tested.large") as client:
             array = client.empty(300_000, "uint8")
             array[:] = numbered(1, 300_000)
@@ -185,16 +185,16 @@ async def test_a_client_closes_while_it_looks_at_memory(server: ServerProcess) -
 @one_loop
 async def test_a_server_in_this_process_closes_while_its_memory_is_looked_at() -> None:
     before = traces()
-    async with shmrpc.serve(large.service):
+    async with shmrpc.serve(array_service.service):
         client = await shmrpc.connect("tested.large")
         held = [await client.built(1, SIZE, "lent"), await client.echo(numbered(1, SIZE))]
         assert await client.sum_of_kept("lent") == SUM
     assert [sum_of(view) for view in held] == [SUM] * 2
-    assert sum_of(large._kept["lent"]) == SUM
+    assert sum_of(array_service._kept["lent"]) == SUM
     with pytest.raises(shmrpc.ConnectionLost):
         await client.echo(held[0])
     await client.close()
-    large._kept.clear()
+    array_service._kept.clear()
     assert [sum_of(view) for view in held] == [SUM] * 2
     held.clear()
     assert await eventually_in_loop(lambda: traces()[1:] == before[1:])
@@ -203,7 +203,7 @@ async def test_a_server_in_this_process_closes_while_its_memory_is_looked_at() -
 def test_a_forked_child_lets_go_of_memory_and_the_parent_keeps_it(sync_client: shmrpc.sync.Client) -> None:
     with Script("""
         import gc, os, shmrpc
-        from tests.large import address_of, memory_of, numbered, sum_of
+        from tests.helpers.array_service import address_of, memory_of, numbered, sum_of
         with shmrpc.sync.connect("tested.large") as client:
             array = client.empty(300_000, "uint8")
             array[:] = numbered(1, 300_000)
@@ -249,7 +249,7 @@ def test_a_forked_child_keeps_memory_that_the_parent_lets_go_of(sync_client: shm
     """It may show anything by then, as the parent gave it back; but looking does no harm, and exiting neither."""
     with Script("""
         import os, shmrpc
-        from tests.large import numbered
+        from tests.helpers.array_service import numbered
         with shmrpc.sync.connect("tested.large") as client:
             held = client.built(1, 300_000)
             array = client.empty(300_000, "uint8")

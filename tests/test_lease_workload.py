@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import shmrpc
-from tests.keeping import Item, Keeper
-from tests.large import memory_of, numbered, sum_of
-from tests.support import ServerProcess, eventually, eventually_in_loop
+from tests.helpers.array_exchange import Item, Keeper
+from tests.helpers.array_service import memory_of, numbered, sum_of
+from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 
 #: The least there may be: it is used up all the time.
 MEMORY = 1 << 20
@@ -50,7 +50,7 @@ async def exchange(client: shmrpc.Client, keeper: Keeper, rounds: int) -> None:
 @one_loop
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_either_side_keeps_never_changes(seed: int) -> None:
-    with ServerProcess("tests.keeping:service", "--max-memory", str(MEMORY)) as server:
+    with ServerProcess("tests.helpers.array_exchange:service", "--max-memory", str(MEMORY)) as server:
         async with shmrpc.connect(server.name, max_memory=MEMORY) as client:
             keeper = Keeper(seed, client.empty)
             await client.begin(seed + 100)
@@ -97,7 +97,7 @@ def test_threads_that_share_a_client_get_each_their_own() -> None:
         except BaseException as error:
             errors.append(error)
 
-    with ServerProcess("tests.large:service", "--max-memory", str(MEMORY)) as server:
+    with ServerProcess("tests.helpers.array_service:service", "--max-memory", str(MEMORY)) as server:
         with shmrpc.sync.connect(server.name, max_memory=MEMORY) as client:
             threads = [threading.Thread(target=work, args=(client, seed)) for seed in range(6)]
             for thread in threads:

@@ -14,12 +14,12 @@ import pytest
 
 import shmrpc
 from shmrpc.values import block_of
-from tests import large
-from tests.large import memory_of, numbered, sum_of
-from tests.stopping import stopped, wait_for_answer
-from tests.support import Script, ServerProcess, eventually_in_loop
+from tests.helpers import array_service
+from tests.helpers.array_service import memory_of, numbered, sum_of
+from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
+from tests.helpers.stopped_processes import stopped, wait_for_answer
 
-TARGET = "tests.large:service"
+TARGET = "tests.helpers.array_service:service"
 
 SIZE = 300_000
 #: What a block of so many bytes takes.
@@ -82,7 +82,7 @@ async def test_received_memory_cannot_be_written(client: shmrpc.Client) -> None:
 async def test_who_writes_through_an_address_all_the_same_dies_of_it_alone(client: shmrpc.Client) -> None:
     with Script("""
         import ctypes, resource, shmrpc
-        from tests.large import address_of
+        from tests.helpers.array_service import address_of
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with shmrpc.sync.connect("tested.large") as client:
             array = client.built(1, 300_000, "mine")
@@ -288,7 +288,7 @@ def test_what_is_no_memory_cannot_be_leased(wrong: object) -> None:
 async def test_one_of_two_leases_of_a_block_keeps_it(client: shmrpc.Client) -> None:
     await client.built(1, SIZE, "mine")
     one, other = await client.kept("mine"), await client.kept("mine")
-    assert large.address_of(one) == large.address_of(other)
+    assert array_service.address_of(one) == array_service.address_of(other)
     await client.let_go()
     shmrpc.leased(one).release()
     del one

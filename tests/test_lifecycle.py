@@ -19,9 +19,9 @@ import pytest
 
 import shmrpc
 from shmrpc.wire import control
-from tests import flows
-from tests.babbler import Babbler, Died, babbling
-from tests.support import (
+from tests.helpers import stream_service
+from tests.helpers.lying_server import Babbler, Died, babbling
+from tests.helpers.server_process import (
     PATIENCE,
     STOPPING,
     ServerProcess,
@@ -30,9 +30,9 @@ from tests.support import (
     eventually_seen,
     ours_in_shm,
 )
-from tests.wire_client import Control
+from tests.helpers.wire_client import Control
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 
 
 async def _until_served(name: str) -> None:
@@ -42,8 +42,8 @@ async def _until_served(name: str) -> None:
 
 async def test_draining_finishes_what_is_under_way_and_takes_nothing_new() -> None:
     service, release = shmrpc.Service("tested.drained"), asyncio.Event()
-    service.endpoint(flows.add)
-    service.endpoint(flows.count)
+    service.endpoint(stream_service.add)
+    service.endpoint(stream_service.count)
 
     @service.endpoint
     async def held(tag: str) -> str:
@@ -75,7 +75,7 @@ async def test_draining_finishes_what_is_under_way_and_takes_nothing_new() -> No
 
 
 async def test_after_the_grace_what_is_left_is_cancelled() -> None:
-    async with shmrpc.serve(flows.service) as server, shmrpc.connect("tested.flows") as client:
+    async with shmrpc.serve(stream_service.service) as server, shmrpc.connect("tested.flows") as client:
         call = asyncio.create_task(client.sleep(60))
         while server.in_flight != 1:
             await asyncio.sleep(0.001)
@@ -86,7 +86,7 @@ async def test_after_the_grace_what_is_left_is_cancelled() -> None:
 
 
 async def test_a_large_answer_on_its_way_is_not_cut_by_a_drain() -> None:
-    async with shmrpc.serve(flows.service) as server, shmrpc.connect("tested.flows") as client:
+    async with shmrpc.serve(stream_service.service) as server, shmrpc.connect("tested.flows") as client:
         blobs = client.blobs(1, 20_000_000)
         reading = asyncio.create_task(anext(blobs))
         while server.in_flight != 1 and not reading.done():
@@ -98,7 +98,7 @@ async def test_a_large_answer_on_its_way_is_not_cut_by_a_drain() -> None:
 
 
 async def test_a_call_that_the_server_never_took_was_certainly_not_executed() -> None:
-    async with shmrpc.serve(flows.service) as server, shmrpc.connect("tested.flows") as client:
+    async with shmrpc.serve(stream_service.service) as server, shmrpc.connect("tested.flows") as client:
         taken = asyncio.create_task(client.sleep(60, "taken"))
         while server.in_flight != 1:
             await asyncio.sleep(0.001)
@@ -111,7 +111,7 @@ async def test_a_call_that_the_server_never_took_was_certainly_not_executed() ->
         with pytest.raises(shmrpc.ConnectionLost) as caught:
             await untaken
         assert not caught.value.maybe_executed
-        assert "untaken:began" not in flows.seen()
+        assert "untaken:began" not in stream_service.seen()
 
 
 async def test_a_client_that_reconnects_follows_its_service() -> None:
@@ -213,7 +213,7 @@ async def test_without_reconnecting_a_call_to_a_server_that_is_gone_was_certainl
 
 
 async def test_a_client_that_knows_of_a_drain_sends_that_server_nothing_new() -> None:
-    async with shmrpc.serve(flows.service) as server:
+    async with shmrpc.serve(stream_service.service) as server:
         client = shmrpc.connect("tested.flows", reconnect=True, timeout=60)
         async with client:
             under_way = asyncio.create_task(client.sleep(60))
@@ -476,7 +476,7 @@ def _read_by_hand(client: shmrpc.sync.Client) -> object:
         return call.read()
 
 
-#: What threads may do, on a service of :mod:`tests.babbler`.
+#: What threads may do, on a service of :mod:`tests.helpers.lying_server`.
 WAYS: dict[str, Callable[[shmrpc.sync.Client], object]] = {
     "plain": lambda client: client.add(1, 2),
     "under a deadline": lambda client: client.with_options(timeout=60).add(1, 2),
@@ -613,7 +613,7 @@ def test_processes_of_multiprocessing_connect_for_themselves(method: str) -> Non
 
 
 async def test_a_client_in_the_handshake_of_a_server_that_closes_may_come_again() -> None:
-    async with shmrpc.serve(flows.service):
+    async with shmrpc.serve(stream_service.service):
         control = Control("tested.flows")
         control.send("hello", version=2, max_frame=1 << 20)
         message, descriptors = await asyncio.to_thread(control.receive)

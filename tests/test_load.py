@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 import shmrpc
-from tests import flows, services
-from tests.support import ServerProcess
+from tests.helpers import services, stream_service
+from tests.helpers.server_process import ServerProcess
 
 LASTING = True
 
@@ -120,7 +120,10 @@ async def test_a_client_that_goes_takes_its_waiting_calls_along() -> None:
 
 
 async def test_streams_and_threads_count_too() -> None:
-    async with shmrpc.serve(flows.service, max_in_flight=1) as server, shmrpc.connect("tested.flows") as client:
+    async with (
+        shmrpc.serve(stream_service.service, max_in_flight=1) as server,
+        shmrpc.connect("tested.flows") as client,
+    ):
         stream = client.ticks(0.001)
         await anext(stream)
         waits = asyncio.create_task(client.in_thread(0))
@@ -136,7 +139,7 @@ async def test_streams_and_threads_count_too() -> None:
 @pytest.mark.parametrize("option", ["max_in_flight", "max_per_connection", "max_waiting"])
 def test_limits_are_checked(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option}: expected"):
-        shmrpc.serve(flows.service, **{option: -1})  # type: ignore[arg-type]
+        shmrpc.serve(stream_service.service, **{option: -1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [0, 1, 256, 5000])
@@ -153,7 +156,7 @@ async def test_map_of_endpoints_of_every_kind(client: shmrpc.Client) -> None:
     points = [r async for r in client.map(services.move, [services.Point(i, i) for i in range(3)])]
     assert points == [services.Point(i + 1, i + 1) for i in range(3)]
     assert [r[:2] async for r in client.map("defaults", [1, 2])] == [[1, 2], [2, 2]]
-    async with shmrpc.serve(flows.service), shmrpc.connect("tested.flows") as near:
+    async with shmrpc.serve(stream_service.service), shmrpc.connect("tested.flows") as near:
         threads = [r async for r in near.map("in_thread", [0.0] * 5)]
         assert all(name.startswith("shmrpc-handler") for name, _ in threads)
         with pytest.raises(shmrpc.InvalidArguments, match=r"cannot be called by map\(\)"):
@@ -336,14 +339,14 @@ async def test_one_way_calls_outlive_their_caller() -> None:
 
 
 async def test_one_way_calls_do_not_outlive_their_server() -> None:
-    async with shmrpc.serve(flows.service, max_in_flight=1) as server:
+    async with shmrpc.serve(stream_service.service, max_in_flight=1) as server:
         async with shmrpc.connect("tested.flows") as client:
             await client.notify("sleep", 60, "told")
             await client.notify("sleep", 0, "never begun")
             await _until(server, 1, 1)
         await asyncio.wait_for(server.drain(grace=0.05), 30)
-    assert flows.seen()["told:cancelled"] >= 1
-    assert "never begun:began" not in flows.seen()
+    assert stream_service.seen()["told:cancelled"] >= 1
+    assert "never begun:began" not in stream_service.seen()
 
 
 async def test_a_batch_takes_no_more_places_than_a_client_has() -> None:

@@ -11,7 +11,7 @@ import shmrpc
 from shmrpc.host import cleanup
 from shmrpc.host.rendezvous import Claim
 from shmrpc.host.status import statuses
-from tests.services import service
+from tests.helpers.services import service
 
 
 @pytest.fixture(autouse=True)

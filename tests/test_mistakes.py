@@ -10,7 +10,7 @@ import pytest
 
 import shmrpc
 from shmrpc.service.service import CLIENT_METHODS
-from tests.mistakes import Mistake, read_mistakes, run
+from tests.helpers.mistakes import Mistake, read_mistakes, run
 
 MISTAKES: Final = read_mistakes(Path(__file__).with_name("mistakes.md"))
 PAGE: Final = (Path(__file__).parent.parent / "docs" / "errors.md").read_text()

@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import shmrpc
 from shmrpc import otel
-from tests.support import eventually_in_loop, forever_expires
+from tests.helpers.server_process import eventually_in_loop, forever_expires
 
 
 class Telemetry:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 import shmrpc
-from tests.support import PATIENCE
+from tests.helpers.server_process import PATIENCE
 
 service = shmrpc.Service("tested.told")
 

@@ -24,7 +24,7 @@ from shmrpc.host import rendezvous
 from shmrpc.host.status import statuses
 from shmrpc.transport.shm.front_desk import Reception
 from shmrpc.wire import control
-from tests.support import STOPPING, InThread, ServerProcess, eventually, is_alive
+from tests.helpers.server_process import STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
     import asyncio, contextlib, os, pathlib, shmrpc, threading, time
@@ -134,7 +134,7 @@ def clients(count: int) -> Iterator[list[shmrpc.sync.Client]]:
 
 
 def test_several_services_share_a_server() -> None:
-    with ServerProcess("tests.services:service", "examples.calculator:calculator") as server:
+    with ServerProcess("tests.helpers.services:service", "examples.calculator:calculator") as server:
         assert "'tested', 'calculator'" in server.greeting
         with shmrpc.sync.connect("tested") as tested, shmrpc.sync.connect("calculator") as calculator:
             assert calculator.add(1, 2) == 3

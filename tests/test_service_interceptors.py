@@ -10,7 +10,7 @@ import pytest
 
 import shmrpc
 import shmrpc.testing
-from tests.support import ServerProcess
+from tests.helpers.server_process import ServerProcess
 
 #: What has been entered and left, in order.
 seen: list[str] = []

@@ -17,15 +17,15 @@ import pytest
 
 import shmrpc
 from shmrpc.server import failures, processes
-from tests import flows, grouped, services
-from tests.support import ServerProcess, eventually, eventually_in_loop, is_alive
+from tests.helpers import grouped_services, services, stream_service
+from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop, is_alive
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 
 
 async def test_a_service_from_classes_and_groups() -> None:
-    async with shmrpc.serve(grouped.service), shmrpc.connect(grouped.service) as client:
-        start = grouped.service.endpoints["value"].function
+    async with shmrpc.serve(grouped_services.service), shmrpc.connect(grouped_services.service) as client:
+        start = grouped_services.service.endpoints["value"].function
         before = await start()
         assert await client.increment(5) == before + 5
         assert await client.value() == before + 5
@@ -37,7 +37,7 @@ async def test_a_service_from_classes_and_groups() -> None:
         assert await client.math.add(1, 2) == 3
         assert await client.math.deep.deeper.echo("down there") == "down there"
         assert await client.call("math.add", 1, 2) == 3
-        assert await client.call(grouped.add, 1, 2) == 3, "a function is found in its group"
+        assert await client.call(grouped_services.add, 1, 2) == 3, "a function is found in its group"
         assert await client.state() == ["tested.grouped began"]
         with pytest.raises(shmrpc.EndpointNotFound, match=r"did you mean 'math.add'"):
             client.math.ad(1, 2)
@@ -46,7 +46,7 @@ async def test_a_service_from_classes_and_groups() -> None:
 
 
 def test_the_same_without_a_loop() -> None:
-    with ServerProcess("tests.grouped:service"), shmrpc.sync.connect("tested.grouped") as client:
+    with ServerProcess("tests.helpers.grouped_services:service"), shmrpc.sync.connect("tested.grouped") as client:
         assert client.increment(5) == 15
         assert client.math.deep.deeper.echo("x") == "x"
         assert list(client.down()) == list(range(14, -1, -1))
@@ -56,26 +56,26 @@ def test_the_same_without_a_loop() -> None:
 def test_what_cannot_be_included_or_grouped() -> None:
     service = shmrpc.Service("wrong")
     with pytest.raises(TypeError, match=r"make one, as in include\(Counter\(\)\)"):
-        service.include(grouped.Counter)
+        service.include(grouped_services.Counter)
     with pytest.raises(TypeError, match="methods marked @shmrpc.endpoint"):
         service.include(object())
     for prefix in ("_x", "a b", "a..b", ""):
         with pytest.raises(ValueError, match="prefix"):
             service.group(prefix)
-    service.include(grouped.Counter())
+    service.include(grouped_services.Counter())
     with pytest.raises(ValueError, match="has an endpoint or a group 'double' already"):
-        service.include(grouped.Counter())
+        service.include(grouped_services.Counter())
     with pytest.raises(ValueError, match="its prefix is an endpoint"):
-        service.include(grouped.Counter(), prefix="value")
-    service.group("g").endpoint(grouped.add)
+        service.include(grouped_services.Counter(), prefix="value")
+    service.group("g").endpoint(grouped_services.add)
     with pytest.raises(ValueError, match="a group 'g' already"):
-        service.endpoint(name="g")(grouped.add)
+        service.endpoint(name="g")(grouped_services.add)
     with pytest.raises(ValueError, match="run_in must be"):
-        service.endpoint(run_in="cloud")(grouped.add)  # type: ignore[call-overload]
+        service.endpoint(run_in="cloud")(grouped_services.add)  # type: ignore[call-overload]
 
 
 async def test_one_server_offers_several_services() -> None:
-    async with shmrpc.serve(grouped.service, grouped.math, flows.service) as server:
+    async with shmrpc.serve(grouped_services.service, grouped_services.math, stream_service.service) as server:
         assert server.health == "serving"
         async with shmrpc.connect("tested.grouped") as one, shmrpc.connect("tested.math") as two:
             async with shmrpc.connect("tested.flows") as three:
@@ -86,7 +86,7 @@ async def test_one_server_offers_several_services() -> None:
                     two.increment()
                 assert server.connections == 3
         with pytest.raises(shmrpc.ServiceInUse):
-            async with shmrpc.serve(shmrpc.Service("tested.new"), grouped.math):
+            async with shmrpc.serve(shmrpc.Service("tested.new"), grouped_services.math):
                 pass
         async with shmrpc.serve(shmrpc.Service("tested.new")):
             pass  # What the failed one took is free again.
@@ -246,7 +246,7 @@ async def test_in_a_thread_and_in_a_process(client: shmrpc.Client, server: Serve
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 async def test_handlers_processes_end_with_their_server(end: str) -> None:
-    with ServerProcess("tests.flows:service", "--grace", "0.05") as server:
+    with ServerProcess("tests.helpers.stream_service:service", "--grace", "0.05") as server:
         async with shmrpc.connect("tested.flows") as client:
             pid, _ = await client.in_process(1, 2)
             os.kill(pid, signal.SIGINT)  # As a terminal's Ctrl-C, which is for the server.
@@ -278,8 +278,8 @@ async def test_a_pool_of_processes_outlives_its_thread(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(processes, "ProcessPoolExecutor", Pool)
     service = shmrpc.Service("tested.pools")
-    service.endpoint(run_in="process")(flows.in_process)
-    service.endpoint(run_in="process")(flows.die_in_process)
+    service.endpoint(run_in="process")(stream_service.in_process)
+    service.endpoint(run_in="process")(stream_service.die_in_process)
     async with shmrpc.serve(service), shmrpc.connect("tested.pools") as client:
         assert (await client.in_process(1, 2))[1] == 3
         with pytest.raises(RuntimeError, match="died"):
@@ -299,7 +299,7 @@ async def test_who_holds_the_loop_is_named_once(
     endpoint: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = shmrpc.Service("tested.held")
-    service.endpoint(getattr(flows, endpoint))
+    service.endpoint(getattr(stream_service, endpoint))
     with caplog.at_level(logging.WARNING, "shmrpc.server"):
         async with shmrpc.serve(service), shmrpc.connect("tested.held") as client:
             with monkeypatch.context() as patch:  # A busy machine holds the loop too, for as long as one tenth of it.

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import shmrpc
-from tests.large import memory_of, numbered
-from tests.support import ServerProcess, eventually_in_loop
+from tests.helpers.array_service import memory_of, numbered
+from tests.helpers.server_process import ServerProcess, eventually_in_loop
 
-TARGET = "tests.large:service"
+TARGET = "tests.helpers.array_service:service"
 SIZE = 300_000
 
 

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 import shmrpc
-from tests import flows
-from tests.support import Script, ServerProcess, eventually, eventually_seen, timeouts
+from tests.helpers import stream_service
+from tests.helpers.server_process import Script, ServerProcess, eventually, eventually_seen, timeouts
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 LASTING = True
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -245,7 +245,7 @@ async def test_wrong_arguments_of_a_stream(client: shmrpc.Client) -> None:
 
 
 async def test_typed_items(client: shmrpc.Client) -> None:
-    assert [item async for item in client.call(flows.zipped, _numbers(3), _texts("abc"))] == [
+    assert [item async for item in client.call(stream_service.zipped, _numbers(3), _texts("abc"))] == [
         (0, "a"),
         (1, "b"),
         (2, "c"),
@@ -385,7 +385,7 @@ def test_sync_streams(sync_client: shmrpc.sync.Client) -> None:
         if "ticks:began" in sync_client.seen():
             break
     assert eventually(lambda: sync_client.seen().get("ticks:left") == 1)
-    assert list(sync_client.call(flows.count, 3)) == [0, 1, 2]
+    assert list(sync_client.call(stream_service.count, 3)) == [0, 1, 2]
 
 
 def test_sync_streams_to_the_server(sync_client: shmrpc.sync.Client) -> None:

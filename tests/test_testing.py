@@ -16,9 +16,9 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import Network, connect
-from tests import flows, services
-from tests.noting import NotingService, until
-from tests.support import PATIENCE
+from tests.helpers import services, stream_service
+from tests.helpers.noting_service import NotingService, until
+from tests.helpers.server_process import PATIENCE
 
 
 def _held(runtime: Path, service: str) -> set[str]:
@@ -78,7 +78,7 @@ async def test_interceptors_metadata_and_lifespan_of_both_sides() -> None:
 
     network, reply = Network(), dict[str, str | bytes]()
     async with (
-        network.serve(flows.service, interceptors=[side("server")]),
+        network.serve(stream_service.service, interceptors=[side("server")]),
         network.connect("tested.flows", interceptors=[side("client")]) as client,
     ):
         metadata = await client.with_options(metadata={"a": b"1"}, reply_metadata=reply).metadata()

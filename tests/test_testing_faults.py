@@ -9,14 +9,14 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import Faults, connect
-from tests import flows
-from tests.noting import NotingService, until
-from tests.support import timeouts
+from tests.helpers import stream_service
+from tests.helpers.noting_service import NotingService, until
+from tests.helpers.server_process import timeouts
 
 
 async def test_a_delayed_call_arrives_later_and_with_all_that_belongs_to_it() -> None:
     faults = Faults()
-    async with connect(flows.service, faults=faults) as client:
+    async with connect(stream_service.service, faults=faults) as client:
         faults.delay(0.05, endpoint="total")
         total = asyncio.create_task(client.total(range(1000)))
         assert await client.add(1, 2) == 3
@@ -95,7 +95,7 @@ async def test_a_call_that_is_to_fail_does_so_as_often_as_told() -> None:
 
 async def test_faults_of_all_other_kinds_of_calls() -> None:
     faults = Faults()
-    async with connect(flows.service, faults=faults, call_timeout=60) as client:
+    async with connect(stream_service.service, faults=faults, call_timeout=60) as client:
         ways: list[Callable[[], Awaitable[int]]] = [
             lambda: client.with_options(metadata={"k": "v"}).add(1, 2),
             lambda: client.add(a=1, b=2),

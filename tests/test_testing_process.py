@@ -14,12 +14,12 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import ServerFailed, ServerProcess
-from tests.support import Script, eventually, is_alive
+from tests.helpers.server_process import Script, eventually, is_alive
 
 
 async def test_a_server_in_another_process_from_start_to_restart() -> None:
     runtime_before = os.environ["XDG_RUNTIME_DIR"]
-    with ServerProcess("tests.services:service") as server:
+    with ServerProcess("tests.helpers.services:service") as server:
         assert os.environ["XDG_RUNTIME_DIR"] != runtime_before
         assert server.name == "tested"
         async with server.connect(reconnect=True) as client, shmrpc.connect("tested") as by_name:
@@ -48,7 +48,10 @@ async def test_a_server_in_another_process_from_start_to_restart() -> None:
 
 def test_a_server_that_cannot_start_says_why() -> None:
     for target, words in [
-        ("tests.services:absent", r"(?s)`shmrpc serve tests\.services:absent` ended with exit code 1.*nothing named"),
+        (
+            "tests.helpers.services:absent",
+            r"(?s)`shmrpc serve tests\.helpers\.services:absent` ended with exit code 1.*nothing named",
+        ),
         ("tests.no_such_module:service", r"(?s)no_such_module"),
     ]:
         with pytest.raises(ServerFailed, match=words):
@@ -58,13 +61,16 @@ def test_a_server_that_cannot_start_says_why() -> None:
 
 def test_two_servers_meet_and_leave_in_any_order() -> None:
     before = os.environ["XDG_RUNTIME_DIR"]
-    first, second = ServerProcess("tests.services:service"), ServerProcess("tests.flows:service")
+    first, second = (
+        ServerProcess("tests.helpers.services:service"),
+        ServerProcess("tests.helpers.stream_service:service"),
+    )
     first.__enter__()
     try:
         with second:
             directory = Path(os.environ["XDG_RUNTIME_DIR"])
             with pytest.raises(ServerFailed, match="already served by process"):
-                ServerProcess("tests.flows:service").__enter__()
+                ServerProcess("tests.helpers.stream_service:service").__enter__()
             with pytest.raises(shmrpc.LocalProtocolError, match="in use"):
                 second.__enter__()
             with first.sync_connect() as one, second.sync_connect() as two:
@@ -81,14 +87,14 @@ def test_two_servers_meet_and_leave_in_any_order() -> None:
 
 def test_nobody_is_met_whom_the_shared_directory_would_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHMRPC_DIRECTORY", str(tmp_path))
-    with ServerProcess("tests.services:service") as server, server.sync_connect() as client:
+    with ServerProcess("tests.helpers.services:service") as server, server.sync_connect() as client:
         assert client.add(1, 2) == 3
         assert not list(tmp_path.glob("*.sock"))
     assert os.environ["SHMRPC_DIRECTORY"] == str(tmp_path)
 
 
 def test_several_services_of_one_server() -> None:
-    with ServerProcess("tests.services:service", "tests.flows:service") as server:
+    with ServerProcess("tests.helpers.services:service", "tests.helpers.stream_service:service") as server:
         assert sorted(server.names) == ["tested", "tested.flows"]
         with server.sync_connect("tested.flows") as client:
             assert client.count_plainly is not None
@@ -97,7 +103,7 @@ def test_several_services_of_one_server() -> None:
 
 
 def test_a_stopped_server_ends_all_the_same() -> None:
-    with ServerProcess("tests.services:service") as server:
+    with ServerProcess("tests.helpers.services:service") as server:
         os.kill(server.pid, signal.SIGSTOP)
     assert not server.is_running
 
@@ -107,7 +113,7 @@ def test_a_server_ends_with_a_parent_that_is_killed(options: tuple[str, ...]) ->
     program = """
         import os, sys, time
         from shmrpc.testing import ServerProcess
-        with ServerProcess("tests.services:service", *sys.argv[1:]) as server:
+        with ServerProcess("tests.helpers.services:service", *sys.argv[1:]) as server:
             if os.fork() == 0:  # What a test has forked does not keep it.
                 time.sleep(3600)
             print(server.pid, os.environ["XDG_RUNTIME_DIR"], flush=True)

@@ -11,7 +11,7 @@ import pytest
 
 import shmrpc
 from shmrpc.server import thread_pool
-from tests.support import PATIENCE, eventually_in_loop
+from tests.helpers.server_process import PATIENCE, eventually_in_loop
 
 
 class Blocking:

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import shmrpc
-from tests.support import ServerProcess
+from tests.helpers.server_process import ServerProcess
 
 #: The number of sched_getattr(2), which has no function in older C libraries.
 _GETATTR = {"x86_64": 315, "aarch64": 275}.get(platform.machine(), -1)

@@ -14,7 +14,7 @@ import pytest
 
 from shmrpc.cli.stubs import stub_text
 from shmrpc.introspection.describe import describe_service
-from tests.support import ServerProcess
+from tests.helpers.server_process import ServerProcess
 from tests.test_cli import shmrpc as run
 from tests.typing_contract.carried import carried
 from tests.typing_contract.varied import varied

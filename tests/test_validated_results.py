@@ -13,7 +13,7 @@ import pytest
 
 import shmrpc
 import shmrpc.testing
-from tests.support import ServerProcess
+from tests.helpers.server_process import ServerProcess
 
 service = shmrpc.Service("tested.declared")
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from shmrpc.values.extensions import MAX_DEPTH
 from shmrpc.values.standard import MAX_FRACTION_BITS
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
-from tests.drawn import drawn
-from tests.values import travelled
+from tests.helpers.hypothesis_draws import drawn
+from tests.helpers.value_trips import travelled
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")
 HOUR = datetime.timedelta(hours=1)

@@ -17,8 +17,8 @@ from shmrpc import _core
 from shmrpc.values import decode
 from shmrpc.values.arrays import base_of, covering
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
-from tests.drawn import drawn
-from tests.values import FakeBlock, buffers_of, carried, travelled
+from tests.helpers.hypothesis_draws import drawn
+from tests.helpers.value_trips import FakeBlock, buffers_of, carried, travelled
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
 LARGE = 1000

@@ -15,7 +15,7 @@ import pytest
 from shmrpc import _core
 from shmrpc.values import Writable, block_of, is_writable, writable
 from shmrpc.wire.codec import LARGE, Codec, get_codec
-from tests.values import FakeBlock, buffers_of, carried, travelled
+from tests.helpers.value_trips import FakeBlock, buffers_of, carried, travelled
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
 

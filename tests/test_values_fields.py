@@ -22,9 +22,9 @@ import shmrpc.testing
 from shmrpc.values.encode import Lowering
 from shmrpc.values.fields import class_defaults, is_closed, loose_names, names_of
 from shmrpc.wire.codec import LARGE, Codec, get_codec
-from tests.drawn import drawn
+from tests.helpers.hypothesis_draws import drawn
+from tests.helpers.value_trips import buffers_of, carried
 from tests.test_values import values
-from tests.values import buffers_of, carried
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)

@@ -19,8 +19,8 @@ from shmrpc import _core
 from shmrpc.values import extensions
 from shmrpc.values.decode import _READERS
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
-from tests.drawn import drawn
-from tests.values import FakeBlock
+from tests.helpers.hypothesis_draws import drawn
+from tests.helpers.value_trips import FakeBlock
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")
 CODES = [code for code in _READERS if code not in (extensions.PICKLE, extensions.TENSOR)]

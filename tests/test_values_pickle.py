@@ -18,7 +18,7 @@ import pytest
 
 from shmrpc.wire import frames
 from shmrpc.wire.codec import LARGE, get_codec
-from tests.values import buffers_of, carried, travelled
+from tests.helpers.value_trips import buffers_of, carried, travelled
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")
 

@@ -14,7 +14,7 @@ import pytest
 
 from shmrpc.values import register, registry
 from shmrpc.wire.codec import LARGE, Codec, get_codec
-from tests.values import carried, travelled
+from tests.helpers.value_trips import carried, travelled
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ import pytest
 
 from shmrpc.values import block_of
 from shmrpc.wire.codec import get_codec
-from tests.values import FakeBlock, buffers_of, carried, travelled
+from tests.helpers.value_trips import FakeBlock, buffers_of, carried, travelled
 
 pa: Any = pytest.importorskip("pyarrow")
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")

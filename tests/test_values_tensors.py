@@ -13,7 +13,7 @@ import pytest
 
 from shmrpc.values import block_of, registry
 from shmrpc.wire.codec import get_codec
-from tests.values import FakeBlock, buffers_of, carried, travelled
+from tests.helpers.value_trips import FakeBlock, buffers_of, carried, travelled
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
 

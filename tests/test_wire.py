@@ -16,9 +16,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.stopping import PATIENCE, stopped
-from tests.support import ServerProcess, eventually
-from tests.wire_client import (
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.stopped_processes import PATIENCE, stopped
+from tests.helpers.wire_client import (
     AWAKE,
     CALL,
     CALL_KEYWORDS,
@@ -125,7 +125,7 @@ def test_an_endpoint_that_raises(wire: WireClient) -> None:
     }
     with pytest.raises(Failed) as caught:
         wire.call("fail", "derived")
-    assert caught.value.map["type_name"] == "tests.services.CustomValueError"
+    assert caught.value.map["type_name"] == "tests.helpers.services.CustomValueError"
     assert caught.value.map["base"] == "ValueError"
     assert msgpack.unpackb(caught.value.map["value"]) == {"args": ["derived text"]}
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests import wire_client
-from tests.support import ServerProcess, eventually
-from tests.wire_client import (
+from tests.helpers import wire_client
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.wire_client import (
     ABORT,
     ANY,
     BATCH,
@@ -37,7 +37,7 @@ from tests.wire_client import (
 SECOND = 1_000_000_000
 
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 LASTING = True
 
 
@@ -148,7 +148,7 @@ def test_to_cancel_what_has_ended_or_never_was_is_no_fault(wire: WireClient) -> 
 
 def test_a_call_that_waits_for_its_turn_can_be_cancelled_and_too_many_are_refused() -> None:
     limits = ("--max-per-connection", "1", "--max-waiting", "1")
-    with ServerProcess("tests.flows:service", *limits), WireClient("tested.flows") as wire:
+    with ServerProcess("tests.helpers.stream_service:service", *limits), WireClient("tested.flows") as wire:
         first, second, third = (wire.request("sleep", 60, tag) for tag in ("a", "b", "c"))
         assert failure(wire, third)["kind"] == "overloaded"
         wire.part(CANCEL, second)

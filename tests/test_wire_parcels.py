@@ -16,9 +16,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests import wire_memory
-from tests.support import ServerProcess, eventually
-from tests.wire_client import (
+from tests.helpers import wire_memory
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.wire_client import (
     ABORT,
     ANY,
     BATCH,
@@ -50,7 +50,7 @@ from tests.wire_client import (
     extension,
     unpacked,
 )
-from tests.wire_memory import HERE, PAGE, PARCEL, RECEIVER, RELEASE, SENDER, Entry, here, parcel, release
+from tests.helpers.wire_memory import HERE, PAGE, PARCEL, RECEIVER, RELEASE, SENDER, Entry, here, parcel, release
 
 #: A body of so many bytes is the largest that goes in the ring, if there is memory.
 IN_THE_RING = 128 << 10
@@ -61,21 +61,21 @@ NIL = msgpack.packb(None)
 @pytest.fixture
 def poor() -> Iterator[WireClient]:
     """A client of a server that has hardly any memory to lend."""
-    with ServerProcess("tests.services:service", "--max-memory", str(MIB)), WireClient("tested") as client:
+    with ServerProcess("tests.helpers.services:service", "--max-memory", str(MIB)), WireClient("tested") as client:
         yield client
 
 
 @pytest.fixture
 def large() -> Iterator[WireClient]:
     """A client of the service of large data, whose handlers can be told to go on."""
-    with ServerProcess("tests.large:service"), WireClient("tested.large") as client:
+    with ServerProcess("tests.helpers.array_service:service"), WireClient("tested.large") as client:
         yield client
 
 
 @pytest.fixture
 def flows() -> Iterator[WireClient]:
     """A client of the service with streams."""
-    with ServerProcess("tests.flows:service"), WireClient("tested.flows") as client:
+    with ServerProcess("tests.helpers.stream_service:service"), WireClient("tested.flows") as client:
         yield client
 
 
@@ -272,7 +272,10 @@ def test_an_extent_that_nobody_uses_is_gone_after_a_while_and_its_number_with_it
 
 @pytest.mark.parametrize("how", [ON_BELL, ON_SEMAPHORE])
 def test_a_large_body_comes_in_pieces_if_there_is_no_memory(how: int) -> None:
-    with ServerProcess("tests.services:service", "--max-memory", str(MIB)), WireClient("tested", how=how) as wire:
+    with (
+        ServerProcess("tests.helpers.services:service", "--max-memory", str(MIB)),
+        WireClient("tested", how=how) as wire,
+    ):
         for length in (IN_THE_RING, MIB - 5, MIB, 3_000_000):
             call_id = wire.request("echo", text(length))
             opcode, answered, body = wire.receive()
@@ -574,7 +577,10 @@ def test_release_is_not_answered_and_counts_for_nothing(wire: WireClient, server
 
 
 def test_releases_come_while_a_server_drains() -> None:
-    with ServerProcess("tests.flows:service", "--grace", "60") as server, WireClient("tested.flows") as wire:
+    with (
+        ServerProcess("tests.helpers.stream_service:service", "--grace", "60") as server,
+        WireClient("tested.flows") as wire,
+    ):
         line = wire.extent().lend(bytes(PAGE))
         under_way = wire.request("first", 1, None)
         wire.expect(CREDIT, under_way, stream=1)
@@ -653,7 +659,7 @@ def test_items_of_both_kinds_come_in_order(flows: WireClient) -> None:
 
 @pytest.mark.parametrize(("codec", "ours"), [("pickle", False), ("pickle", None), ("msgspec", True)])
 def test_pickles_are_for_both_sides_or_for_none(codec: str, ours: bool | None) -> None:
-    with ServerProcess("tests.services:service", "--codec", codec):
+    with ServerProcess("tests.helpers.services:service", "--codec", codec):
         control = Control("tested")
         with control.socket:
             control.send("hello", version=2, max_frame=MIB, **({} if ours is None else {"pickle": ours}))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import ServerProcess, eventually
-from tests.wire_client import (
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.wire_client import (
     ABORT,
     BUFFER_BYTES_PER_BYTE,
     CANCEL,
@@ -27,7 +27,7 @@ from tests.wire_client import (
     unpacked,
 )
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 LASTING = True
 
 
@@ -167,7 +167,10 @@ def test_credit_is_given_back_as_items_are_consumed(wire: WireClient) -> None:
 
 
 def test_a_call_that_waits_for_its_turn_gives_no_credit() -> None:
-    with ServerProcess("tests.flows:service", "--max-per-connection", "1"), WireClient("tested.flows") as wire:
+    with (
+        ServerProcess("tests.helpers.stream_service:service", "--max-per-connection", "1"),
+        WireClient("tested.flows") as wire,
+    ):
         first = wire.request("sleep", 60)
         waiting = wire.request("total", None)
         assert wire.call("add", 1, 2) == 3  # It needs no turn; and no credit has come before it.

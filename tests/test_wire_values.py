@@ -10,9 +10,9 @@ import msgpack
 import pytest
 
 from shmrpc.values import extensions
-from tests.support import ServerProcess
-from tests.wire_client import BYTES, CALL, FAILURE, MEMORYVIEW, RESULT, Parcel, WireClient, unpacked
-from tests.wire_memory import PARCEL, here, parcel
+from tests.helpers.server_process import ServerProcess
+from tests.helpers.wire_client import BYTES, CALL, FAILURE, MEMORYVIEW, RESULT, Parcel, WireClient, unpacked
+from tests.helpers.wire_memory import PARCEL, here, parcel
 
 LASTING = True
 
@@ -188,7 +188,10 @@ def test_names_that_nobody_has_registered_are_read_as_values_and_maps(wire: Wire
 
 def test_pickles_travel_if_both_sides_said_so() -> None:
     pickled = msgpack.ExtType(35, msgpack.packb([b"\x80\x05N.", []]))
-    with ServerProcess("tests.services:service", "--codec", "pickle"), WireClient("tested", pickle=True) as wire:
+    with (
+        ServerProcess("tests.helpers.services:service", "--codec", "pickle"),
+        WireClient("tested", pickle=True) as wire,
+    ):
         assert echoed(wire, pickled) is None
 
 

@@ -12,11 +12,11 @@ import pytest
 
 import shmrpc
 import shmrpc.testing
-from tests import large
-from tests.large import memory_of, numbered, sum_of
-from tests.support import ServerProcess, eventually, eventually_in_loop
+from tests.helpers import array_service
+from tests.helpers.array_service import memory_of, numbered, sum_of
+from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 
-TARGET = "tests.large:service"
+TARGET = "tests.helpers.array_service:service"
 
 SIZE = 300_000
 SOURCE = numbered(1, SIZE)
@@ -28,7 +28,7 @@ one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "plain": lambda client, image: client.invert(image),
     "by keyword": lambda client, image: client.invert(image=image),
-    "by function": lambda client, image: client.call(large.invert, image),
+    "by function": lambda client, image: client.call(array_service.invert, image),
     "suspended": lambda client, image: client.invert_later(image),
     "in a thread": lambda client, image: client.invert_in_thread(image),
     "under a deadline": lambda client, image: client.with_options(timeout=30).invert(image),
@@ -210,7 +210,7 @@ async def test_what_cannot_be_writable() -> None:
 
 @one_loop
 async def test_within_one_loop_an_endpoint_writes_into_a_copy() -> None:
-    async with shmrpc.testing.connect(large.service) as client:
+    async with shmrpc.testing.connect(array_service.service) as client:
         for image in (built_at(client), numbered(1, 10)):
             before = image.copy()
             assert await client.invert(image) == sum_of(before)

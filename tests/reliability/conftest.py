@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shmrpc.wire import control
-from tests.reliability import figures
-from tests.support import ServerProcess
+from tests.helpers import figures
+from tests.helpers.server_process import ServerProcess
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import shmrpc
-from tests.large import extents_mapped, memory_of, sum_of
-from tests.reliability.bounded import bounded
-from tests.support import ServerProcess, eventually
+from tests.helpers.array_service import extents_mapped, memory_of, sum_of
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.time_bound import bounded
 
-TARGET = "tests.large:service"
+TARGET = "tests.helpers.array_service:service"
 LASTING = True
 
 MIB = 1 << 20

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from tests.reliability.bounded import bounded
-from tests.stopping import stopped
-from tests.support import Script, ServerProcess
+from tests.helpers.server_process import Script, ServerProcess
+from tests.helpers.stopped_processes import stopped
+from tests.helpers.time_bound import bounded
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 
 ROOT = Path(shmrpc.__file__).parent
 

@@ -16,12 +16,12 @@ import pytest
 
 import shmrpc
 from shmrpc.host import cleanup
-from tests.reliability import figures, talking, traces
-from tests.reliability.crashes import Place
-from tests.reliability.dying import GRACE
-from tests.reliability.scale import scaled
-from tests.reliability.victims import Ending, Order, Side, Victims, victims
-from tests.support import ServerProcess, eventually_in_loop, ours_in_shm
+from tests.helpers import conversations, figures, traces
+from tests.helpers.crash_points import Place
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import ServerProcess, eventually_in_loop, ours_in_shm
+from tests.helpers.victim_roles import GRACE
+from tests.helpers.victims import Ending, Order, Side, Victims, victims
 
 #: Lines and native points that are tried in the short form, in each conversation; in the long one all of them.
 LINES: Final = 12
@@ -43,7 +43,7 @@ LOST: Final = (shmrpc.ConnectionLost, shmrpc.ServiceUnavailable)
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 other_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
-each_conversation = pytest.mark.parametrize("conversation", list(talking.CONVERSATIONS))
+each_conversation = pytest.mark.parametrize("conversation", list(conversations.CONVERSATIONS))
 
 #: The sides that die under a server.
 SIDES: Final[tuple[Side, ...]] = ("client", "client in threads")
@@ -95,8 +95,8 @@ def forking() -> Iterator[Victims]:
 def nobody_listens() -> Iterator[None]:
     """Nothing in this process hears of those who want its server to leave."""
     yield
-    talking.leaving.clear()
-    talking.cancelled.clear()
+    conversations.leaving.clear()
+    conversations.cancelled.clear()
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ async def _series(
 
 async def _works() -> None:
     """The next server takes the name, and the next client is served."""
-    async with shmrpc.serve(talking.service), shmrpc.connect(talking.NAME) as client:
+    async with shmrpc.serve(conversations.service), shmrpc.connect(conversations.NAME) as client:
         assert await client.add(1, 2) == 3
 
 
@@ -203,7 +203,7 @@ async def test_a_server_dies_under_a_client(
         said = await asyncio.to_thread(forking.line)
         connected = False
         if said == ["serving"]:
-            client = shmrpc.connect(talking.NAME, timeout=0)
+            client = shmrpc.connect(conversations.NAME, timeout=0)
             await _outcome(client.__aenter__(), ends)
             connected = not ends
             if connected:
@@ -226,10 +226,10 @@ async def test_a_server_dies_under_a_client(
 
 async def _talk(client: shmrpc.Client, conversation: str, rounds: int, ends: list[float]) -> None:
     """Holds a conversation with calls in flight beside it until the server is gone."""
-    waiting = [asyncio.create_task(_outcome(client.sleep(talking.LONG), ends)) for _ in range(2)]
+    waiting = [asyncio.create_task(_outcome(client.sleep(conversations.LONG), ends)) for _ in range(2)]
     try:
         for _ in range(rounds):
-            await talking.CONVERSATIONS[conversation](client)
+            await conversations.CONVERSATIONS[conversation](client)
         await client.leave(_says(conversation))
     finally:
         _, hanging = await asyncio.wait(waiting, timeout=PATIENCE)
@@ -274,7 +274,7 @@ async def test_a_server_dies_under_a_client_in_threads(
 
 def _talk_in_threads(conversation: str, rounds: int, ends: list[float]) -> bool:
     """Holds a conversation with calls in flight beside it until the server is gone. Whether it was connected."""
-    client = shmrpc.sync.connect(talking.NAME, timeout=0)
+    client = shmrpc.sync.connect(conversations.NAME, timeout=0)
     waiting: list[threading.Thread] = []
     failures: list[BaseException] = []
 
@@ -290,9 +290,9 @@ def _talk_in_threads(conversation: str, rounds: int, ends: list[float]) -> bool:
     def talk() -> None:
         client.__enter__()
         for _ in range(2):
-            waiting.append(_in_a_thread(lambda: attempt(lambda: client.sleep(talking.LONG))))
+            waiting.append(_in_a_thread(lambda: attempt(lambda: client.sleep(conversations.LONG))))
         for _ in range(rounds):
-            talking.CONVERSATIONS_IN_THREADS[conversation](client)
+            conversations.CONVERSATIONS_IN_THREADS[conversation](client)
         client.leave(_says(conversation))
 
     attempt(talk)
@@ -315,8 +315,8 @@ class Served:
     """A server in this loop, and a polite client of it that must not notice what becomes of the others."""
 
     def __init__(self) -> None:
-        self.server = shmrpc.serve(talking.service)
-        self.polite = shmrpc.connect(talking.NAME)
+        self.server = shmrpc.serve(conversations.service)
+        self.polite = shmrpc.connect(conversations.NAME)
         self.answered = 0
         self._stop = False
         self._draining: asyncio.Task[None] | None = None
@@ -324,7 +324,7 @@ class Served:
     async def __aenter__(self) -> Served:
         await self.server.__aenter__()
         await self.polite.__aenter__()
-        self._waiting = asyncio.create_task(self.polite.sleep(talking.LONG))
+        self._waiting = asyncio.create_task(self.polite.sleep(conversations.LONG))
         self._calling = asyncio.create_task(self._call())
         assert await eventually_in_loop(lambda: self.server.in_flight == 1, PATIENCE)
         return self
@@ -352,7 +352,7 @@ class Served:
         """The polite client is served, and so is the next one."""
         answered = self.answered
         assert await eventually_in_loop(lambda: self.answered > answered, PATIENCE)
-        async with shmrpc.connect(talking.NAME) as client:
+        async with shmrpc.connect(conversations.NAME) as client:
             assert await client.add(1, 2) == 3
         assert await self.rid()
 
@@ -369,13 +369,13 @@ async def test_a_client_dies_under_a_server(
     async def die(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         dying = order(side, conversation)
         dying.how, dying.place, dying.rounds, dying.uvloop = how, place, rounds, fast
-        talking.cancelled.clear()
+        conversations.cancelled.clear()
         forking.start(dying)
         return await asyncio.to_thread(forking.end)
 
     def ended(ending: Ending) -> list[float]:
         """When handlers of calls in flight were cancelled, after the death."""
-        return [end for end in talking.cancelled if ending.died is not None and end > ending.died]
+        return [end for end in conversations.cancelled if ending.died is not None and end > ending.died]
 
     async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         ending = await die(how, place, rounds, fast)
@@ -391,8 +391,8 @@ async def test_a_client_dies_under_a_server(
 
     async def one_that_drains(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         drained: list[asyncio.Task[None]] = []
-        async with shmrpc.serve(talking.service) as server:
-            talking.leaving[:] = [lambda how: drained.append(asyncio.create_task(server.drain(GRACE)))]
+        async with shmrpc.serve(conversations.service) as server:
+            conversations.leaving[:] = [lambda how: drained.append(asyncio.create_task(server.drain(GRACE)))]
             ending = await die(how, place, rounds, fast)
             assert await eventually_in_loop(lambda: server.connections == 0, PATIENCE)
             await asyncio.gather(*drained)
@@ -425,14 +425,14 @@ async def test_every_native_point_is_passed_in_some_conversation(
         return [name for name, times in passed.items() if not times]
 
     for _ in range(ROUNDS):  # Some are passed in time only if a thread gets its CPU: the sweeper's.
-        for conversation in talking.CONVERSATIONS:
+        for conversation in conversations.CONVERSATIONS:
             forking.start(order("server", conversation))
             assert await asyncio.to_thread(forking.line) == ["serving"]
             ends: list[float] = []
-            async with shmrpc.connect(talking.NAME) as client:
+            async with shmrpc.connect(conversations.NAME) as client:
                 await _outcome(_talk(client, conversation, 1, ends), ends)
             passed.update(dict((await asyncio.to_thread(forking.end)).points))
-        async with shmrpc.serve(talking.service):
+        async with shmrpc.serve(conversations.service):
             for conversation in ("arrays", "large", "sleeping"):
                 for side in SIDES:
                     forking.start(order(side, conversation))
@@ -444,12 +444,12 @@ async def test_every_native_point_is_passed_in_some_conversation(
 
 
 async def test_memory_that_is_asked_of_the_dead_is_no_want_of_memory() -> None:
-    with ServerProcess("tests.reliability.talking:service") as server:
-        async with shmrpc.connect(talking.NAME) as client:
-            with shmrpc.sync.connect(talking.NAME) as in_threads:
+    with ServerProcess("tests.helpers.conversations:service") as server:
+        async with shmrpc.connect(conversations.NAME) as client:
+            with shmrpc.sync.connect(conversations.NAME) as in_threads:
                 server.kill()
                 for _ in range(2):  # The loop has not heard of it yet.
                     with pytest.raises(shmrpc.ConnectionLost):
-                        client.empty(talking.ARRAY, "uint8")
+                        client.empty(conversations.ARRAY, "uint8")
                     with pytest.raises(shmrpc.ConnectionLost):
-                        in_threads.empty(talking.ARRAY, "uint8")
+                        in_threads.empty(conversations.ARRAY, "uint8")

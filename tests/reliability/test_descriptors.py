@@ -16,11 +16,11 @@ import pytest
 
 import shmrpc
 from shmrpc.host import exhaustion
-from tests.reliability import figures, traces
-from tests.reliability.bounded import bounded
-from tests.support import ServerProcess, eventually
+from tests.helpers import figures, traces
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.time_bound import bounded
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 
 NAME = "tested.watched"
 

@@ -11,11 +11,11 @@ import time
 import pytest
 
 import shmrpc
-from tests.reliability import figures
-from tests.reliability.watched import as_new, held_by
-from tests.support import ServerProcess, eventually
+from tests.helpers import figures
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.watched_service import as_new, held_by
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 
 #: What each program begins with.
 PRELUDE = """
@@ -183,7 +183,7 @@ PROGRAMS = {
     ),
     "a-server-in-the-same-loop": (
         """
-        from tests.services import service
+        from tests.helpers.services import service
         async def main():
             server = shmrpc.serve(service)
             await server.__aenter__()

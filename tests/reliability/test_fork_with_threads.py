@@ -7,11 +7,11 @@ import subprocess
 import sys
 import textwrap
 
-from tests.reliability import figures
-from tests.reliability.scale import scaled
-from tests.support import ServerProcess
+from tests.helpers import figures
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import ServerProcess
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 
 #: Threads call without pause while the main thread forks; the child tries the old client, and a new one.
 PARENT = """

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 import shmrpc
-from tests.reliability.figures import note
-from tests.reliability.greedy import KINDS
-from tests.reliability.scale import LONG, scaled
-from tests.support import ServerProcess
+from tests.helpers.figures import note
+from tests.helpers.greedy_client import KINDS
+from tests.helpers.scale import LONG, scaled
+from tests.helpers.server_process import ServerProcess
 
 CALLS = scaled(100, 400)
 #: Seconds between two calls of the polite one.
@@ -26,7 +26,7 @@ GREEDY = 8
 @contextlib.contextmanager
 def greedy(kinds: Sequence[str]) -> Iterator[None]:
     """So many clients are at work meanwhile."""
-    command = [sys.executable, "-m", "tests.reliability.greedy"]
+    command = [sys.executable, "-m", "tests.helpers.greedy_client"]
     processes = [subprocess.Popen([*command, kind], stdout=subprocess.PIPE, text=True) for kind in kinds]
     try:
         for process in processes:

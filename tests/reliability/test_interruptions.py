@@ -22,14 +22,14 @@ import pytest
 
 import shmrpc
 from shmrpc.errors import ConnectionLost
-from tests.reliability import figures
-from tests.reliability.bounded import bounded
-from tests.reliability.interrupting import NAME, Interrupted, Steps
-from tests.reliability.scale import LONG, scaled
-from tests.reliability.traces import traces
-from tests.support import ServerProcess, eventually
+from tests.helpers import figures
+from tests.helpers.interruptions import NAME, Interrupted, Steps
+from tests.helpers.scale import LONG, scaled
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.time_bound import bounded
+from tests.helpers.traces import traces
 
-TARGET = "tests.reliability.interrupting:service"
+TARGET = "tests.helpers.interruptions:service"
 PATIENCE = 30.0
 
 Client = shmrpc.sync.Client

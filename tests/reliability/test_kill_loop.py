@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from shmrpc.host import cleanup
-from tests.reliability import figures, traces
-from tests.reliability.ledger import Book, Kind, Told
-from tests.reliability.load import CALLERS, SURVIVORS, Calls, call_in_loop, call_in_threads
-from tests.reliability.scale import scaled
-from tests.support import eventually_in_loop, ours_in_shm
+from tests.helpers import figures, traces
+from tests.helpers.kill_load import CALLERS, SURVIVORS, Calls, call_in_loop, call_in_threads
+from tests.helpers.ledger import Book, Kind, Told
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import eventually_in_loop, ours_in_shm
 
 KILLS: Final = scaled(20, 1000)
 #: Seconds from one kill to the next.
@@ -37,7 +37,7 @@ class Processes:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._forking = subprocess.Popen(
-            [sys.executable, "-m", "tests.reliability.load", str(folder)],
+            [sys.executable, "-m", "tests.helpers.kill_load", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -19,13 +19,13 @@ from shmrpc.transport.shm import client as loop_client
 from shmrpc.transport.shm import server as shm_server
 from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT
-from tests.babbler import SUM, Babbler, Died, babbling, connected
-from tests.reliability import figures, traces
-from tests.reliability.liars import Polite, Watched, served
-from tests.reliability.scale import scaled
-from tests.services import service
-from tests.support import eventually, eventually_in_loop
-from tests.wire_client import ON_BELL, READER_WAITS, WireClient
+from tests.helpers import figures, traces
+from tests.helpers.liars import Polite, Watched, served
+from tests.helpers.lying_server import SUM, Babbler, Died, babbling, connected
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import eventually, eventually_in_loop
+from tests.helpers.services import service
+from tests.helpers.wire_client import ON_BELL, READER_WAITS, WireClient
 
 #: Rings that go unheard, of which a socket holds some hundreds.
 RINGS = scaled(600, 3000)

@@ -12,10 +12,10 @@ import pytest
 import shmrpc
 from shmrpc import errors
 from shmrpc.wire.frames import MAX_MAX_FRAME
-from tests.flows import service as flows
-from tests.services import service
-from tests.support import eventually_in_loop
-from tests.wire_client import (
+from tests.helpers.server_process import eventually_in_loop
+from tests.helpers.services import service
+from tests.helpers.stream_service import service as flows
+from tests.helpers.wire_client import (
     ABORT,
     BATCH,
     CALL,

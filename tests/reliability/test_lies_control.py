@@ -19,12 +19,12 @@ import pytest
 import shmrpc
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
-from tests.reliability import figures, traces
-from tests.reliability.liars import CHOSEN, Polite, Watched, mutated, served
-from tests.reliability.scale import scaled
-from tests.services import service
-from tests.support import eventually, eventually_in_loop
-from tests.wire_client import MAX_MESSAGE, Control, Gone, WireClient, unpacked
+from tests.helpers import figures, traces
+from tests.helpers.liars import CHOSEN, Polite, Watched, mutated, served
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import eventually, eventually_in_loop
+from tests.helpers.services import service
+from tests.helpers.wire_client import MAX_MESSAGE, Control, Gone, WireClient, unpacked
 
 HELLO = {"type": "hello", "version": 2, "max_frame": 1 << 20}
 SHAPES = [None, {"streams": True}, {"inputs": [["numbers", 0]]}]

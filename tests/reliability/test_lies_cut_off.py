@@ -14,12 +14,12 @@ import msgpack
 import pytest
 
 import shmrpc
-from tests.babbler import Babbler, Died, Misdeed, babbling, connected
-from tests.reliability import figures, traces
-from tests.reliability.liars import Polite, Watched, served
-from tests.reliability.scale import scaled
-from tests.support import eventually, eventually_in_loop
-from tests.wire_client import CALL, ON_SEMAPHORE, READER_WAITS, WireClient, frame
+from tests.helpers import figures, traces
+from tests.helpers.liars import Polite, Watched, served
+from tests.helpers.lying_server import Babbler, Died, Misdeed, babbling, connected
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import eventually, eventually_in_loop
+from tests.helpers.wire_client import CALL, ON_SEMAPHORE, READER_WAITS, WireClient, frame
 
 CUT_OFF = "the peer has cut off the memory of the connection"
 

@@ -25,11 +25,11 @@ from shmrpc.service.signature import Signature
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import UNREADABLE, get_codec
 from shmrpc.wire.frames import Rejected
-from tests.failing import make
-from tests.reliability import figures, lied_to
-from tests.reliability.liars import mutated
-from tests.reliability.scale import scaled
-from tests.values import FakeBlock
+from tests.helpers import figures, lied_to_service
+from tests.helpers.failing_service import make
+from tests.helpers.liars import mutated
+from tests.helpers.scale import scaled
+from tests.helpers.value_trips import FakeBlock
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
 
@@ -49,10 +49,16 @@ SENT: Final[list[Any]] = [
     [datetime.date(2026, 1, 2), datetime.time(3, 4, 5, 6), datetime.datetime(2026, 1, 2, 3, 4, 5)],
     [datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC), datetime.timedelta(1, 2, 3), zoneinfo.ZoneInfo("UTC")],
     [datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=2), "here"))],
-    [decimal.Decimal("1.10"), fractions.Fraction(1, 3), uuid.UUID(int=5), pathlib.Path("/a/b"), lied_to.Colour.RED],
+    [
+        decimal.Decimal("1.10"),
+        fractions.Fraction(1, 3),
+        uuid.UUID(int=5),
+        pathlib.Path("/a/b"),
+        lied_to_service.Colour.RED,
+    ],
     [bytearray(b"abc"), memoryview(b"abcdef"), array("d", [1.0, 2.0])],
     [np.arange(6, dtype="<i4").reshape(2, 3).T, np.float32(1.5), np.zeros(2, "i4,f8"), np.array(["a", "bc"])],
-    [Registered(1, "x"), lied_to.Point(1, 2), {"nested": [Registered(2), {(1, 2): {3}}]}],
+    [Registered(1, "x"), lied_to_service.Point(1, 2), {"nested": [Registered(2), {(1, 2): {3}}]}],
 ]
 
 Read = Callable[[Any], Any]
@@ -117,7 +123,7 @@ def test_parcels_that_were_mutated() -> None:
 
 
 def test_arguments_that_were_mutated() -> None:
-    signature = Signature("tested.typed", lied_to.typed)
+    signature = Signature("tested.typed", lied_to_service.typed)
     full = [1, 1.5, "text", b"raw", [1, 2], {"a": 1}, [1, 2], [1, "b"], "2026-01-02T03:04:05"]
     full += ["1.5", str(uuid.UUID(int=1))]
     encode = msgspec.msgpack.encode

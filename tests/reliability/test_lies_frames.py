@@ -14,12 +14,12 @@ import msgpack
 import pytest
 
 import shmrpc
-from tests.babbler import Babbler, babbling, connected
-from tests.reliability import figures
-from tests.reliability.liars import CHOSEN, Polite, Watched, mutated, served
-from tests.reliability.scale import scaled
-from tests.support import eventually
-from tests.wire_client import (
+from tests.helpers import figures
+from tests.helpers.liars import CHOSEN, Polite, Watched, mutated, served
+from tests.helpers.lying_server import Babbler, babbling, connected
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import eventually
+from tests.helpers.wire_client import (
     ABORT,
     ANY,
     BATCH,
@@ -42,7 +42,7 @@ from tests.wire_client import (
     padded,
     unpacked,
 )
-from tests.wire_memory import HERE, PARCEL, RELEASE, SENDER, Entry, here, parcel, release
+from tests.helpers.wire_memory import HERE, PARCEL, RELEASE, SENDER, Entry, here, parcel, release
 
 #: What a failure may be.
 KINDS = {"raised", "endpoint", "arguments", "encode", "size", "deadline", "overloaded"}

@@ -26,12 +26,22 @@ import shmrpc
 from shmrpc import _core
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
-from tests.reliability import figures
-from tests.reliability.liars import Polite, Watched, served, word
-from tests.reliability.scale import scaled
-from tests.support import eventually
-from tests.wire_client import BYTES, CALL, ON_BELL, ON_SEMAPHORE, READER_WAITS, Gone, WireClient, extension, frame
-from tests.wire_memory import PARCEL, Theirs, parcel
+from tests.helpers import figures
+from tests.helpers.liars import Polite, Watched, served, word
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import eventually
+from tests.helpers.wire_client import (
+    BYTES,
+    CALL,
+    ON_BELL,
+    ON_SEMAPHORE,
+    READER_WAITS,
+    Gone,
+    WireClient,
+    extension,
+    frame,
+)
+from tests.helpers.wire_memory import PARCEL, Theirs, parcel
 
 #: Where the words are that matter the most: both rings' control, and the beginning of each one's data.
 CONTROL = [*range(128, 1152, 128)]

@@ -17,12 +17,12 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.transport.shm.segment import NewSegment
-from tests.babbler import Babbler, Died, babbling, connected
-from tests.reliability import figures
-from tests.reliability.bounded import bounded
-from tests.reliability.liars import Polite, Watched, served
-from tests.support import PATIENCE, eventually
-from tests.wire_client import ON_SEMAPHORE, READER_WAITS, WireClient
+from tests.helpers import figures
+from tests.helpers.liars import Polite, Watched, served
+from tests.helpers.lying_server import Babbler, Died, babbling, connected
+from tests.helpers.server_process import PATIENCE, eventually
+from tests.helpers.time_bound import bounded
+from tests.helpers.wire_client import ON_SEMAPHORE, READER_WAITS, WireClient
 
 
 @pytest.fixture(autouse=True)

@@ -20,12 +20,21 @@ from shmrpc.wire.codec import UNREADABLE, get_codec
 from shmrpc.wire.frames import FAILURE as FAILED
 from shmrpc.wire.frames import RESULT as ANSWERED
 from shmrpc.wire.frames import RESULT_WITH
-from tests.babbler import Babbler, babbling, connected
-from tests.reliability import figures
-from tests.reliability.liars import Polite, Watched, mutated, served
-from tests.reliability.scale import scaled
-from tests.wire_client import CALL, CALL_DEADLINE, CALL_KEYWORDS, CALL_WITH, FAILURE, RESULT, WireClient, unpacked
-from tests.wire_memory import PARCEL, SENDER, Entry, parcel
+from tests.helpers import figures
+from tests.helpers.liars import Polite, Watched, mutated, served
+from tests.helpers.lying_server import Babbler, babbling, connected
+from tests.helpers.scale import scaled
+from tests.helpers.wire_client import (
+    CALL,
+    CALL_DEADLINE,
+    CALL_KEYWORDS,
+    CALL_WITH,
+    FAILURE,
+    RESULT,
+    WireClient,
+    unpacked,
+)
+from tests.helpers.wire_memory import PARCEL, SENDER, Entry, parcel
 
 #: The hash of a whole number is its rest by this one.
 PRIME: Final = 2**61 - 1

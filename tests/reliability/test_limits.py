@@ -10,13 +10,13 @@ import pytest
 
 import shmrpc
 from shmrpc.transport.shm import admission
-from tests.reliability.figures import note
-from tests.services import service
-from tests.stopping import stopped
-from tests.support import ServerProcess, eventually, eventually_in_loop
+from tests.helpers.figures import note
+from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
+from tests.helpers.services import service
+from tests.helpers.stopped_processes import stopped
+from tests.helpers.wire_client import CALL, MEMORYVIEW, Control, WireClient, extension
+from tests.helpers.wire_memory import GONE, PARCEL, SENDER, Entry, news, parcel
 from tests.test_load import Gate
-from tests.wire_client import CALL, MEMORYVIEW, Control, WireClient, extension
-from tests.wire_memory import GONE, PARCEL, SENDER, Entry, news, parcel
 
 MIB = 1 << 20
 #: Seconds after which something hangs.
@@ -145,7 +145,7 @@ async def test_a_client_lends_no_more_memory_than_the_limit() -> None:
 
 
 def test_memory_that_is_said_to_be_gone_counts_while_it_is_looked_at() -> None:
-    with ServerProcess("tests.services:service", "--max-memory", str(2 * MIB)), WireClient("tested") as wire:
+    with ServerProcess("tests.helpers.services:service", "--max-memory", str(2 * MIB)), WireClient("tested") as wire:
         arguments = msgpack.packb([60, extension(MEMORYVIEW, 0)])
         opcode = PARCEL | CALL | wire.number("sleep") << 8
         for number in range(3):

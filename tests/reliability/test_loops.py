@@ -13,12 +13,12 @@ import pytest
 import uvloop
 
 import shmrpc
-from tests.reliability.bounded import bounded
-from tests.reliability.scale import scaled
-from tests.reliability.watched import as_new, held_by, service
-from tests.support import ServerProcess, eventually
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.time_bound import bounded
+from tests.helpers.watched_service import as_new, held_by, service
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 
 NAME = "tested.watched"
 

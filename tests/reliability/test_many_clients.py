@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import shmrpc
-from tests.reliability import figures
-from tests.reliability.bounded import bounded
-from tests.reliability.scale import scaled
-from tests.reliability.watched import held_by
-from tests.support import ServerProcess, eventually
+from tests.helpers import figures
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import ServerProcess, eventually
+from tests.helpers.time_bound import bounded
+from tests.helpers.watched_service import held_by
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 
 #: Descriptors that a connection takes on each side, and some more.
 DESCRIPTORS = 8
@@ -35,10 +35,10 @@ def in_time() -> Iterator[None]:
 
 
 class Crowd:
-    """A process of many clients; see tests/reliability/crowd.py."""
+    """A process of many clients; see tests/helpers/client_crowd.py."""
 
     def __init__(self, how: str, count: int) -> None:
-        command = [sys.executable, "-m", "tests.reliability.crowd", how, str(count)]
+        command = [sys.executable, "-m", "tests.helpers.client_crowd", how, str(count)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def go(self) -> None:

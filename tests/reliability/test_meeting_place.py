@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from tests.reliability.watched import service
+from tests.helpers.watched_service import service
 
 #: Somebody else.
 NOBODY = 65534

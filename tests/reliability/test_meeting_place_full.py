@@ -18,7 +18,7 @@ from tests.reliability.test_shared_memory_full import may_mount
 PRELUDE = """
     import asyncio, os, resource, subprocess, sys
     import shmrpc
-    from tests.services import service
+    from tests.helpers.services import service
 
     async def serve():
         async with shmrpc.serve(service):
@@ -154,6 +154,6 @@ def test_the_command_that_has_too_few_descriptors_for_a_loop_says_so(monkeypatch
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(shmrpc.cli.commands, "run_here", run_here)
-    done = CliRunner().invoke(shmrpc.cli.commands.main, ["serve", "tests.services:service"])
+    done = CliRunner().invoke(shmrpc.cli.commands.main, ["serve", "tests.helpers.services:service"])
     assert done.exit_code == 1
     assert done.stderr.startswith(f"Error: [Errno 24] no descriptor left to serve: process {os.getpid()} has")

@@ -14,10 +14,10 @@ import uvloop
 from hypothesis import HealthCheck, Phase
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.reliability import figures
-from tests.reliability.model_driver import Nursery
-from tests.reliability.model_machine import Machine
-from tests.reliability.scale import LONG, scaled
+from tests.helpers import figures
+from tests.helpers.model_driver import Nursery
+from tests.helpers.model_machine import Machine
+from tests.helpers.scale import LONG, scaled
 
 #: The short form is the same each time; the long one is another each time, or that of a run that is to be seen again.
 SEED = int(os.environ.get("SHMRPC_SEED", random.randrange(1 << 32) if LONG else 1))

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import shmrpc
-from tests.large import memory_of
-from tests.support import ServerProcess, eventually_in_loop
+from tests.helpers.array_service import memory_of
+from tests.helpers.server_process import ServerProcess, eventually_in_loop
 
-TARGET = "tests.flows:service"
+TARGET = "tests.helpers.stream_service:service"
 
 
 def outcome_of_a_call_without_a_server(

@@ -21,9 +21,9 @@ import pytest
 import shmrpc
 from shmrpc.host.rendezvous import Claim
 from shmrpc.host.status import statuses
-from tests.reliability.bounded import bounded
-from tests.stopping import stopped
-from tests.support import PATIENCE, Script, ServerProcess
+from tests.helpers.server_process import PATIENCE, Script, ServerProcess
+from tests.helpers.stopped_processes import stopped
+from tests.helpers.time_bound import bounded
 
 #: A pid namespace of its own, with a /proc that shows it.
 APART: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -54,7 +54,7 @@ def children(pid: int) -> list[int]:
 class Apart:
     """``shmrpc serve`` in a namespace of its own, where it is process 1."""
 
-    def __init__(self, *options: str, target: str = "tests.services:service") -> None:
+    def __init__(self, *options: str, target: str = "tests.helpers.services:service") -> None:
         command = [*APART, sys.executable, "-m", "shmrpc", "serve", target, *options]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
@@ -170,7 +170,7 @@ def test_a_list_of_services_has_no_id_for_one_that_cannot_be_seen(server: Server
 
 
 def test_a_client_that_cannot_be_seen_is_not_named(runtime: Path) -> None:
-    with Apart("--log-level", "debug", target="tests.flows:service") as server:
+    with Apart("--log-level", "debug", target="tests.helpers.stream_service:service") as server:
         with shmrpc.sync.connect("tested.flows", timeout=PATIENCE) as client:
             assert client.who_plainly()[0] == 0
         log = server.stop()

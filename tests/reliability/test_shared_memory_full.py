@@ -13,7 +13,7 @@ import pytest
 
 import shmrpc
 from shmrpc.transport.shm import segment
-from tests.reliability import figures
+from tests.helpers import figures
 
 #: Bytes of a segment, as the errors have them.
 SEGMENT = "133,120 bytes"
@@ -21,7 +21,7 @@ SEGMENT = "133,120 bytes"
 PRELUDE = """
     import json, os, subprocess, sys
     import shmrpc
-    from tests.support import ServerProcess, eventually
+    from tests.helpers.server_process import ServerProcess, eventually
 
     def is_empty():
         there = os.statvfs("/dev/shm")
@@ -84,7 +84,7 @@ def test_connecting_says_what_there_is_too_little_of() -> None:
     told = run_with(
         "size=1m,nr_inodes=100",
         f"""
-        with ServerProcess("tests.reliability.watched:service") as server:
+        with ServerProcess("tests.helpers.watched_service:service") as server:
             for options in {list(WANTS)}:
                 remount(options)
                 refused = attempt()
@@ -106,7 +106,7 @@ def test_who_is_connected_goes_on_in_a_full_shared_memory() -> None:
     first, filled, full, worked, again = run_with(
         "size=300k",
         """
-        with ServerProcess("tests.reliability.watched:service") as server:
+        with ServerProcess("tests.helpers.watched_service:service") as server:
             clients = []
             tell(attempt(clients), attempt(clients))
             with open("/dev/shm/of-somebody-else", "wb", buffering=0) as file:
@@ -149,7 +149,7 @@ def test_without_a_directory_for_shared_memory_each_client_is_told_so_at_once() 
     told = run_with(
         "size=1m,nr_inodes=100",
         f"""
-        with ServerProcess("tests.reliability.watched:service") as server:
+        with ServerProcess("tests.helpers.watched_service:service") as server:
             for spoil, mend, _ in {list(SPOILT.values())}:
                 assert eventually(is_empty, 30)  # What is open to be written cannot be made read-only.
                 for command in spoil:
@@ -171,7 +171,7 @@ def test_a_client_without_the_servers_shared_memory_says_so() -> None:
     (other, none) = run_with(
         "size=1m,nr_inodes=100",
         """
-        with ServerProcess("tests.reliability.watched:service") as server:
+        with ServerProcess("tests.helpers.watched_service:service") as server:
             for command in ("mount -t tmpfs tmpfs /dev/shm", "mount -t tmpfs tmpfs /dev"):
                 program = "import shmrpc\\nwith shmrpc.sync.connect('tested.watched', timeout=10): pass"
                 script = command + ' && exec "$@"'

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import shmrpc
-from tests.reliability import figures
-from tests.reliability.bounded import bounded
-from tests.reliability.watched import as_new
-from tests.stopping import stopped
-from tests.support import ServerProcess
+from tests.helpers import figures
+from tests.helpers.server_process import ServerProcess
+from tests.helpers.stopped_processes import stopped
+from tests.helpers.time_bound import bounded
+from tests.helpers.watched_service import as_new
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 
 NAME = "tested.watched"
 #: Seconds after which a wait is taken for one that hangs.

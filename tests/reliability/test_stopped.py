@@ -17,14 +17,14 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.client.lateness import Lateness
-from tests.reliability import figures
-from tests.reliability.bounded import bounded
-from tests.reliability.scale import scaled
-from tests.reliability.watched import as_new, held_by
-from tests.stopping import stands_still, stopped
-from tests.support import Script, ServerProcess, eventually_in_loop
+from tests.helpers import figures
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
+from tests.helpers.stopped_processes import stands_still, stopped
+from tests.helpers.time_bound import bounded
+from tests.helpers.watched_service import as_new, held_by
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 
 #: Seconds after which a call is taken for one that hangs.
 HANGS = 30.0

@@ -18,11 +18,11 @@ import pytest
 import shmrpc
 from shmrpc.host.status import statuses
 from shmrpc.wire import control
-from tests.reliability.bounded import bounded
-from tests.stopping import stopped
-from tests.support import Script, ServerProcess, eventually_in_loop
+from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
+from tests.helpers.stopped_processes import stopped
+from tests.helpers.time_bound import bounded
 
-TARGET = "tests.reliability.watched:service"
+TARGET = "tests.helpers.watched_service:service"
 NAME = "tested.watched"
 SOON = 0.2
 
@@ -77,7 +77,7 @@ async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, conn
     program = """
         import os, signal, asyncio, shmrpc
         from shmrpc.transport.shm import server
-        from tests.reliability.watched import service
+        from tests.helpers.watched_service import service
 
         def stop(self, established):
             os.kill(os.getpid(), signal.SIGSTOP)

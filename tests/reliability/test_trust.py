@@ -25,30 +25,22 @@ from shmrpc.host.status import statuses
 from shmrpc.transport.options import check_uids
 from shmrpc.transport.shm.segment import NewSegment
 from shmrpc.wire import control
-from tests.reliability import shared
-from tests.reliability.figures import note, times
-from tests.reliability.scale import scaled
-from tests.reliability.users import (
-    ALLOWED,
-    STRANGER,
-    Program,
-    close_nursery,
-    only_root,
-    run_as,
-    served_by,
-)
-from tests.support import eventually
+from tests.helpers import shared_service
+from tests.helpers.figures import note, times
+from tests.helpers.other_users import ALLOWED, STRANGER, Program, close_nursery, only_root, run_as, served_by
+from tests.helpers.scale import scaled
+from tests.helpers.server_process import eventually
 
 pytestmark = only_root
 
-TARGET = "tests.reliability.shared:service"
-REFUSED = rf"refused the connection: uid {STRANGER} may not use service '{shared.NAME}': its server allows "
+TARGET = "tests.helpers.shared_service:service"
+REFUSED = rf"refused the connection: uid {STRANGER} may not use service '{shared_service.NAME}': its server allows "
 STICKY = 0o1777
 
 
 def _names_left() -> list[str]:
     """The names of handshakes with the shared service."""
-    return [name for name in os.listdir("/dev/shm") if f"shmrpc.{shared.NAME}." in name]
+    return [name for name in os.listdir("/dev/shm") if f"shmrpc.{shared_service.NAME}." in name]
 
 
 MakeDirectory = Callable[[int, int], Path]
@@ -95,8 +87,8 @@ def test_an_allowed_user_can_do_all_that_one_can(meeting: Path, workers: list[st
             ALLOWED,
             f"""
             for _ in range({rounds}):
-                user, took = asyncio.run(shared.use_it())
-                assert user == shared.use_it_in_threads() == {ALLOWED}
+                user, took = asyncio.run(shared_service.use_it())
+                assert user == shared_service.use_it_in_threads() == {ALLOWED}
                 print(took)
             """,
         )
@@ -112,7 +104,7 @@ def test_an_allowed_user_with_a_client_made_from_the_description(meeting: Path) 
                 ALLOWED,
                 """
             for options in ({}, {"how": ON_SEMAPHORE}):
-                with WireClient(shared.NAME, **options) as client:
+                with WireClient(shared_service.NAME, **options) as client:
                     print(client.call("caller"))
             """,
             ).split()
@@ -123,16 +115,17 @@ def test_an_allowed_user_with_a_client_made_from_the_description(meeting: Path) 
 def test_a_server_of_an_allowed_user(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
     with served_by(ALLOWED, "--allow-uid", str(STRANGER)):
-        assert asyncio.run(shared.use_it(allow_uids=[ALLOWED]))[0] == os.geteuid()
-        assert shared.use_it_in_threads(allow_uids=[ALLOWED]) == os.geteuid()
+        assert asyncio.run(shared_service.use_it(allow_uids=[ALLOWED]))[0] == os.geteuid()
+        assert shared_service.use_it_in_threads(allow_uids=[ALLOWED]) == os.geteuid()
         # Neither side is root.
-        assert run_as(STRANGER, f"print(shared.use_it_in_threads(allow_uids=[{ALLOWED}]))") == str(STRANGER)
-        assert [report.service for report in statuses({ALLOWED})] == [shared.NAME]
+        assert run_as(STRANGER, f"print(shared_service.use_it_in_threads(allow_uids=[{ALLOWED}]))") == str(STRANGER)
+        assert [report.service for report in statuses({ALLOWED})] == [shared_service.NAME]
 
 
 def test_the_command_line(meeting: Path) -> None:
     calls = """
-        for arguments in (["call", shared.NAME, "caller"], ["ls"], ["describe", shared.NAME], ["stub", shared.NAME]):
+        name = shared_service.NAME
+        for arguments in (["call", name, "caller"], ["ls"], ["describe", name], ["stub", name]):
             with contextlib.suppress(SystemExit):
                 shmrpc.cli.commands.main(arguments)
     """
@@ -155,9 +148,9 @@ def test_a_user_who_is_not_there(meeting: Path) -> None:
 def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
     call = """
-        expect(SystemExit, lambda: shmrpc.cli.commands.main(["call", "--timeout", "0", shared.NAME, "caller"]))
+        expect(SystemExit, lambda: shmrpc.cli.commands.main(["call", "--timeout", "0", shared_service.NAME, "caller"]))
         os.environ["SHMRPC_ALLOW_UID"] = "5 {uid}"
-        shmrpc.cli.commands.main(["call", "--timeout", "0", shared.NAME, "caller"])
+        shmrpc.cli.commands.main(["call", "--timeout", "0", shared_service.NAME, "caller"])
     """
     with served_by(ALLOWED):
         with Program(0, call.format(uid=ALLOWED)) as client:
@@ -175,7 +168,7 @@ def test_a_stranger_reads_that_it_is_refused(meeting: Path, workers: list[str]) 
             STRANGER,
             """
             expect(shmrpc.ServiceUnavailable, connected)
-            expect(shmrpc.ServiceUnavailable, lambda: asyncio.run(shared.use_it(timeout=0)))
+            expect(shmrpc.ServiceUnavailable, lambda: asyncio.run(shared_service.use_it(timeout=0)))
             """,
         )
     assert re.fullmatch(
@@ -189,7 +182,7 @@ def test_a_stranger_learns_nothing_else_whatever_it_sends(meeting: Path) -> None
         before = len(os.listdir(f"/proc/{server.pid}/fd"))
         os.kill(server.pid, signal.SIGSTOP)
         source = """
-            dialled = rendezvous.dial(shared.NAME)
+            dialled = rendezvous.dial(shared_service.NAME)
             for packet in (control.encode(control.Status()), b"x" * 1000, b"y"):
                 socket.send_fds(dialled, [packet], [0, 1, 2])
             print("sent", flush=True)
@@ -209,12 +202,12 @@ def test_an_adopted_stranger_is_refused_too(meeting: Path) -> None:
     """A server of many does not rely on who passed the client on."""
 
     async def serve(accepted: socket.socket) -> None:
-        async with shmrpc.serve(shared.service, adopting=True, allow_uids=[ALLOWED]) as server:
+        async with shmrpc.serve(shared_service.service, adopting=True, allow_uids=[ALLOWED]) as server:
             server.adopt(accepted)
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(str(meeting / f"{shared.NAME}.sock"))
-        (meeting / f"{shared.NAME}.sock").chmod(0o666)
+        listening.bind(str(meeting / f"{shared_service.NAME}.sock"))
+        (meeting / f"{shared_service.NAME}.sock").chmod(0o666)
         listening.listen()
         with Program(STRANGER, "expect(shmrpc.ServiceUnavailable, connected)") as stranger:
             accepted, _ = listening.accept()
@@ -224,7 +217,7 @@ def test_an_adopted_stranger_is_refused_too(meeting: Path) -> None:
 
 def test_without_the_option_nobody_else_comes_as_far_as_the_door(meeting: Path) -> None:
     with served_by(0):
-        assert (meeting / f"{shared.NAME}.sock").stat().st_mode & 0o777 == 0o600
+        assert (meeting / f"{shared_service.NAME}.sock").stat().st_mode & 0o777 == 0o600
         printed = run_as(STRANGER, "expect(shmrpc.ServiceUnavailable, connected)")
     assert f"lets nobody in but its own user; serve it with allow_uids=[{STRANGER}]" in printed
 
@@ -233,8 +226,8 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
     make_directory(0, STICKY)
     source = """
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(place.socket_paths(shared.NAME)[0])
-            os.chmod(place.socket_paths(shared.NAME)[0], 0o666)
+            listening.bind(place.socket_paths(shared_service.NAME)[0])
+            os.chmod(place.socket_paths(shared_service.NAME)[0], 0o666)
             listening.listen()
             print("listening", flush=True)
             for _ in range(2):
@@ -244,16 +237,16 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
     with Program(STRANGER, source) as server:
         assert server.line() == "listening"
         with pytest.raises(shmrpc.LocalProtocolError, match=words):
-            await shmrpc.connect(shared.NAME, timeout=0)
+            await shmrpc.connect(shared_service.NAME, timeout=0)
         with pytest.raises(shmrpc.LocalProtocolError, match=words):
-            shmrpc.sync.connect(shared.NAME, timeout=0).__enter__()
+            shmrpc.sync.connect(shared_service.NAME, timeout=0).__enter__()
         assert server.end() == "b''\nb''"
 
 
 def test_strangers_who_keep_coming_disturb_nobody(meeting: Path) -> None:
     visits = scaled(300, 20_000)
     with served_by(0, "--allow-uid", str(ALLOWED)) as server:
-        with shmrpc.sync.connect(shared.NAME) as client:
+        with shmrpc.sync.connect(shared_service.NAME) as client:
             before = len(os.listdir(f"/proc/{server.pid}/fd"))
             source = f"""
                 refused = 0
@@ -294,7 +287,7 @@ for kind, name in zip((posix_ipc.SharedMemory, posix_ipc.Semaphore, posix_ipc.Se
         print("can")
 """
 _SAY_HELLO = """
-    dialled = rendezvous.dial(shared.NAME)
+    dialled = rendezvous.dial(shared_service.NAME)
     dialled.send(control.encode(control.Hello(control.VERSION, 1 << 20)))
     packet, descriptors, _, _ = socket.recv_fds(dialled, 10_000, 3)
     print(control.decode(packet).segment, flush=True)
@@ -318,7 +311,7 @@ def test_only_the_client_of_a_handshake_can_open_its_names(meeting: Path) -> Non
 
 def test_a_client_of_our_own_user_shares_its_names_with_nobody(meeting: Path) -> None:
     with served_by(0, "--allow-uid", str(ALLOWED)):
-        dialled = rendezvous.dial(shared.NAME)
+        dialled = rendezvous.dial(shared_service.NAME)
         assert dialled is not None
         with dialled:
             dialled.send(control.encode(control.Hello(control.VERSION, 1 << 20)))
@@ -337,10 +330,10 @@ async def test_memory_that_takes_no_access_list(meeting: Path, monkeypatch: pyte
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "setxattr", setxattr)
-    async with shmrpc.serve(shared.service, allow_uids=[ALLOWED]):
+    async with shmrpc.serve(shared_service.service, allow_uids=[ALLOWED]):
         printed = await asyncio.to_thread(run_as, ALLOWED, "expect(shmrpc.ServiceUnavailable, connected)")
         assert _names_left() == []
-        assert (await shared.use_it())[0] == os.geteuid()
+        assert (await shared_service.use_it())[0] == os.geteuid()
     assert f"uid {ALLOWED} cannot be let into a segment of uid 0: /dev/shm takes no access list" in printed
 
 
@@ -365,13 +358,13 @@ def test_a_server_cannot_let_us_open_what_it_cannot_itself(
         print(theirs.name, flush=True)
         sys.stdin.readline()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(place.socket_paths(shared.NAME)[0])
+            listening.bind(place.socket_paths(shared_service.NAME)[0])
             listening.listen()
             print("listening", flush=True)
             accepted, _ = listening.accept()
             accepted.recv(1000)
             name, semaphores = {whose}
-            welcome = control.Welcome(shared.NAME, 1, name, 65536, semaphores, 2000, ["caller"])
+            welcome = control.Welcome(shared_service.NAME, 1, name, 65536, semaphores, 2000, ["caller"])
             socket.send_fds(accepted, [control.encode(welcome)], [accepted.fileno()] * 2)
             accepted.recv(1000)
         sys.stdin.readline()
@@ -385,7 +378,7 @@ def test_a_server_cannot_let_us_open_what_it_cannot_itself(
             server.go_on()
             assert server.line() == "listening"
             with pytest.raises(shmrpc.RemoteProtocolError, match=words):
-                shmrpc.sync.connect(shared.NAME, timeout=0, allow_uids=[ALLOWED]).__enter__()
+                shmrpc.sync.connect(shared_service.NAME, timeout=0, allow_uids=[ALLOWED]).__enter__()
             if words.startswith("a semaphore"):
                 os.chown(f"/dev/shm/sem.{theirs}.c2s", ALLOWED, ALLOWED)
             server.go_on()
@@ -440,14 +433,14 @@ async def test_a_directory_that_is_not_safe(
     place = tmp_path / "place"
     place.mkdir(mode=0o755)
     monkeypatch.setenv("SHMRPC_DIRECTORY", str(place))
-    async with shmrpc.serve(shared.service):  # It is the change that matters.
+    async with shmrpc.serve(shared_service.service):  # It is the change that matters.
         pass
     change(place)
     with pytest.raises(shmrpc.LocalProtocolError, match=words):
-        async with shmrpc.serve(shared.service):
+        async with shmrpc.serve(shared_service.service):
             pass
     with pytest.raises(shmrpc.LocalProtocolError, match=words):
-        await shmrpc.connect(shared.NAME, timeout=0)
+        await shmrpc.connect(shared_service.NAME, timeout=0)
     if place.is_file() or place.is_symlink():
         place.unlink()
 
@@ -455,24 +448,24 @@ async def test_a_directory_that_is_not_safe(
 async def test_a_path_that_is_not_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHMRPC_DIRECTORY", "here")
     with pytest.raises(shmrpc.LocalProtocolError, match="'here'; it has to be an absolute path"):
-        await shmrpc.connect(shared.NAME, timeout=0)
+        await shmrpc.connect(shared_service.NAME, timeout=0)
 
 
 async def test_a_server_does_not_meet_in_a_directory_of_those_whom_it_serves(make_directory: MakeDirectory) -> None:
     """They could put a link in the place of a file whose mode it changes. A client may, if it allows the owner."""
     make_directory(ALLOWED, 0o755)
     with pytest.raises(shmrpc.LocalProtocolError, match=f"belongs to uid {ALLOWED}"):
-        async with shmrpc.serve(shared.service, allow_uids=[ALLOWED]):
+        async with shmrpc.serve(shared_service.service, allow_uids=[ALLOWED]):
             pass
     with pytest.raises(shmrpc.ServiceUnavailable):
-        await shmrpc.connect(shared.NAME, timeout=0, allow_uids=[ALLOWED])
+        await shmrpc.connect(shared_service.NAME, timeout=0, allow_uids=[ALLOWED])
 
 
 def test_a_directory_that_one_cannot_enter_or_write(make_directory: MakeDirectory) -> None:
     place = make_directory(0, 0o700)
     serve = f"""
         async def main():
-            async with shmrpc.serve(shared.service, allow_uids=[{STRANGER}]):
+            async with shmrpc.serve(shared_service.service, allow_uids=[{STRANGER}]):
                 pass
         expect(shmrpc.LocalProtocolError, lambda: asyncio.run(main()))
     """
@@ -488,17 +481,17 @@ def test_a_directory_that_one_cannot_enter_or_write(make_directory: MakeDirector
 
 async def test_users_who_cannot_enter_cannot_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(shmrpc.LocalProtocolError, match=rf"allow_uids=\[{ALLOWED}\], but .*SHMRPC_DIRECTORY"):
-        async with shmrpc.serve(shared.service, allow_uids=[ALLOWED]):
+        async with shmrpc.serve(shared_service.service, allow_uids=[ALLOWED]):
             pass
-    async with shmrpc.serve(shared.service, allow_uids=[0, os.geteuid()]):  # These can.
-        assert (await shared.use_it(allow_uids=[ALLOWED]))[0] == os.geteuid()
+    async with shmrpc.serve(shared_service.service, allow_uids=[0, os.geteuid()]):  # These can.
+        assert (await shared_service.use_it(allow_uids=[ALLOWED]))[0] == os.geteuid()
     with pytest.raises(shmrpc.ServiceUnavailable, match="other users are met in the directory that .SHMRPC_DIRECTORY"):
-        await shmrpc.connect(shared.NAME, timeout=0, allow_uids=[ALLOWED])
+        await shmrpc.connect(shared_service.NAME, timeout=0, allow_uids=[ALLOWED])
 
 
 _SERVE = f"""
     async def main():
-        async with shmrpc.serve(shared.service, allow_uids=[{STRANGER}]):
+        async with shmrpc.serve(shared_service.service, allow_uids=[{STRANGER}]):
             pass
     expect(shmrpc.ShmrpcError, lambda: asyncio.run(main()))
     print([leftover.path for leftover in cleanup.clean()])
@@ -520,36 +513,36 @@ _SERVE = f"""
 def test_a_name_that_a_stranger_has_taken(make_directory: MakeDirectory, name: str, make: str) -> None:
     """Where all may write, to them it is lost; but nothing is followed, and the clean-up does not mind."""
     place = make_directory(0, STICKY)
-    run_as(STRANGER, f"path = {str(place / f'{shared.NAME}.{name}')!r}; {make}")
+    run_as(STRANGER, f"path = {str(place / f'{shared_service.NAME}.{name}')!r}; {make}")
     raised, cleaned, there = run_as(ALLOWED, _SERVE).splitlines()
     assert re.match(f"ServiceInUse: .*is another user's: .*belongs to uid {STRANGER};", raised)
     assert cleaned == "[]"
-    assert f"{shared.NAME}.{name}" in there
+    assert f"{shared_service.NAME}.{name}" in there
 
 
 def test_root_does_not_take_the_lock_of_another_user(make_directory: MakeDirectory) -> None:
     """It could open it."""
     place = make_directory(0, STICKY)
-    run_as(STRANGER, f"open({str(place / f'{shared.NAME}.lock')!r}, 'w').close()")
+    run_as(STRANGER, f"open({str(place / f'{shared_service.NAME}.lock')!r}, 'w').close()")
     with pytest.raises(shmrpc.ServiceInUse, match=f"belongs to uid {STRANGER}"):
-        rendezvous.Claim(shared.NAME, [ALLOWED])
-    assert (place / f"{shared.NAME}.lock").read_bytes() == b""
+        rendezvous.Claim(shared_service.NAME, [ALLOWED])
+    assert (place / f"{shared_service.NAME}.lock").read_bytes() == b""
 
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
 def test_no_file_of_ours_is_emptied_as_a_lock(meeting: Path, link: Callable[[Path, Path], None]) -> None:
     precious = meeting / "precious"
     precious.write_text("precious")
-    link(precious, meeting / f"{shared.NAME}.lock")
+    link(precious, meeting / f"{shared_service.NAME}.lock")
     with pytest.raises(shmrpc.LocalProtocolError, match="remove it"):
-        rendezvous.Claim(shared.NAME)
+        rendezvous.Claim(shared_service.NAME)
     assert precious.read_text() == "precious"
 
 
 def test_what_the_dead_of_other_users_left_is_theirs(make_directory: MakeDirectory) -> None:
     place = make_directory(0, STICKY)
     die = f"""
-        claim = rendezvous.Claim(shared.NAME, [{STRANGER}])
+        claim = rendezvous.Claim(shared_service.NAME, [{STRANGER}])
         made = segment.NewSegment("tested", {STRANGER})
         print(made.name, flush=True)
         sys.stdin.readline()
@@ -558,7 +551,9 @@ def test_what_the_dead_of_other_users_left_is_theirs(make_directory: MakeDirecto
         names = {server.line()}
         names |= {f"sem.{each}" for each in cleanup.semaphore_names(*names)}
         server.kill()
-    left = {str(place / f"{shared.NAME}.{kind}") for kind in ("lock", "sock")} | {f"/dev/shm/{name}" for name in names}
+    left = {str(place / f"{shared_service.NAME}.{kind}") for kind in ("lock", "sock")} | {
+        f"/dev/shm/{name}" for name in names
+    }
     listing = "print([leftover.path for leftover in cleanup.clean()])"
     assert eval(run_as(STRANGER, listing)) == []
     assert not left & {leftover.path for leftover in cleanup.clean()}, "root's clean-up is root's own"
@@ -571,11 +566,11 @@ def test_what_the_dead_of_other_users_left_is_theirs(make_directory: MakeDirecto
 
 _IN_NAMESPACE = """
     try:
-        shmrpc.serve(shared.service, allow_uids=[65534])
+        shmrpc.serve(shared_service.service, allow_uids=[65534])
     except ValueError as error:
         print(error, flush=True)
     async def main():
-        async with shmrpc.serve(shared.service, allow_uids=[5]):
+        async with shmrpc.serve(shared_service.service, allow_uids=[5]):
             print("serving", flush=True)
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     asyncio.run(main())
@@ -598,7 +593,7 @@ def test_users_whom_a_namespace_does_not_know_are_nobody_that_is_allowed(meeting
         assert server.stdout.readline() == "serving\n"
         printed = run_as(STRANGER, "expect(shmrpc.ServiceUnavailable, connected)")
         assert "uid 65534 may not use service" in printed
-        assert asyncio.run(shared.use_it())[0] == os.geteuid()
+        assert asyncio.run(shared_service.use_it())[0] == os.geteuid()
         server.communicate("\n", timeout=30)
         assert server.returncode == 0
 
@@ -621,9 +616,9 @@ def test_users_whom_a_namespace_does_not_know_are_nobody_that_is_allowed(meeting
 )
 def test_users_that_cannot_be(allow_uids: Any, kind: type[Exception], words: str) -> None:
     for make in (
-        lambda: shmrpc.serve(shared.service, allow_uids=allow_uids),
-        lambda: shmrpc.connect(shared.NAME, allow_uids=allow_uids),
-        lambda: shmrpc.sync.connect(shared.NAME, allow_uids=allow_uids),
+        lambda: shmrpc.serve(shared_service.service, allow_uids=allow_uids),
+        lambda: shmrpc.connect(shared_service.NAME, allow_uids=allow_uids),
+        lambda: shmrpc.sync.connect(shared_service.NAME, allow_uids=allow_uids),
     ):
         with pytest.raises(kind, match=f"allow_uids: .*{words}"):
             make()

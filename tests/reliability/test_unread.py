@@ -11,8 +11,8 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from tests.support import eventually_in_loop
-from tests.wire_client import CANCEL, RESULT, WireClient
+from tests.helpers.server_process import eventually_in_loop
+from tests.helpers.wire_client import CANCEL, RESULT, WireClient
 
 #: Seconds after which something hangs.
 HANGS = 30.0

@@ -29,7 +29,10 @@ class ServerProcess:
     """``shmrpc serve`` of a service; killed at the end if it has not stopped before."""
 
     def __init__(
-        self, target: str = "tests.services:service", *options: str, shmrpc_command: Sequence[str] = ("-m", "shmrpc")
+        self,
+        target: str = "tests.helpers.services:service",
+        *options: str,
+        shmrpc_command: Sequence[str] = ("-m", "shmrpc"),
     ) -> None:
         command = [sys.executable, *shmrpc_command, "serve", target, *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -155,7 +158,7 @@ async def eventually_in_loop(true: Callable[[], bool], seconds: float = PATIENCE
 
 
 async def eventually_seen(client: shmrpc.Client, what: str, times: int = 1) -> bool:
-    """Whether the service of tests/flows.py has counted this so often within a generous time."""
+    """Whether the service of tests/helpers/stream_service.py has counted this so often within a generous time."""
     end = time.monotonic() + PATIENCE
     while (await client.seen()).get(what, 0) != times:
         if time.monotonic() > end:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import shmrpc
-from tests.support import ServerProcess, eventually
+from tests.helpers.server_process import ServerProcess, eventually
 
 service = shmrpc.Service("tested.watched")
 

@@ -24,7 +24,7 @@ import uvloop
 
 import shmrpc
 from shmrpc.server import failures
-from tests.large import Bytes, numbered, sum_of
+from tests.helpers.array_service import Bytes, numbered, sum_of
 
 service = shmrpc.Service("tested.model")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import shmrpc
-from tests.support import ServerProcess, eventually
+from tests.helpers.server_process import ServerProcess, eventually
 
 #: Whole numbers that a liar chooses.
 CHOSEN: Final = [
@@ -124,7 +124,7 @@ class Served(ServerProcess):
     """The service for liars in a process of its own. What it logs is read, so that it never waits for a reader."""
 
     def __init__(self) -> None:
-        super().__init__("tests.reliability.lied_to:service", "--max-frame", str(MAX_FRAME))
+        super().__init__("tests.helpers.lied_to_service:service", "--max-frame", str(MAX_FRAME))
         assert self.process.stderr is not None
         self._log, self.process.stderr = self.process.stderr, None
         #: What nobody has foreseen, and what followed.

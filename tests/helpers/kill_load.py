@@ -1,6 +1,6 @@
 """A server and callers that put it under load, each in a process that is killed and begins again.
 
-``python -m tests.reliability.load FOLDER`` forks them. It reads orders, ``start ROLE SEED`` and ``reap PID``, and
+``python -m tests.helpers.kill_load FOLDER`` forks them. It reads orders, ``start ROLE SEED`` and ``reap PID``, and
 answers each: with the process, and with how it ended. The books of the callers are in the folder, and a file of faults.
 """
 
@@ -23,8 +23,8 @@ import numpy as np
 import uvloop
 
 import shmrpc
-from tests.large import Bytes, numbered
-from tests.reliability.ledger import Book, Kind, Told
+from tests.helpers.array_service import Bytes, numbered
+from tests.helpers.ledger import Book, Kind, Told
 
 NAME: Final = "tested.killed"
 service = shmrpc.Service(NAME)

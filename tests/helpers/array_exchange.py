@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 import shmrpc
-from tests import large
-from tests.large import Bytes, sum_of
+from tests.helpers import array_service
+from tests.helpers.array_service import Bytes, sum_of
 
 #: An array, and its checksum as who sends it knows it.
 Item = tuple[Any, int]
@@ -100,7 +100,7 @@ class Keeper:
 
 
 service = shmrpc.Service("tested.keeping")
-memory = service.endpoint(large.memory)
+memory = service.endpoint(array_service.memory)
 
 _keepers: dict[str, Keeper] = {}
 

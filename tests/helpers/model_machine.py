@@ -13,21 +13,10 @@ from typing import Any, ClassVar, Literal
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.large import extents_mapped, numbered, sum_of
-from tests.reliability.model import (
-    LOST,
-    NOT_BEGUN,
-    UNAVAILABLE,
-    Content,
-    Flight,
-    Held,
-    Model,
-    Outcome,
-    Stream,
-    consecutive,
-)
-from tests.reliability.model_driver import Driver, Handle, Nursery, Real, RealServer, Source
-from tests.reliability.model_server import ENDLESS, MAX_PER_CONNECTION
+from tests.helpers.array_service import extents_mapped, numbered, sum_of
+from tests.helpers.model import LOST, NOT_BEGUN, UNAVAILABLE, Content, Flight, Held, Model, Outcome, Stream, consecutive
+from tests.helpers.model_driver import Driver, Handle, Nursery, Real, RealServer, Source
+from tests.helpers.model_server import ENDLESS, MAX_PER_CONNECTION
 
 #: Seconds that reality has to become what the model says; less once it has not, or it would take long to find the
 #: shortest way to a difference.

@@ -18,7 +18,7 @@ from shmrpc import _core
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT, Shape
-from tests.support import PATIENCE
+from tests.helpers.server_process import PATIENCE
 
 #: What the server does at the first call, of this id, before it answers.
 Misdeed = Callable[["Babbler", int], object]

@@ -1,6 +1,6 @@
 """Processes that die as they are told: each is forked from one that has imported everything already.
 
-``python -m tests.reliability.victims`` is that one. It reads an :class:`Order` from its input, forks a process that
+``python -m tests.helpers.victims`` is that one. It reads an :class:`Order` from its input, forks a process that
 follows it, writes what that has to say, and how it ended.
 """
 
@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from tests.reliability import crashes
-from tests.reliability.crashes import Place
+from tests.helpers import crash_points
+from tests.helpers.crash_points import Place
 
 #: Seconds for anything that a victim is to say or do.
 PATIENCE: Final = 60
@@ -68,7 +68,7 @@ class Victims:
         self._obituary, theirs = os.pipe()
         os.set_blocking(self._obituary, False)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.reliability.victims", str(theirs)],
+            [sys.executable, "-m", "tests.helpers.victims", str(theirs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[theirs],
@@ -129,7 +129,7 @@ class Victims:
 @contextmanager
 def victims() -> Iterator[Victims]:
     """Victims, for as long as they are wanted."""
-    crashes.require_core()
+    crash_points.require_core()
     forking = Victims()
     try:
         yield forking
@@ -139,11 +139,11 @@ def victims() -> Iterator[Victims]:
 
 def main(obituary: int) -> None:
     """The process that forks them."""
-    crashes.use_core()
+    crash_points.use_core()
     import asyncio  # noqa: F401 - so that no victim has to import it
     import gc
 
-    from tests.reliability import dying
+    from tests.helpers import victim_roles
 
     gc.freeze()
     say("ready")
@@ -151,7 +151,7 @@ def main(obituary: int) -> None:
         pid = os.fork()
         if pid == 0:
             signal.alarm(PATIENCE)  # Whatever happens, it does not stay.
-            dying.follow(Order(**json.loads(line)), obituary)
+            victim_roles.follow(Order(**json.loads(line)), obituary)
         _, status = os.waitpid(pid, 0)
         say("died", os.waitstatus_to_exitcode(status))
 

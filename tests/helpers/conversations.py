@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 import shmrpc
-from tests.large import Bytes, numbered, sum_of
+from tests.helpers.array_service import Bytes, numbered, sum_of
 
 NAME: Final = "tested.dying"
 service = shmrpc.Service(NAME)

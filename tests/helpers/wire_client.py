@@ -21,7 +21,19 @@ from typing import Any, Final
 import msgpack
 import posix_ipc
 
-from tests.wire_memory import HERE, PARCEL, RECEIVER, RELEASE, SENDER, Entry, Extent, Theirs, parsed, release, released
+from tests.helpers.wire_memory import (
+    HERE,
+    PARCEL,
+    RECEIVER,
+    RELEASE,
+    SENDER,
+    Entry,
+    Extent,
+    Theirs,
+    parsed,
+    release,
+    released,
+)
 
 MAX_MESSAGE: Final = 131_072
 RESULT, FAILURE, CALL, CALL_KEYWORDS, CALL_DEADLINE, CALL_WITH, BATCH, DESCRIBE = range(8)

@@ -1,4 +1,4 @@
-"""Many clients of the watched service in one process: ``python -m tests.reliability.crowd HOW COUNT``.
+"""Many clients of the watched service in one process: ``python -m tests.helpers.client_crowd HOW COUNT``.
 
 ``stay``: all connect and call; then, for each line on stdin, all call again. ``storm``: all connect at once when a
 line comes. ``pass``: they come, call and go, a few at a time. Each says what it did in a line of JSON.

@@ -35,8 +35,8 @@ import shmrpc, shmrpc.cli
 from shmrpc.wire import control
 from shmrpc.host import cleanup, runtime_dir, rendezvous
 from shmrpc.transport.shm import segment
-from tests.reliability import shared
-from tests.wire_client import ON_SEMAPHORE, WireClient
+from tests.helpers import shared_service
+from tests.helpers.wire_client import ON_SEMAPHORE, WireClient
 
 def expect(kind, call):
     # Prints what is raised, as a line.
@@ -48,7 +48,7 @@ def expect(kind, call):
         print("nothing was raised", flush=True)
 
 def connected(**options):
-    shmrpc.sync.connect(shared.NAME, timeout=0, **options).__enter__()
+    shmrpc.sync.connect(shared_service.NAME, timeout=0, **options).__enter__()
 """
 
 
@@ -251,7 +251,7 @@ def served_by(uid: int, *options: str) -> Server:
         f"""
         control.STEP_TIMEOUT = {_PATIENCE}  # Programs are started while a handshake waits.
         shmrpc.cli.commands._greet = lambda *_: print("serving", flush=True)
-        shmrpc.cli.commands.main(["serve", "tests.reliability.shared:service", *{list(options)!r}])
+        shmrpc.cli.commands.main(["serve", "tests.helpers.shared_service:service", *{list(options)!r}])
         """,
     )
     try:

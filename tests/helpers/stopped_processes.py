@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import shmrpc
-from tests.support import eventually
+from tests.helpers.server_process import eventually
 
 #: For what comes at once, unless the machine is busy with something else.
 PATIENCE = 60.0

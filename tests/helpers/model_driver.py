@@ -21,7 +21,7 @@ import numpy as np
 
 import shmrpc
 from shmrpc import _core
-from tests.large import sum_of
+from tests.helpers.array_service import sum_of
 
 #: Seconds after which something hangs.
 PATIENCE: Final = 60.0
@@ -57,7 +57,7 @@ class Nursery:
         self._path = directory / "journal"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         journal = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-        command = [sys.executable, "-m", "tests.reliability.model_server", str(theirs.fileno()), str(journal)]
+        command = [sys.executable, "-m", "tests.helpers.model_server", str(theirs.fileno()), str(journal)]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno(), journal])
         theirs.close()
         os.close(journal)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from tests.large import numbered, sum_of
+from tests.helpers.array_service import numbered, sum_of
 
 #: How a call ended, as the driver names it.
 Outcome = tuple[Any, ...]

@@ -1,4 +1,7 @@
-"""A client that takes what it can get, from when it has printed a line: ``python -m tests.reliability.greedy KIND``."""
+"""A client that takes what it can get, from when it has printed a line.
+
+``python -m tests.helpers.greedy_client KIND``
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import uvloop
 
 import shmrpc
-from tests.reliability import crashes, talking, victims
-from tests.reliability.victims import Order
+from tests.helpers import conversations, crash_points, victims
+from tests.helpers.victims import Order
 
 #: Seconds that calls have to end when a victim drains: none that sleeps does.
 GRACE: Final = 0.02
@@ -22,18 +22,18 @@ GRACE: Final = 0.02
 def follow(order: Order, obituary: int) -> None:
     """Does what is ordered, and ends the process if it has not died of it."""
     os.environ["XDG_RUNTIME_DIR"] = order.runtime
-    lines = crashes.Lines()
+    lines = crash_points.Lines()
     if order.how == "record":
         lines.record()
     elif order.place is not None and order.how == "lines":
         lines.die_at(order.place, obituary)
     elif order.place is not None:
-        crashes.die_at_point(*order.place, obituary)
+        crash_points.die_at_point(*order.place, obituary)
 
     def finish() -> None:
         if order.how == "record":
             victims.say("lines", list(lines.reached))
-            victims.say("points", crashes.passed())
+            victims.say("points", crash_points.passed())
         os._exit(0)
 
     try:
@@ -56,8 +56,8 @@ def _run(order: Order, main: Coroutine[Any, Any, None]) -> None:
 async def _serve(finish: Callable[[], None]) -> None:
     """Until a client asks for an end: of what kind, it says. With "exit" no line of the end is executed."""
     asked: asyncio.Queue[str] = asyncio.Queue()
-    talking.leaving.append(asked.put_nowait)
-    server = shmrpc.serve(talking.service)
+    conversations.leaving.append(asked.put_nowait)
+    server = shmrpc.serve(conversations.service)
     async with server:
         victims.say("serving")
         how = await asked.get()
@@ -69,9 +69,9 @@ async def _serve(finish: Callable[[], None]) -> None:
 
 async def _call(order: Order) -> None:
     for _ in range(order.rounds):
-        async with shmrpc.connect(talking.NAME, timeout=40) as client:
-            waiting = asyncio.create_task(client.sleep(talking.LONG))
-            await talking.CONVERSATIONS[order.conversation](client)
+        async with shmrpc.connect(conversations.NAME, timeout=40) as client:
+            waiting = asyncio.create_task(client.sleep(conversations.LONG))
+            await conversations.CONVERSATIONS[order.conversation](client)
             if order.conversation == "drain":
                 await client.leave("drain")
                 await asyncio.wait([waiting])  # The server goes, and says so.
@@ -81,10 +81,10 @@ async def _call(order: Order) -> None:
 
 def _call_in_threads(order: Order) -> None:
     for _ in range(order.rounds):
-        with shmrpc.sync.connect(talking.NAME, timeout=40) as client:
+        with shmrpc.sync.connect(conversations.NAME, timeout=40) as client:
             waiting = _Waiting(client)
             waiting.start()
-            talking.CONVERSATIONS_IN_THREADS[order.conversation](client)
+            conversations.CONVERSATIONS_IN_THREADS[order.conversation](client)
             if order.conversation == "drain":
                 client.leave("drain")
                 waiting.join()
@@ -103,6 +103,6 @@ class _Waiting(threading.Thread):
     def run(self) -> None:
         """The call."""
         try:
-            self._client.sleep(talking.LONG)
+            self._client.sleep(conversations.LONG)
         except Exception as error:
             self.error = error

@@ -6,7 +6,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-from tests.reliability.scale import scaled
+from tests.helpers.scale import scaled
 
 
 @contextlib.contextmanager

@@ -49,6 +49,7 @@
 mod clock;
 mod crash;
 mod sync;
+mod violation;
 
 pub mod connection;
 pub mod memory;
@@ -62,7 +63,7 @@ pub mod wait;
 #[cfg(all(feature = "python", not(loom)))]
 mod python;
 
-pub use ring::Violation;
+pub use violation::Violation;
 
 /// Held by the tests that fork, and by those that wait for the end of a socket: until it executes something else, or
 /// ends, a child has the sockets of all tests open too, and none of them ends.

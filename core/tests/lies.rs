@@ -8,13 +8,14 @@
 mod hostile;
 
 use _core::connection::channel::{Channel, Sleep};
-use _core::connection::lending::RELEASE;
-use _core::connection::parcel::{self, Entry, Lies, PARCEL};
+
+use _core::Violation;
+use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE};
 use _core::memory::arena::Place;
 use _core::memory::extent::{self, Extent};
 use _core::memory::region::{Direction, MappedRing, Region, size_for};
 use _core::ring::frame::{FrameReader, FrameWriter, HEADER};
-use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, Violation, padded};
+use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, padded};
 use _core::wait::bell::{Bell, Bells, Semaphore};
 use hostile::descriptors::{memfd, sockets};
 use hostile::reading::{drain, receive};

@@ -6,7 +6,7 @@
 mod pair;
 
 use _core::connection::channel::{Channel, SendError};
-use _core::connection::lending::Memory;
+use _core::connection::lending::{Carrier, Memory};
 use _core::connection::parcel::{self, PARCEL};
 use _core::ring::frame::Header;
 use std::sync::Arc;

@@ -4,12 +4,14 @@
 //! receives, and neither keeps the other waiting for more than a copy.
 
 use crate::clock;
-use crate::connection::lending::Lending;
+use crate::connection::lending::{Carrier, Lending};
 use crate::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
 use crate::crash;
 use crate::memory::region::{Direction, MappedRing, Region};
 use crate::ring::frame::{FrameReader, FrameWriter, Header, Kept, Untaken};
-use crate::ring::{Consumer, Producer, RingMemory, Violation};
+use crate::ring::{Consumer, Producer, RingMemory};
+use crate::sync::lock;
+use crate::violation::Violation;
 use crate::wait::bell::Bells;
 use crate::wait::closing::Closing;
 use crate::wait::flags;
@@ -17,7 +19,7 @@ use crate::wait::spin::{Crowding, Spin};
 use std::hint::spin_loop;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 /// How often a spinning wait looks at the clock, in looks at the ring.
@@ -120,7 +122,8 @@ impl Receiver {
     fn take_release(&mut self, header: Header) -> Result<(), Violation> {
         let mut payload = [0; RELEASE_SIZE];
         if header.len != RELEASE_SIZE {
-            return Err(Violation::Release { len: header.len });
+            let (len, expected) = (header.len, RELEASE_SIZE);
+            return Err(Violation::Release { len, expected });
         }
         if self.is_lost() {
             return Err(Violation::NoMemory { len: header.len });
@@ -232,11 +235,6 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Nothing of ours panics while it holds one of the locks, but a poisoned one is no reason to stop.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Channel {
     /// The side of `region` that writes in `direction`.
     ///
@@ -265,7 +263,8 @@ impl Channel {
             max_frame,
         );
         Arc::new_cyclic(|us| {
-            let lending = Lending::new(us.clone(), news, max_memory);
+            let us: Weak<Channel> = us.clone();
+            let lending = Lending::new(us, news, max_memory);
             Channel {
                 writer: Mutex::new(writer),
                 receiver: Mutex::new(Receiver {
@@ -300,28 +299,6 @@ impl Channel {
     /// The largest payload, in bytes.
     pub fn max_frame(&self) -> usize {
         self.max_frame
-    }
-
-    /// Tells the peer that a lease has ended. A peer that cannot be told any more does not care.
-    ///
-    /// One that sleeps is not woken for that: it looks before it takes more memory, and as often as
-    /// idle memory is given back.
-    pub fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
-        if self.closing.is_closed() {
-            return;
-        }
-        let mut writer = lock(&self.writer);
-        match writer.send(RELEASE, 0, payload) {
-            Ok(true) => {}
-            Ok(false) => {
-                let _ = self.set_aside(&mut writer, RELEASE, 0, Box::new(payload.to_vec()));
-                drop(writer);
-                let _ = self.await_room();
-            }
-            Err(violation) => {
-                let _ = self.fault.set(violation);
-            }
-        }
     }
 
     /// Our bell, for the loop's reader to silence. False if the peer has ended it.
@@ -525,18 +502,6 @@ impl Channel {
                 return Ok(());
             }
             std::thread::yield_now();
-        }
-    }
-
-    /// Takes the ends of leases that have come and that nobody has looked at yet: there may be memory again.
-    pub fn collect(&self) -> Result<(), Violation> {
-        match self.receiver.try_lock() {
-            Ok(mut receiver) => {
-                receiver.peek()?;
-                self.release(&receiver);
-                Ok(())
-            }
-            Err(_) => Ok(()), // Somebody looks at this moment.
         }
     }
 
@@ -821,6 +786,39 @@ impl Channel {
             self.woke(&mut receiver);
         }
         Ok(arrived)
+    }
+}
+
+impl Carrier for Channel {
+    /// A peer that sleeps is not woken for that: it looks before it takes more memory, and as often as
+    /// idle memory is given back.
+    fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
+        if self.closing.is_closed() {
+            return;
+        }
+        let mut writer = lock(&self.writer);
+        match writer.send(RELEASE, 0, payload) {
+            Ok(true) => {}
+            Ok(false) => {
+                let _ = self.set_aside(&mut writer, RELEASE, 0, Box::new(payload.to_vec()));
+                drop(writer);
+                let _ = self.await_room();
+            }
+            Err(violation) => {
+                let _ = self.fault.set(violation);
+            }
+        }
+    }
+
+    fn collect(&self) -> Result<(), Violation> {
+        match self.receiver.try_lock() {
+            Ok(mut receiver) => {
+                receiver.peek()?;
+                self.release(&receiver);
+                Ok(())
+            }
+            Err(_) => Ok(()), // Somebody looks at this moment.
+        }
     }
 }
 

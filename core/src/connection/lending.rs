@@ -2,25 +2,23 @@
 //!
 //! Each side has an arena of its own. A buffer that is sent is copied into a block of it, or lies in
 //! one already; the peer gets a lease and reads the block where it is. A lease that ends is told by
-//! a frame of its own, [`RELEASE`]. A buffer that is sent back goes by reference too: its owner
+//! a frame of its own, [`parcel::RELEASE`]. A buffer that is sent back goes by reference too: its owner
 //! holds the block then as if it had never been away.
 
-use crate::connection::channel::Channel;
-use crate::connection::parcel::{self, Entry, Lies};
-use crate::connection::sweeper;
+use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
+use crate::connection::sweeper::{self, Swept};
 use crate::crash;
 use crate::memory::arena::{Arena, GRANULE, Place};
 use crate::memory::extent::{self, Extent, ExtentError, News};
-use crate::ring::Violation;
+use crate::sync::lock;
+use crate::violation::Violation;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-pub use crate::connection::parcel::{RELEASE, RELEASE_SIZE};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Extents that a side has at most: each costs both a descriptor.
 const MAX_EXTENTS: usize = 256;
@@ -137,12 +135,19 @@ impl Theirs {
     }
 }
 
+/// Carries the ends of leases from one side to the other.
+pub trait Carrier: Send + Sync {
+    /// Tells the peer that a lease has ended. A peer that cannot be told any more does not care.
+    fn send_release(&self, payload: &[u8; RELEASE_SIZE]);
+    /// Takes the ends of leases that have come and that nobody has looked at yet: there may be memory again.
+    fn collect(&self) -> Result<(), Violation>;
+}
+
 /// Both sides' memory, as one of them sees it.
 pub struct Lending {
     /// News of extents go through it, both ways.
     socket: OwnedFd,
-    /// Through which ends of leases are told.
-    channel: Weak<Channel>,
+    carrier: Weak<dyn Carrier>,
     /// Held while an extent is made or given back. Those that the peer is still to be told are gone.
     growing: Mutex<Vec<u32>>,
     /// Held for moments only.
@@ -156,16 +161,12 @@ pub struct Lending {
     theirs: Mutex<Theirs>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Lending {
-    /// What the sides of `channel` lend each other. `limit`: bytes of either's arena.
-    pub fn new(channel: Weak<Channel>, socket: OwnedFd, limit: u64) -> Arc<Self> {
+    /// What two sides lend each other. `limit`: bytes of either's arena.
+    pub fn new(carrier: Weak<dyn Carrier>, socket: OwnedFd, limit: u64) -> Arc<Self> {
         Arc::new(Lending {
             socket,
-            channel,
+            carrier,
             growing: Mutex::new(Vec::new()),
             process: std::process::id(),
             own: Mutex::new(Own {
@@ -277,7 +278,8 @@ impl Lending {
         crash::point!(ExtentAdded);
         drop(own);
         if !self.has_extents.swap(true, Ordering::Relaxed) {
-            sweeper::watch(self.channel.clone());
+            let us: Weak<Self> = Arc::downgrade(self);
+            sweeper::watch(us);
         }
         Ok(())
     }
@@ -285,34 +287,6 @@ impl Lending {
     /// Whether this is the process that uses it. In a forked child a lock may be held for ever.
     fn is_ours(&self) -> bool {
         self.process == std::process::id()
-    }
-
-    /// Whether the arena has any memory.
-    pub fn has_extents(&self) -> bool {
-        self.has_extents.load(Ordering::Relaxed)
-    }
-
-    /// Gives back the extents that nobody has used for a while.
-    pub fn sweep(&self, now: u64, patience: u64) {
-        let mut untold = lock(&self.growing);
-        let mut own = lock(&self.own);
-        let numbers = own.arena.sweep(now, patience);
-        let gone = numbers
-            .iter()
-            .filter_map(|number| own.extents.remove(number));
-        let gone: Vec<_> = gone.collect();
-        if own.extents.is_empty() {
-            self.has_extents.store(false, Ordering::Relaxed);
-        }
-        drop(own);
-        for extent in gone {
-            crash::point!(ExtentIdle);
-            extent.punch();
-            crash::point!(ExtentPunched);
-            untold.push(extent.number());
-        }
-        // A peer that is not told keeps an address range and no memory.
-        let _ = self.tell_gone(&mut untold);
     }
 
     /// Tells the peer of extents that are gone, as far as it listens.
@@ -433,8 +407,12 @@ impl Lending {
             })
             .ok_or(no_block(place))?;
         if place.offset % GRANULE != 0 {
-            let (extent, offset) = (number, place.offset);
-            return Err(Violation::Unaligned { extent, offset });
+            let (extent, offset, granule) = (number, place.offset, GRANULE);
+            return Err(Violation::Unaligned {
+                extent,
+                offset,
+                granule,
+            });
         }
         let known = theirs.leases.entry(place).or_insert((0, 0));
         *known = (known.0 + 1, known.1.max(end));
@@ -517,6 +495,40 @@ impl Lending {
     }
 }
 
+impl Swept for Lending {
+    fn sweep(&self, now: u64, patience: u64) {
+        let Some(carrier) = self.carrier.upgrade() else {
+            return;
+        };
+        // A violation is remembered, for those who receive.
+        let _ = carrier.collect();
+        let mut untold = lock(&self.growing);
+        let mut own = lock(&self.own);
+        let numbers = own.arena.sweep(now, patience);
+        let gone = numbers
+            .iter()
+            .filter_map(|number| own.extents.remove(number));
+        let gone: Vec<_> = gone.collect();
+        if own.extents.is_empty() {
+            self.has_extents.store(false, Ordering::Relaxed);
+        }
+        drop(own);
+        for extent in gone {
+            crash::point!(ExtentIdle);
+            extent.punch();
+            crash::point!(ExtentPunched);
+            untold.push(extent.number());
+        }
+        // A peer that is not told keeps an address range and no memory.
+        let _ = self.tell_gone(&mut untold);
+    }
+
+    fn is_swept(&self) -> bool {
+        // Relaxed: a hint.
+        self.carrier.strong_count() > 0 && self.has_extents.load(Ordering::Relaxed)
+    }
+}
+
 /// Whether this process, or its system, has refused a mapping: no more address space, mappings, locked memory or files,
 /// or a rule forbids it. Whether the peer's file can be mapped at all was looked at before.
 fn is_own_limit(error: &io::Error) -> bool {
@@ -581,8 +593,8 @@ impl Drop for Lease {
         }
         self.lending.end_lease(self.place);
         crash::point!(LeaseEnded);
-        if let Some(channel) = self.lending.channel.upgrade() {
-            channel.send_release(&parcel::release(self.place));
+        if let Some(carrier) = self.lending.carrier.upgrade() {
+            carrier.send_release(&parcel::release(self.place));
             crash::point!(LeaseTold);
         }
     }
@@ -643,9 +655,8 @@ impl Memory {
 
     /// Another mapping of it, writable; and where in that it begins.
     pub fn map(&self, mode: extent::Mode) -> io::Result<(extent::Mapping, usize)> {
-        let into = self.offset() % crate::memory::arena::GRANULE;
-        let len =
-            (into as usize + self.len()).next_multiple_of(crate::memory::arena::GRANULE as usize);
+        let into = self.offset() % GRANULE;
+        let len = (into as usize + self.len()).next_multiple_of(GRANULE as usize);
         let mapping = self.extent().map(self.offset() - into, len, mode)?;
         Ok((mapping, into as usize))
     }

@@ -12,7 +12,7 @@
 //! in the block. All numbers in the byte order of the machine, offsets and lengths in bytes.
 
 use crate::memory::arena::Place;
-use crate::ring::Violation;
+use crate::violation::Violation;
 use std::ops::Range;
 
 /// In an opcode: the payload is a parcel's.

@@ -13,7 +13,7 @@
 use crate::clock;
 use crate::connection::channel::{Channel, LOOKS_PER_CLOCK};
 use crate::crash;
-use crate::ring::Violation;
+use crate::violation::Violation;
 use crate::wait::spin::{Crowding, Spin};
 use std::hint::spin_loop;
 use std::sync::Arc;

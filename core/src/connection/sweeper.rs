@@ -1,10 +1,10 @@
 //! Gives idle memory back: one thread for all arenas of the process, which lives while there are any extents.
 
 use crate::clock;
-use crate::connection::channel::Channel;
 use crate::crash;
+use crate::sync::lock;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -21,10 +21,18 @@ const PAUSE: Duration = Duration::from_millis(if cfg!(feature = "crashpoints") {
     1000
 });
 
+/// Somebody whose idle memory is given back.
+pub trait Swept: Send + Sync {
+    /// Gives back what has been free for `patience` nanoseconds at `now`.
+    fn sweep(&self, now: u64, patience: u64);
+    /// Whether there may be anything to give back, now or later. If not, it is watched no more.
+    fn is_swept(&self) -> bool;
+}
+
 struct Watched {
     /// The process that it belongs to: a forked child has no thread, and perhaps a lock held for ever.
     process: u32,
-    channels: Mutex<Vec<Weak<Channel>>>,
+    swept: Mutex<Vec<Weak<dyn Swept>>>,
 }
 
 static WATCHED: AtomicPtr<Watched> = AtomicPtr::new(std::ptr::null_mut());
@@ -42,7 +50,7 @@ fn watched() -> &'static Watched {
         }
         let fresh = Box::into_raw(Box::new(Watched {
             process,
-            channels: Mutex::new(Vec::new()),
+            swept: Mutex::new(Vec::new()),
         }));
         // AcqRel: publishes what was made here, and sees what another thread has made.
         if WATCHED
@@ -55,44 +63,32 @@ fn watched() -> &'static Watched {
     }
 }
 
-/// From now on, until it has none, the idle memory of this channel's own arena is given back.
-pub fn watch(channel: Weak<Channel>) {
-    let mut channels = watched()
-        .channels
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    channels.push(channel);
-    if channels.len() == 1 {
+/// From now on, until it has none, the idle memory of `swept` is given back.
+pub fn watch(swept: Weak<dyn Swept>) {
+    let mut all = lock(&watched().swept);
+    all.push(swept);
+    if all.len() == 1 {
         let thread = thread::Builder::new().name("shmrpc-sweeper".to_owned());
         // Without a thread nothing is given back before the connection ends.
         if thread.spawn(sweep_all).is_err() {
-            channels.clear();
+            all.clear();
         }
     }
 }
 
 fn sweep_all() {
     let watched = watched();
-    let lock = || {
-        let channels = watched.channels.lock();
-        channels.unwrap_or_else(PoisonError::into_inner)
-    };
     loop {
         thread::sleep(PAUSE);
         crash::point!(SweepBegun);
         let now = clock::now();
-        let all = lock().clone();
-        for channel in all.iter().filter_map(Weak::upgrade) {
-            // A violation is remembered, for those who receive.
-            let _ = channel.collect();
-            channel.lending().sweep(now, PATIENCE);
+        let all = lock(&watched.swept).clone();
+        for swept in all.iter().filter_map(Weak::upgrade) {
+            swept.sweep(now, PATIENCE);
         }
-        let mut channels = lock();
-        channels.retain(|each| {
-            each.upgrade()
-                .is_some_and(|channel| channel.lending().has_extents())
-        });
-        if channels.is_empty() {
+        let mut all = lock(&watched.swept);
+        all.retain(|each| each.upgrade().is_some_and(|swept| swept.is_swept()));
+        if all.is_empty() {
             return;
         }
     }

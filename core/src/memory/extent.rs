@@ -19,11 +19,12 @@
 
 use crate::crash;
 use crate::packet;
+use crate::sync::lock;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 const PACKET: usize = 16;
 const EXTENT: u32 = 1;
@@ -357,7 +358,7 @@ impl Mapping {
     /// changes.
     pub fn detach(&self) -> io::Result<()> {
         // A lock, because a second remapping would undo what was written since the first.
-        let mut mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mode = lock(&self.mode);
         if *mode == Mode::Private {
             return Ok(());
         }

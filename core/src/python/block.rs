@@ -1,15 +1,16 @@
 //! `Block`: a buffer in memory that both sides of a connection have mapped.
 
-use super::channel::unmapped;
+use super::errors::unmapped;
 use crate::connection::lending::Memory;
 use crate::memory::extent::{Extent, Mapping, Mode};
-use crate::ring::Violation;
+use crate::sync::lock;
+use crate::violation::Violation;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::os::raw::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 
 /// What is done for so many bytes or more is done without the GIL.
 const LONG: usize = 64 << 10;
@@ -83,7 +84,7 @@ impl Block {
     }
 
     fn with<R>(&self, use_it: impl FnOnce(&Memory) -> PyResult<R>) -> PyResult<R> {
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = lock(&self.memory);
         match &*memory {
             Some(memory) => use_it(memory),
             None => Err(PyValueError::new_err(
@@ -146,18 +147,14 @@ impl Block {
 
     /// Gives the memory back now. Views of it must not be used any more: what they show may change.
     fn release(&self) {
-        let memory = self
-            .memory
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let memory = lock(&self.memory).take();
         drop(memory);
     }
 
     /// Whether it was given back.
     #[getter]
     fn released(&self) -> bool {
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = lock(&self.memory);
         memory.is_none()
     }
 

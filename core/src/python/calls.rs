@@ -9,18 +9,20 @@
 //! All that runs Python code, such as an allocation that the garbage collector sees, is done without the lead and without
 //! the lock. The lock is taken with the GIL alone, so a child is never forked while another thread holds it.
 
-use super::channel::{
-    self as python, Channel, ChannelError, Opened, Outgoing, Taken, broken, unsent,
-};
+use super::channel::Channel;
+use super::errors::{ChannelError, broken, unsent};
+use super::incoming::{self, Opened, Taken};
+use super::outgoing::Outgoing;
 use crate::clock;
 use crate::connection::channel;
-use crate::ring::Violation;
+use crate::sync::lock;
+use crate::violation::Violation;
 use crate::wait::parker::Parker;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Nanoseconds for which a thread leads on although frames of others come: then the handlers of signals have their turn.
@@ -47,7 +49,7 @@ impl Frame {
     fn weight(&self, py: Python<'_>) -> usize {
         match &self.payload {
             Payload::Plain(payload) => payload.as_bytes(py).len(),
-            Payload::Parcel(_, opened) => opened.as_ref().map_or(0, python::weight),
+            Payload::Parcel(_, opened) => opened.as_ref().map_or(0, incoming::weight),
         }
     }
 
@@ -131,7 +133,7 @@ impl Drop for Lead<'_> {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn open(&self) -> PyResult<Arc<channel::Channel>> {
@@ -201,7 +203,7 @@ impl Shared {
             channel.release(&receiver);
             return Ok(None);
         };
-        let taken = python::take(py, channel, &mut receiver, header)?;
+        let taken = incoming::take(py, channel, &mut receiver, header)?;
         drop(receiver);
         let (opcode, payload) = match taken {
             Taken::Plain(payload) => (header.opcode, Payload::Plain(payload.unbind())),
@@ -657,7 +659,7 @@ impl Turns {
 
     /// The turn, until it is ended or goes; None if another thread has it.
     fn take(&self) -> Option<Turn> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.0);
         if held.times > 0 && held.thread != thread_number() {
             return None;
         }
@@ -683,10 +685,7 @@ impl Turn {
     fn end(&self) {
         // Relaxed: the lock orders what the turn is for.
         if !self.ended.swap(true, Ordering::Relaxed) {
-            self.held
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .times -= 1;
+            lock(&self.held).times -= 1;
         }
     }
 }

@@ -1,17 +1,13 @@
 //! Descriptors that belong to an object: whoever loses it, as by the exception of a signal's handler between two
 //! instructions, has closed them.
 
+use super::errors::os_error;
 use crate::packet;
-use pyo3::exceptions::PyOSError;
+use crate::sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-fn refused(error: &io::Error) -> PyErr {
-    PyOSError::new_err((error.raw_os_error(), error.to_string()))
-}
+use std::sync::{Mutex, MutexGuard};
 
 /// An open file of this process. It is closed when this goes.
 #[pyclass(frozen, module = "shmrpc._core")]
@@ -23,7 +19,7 @@ impl Descriptor {
     }
 
     fn file(&self) -> MutexGuard<'_, Option<OwnedFd>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -41,7 +37,7 @@ impl Descriptor {
     /// The two ends of a pair of local sockets of packets.
     #[staticmethod]
     fn pair() -> PyResult<(Self, Self)> {
-        let [one, other] = packet::pair().map_err(|error| refused(&error))?;
+        let [one, other] = packet::pair().map_err(|error| os_error(&error))?;
         Ok((Descriptor::new(one), Descriptor::new(other)))
     }
 
@@ -77,7 +73,7 @@ pub fn receive_packet(
     // SAFETY: the caller keeps `socket` open during the call; a closed one is an error.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     let packet =
-        packet::receive(socket, &mut bytes, &mut room, 0).map_err(|error| refused(&error))?;
+        packet::receive(socket, &mut bytes, &mut room, 0).map_err(|error| os_error(&error))?;
     let files = packet.files.into_iter().map(Descriptor::new).collect();
     let bytes = PyBytes::new(py, &bytes[..packet.len]);
     Ok((bytes, files, packet.cut, packet.sender))

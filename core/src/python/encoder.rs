@@ -1,12 +1,13 @@
 //! `Encoder`: values to bytes, the short way for what MessagePack carries as it is.
 
+use crate::sync::lock;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple, PyType};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::fields::Names;
 
@@ -73,7 +74,7 @@ pub struct Encoder {
 
 impl Encoder {
     fn types(&self) -> MutexGuard<'_, Types> {
-        self.types.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.types)
     }
 
     /// Whether `value` is plain if all instances that are `met` are. No Python code runs in here, so nothing changes

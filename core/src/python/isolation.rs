@@ -1,9 +1,10 @@
 //! `Isolation`: each call in a context of its own, so that no call sees the context variables of another one.
 
+use crate::sync::lock;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Enters copies of a context, one after the other.
 ///
@@ -17,7 +18,7 @@ pub struct Isolation {
 
 impl Isolation {
     fn entered(&self) -> MutexGuard<'_, Option<Py<PyAny>>> {
-        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.entered)
     }
 }
 

@@ -8,8 +8,11 @@ mod calls;
 mod channel;
 mod descriptor;
 mod encoder;
+mod errors;
 mod fields;
+mod incoming;
 mod isolation;
+mod outgoing;
 mod parcel;
 mod poller;
 mod sender;
@@ -25,13 +28,15 @@ mod _core {
     #[pymodule_export]
     use super::calls::{Calls, Pending, Turn, Turns};
     #[pymodule_export]
-    use super::channel::{
-        Backlog, Channel, ChannelError, NoMemory, Oversize, Overtaken, PeerLeft, Unheard, Unmapped,
-    };
+    use super::channel::Channel;
     #[pymodule_export]
     use super::descriptor::{Descriptor, receive_packet};
     #[pymodule_export]
     use super::encoder::Encoder;
+    #[pymodule_export]
+    use super::errors::{
+        Backlog, ChannelError, NoMemory, Oversize, Overtaken, PeerLeft, Unheard, Unmapped,
+    };
     #[pymodule_export]
     use super::fields::PostInit;
     #[pymodule_export]

@@ -1,12 +1,13 @@
 //! `Parcel`: a frame's body and the large buffers that travel beside it.
 
-use super::channel::unmapped;
+use super::errors::unmapped;
+use crate::sync::lock;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::os::raw::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// A byte of a buffer counts for a stream's credit as so many of a body: it takes no room in the ring.
 const BUFFER_BYTES_PER_BYTE: usize = 16;
@@ -67,7 +68,7 @@ impl Parcel {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Py<PyTuple>>> {
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.buffers)
     }
 }
 

@@ -1,12 +1,16 @@
 //! `Poller`: the frames of many channels, in turn.
 
-use super::channel::{Channel, ChannelError, Outgoing, take, unsent};
+use super::channel::Channel;
+use super::errors::{ChannelError, unsent};
+use super::incoming::take;
+use super::outgoing::Outgoing;
 use crate::connection::channel::SendError;
 use crate::connection::poller::{self, Found};
+use crate::sync::lock;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The receiving side of a server: the next frame on any of its channels.
 #[pyclass(frozen, module = "shmrpc._core")]
@@ -17,7 +21,7 @@ pub struct Poller {
 impl Poller {
     /// Never held while waiting for the GIL.
     fn lock(&self) -> MutexGuard<'_, poller::Poller<Py<PyAny>>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     fn found<'py>(&self, py: Python<'py>, found: Found) -> PyResult<Option<Bound<'py, PyTuple>>> {

@@ -1,6 +1,8 @@
 //! `Sender`: the sending end of a stream.
 
-use super::channel::{Channel, Outgoing, broken, unsent};
+use super::channel::Channel;
+use super::errors::{broken, unsent};
+use super::outgoing::Outgoing;
 use crate::clock;
 use crate::connection::channel::{self, Sent};
 use crate::connection::poller::SLICE;

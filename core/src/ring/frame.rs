@@ -13,7 +13,8 @@
 //! in private memory. So the ring bounds the shared memory, never the frame.
 
 use crate::crash;
-use crate::ring::{Consumer, Producer, RingMemory, Violation, WORD, padded};
+use crate::ring::{Consumer, Producer, RingMemory, WORD, padded};
+use crate::violation::Violation;
 use crate::wait::flags;
 use std::collections::VecDeque;
 

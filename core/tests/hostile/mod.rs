@@ -6,8 +6,9 @@
 pub mod descriptors;
 pub mod reading;
 
-use _core::connection::lending::{Lending, Memory, RELEASE_SIZE};
-use _core::connection::parcel::{self, Entry, Lies};
+use _core::connection::channel::Channel;
+use _core::connection::lending::{Lending, Memory};
+use _core::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
 use _core::memory::arena::{GRANULE, Place};
 use _core::memory::extent::{self, Extent, ExtentError, News};
 use _core::ring::frame::{FrameReader, FrameWriter};
@@ -121,7 +122,7 @@ pub fn release(bytes: &[u8]) {
     const BLOCK: usize = GRANULE as usize;
     const LIMIT: u64 = 16 * GRANULE;
     let (_told, socket) = sockets();
-    let lending = Lending::new(Weak::new(), socket, LIMIT);
+    let lending = Lending::new(Weak::<Channel>::new(), socket, LIMIT);
     let mut script = Script::new(bytes);
     let mut lent: Vec<Entry> = Vec::new();
     let mut regained = Vec::new();
@@ -233,7 +234,7 @@ pub fn news(bytes: &[u8]) {
         len: script.u64(),
     };
     if script.byte() % 2 == 0 {
-        let lending = Lending::new(Weak::new(), ours, 0);
+        let lending = Lending::new(Weak::<Channel>::new(), ours, 0);
         let mut memories = Vec::new();
         while !script.is_over() {
             Told::read(&mut script).send(told.as_fd());

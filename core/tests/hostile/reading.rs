@@ -1,7 +1,8 @@
 //! Frames out of a ring that may hold anything.
 
+use _core::Violation;
+use _core::ring::RingMemory;
 use _core::ring::frame::{FrameReader, HEADER, Header};
-use _core::ring::{RingMemory, Violation};
 
 /// The next frame, if it is there.
 pub fn receive<M: RingMemory>(

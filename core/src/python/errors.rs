@@ -1,0 +1,111 @@
+//! What the core raises, and of what it is made.
+
+use crate::connection::channel::SendError;
+use crate::connection::lending;
+use crate::violation::Violation;
+use pyo3::exceptions::PyOSError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use std::io;
+
+pyo3::create_exception!(
+    _core,
+    ChannelError,
+    pyo3::exceptions::PyException,
+    "The peer or the segment broke the rules; the channel must not be used any more."
+);
+
+pyo3::create_exception!(
+    _core,
+    PeerLeft,
+    ChannelError,
+    "The peer has left: its end of the bell is closed. Nothing was sent."
+);
+
+pyo3::create_exception!(
+    _core,
+    Overtaken,
+    pyo3::exceptions::PyException,
+    "Another thread has begun a call with a higher id. Nothing was sent: it may go with a new id."
+);
+
+pyo3::create_exception!(
+    _core,
+    Oversize,
+    pyo3::exceptions::PyException,
+    "The payload is over the channel's limit. Nothing was sent."
+);
+
+pyo3::create_exception!(
+    _core,
+    Backlog,
+    pyo3::exceptions::PyException,
+    "Too much waits already for the peer to read. Nothing was sent."
+);
+
+pyo3::create_exception!(
+    _core,
+    NoMemory,
+    pyo3::exceptions::PyException,
+    "There is no shared memory for this. `errno`: the system's reason, None if it is not the system's."
+);
+
+pyo3::create_exception!(
+    _core,
+    Unheard,
+    NoMemory,
+    "The peer cannot be told of new shared memory: it has closed its end, or is gone."
+);
+
+pyo3::create_exception!(
+    _core,
+    Unmapped,
+    pyo3::exceptions::PyException,
+    "This process has no room to map the memory that a frame's body or buffers lie in. `errno` says of what."
+);
+
+pub(super) fn unmapped(py: Python<'_>, errno: i32, why: &str) -> PyErr {
+    with_errno(py, Unmapped::new_err(why.to_owned()), Some(errno))
+}
+
+/// The exception, with the `errno` in its attribute.
+fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
+    match error.value(py).setattr(intern!(py, "errno"), errno) {
+        Ok(()) => error,
+        Err(other) => other,
+    }
+}
+
+pub(super) fn no_memory(py: Python<'_>, why: lending::NoMemory) -> PyErr {
+    let text = why.to_string();
+    match why {
+        lending::NoMemory::Unheard { .. } => with_errno(py, Unheard::new_err(text), None),
+        lending::NoMemory::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
+        lending::NoMemory::System { error, .. } => {
+            with_errno(py, NoMemory::new_err(text), error.raw_os_error())
+        }
+    }
+}
+
+pub(super) fn unsent(error: SendError) -> PyErr {
+    match error {
+        SendError::Closed => ChannelError::new_err("the channel is closed"),
+        SendError::PeerLeft => PeerLeft::new_err("the peer has left"),
+        SendError::Overtaken => Overtaken::new_err("a call with a higher id was begun before"),
+        SendError::Oversize { len, max } => {
+            Oversize::new_err(format!("{len} bytes, the limit is {max}"))
+        }
+        SendError::Backlog { kept, len, max } => Backlog::new_err(format!(
+            "{kept} bytes wait for the peer to read them; with {len} more they are over the limit of {max}"
+        )),
+        SendError::Violation(violation) => broken(violation),
+    }
+}
+
+pub(super) fn broken(violation: Violation) -> PyErr {
+    ChannelError::new_err(violation.to_string())
+}
+
+pub(super) fn os_error(error: &io::Error) -> PyErr {
+    PyOSError::new_err((error.raw_os_error(), error.to_string()))
+}

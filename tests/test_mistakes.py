@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ import pytest
 
 import shmrpc
 from shmrpc.service.service import CLIENT_METHODS
+from shmrpc.service.signature import CALL_OPTIONS
 from tests.helpers.mistakes import Mistake, read_mistakes, run
 
 MISTAKES: Final = read_mistakes(Path(__file__).with_name("mistakes.md"))
@@ -43,6 +45,11 @@ def test_every_exception_is_explained() -> None:
 def test_the_methods_of_clients_are_those_that_endpoints_are_warned_of() -> None:
     methods = {name for kind in (shmrpc.Client, shmrpc.sync.Client) for name in dir(kind) if not name.startswith("_")}
     assert methods == CLIENT_METHODS, "give them in service.py too"
+
+
+def test_the_options_of_calls_are_those_that_are_explained_as_keywords() -> None:
+    taken = {name for name in inspect.signature(shmrpc.Client.with_options).parameters if name != "self"}
+    assert taken == {*CALL_OPTIONS}, "give them in signature.py too"
 
 
 async def test_what_looks_like_a_mistake_and_is_none() -> None:

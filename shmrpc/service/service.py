@@ -61,7 +61,7 @@ class Endpoint:
         self.threads = options.threads
         #: Inside those of its service.
         self.interceptors = options.interceptors
-        self.signature = Signature(f"{service}.{name}", function)
+        self.signature = Signature(service, name, function)
         #: Whether it is an ``async def`` that gives one result.
         self.is_coroutine = inspect.iscoroutinefunction(function)
         self._check_run_in(service)

@@ -25,6 +25,8 @@ Decode = Callable[[Body], Any]
 
 #: The first byte of a MessagePack array of up to 15 elements is this one plus their number.
 _FIXARRAY = 0x90
+#: What a client's ``with_options`` takes. Many try them as keywords of a call.
+CALL_OPTIONS: Final = ("timeout", "metadata", "reply_metadata")
 _BY_PLACE: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 60
@@ -33,8 +35,9 @@ _repr.maxstring = _repr.maxother = 60
 class Signature:
     """The parameters of a function, and what it gives back."""
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.name = name
+    def __init__(self, service: str, endpoint: str, function: Callable[..., Any]) -> None:
+        self.endpoint = endpoint
+        self.name = name = f"{service}.{endpoint}"
         hints = _hints(name, function)
         signature = _signature(name, function)
         declared = [p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()]
@@ -259,7 +262,7 @@ class Signature:
         try:
             bound = self.signature.bind(*positional, **keywords)
         except TypeError as error:
-            why = _misfit(self.signature, positional, keywords) or str(error)
+            why = _misfit(self.endpoint, self.signature, positional, keywords) or str(error)
             raise Rejected("arguments", f"{self.name}{self.signature}: {why}") from None
         for name, value in bound.arguments.items():
             kind = self._types[name]
@@ -320,7 +323,7 @@ def _shown(value: Any) -> str:
         return f"<{type(value).__qualname__}, whose repr raised {type(error).__name__}>"
 
 
-def _misfit(signature: inspect.Signature, positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+def _misfit(endpoint: str, signature: inspect.Signature, positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
     """All that is wrong with arguments that cannot be bound to parameters."""
     parameters = signature.parameters.values()
     by_place = [p.name for p in parameters if p.kind in _BY_PLACE]
@@ -338,21 +341,35 @@ def _misfit(signature: inspect.Signature, positional: Sequence[Any], keywords: M
         wrong.append(f"too many positional arguments: expected {_up_to(len(by_place))}, got {len(positional)}")
     wrong += [f"multiple values for argument {n!r}" for n in by_place[: len(positional)] if n in keywords]
     if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters):
-        for name in keywords:
-            if name in by_name or name in by_place[: len(positional)]:
+        options = {}
+        for keyword, value in keywords.items():
+            if keyword in by_name or keyword in by_place[: len(positional)]:
                 continue
-            if name in by_place:
-                wrong.append(f"argument {name!r} is taken by its place, not by keyword")
-                missing = [each for each in missing if each != name]
+            if keyword in by_place:
+                wrong.append(f"argument {keyword!r} is taken by its place, not by keyword")
+                missing = [each for each in missing if each != keyword]
                 continue
             free = [each for each in by_name if each not in given]
-            meant = closest(name, free) or (missing[0] if len(missing) == 1 and missing[0] in free else None)
+            meant = closest(keyword, free)
+            if meant is None and keyword in CALL_OPTIONS:
+                options[keyword] = value
+            elif meant is None and len(missing) == 1 and missing[0] in free:
+                meant = missing[0]
             missing = [each for each in missing if each != meant]
-            wrong.append(f"unexpected keyword argument {name!r}" + (f"; did you mean {meant!r}?" if meant else ""))
+            wrong.append(f"unexpected keyword argument {keyword!r}" + (f"; did you mean {meant!r}?" if meant else ""))
+        if options:
+            others = {keyword: value for keyword, value in keywords.items() if keyword not in options}
+            call = f"client.with_options({_written((), options)}).{endpoint}({_written(positional, others)})"
+            wrong.append(f"an option of the call is given as {call}")
     if missing:
         plural = "s" * (len(missing) > 1)
         wrong.append(f"missing {'a ' * (not plural)}required argument{plural}: {', '.join(map(repr, missing))}")
     return "; ".join(wrong)
+
+
+def _written(positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+    """Arguments as they stand in a call."""
+    return ", ".join([*map(_shown, positional), *(f"{name}={_shown(value)}" for name, value in keywords.items())])
 
 
 def _up_to(most: int) -> str:

@@ -123,7 +123,7 @@ def test_parcels_that_were_mutated() -> None:
 
 
 def test_arguments_that_were_mutated() -> None:
-    signature = Signature("tested.typed", lied_to_service.typed)
+    signature = Signature("tested", "typed", lied_to_service.typed)
     full = [1, 1.5, "text", b"raw", [1, 2], {"a": 1}, [1, 2], [1, "b"], "2026-01-02T03:04:05"]
     full += ["1.5", str(uuid.UUID(int=1))]
     encode = msgspec.msgpack.encode

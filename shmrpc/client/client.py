@@ -50,7 +50,8 @@ from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.interceptors import Interceptor, check_interceptors, enter_all
 from shmrpc.service.service import Endpoint, Service
-from shmrpc.streams import SLICE, Reader
+from shmrpc.streams.items import Reader
+from shmrpc.streams.sending import SLICE
 from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options, check_seconds, check_uids
 from shmrpc.transport.shm import client as shm
 from shmrpc.transport.shm.handshake import Settings

@@ -17,7 +17,9 @@ from shmrpc.client.requests import body_of, ended_call, lost_call, take_metadata
 from shmrpc.errors import ConnectionLost, DecodeError, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.host.processes import process
 from shmrpc.service.call import Call
-from shmrpc.streams import Incoming, Outgoing, Part, Sender
+from shmrpc.streams.items import Part
+from shmrpc.streams.receiving import Incoming
+from shmrpc.streams.sending import Outgoing, Sender
 from shmrpc.transport.base import End, Frame, OnEnd, OnFrame
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body

@@ -14,7 +14,8 @@ from shmrpc.client.requests import find_endpoint, leave_open, not_opened, read_r
 from shmrpc.client.session import Receiving
 from shmrpc.errors import EndOfStream, LocalProtocolError
 from shmrpc.service.interceptors import enter_all
-from shmrpc.streams import Outgoing, Part, Reader, unsendable_item
+from shmrpc.streams.items import Part, Reader, unsendable_item
+from shmrpc.streams.sending import Outgoing
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import opcode

@@ -24,7 +24,8 @@ from shmrpc.client.requests import (
 from shmrpc.client.sync_session import check_credit
 from shmrpc.errors import EndOfStream, LocalProtocolError, ShmrpcError
 from shmrpc.service.interceptors import enter_all_plain
-from shmrpc.streams import OVERHEAD, WINDOW, unsendable_item
+from shmrpc.streams.credit import ReceiveWindow, SendWindow, weight
+from shmrpc.streams.items import unsendable_item
 from shmrpc.transport.base import Frame
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
@@ -63,14 +64,13 @@ class StreamCall(Generic[_W, _R]):
         #: Whether the block has begun.
         self._has_begun = False
         self._writing, self._reading, self._receiving = _core.Turns(), _core.Turns(), _core.Turns()
-        #: Whether the handler takes items, and how many bytes of them it takes before it gives more credit.
-        self._is_wanted = False
-        self._credit = 0
+        #: For the items that are written; closed once the handler takes no more.
+        self._sending = SendWindow()
         self._has_written_all = False
         #: Items that have come and were not read so far.
         self._items: deque[Body] = deque()
-        #: Bytes that were read since the handler was given credit last.
-        self._consumed = 0
+        #: For the items that are read. What it lets in, the core sees to.
+        self._window = ReceiveWindow()
         #: How the call has ended: the body of its result, or what it has failed with.
         self._body: Body | None = None
         self._error: Exception | None = None
@@ -98,7 +98,7 @@ class StreamCall(Generic[_W, _R]):
         shape = session.shapes.get(number)
         args, kwargs, self._takes = leave_open(self._name, shape, *self._arguments)
         self._streams = shape is not None and shape.streams
-        self._is_wanted = self._takes
+        self._sending.closed = not self._takes
         kind, body = encode_call(
             client._codec, number, call, args, kwargs, with_header=client._options.wants_reply_metadata
         )
@@ -113,7 +113,7 @@ class StreamCall(Generic[_W, _R]):
                 raise session.unsent(self._name, error) from None
 
     def _end(self) -> None:
-        self._is_wanted = False
+        self._sending.closed = True
         self._session.calls.close(self._call.id)
         if self._body is None and self._error is None:
             self._error = EndOfStream(f"{self._name}() was ended by its caller")
@@ -147,20 +147,17 @@ class StreamCall(Generic[_W, _R]):
                 body = self._client._codec.encode(item)
             except Exception as error:
                 raise unsendable(self._name, unsendable_item(item, error)) from None
-            size = len(body) + OVERHEAD
+            size = weight(body)
             self._receive_all()
-            while True:
-                if not self._is_wanted:
+            while not self._sending.take(size):
+                if self._sending.closed:
                     self._check()
                     raise EndOfStream(f"{self._name}() takes no more items")
-                if self._credit > 0:
-                    self._credit -= size  # In one step with the look: a handler of a signal may write too.
-                    break
                 self._wait()
             try:
                 self._send(frames.ITEM, body)
             except (_core.Oversize, _core.Backlog) as error:
-                self._credit += size
+                self._sending.grant(size)
                 raise unsendable(self._name, error) from None
 
     def done_writing(self) -> None:
@@ -170,9 +167,9 @@ class StreamCall(Generic[_W, _R]):
             if self._has_written_all:
                 return
             self._receive_all()
-            while self._is_wanted and self._credit <= 0:
+            while not self._sending.closed and not self._sending.is_open:
                 self._wait()
-            if self._is_wanted:
+            if not self._sending.closed:
                 self._send(frames.END, frames.NIL)
             self._has_written_all = True
 
@@ -203,11 +200,10 @@ class StreamCall(Generic[_W, _R]):
                 self._check()
                 raise EndOfStream(f"{self._name}() has ended: there are no more items")
             body = self._items.popleft()
-            self._consumed += len(body) + OVERHEAD
-            if self._consumed >= WINDOW // 2 and not self._has_ended and self._session.ended is None:
-                credit, self._consumed = self._consumed, 0
+            granted = self._window.consume(weight(body))
+            if granted and not self._has_ended and self._session.ended is None:
                 with contextlib.suppress(_core.ChannelError):  # Whoever receives next says so.
-                    self._session.connection.send(frames.CREDIT, self._call.id, frames.encode_credit(credit))
+                    self._session.connection.send(frames.CREDIT, self._call.id, frames.encode_credit(granted))
             return read_result(self._name, self._decode, body)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Self:
@@ -301,12 +297,12 @@ class StreamCall(Generic[_W, _R]):
         elif kind == frames.CREDIT:
             size = check_credit(frame[0], frame[2])
             if number == 1:
-                self._credit += size
+                self._sending.grant(size)
         elif kind == frames.METADATA:
             take_metadata(frame[2], self._call)
         elif kind == frames.STOP:
             if number == 1:
-                self._is_wanted = False
+                self._sending.closed = True
         else:
-            self._is_wanted = False
+            self._sending.closed = True
             self._body = body_of(frame, self._call)

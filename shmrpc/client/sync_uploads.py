@@ -10,7 +10,8 @@ from shmrpc import _core
 from shmrpc.client.requests import Source, body_of, lost_call, take_metadata, unsendable
 from shmrpc.client.sync_session import ThreadSession, check_credit
 from shmrpc.service.call import Call
-from shmrpc.streams import OVERHEAD, WINDOW, unsendable_item
+from shmrpc.streams.credit import ReceiveWindow, SendWindow, weight
+from shmrpc.streams.items import unsendable_item
 from shmrpc.transport.base import Frame
 from shmrpc.transport.shm.thread_client import LIFE_CHECK
 from shmrpc.wire import frames
@@ -28,16 +29,15 @@ class Feed:
         self._number, items = source
         self._source = items
         self._items = iter(items)
-        self._open = True
         #: Whether an item was ever asked for.
         self.touched = False
-        self.credit = 0
+        self.window = SendWindow()
         self._error: Exception | None = None
 
     @property
     def can_send(self) -> bool:
         """Whether the next item may be taken and sent."""
-        return self._open and self.credit > 0
+        return self.window.is_open
 
     def send_one(self) -> None:
         """Takes an item and sends it, or says that there are no more."""
@@ -45,7 +45,7 @@ class Feed:
         try:
             item = next(self._items)
         except StopIteration:
-            self._open = False
+            self.window.closed = True
             self._send(frames.END, frames.NIL)
             return
         except Exception as error:  # The source's own, or that of a signal's handler: as it is.
@@ -58,7 +58,7 @@ class Feed:
             told = unsendable_item(item, error)
             self._fail(told, unsendable(endpoint, told))
             return
-        self.credit -= len(body) + OVERHEAD
+        self.window.spend(weight(body))
         try:
             self._send(frames.ITEM, body)
         except (_core.Oversize, _core.Backlog) as error:
@@ -67,7 +67,7 @@ class Feed:
     def _fail(self, error: Exception, raised: Exception) -> None:
         """The stream ends with an error, of which the handler is told; unless it can live with it, ``raised`` comes."""
         self._error = raised
-        self._open = False
+        self.window.closed = True
         self._send(frames.ABORT, frames.encode_failure(error, self._session.connection.max_frame))
 
     def _send(self, kind: int, body: Body) -> None:
@@ -83,7 +83,7 @@ class Feed:
 
     def close(self) -> None:
         """No more of it is wanted. A generator's ``finally`` runs."""
-        self._open = False
+        self.window.closed = True
         close = getattr(self._items, "close", None)
         if (
             close is not None and self.touched and self._items is self._source
@@ -101,22 +101,21 @@ def converse(
 ) -> Generator[Body, None, Body]:
     """Makes a call with streams: yields the items that come, and returns the body of the result."""
     pending = None
-    consumed = 0
+    window = ReceiveWindow()  # What it lets in, the core sees to.
     try:
         pending = session.calls.begin(kind, call.id, body)
         while True:
             frame = _next_frame(session, call, pending, feeds)
             kind, number = frame[0] & 0xFF, frame[0] >> 8
             if kind == frames.ITEM:
-                consumed += len(frame[2]) + OVERHEAD
                 yield frame[2]
-                if consumed >= WINDOW // 2 and session.ended is None:
-                    session.connection.send(frames.CREDIT, call.id, frames.encode_credit(consumed))
-                    consumed = 0
+                granted = window.consume(weight(frame[2]))
+                if granted and session.ended is None:
+                    session.connection.send(frames.CREDIT, call.id, frames.encode_credit(granted))
             elif kind == frames.CREDIT:
                 size = check_credit(frame[0], frame[2])
                 if number in feeds:
-                    feeds[number].credit += size
+                    feeds[number].window.grant(size)
             elif kind == frames.METADATA:
                 take_metadata(frame[2], call)
             elif kind == frames.STOP:

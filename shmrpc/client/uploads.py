@@ -13,7 +13,7 @@ from shmrpc import _core
 from shmrpc.client.requests import Source, unsendable
 from shmrpc.client.session import Session
 from shmrpc.service.call import Call
-from shmrpc.streams import Outgoing
+from shmrpc.streams.sending import Outgoing
 from shmrpc.values.unsendable import UNSENDABLE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec

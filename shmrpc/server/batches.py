@@ -12,7 +12,7 @@ from shmrpc import _core
 from shmrpc.server.call_runner import CallRunner, Encoded
 from shmrpc.server.interrupts import is_for_the_program
 from shmrpc.service.signature import Signature
-from shmrpc.streams import SLICE
+from shmrpc.streams.sending import SLICE
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
 from shmrpc.wire.frames import Failure, Header, Rejected, unreadable
 

@@ -23,7 +23,7 @@ from shmrpc.server.limits import Limits
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.service.call import Call, running_here
 from shmrpc.service.interceptors import Interceptor
-from shmrpc.streams import Incoming
+from shmrpc.streams.receiving import Incoming
 from shmrpc.values.unsendable import reason, returned
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec

@@ -24,7 +24,10 @@ from shmrpc.service.call import Call, check_metadata, handled, inheriting
 from shmrpc.service.interceptors import Interceptor, enter_all
 from shmrpc.service.service import Endpoint, Service
 from shmrpc.service.signature import Arguments, Signature
-from shmrpc.streams import WINDOW, Incoming, Outgoing, Reader, received
+from shmrpc.streams.credit import WINDOW
+from shmrpc.streams.items import Reader
+from shmrpc.streams.receiving import Incoming, received
+from shmrpc.streams.sending import Outgoing
 from shmrpc.transport.listening import Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from shmrpc.service.call import Call, check_metadata
-from shmrpc.streams import Incoming, Outgoing
+from shmrpc.streams.receiving import Incoming
+from shmrpc.streams.sending import Outgoing
 from shmrpc.transport.listening import Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body

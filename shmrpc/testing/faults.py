@@ -15,7 +15,7 @@ from shmrpc.client.reconnect import Dial
 from shmrpc.client.requests import find_endpoint
 from shmrpc.client.session import Connection
 from shmrpc.errors import ConnectionLost, ShmrpcError
-from shmrpc.streams import Part
+from shmrpc.streams.items import Part
 from shmrpc.transport.base import End, Frame, OnEnd, OnFrame
 from shmrpc.transport.memory import check_size
 from shmrpc.wire import frames

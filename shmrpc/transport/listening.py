@@ -8,7 +8,7 @@ from collections.abc import Callable, Sized
 from typing import Any, Generic, Protocol, TypeVar
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
-from shmrpc.streams import Sender
+from shmrpc.streams.sending import Sender
 from shmrpc.wire.codec import Body
 from shmrpc.wire.control import Health
 from shmrpc.wire.frames import Shape

@@ -29,7 +29,8 @@ from shmrpc.errors import (
 from shmrpc.host import fork
 from shmrpc.host.processes import process
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.streams import Part, PlainSender
+from shmrpc.streams.items import Part
+from shmrpc.streams.sending import PlainSender
 from shmrpc.transport.base import End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.listening import BaseListener, Handler
 from shmrpc.wire.codec import Body

@@ -30,8 +30,11 @@ FILES: Final = (
     "transport/shm/inbox.py",
     "transport/shm/client.py",
     "transport/shm/thread_client.py",
-    "streams.py",
-    *(f"{room}/{path.name}" for room in ("client", "server") for path in (ROOT / "shmrpc" / room).glob("*.py")),
+    *(
+        f"{room}/{path.name}"
+        for room in ("client", "server", "streams")
+        for path in (ROOT / "shmrpc" / room).glob("*.py")
+    ),
 )
 
 #: A line by file and number, or a native point by name and how often it was passed.

@@ -16,7 +16,8 @@ from shmrpc.host import fork, rendezvous
 from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.host.rendezvous import Note
-from shmrpc.streams import OVERHEAD, Part
+from shmrpc.streams.credit import OVERHEAD
+from shmrpc.streams.items import Part
 from shmrpc.transport.base import End, Frame, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.shm import blocks, handshake
 from shmrpc.transport.shm.goodbye import BELL_ENDED, explain

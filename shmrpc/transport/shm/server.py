@@ -16,7 +16,7 @@ from shmrpc.errors import RemoteProtocolError, SharedMemoryError, ShmrpcError
 from shmrpc.host import exhaustion, fork
 from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
-from shmrpc.streams import OVERHEAD
+from shmrpc.streams.credit import OVERHEAD
 from shmrpc.transport.listening import BaseListener
 from shmrpc.transport.shm import blocks, handshake, served_here
 from shmrpc.transport.shm.acceptor import Acceptor, may_come

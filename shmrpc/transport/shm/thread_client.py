@@ -16,7 +16,7 @@ from shmrpc.host import fork, rendezvous
 from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.host.rendezvous import Note
-from shmrpc.streams import OVERHEAD, WINDOW
+from shmrpc.streams.credit import OVERHEAD, WINDOW
 from shmrpc.transport.base import End, warn_unclosed
 from shmrpc.transport.shm import blocks, handshake, served_here
 from shmrpc.transport.shm.goodbye import explain

@@ -1,0 +1,1 @@
+"""The two ends of a stream, and the credit between them."""

@@ -1,0 +1,89 @@
+"""The credit between the two ends of a stream, sans I/O.
+
+The receiver gives credit, in bytes; the sender may send while any is left, so it oversteps by one item at most. Credit
+is given back as items are consumed, a quarter of the window at a time: a slow consumer slows its own producer, what is
+kept for it stays bounded, and nobody else notices.
+
+Natively the same is kept by ``_core.Sender``, which sends from a loop, and by ``_core.Calls``, which bounds what waits
+for threads: they are given :data:`WINDOW` and :data:`OVERHEAD`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shmrpc.errors import RemoteProtocolError
+from shmrpc.wire.codec import Body
+
+#: Bytes that may be under way in one stream.
+WINDOW: Final = 128 << 10
+#: What an item costs besides its bytes: small ones take memory too.
+OVERHEAD: Final = 48
+#: Bytes consumed for which it pays to send a frame of credit.
+_WORTH_GRANTING: Final = WINDOW // 4
+
+
+def weight(body: Body) -> int:
+    """What an item takes of a stream's credit, in bytes."""
+    return len(body) + OVERHEAD
+
+
+class ReceiveWindow:
+    """The receiving end's account: what the sender may still send, and what was consumed since credit was given."""
+
+    __slots__ = ("_allowed", "_consumed")
+
+    def __init__(self, allowed: int = WINDOW) -> None:
+        self._allowed = allowed
+        self._consumed = 0
+
+    def open(self) -> int:
+        """The first credit, for a sender that begins without any."""
+        self._allowed += WINDOW
+        return WINDOW
+
+    def receive(self, size: int) -> None:
+        """Items of this weight have come. Raises RemoteProtocolError if there was no credit for them."""
+        if self._allowed <= 0:
+            raise RemoteProtocolError("it sent an item for which it had no credit")
+        self._allowed -= size
+
+    def consume(self, size: int) -> int:
+        """Items of this weight are used up: the credit to give back now, 0 as long as it is not worth a frame."""
+        self._consumed += size
+        if self._consumed < _WORTH_GRANTING:
+            return 0
+        granted, self._consumed = self._consumed, 0
+        self._allowed += granted
+        return granted
+
+
+class SendWindow:
+    """The sending end's account: the credit that is left."""
+
+    __slots__ = ("closed", "credit")
+
+    def __init__(self, credit: int = 0) -> None:
+        self.credit = credit
+        #: Whether the receiver wants no more.
+        self.closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an item may be sent now."""
+        return self.credit > 0 and not self.closed
+
+    def grant(self, size: int) -> None:
+        """The receiver has consumed this many bytes."""
+        self.credit += size
+
+    def spend(self, size: int) -> None:
+        """An item of this weight is sent. It may have been the last one for which there was credit."""
+        self.credit -= size
+
+    def take(self, size: int) -> bool:
+        """Takes credit for an item if an item may be sent: in one step, which no signal's handler comes between."""
+        if self.credit <= 0 or self.closed:
+            return False
+        self.credit -= size
+        return True

@@ -1,0 +1,149 @@
+"""The receiving end of a stream, in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+from shmrpc.streams.credit import OVERHEAD, WINDOW, ReceiveWindow, weight
+from shmrpc.streams.items import Part, Reader
+from shmrpc.streams.sending import SLICE
+from shmrpc.wire.codec import UNREADABLE
+
+_ARRAY_HEADER: Final = 5
+
+
+class Incoming:
+    """The receiving end: items wait here until they are asked for. It is a stream without its meaning."""
+
+    __slots__ = (
+        "_end",
+        "_ended",
+        "_grant",
+        "_held",
+        "_parts",
+        "_slice_end",
+        "_taken",
+        "_waiter",
+        "_window",
+    )
+
+    def __init__(self, grant: Callable[[int], None], allowed: int = WINDOW) -> None:
+        self._parts: list[Part] = []
+        self._grant = grant
+        self._window = ReceiveWindow(allowed)
+        #: Bytes that wait here; and bytes that were taken last, and are in use.
+        self._held = self._taken = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._slice_end = 0.0
+        self._ended = False
+        self._end: BaseException | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._ended
+
+    def open(self) -> None:
+        """Gives the sender its first credit."""
+        self._grant(self._window.open())
+
+    def feed(self, part: Part) -> None:
+        """Items have come. RemoteProtocolError if there was no credit for them.
+
+        Once it has ended they are dropped, all of them: what is read is a prefix of what was sent.
+        """
+        if self._ended:
+            return
+        count, data = part
+        size = len(data) - _ARRAY_HEADER + OVERHEAD * count if count else weight(data)
+        self._window.receive(size)
+        self._held += size
+        self._parts.append(part)
+        if self._waiter is not None:
+            self._wake()
+
+    def drop(self) -> None:
+        """Nobody takes what waits here."""
+        self._parts.clear()
+        self._held = 0
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Nothing more will come; ``error`` is raised after the last item."""
+        if not self._ended:
+            self._ended = True
+            self._end = error
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def take(self) -> list[Part]:
+        """The items that are there. Those that were taken before have been consumed."""
+        self._settle()
+        self._taken, self._held = self._held, 0
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _settle(self) -> None:
+        """Gives credit back for what has been consumed, once it is worth it."""
+        granted = self._window.consume(self._taken)
+        self._taken = 0
+        if granted and not self._ended:
+            self._grant(granted)
+
+    async def ready(self, pull: Callable[[], object] | None = None) -> bool:
+        """Waits until there are items: True; or the end: False, or its error raised, once.
+
+        ``pull`` may bring what is there already. The loop has its turn now and then.
+        """
+        if time.monotonic() > self._slice_end:
+            await asyncio.sleep(0)
+            self._slice_end = time.monotonic() + SLICE
+        if pull is not None and not self._parts:
+            pull()
+        if not self._parts:
+            self._settle()
+        while not self._parts and not self._ended:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+            self._slice_end = time.monotonic() + SLICE
+        if self._parts:
+            return True
+        error, self._end = self._end, None
+        if error is None:
+            return False
+        try:
+            raise error
+        finally:
+            del error  # It has this frame in its traceback.
+
+
+async def received(
+    incoming: Incoming, reader: Reader, explain: Callable[[Exception], Exception], stop: Callable[[], object]
+) -> AsyncGenerator[Any, None]:
+    """The items that come, until the end of the stream. ``stop`` is called if this side ends it sooner.
+
+    ``explain`` makes the error of an item that cannot be read.
+    """
+    try:
+        while await incoming.ready():
+            for count, data in incoming.take():
+                try:
+                    if not count:
+                        yield reader.one(data)  # By no name, which would keep it until the next one comes.
+                        continue
+                    for item in reader.many(data):
+                        yield item
+                except UNREADABLE as error:  # No further: the caller's stream may fail with one of them.
+                    raise explain(error) from None
+    finally:
+        if not incoming.ended:
+            incoming.finish()
+            stop()

@@ -1,0 +1,171 @@
+"""The sending end of a stream, in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
+
+from shmrpc.streams.credit import SendWindow, weight
+from shmrpc.streams.items import unsendable_item
+from shmrpc.wire.codec import Body
+
+#: Seconds after which a producer that never waits lets the loop turn.
+SLICE: Final = 300e-6
+
+
+class Sender(Protocol):
+    """What puts items on their way: the core's, or :class:`PlainSender`."""
+
+    def send(self, payload: Body, /) -> bool:
+        """Sends an item. False if there has to be a pause before the next one."""
+        ...
+
+    def grant(self, size: int, /) -> None:
+        """The receiver has consumed so many bytes."""
+        ...
+
+    def resume(self) -> bool:
+        """Whether there is credit. The loop has just had its turn."""
+        ...
+
+
+class PlainSender:
+    """A sender for a transport that has none of its own."""
+
+    def __init__(self, send: Callable[[Body], object], credit: int) -> None:
+        self._send = send
+        self._window = SendWindow(credit)
+        self._slice_end = time.monotonic() + SLICE
+
+    def send(self, payload: Body) -> bool:
+        """Sends an item. False if there has to be a pause before the next one."""
+        self._send(payload)
+        self._window.spend(weight(payload))
+        return self._window.is_open and time.monotonic() < self._slice_end
+
+    def grant(self, size: int) -> None:
+        """The receiver has consumed so many bytes."""
+        self._window.grant(size)
+
+    def resume(self) -> bool:
+        """Whether there is credit. The loop has just had its turn."""
+        self._slice_end = time.monotonic() + SLICE
+        return self._window.is_open
+
+
+class Outgoing:
+    """The sending end. ``turning`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
+
+    __slots__ = ("_closed", "_must_pause", "_sender", "_turning", "_waiter", "touched")
+
+    def __init__(self, sender: Sender, turning: Callable[[int], None] = lambda change: None) -> None:
+        self._sender = sender
+        self._turning = turning
+        #: Whether an item was ever asked for.
+        self.touched = False
+        self._waiter: asyncio.Future[None] | None = None
+        #: For :meth:`write`: whether there has to be a pause before the next item, and whether none is wanted.
+        self._must_pause = True
+        self._closed = False
+
+    def grant(self, size: int) -> None:
+        """The receiver has consumed so many bytes."""
+        self._sender.grant(size)
+        self._wake()
+
+    def close(self) -> None:
+        """No more is wanted: whoever waits to write goes on."""
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def may_write(self) -> bool:
+        """Waits until there is credit: True; or until no more is wanted: False."""
+        if self._must_pause and not self._closed:
+            await self._pause()
+            self._must_pause = False
+        return not self._closed
+
+    async def write(self, body: Body) -> bool:
+        """Sends an item once there is credit for it; False if no more is wanted. One at a time."""
+        if not await self.may_write():
+            return False
+        self._must_pause = not self._sender.send(body)
+        return True
+
+    async def _pause(self) -> None:
+        """Lets the loop turn, and waits until there is credit."""
+        self._turning(1)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._turning(-1)
+        while not self._closed and not self._sender.resume():
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    async def pump(
+        self,
+        items: AsyncIterable[Any] | Iterable[Any],
+        encode: Callable[[Any], Body],
+        unsendable: tuple[type[Exception], ...] = (Exception,),
+        before_first: Callable[[], object] | None = None,
+    ) -> None:
+        """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun.
+
+        ``before_first`` is called before the first item is sent.
+        Raises Rejected for an item with which ``encode`` fails with one of ``unsendable``.
+        """
+        if not self._sender.resume():
+            await self._pause()
+        self.touched = True  # From here on: before, nothing was asked of the source.
+        failure: BaseException | None = None
+        try:
+            await self._send_all(items, encode, unsendable, before_first)
+        except BaseException as error:
+            failure = error
+        try:
+            # Not within the clause: what the source does at its end has nothing to do with what we handle.
+            close = getattr(items, "aclose", None) or getattr(items, "close", None)
+            if close is not None:
+                closing = close()
+                if isinstance(closing, Awaitable):
+                    await closing
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # It has this frame in its traceback.
+
+    async def _send_all(
+        self,
+        items: AsyncIterable[Any] | Iterable[Any],
+        encode: Callable[[Any], Body],
+        unsendable: tuple[type[Exception], ...],
+        before_first: Callable[[], object] | None,
+    ) -> None:
+        send = self._sender.send
+        source = items if isinstance(items, AsyncIterable) else _turned(items)
+        async for item in source:
+            try:
+                body = encode(item)
+            except Exception as error:
+                raise unsendable_item(item, error, unsendable) from None
+            if before_first is not None:
+                before_first()
+                before_first = None
+            if not send(body):
+                await self._pause()
+
+
+async def _turned(items: Iterable[Any]) -> AsyncIterator[Any]:
+    """A plain iterable as an async one."""
+    for item in items:
+        yield item

@@ -33,8 +33,6 @@ from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
 from shmrpc.wire.frames import Failure, Header, Rejected, opcode
 
-#: Opcode 0 is a result, which no client sends: the poller uses it to report a peer that broke the rules.
-_BROKEN: Final = frames.RESULT
 _NO_HEADER: Final = Header()
 #: Reads a request's body: header, positional arguments, keyword arguments.
 _Read = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]
@@ -84,7 +82,7 @@ class Dispatcher:
             self.endpoints = list(map(self._checked, self.endpoints))
         self.state = state
         self._description: Description | None = None
-        control: dict[int, RunRequest] = {_BROKEN: _broken, **runner.control_table()}
+        control: dict[int, RunRequest] = {frames.FAULT: _broken, frames.RESULT: _broken, **runner.control_table()}
         for number in range(max((len(e.signature.inputs) for e in self.endpoints), default=0)):
             control |= runner.input_table(number + 1)
         requests: dict[int, RunRequest] = {

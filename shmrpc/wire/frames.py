@@ -64,6 +64,11 @@ ANSWERS: Final = frozenset({RESULT, FAILURE, RESULT_WITH})
 #: The number in a BATCH whose calls name their endpoints themselves.
 ANY: Final = (1 << 24) - 1
 NIL: Final = b"\xc0"
+#: Begins an array; its length follows in four bytes.
+ARRAY: Final = b"\xdd"
+#: Stands in the place of an opcode if a client broke the rules; the body is an exception then. No frame has it: opcodes
+#: have 32 bits.
+FAULT: Final = 1 << 32
 
 DEFAULT_MAX_FRAME: Final = 64 << 20
 #: Room for the shortest words on a failure; and what the 32 bits of the length field can say.

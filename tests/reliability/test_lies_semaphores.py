@@ -185,6 +185,7 @@ def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.m
             max_frame=1000,
             max_memory=1 << 20,
             spin=0,
+            answer=0,
         )
         with mmap.mmap(made.file.fileno(), 0) as segment:
             yield side, opened, segment

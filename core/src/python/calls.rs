@@ -477,8 +477,8 @@ impl Calls {
         self.0.lock().pending.len()
     }
 
-    /// Sends a request and looks for its answer for as long as that pays. The answer with opcode 0 comes back as its
-    /// payload alone; else the call is under way.
+    /// Sends a request and looks for its answer for as long as that pays. An answer with the channel's `answer` for
+    /// its opcode comes back as its payload alone; else the call is under way.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -502,10 +502,10 @@ impl Calls {
         };
         match answer {
             Some(Frame {
-                opcode: 0,
+                opcode,
                 payload: Payload::Plain(payload),
                 ..
-            }) => {
+            }) if opcode == shared.channel.get().answer => {
                 drop(lead);
                 Ok(payload.into_bound(py).into_any())
             }

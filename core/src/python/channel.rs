@@ -46,6 +46,8 @@ pub struct Channel {
     /// None once it is closed: what it holds goes with the last call under way.
     inner: Mutex<Option<Arc<channel::Channel>>>,
     sleep: Sleep,
+    /// Opcode of the frames whose payload [`Channel::exchange`] returns alone.
+    pub(super) answer: u32,
     /// When the loop last had its turn, in nanoseconds.
     slice: AtomicU64,
 }
@@ -76,7 +78,7 @@ impl Channel {
 #[pymethods]
 impl Channel {
     #[new]
-    #[pyo3(signature = (*, segment, capacity, server, bell, own_semaphore, peer_semaphore, owner, lending, blocking, max_frame, max_memory, spin))]
+    #[pyo3(signature = (*, segment, capacity, server, bell, own_semaphore, peer_semaphore, owner, lending, blocking, max_frame, max_memory, spin, answer))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         segment: i32,
@@ -91,6 +93,7 @@ impl Channel {
         max_frame: usize,
         max_memory: u64,
         spin: f64,
+        answer: u32,
     ) -> PyResult<Self> {
         // Before anything is looked at that a file of somebody else's may have in it.
         let bells = Bells {
@@ -123,6 +126,7 @@ impl Channel {
         Ok(Channel {
             inner: Mutex::new(Some(inner)),
             sleep,
+            answer,
             slice: AtomicU64::new(0),
         })
     }
@@ -171,7 +175,7 @@ impl Channel {
 
     /// Sends a frame and looks for its answer for as long as that pays.
     ///
-    /// The answer with opcode 0 comes back as its payload alone. Any other frame, and also the
+    /// One with the opcode `answer` comes back as its payload alone. Any other frame, and also the
     /// answer once the loop has waited for its turn too long, comes as (opcode, id, payload).
     /// None if nothing came in time.
     fn exchange<'py>(
@@ -191,8 +195,9 @@ impl Channel {
         let Some((header, answer)) = receive_one(py, &channel)? else {
             return Ok(None);
         };
-        let plain =
-            header.opcode == 0 && header.id == id && answer.is_exact_instance_of::<PyBytes>();
+        let plain = header.opcode == self.answer
+            && header.id == id
+            && answer.is_exact_instance_of::<PyBytes>();
         if plain && !self.slice_is_over(now) {
             return Ok(Some(answer));
         }
@@ -212,14 +217,15 @@ impl Channel {
     }
 
     /// Takes the small frames that are there with this opcode and id, one after the other, up to `most` of
-    /// them and until a different one is next. Returns how many, and the payloads joined to a MessagePack
-    /// array; None if there is none.
+    /// them and until a different one is next. Returns how many, and the payloads joined behind `head` and
+    /// their number, four bytes with the highest first; None if there is none.
     fn receive_run<'py>(
         &self,
         py: Python<'py>,
         opcode: u32,
         id: u64,
         most: usize,
+        head: &[u8],
     ) -> PyResult<Option<(usize, Bound<'py, PyBytes>)>> {
         let channel = self.open()?;
         let mut receiver = channel.receiver();
@@ -235,7 +241,8 @@ impl Channel {
                 {
                     if taken == 0 {
                         joined.reserve(most * (header.len + 8));
-                        joined.extend_from_slice(&[0xdd, 0, 0, 0, 0]);
+                        joined.extend_from_slice(head);
+                        joined.extend_from_slice(&[0; 4]);
                     }
                     let from = joined.len();
                     joined.resize(from + header.len, 0);
@@ -249,7 +256,7 @@ impl Channel {
         if taken == 0 {
             return Ok(None);
         }
-        joined[1..5].copy_from_slice(&taken.to_be_bytes());
+        joined[head.len()..head.len() + 4].copy_from_slice(&taken.to_be_bytes());
         Ok(Some((taken as usize, PyBytes::new(py, &joined))))
     }
 

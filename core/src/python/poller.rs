@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Poller {
     inner: Mutex<poller::Poller<Py<PyAny>>>,
+    /// What stands in the place of the opcode if a peer broke the rules.
+    fault: u64,
 }
 
 impl Poller {
@@ -41,34 +43,43 @@ impl Poller {
         let header = match violation.map_or_else(|| receiver.peek(), Err) {
             Ok(Some(header)) => header,
             Ok(None) => return Ok(None),
-            Err(violation) => return broken(key, ChannelError::new_err(violation.to_string())),
+            Err(violation) => {
+                return self.broken(key, ChannelError::new_err(violation.to_string()));
+            }
         };
         let taken = match take(py, &channel, &mut receiver, header) {
-            Err(error) if error.is_instance_of::<ChannelError>(py) => return broken(key, error),
+            Err(error) if error.is_instance_of::<ChannelError>(py) => {
+                return self.broken(key, error);
+            }
             taken => taken?,
         };
         drop(receiver);
         match taken.open(py, channel.max_frame(), header.opcode) {
             Ok((opcode, payload)) => Ok(Some((key, opcode, header.id, payload).into_pyobject(py)?)),
-            Err(error) if error.is_instance_of::<ChannelError>(py) => broken(key, error),
+            Err(error) if error.is_instance_of::<ChannelError>(py) => self.broken(key, error),
             Err(error) => Err(error),
         }
     }
-}
 
-/// The frame that says that this channel's peer broke the rules.
-fn broken<'py>(key: Bound<'py, PyAny>, error: PyErr) -> PyResult<Option<Bound<'py, PyTuple>>> {
-    let py = key.py();
-    let frame = (key, 0u32, 0u64, error.into_value(py));
-    Ok(Some(frame.into_pyobject(py)?))
+    /// What comes in the place of a frame if a channel's peer broke the rules.
+    fn broken<'py>(
+        &self,
+        key: Bound<'py, PyAny>,
+        error: PyErr,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let py = key.py();
+        let report = (key, self.fault, 0u64, error.into_value(py));
+        Ok(Some(report.into_pyobject(py)?))
+    }
 }
 
 #[pymethods]
 impl Poller {
     #[new]
-    #[pyo3(signature = (*, spin))]
-    fn new(spin: f64) -> Self {
+    #[pyo3(signature = (*, spin, fault))]
+    fn new(spin: f64, fault: u64) -> Self {
         Poller {
+            fault,
             inner: Mutex::new(poller::Poller::new((spin * 1e3) as u64)),
         }
     }
@@ -113,7 +124,7 @@ impl Poller {
 
     /// The next frame as (key, opcode, id, payload), or None when it is time to rest.
     ///
-    /// A channel whose peer broke the rules comes as (key, 0, 0, ChannelError).
+    /// A channel whose peer broke the rules comes as (key, fault, 0, ChannelError).
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let found = py.detach(|| self.lock().find());
         self.found(py, found)

@@ -241,7 +241,7 @@ class LoopConnection:
     def _take_run(self) -> int:
         """Takes items of the stream that is being read; how many."""
         call_id, feed = self._run
-        part = self._channel.receive_run(frames.ITEM, call_id, RUN)
+        part = self._channel.receive_run(frames.ITEM, call_id, RUN, frames.ARRAY)
         if part is None:
             return 0
         feed(part)

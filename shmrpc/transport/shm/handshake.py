@@ -21,7 +21,7 @@ from shmrpc.host import exhaustion
 from shmrpc.host.credentials import NOBODY_ELSE
 from shmrpc.host.rendezvous import Received
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
-from shmrpc.wire import control
+from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
 #: What a client waits for, one after the other.
@@ -166,6 +166,7 @@ def _open_channel(
             max_frame=welcome.max_frame,
             max_memory=welcome.max_memory,
             spin=settings.spin,
+            answer=frames.RESULT,
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError):
@@ -217,6 +218,7 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings, client_u
             max_frame=max_frame,
             max_memory=max_memory,
             spin=settings.spin,
+            answer=frames.RESULT,
         )
         welcome = control.Welcome(
             offer.service,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shmrpc import _core
+from shmrpc.wire import frames
 
 #: Seconds for which a turn of the loop may keep new frames waiting, if there is a moment to look.
 LONG: Final = 1e-3
@@ -17,7 +18,7 @@ class ShmInbox:
     """The frames of all clients of a server. ``take`` takes them from the poller until there are no more."""
 
     def __init__(self, spin: float, take: Callable[[], None]) -> None:
-        self.poller = _core.Poller(spin=spin)
+        self.poller = _core.Poller(spin=spin, fault=frames.FAULT)
         self.set_spinning = self.poller.set_spinning
         self._take = take
         self._loop = asyncio.get_running_loop()

@@ -1,0 +1,80 @@
+"""The core knows no opcode of a call: what a result and a fault are is said by who makes a channel and a poller."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from shmrpc import _core
+from shmrpc.transport.shm.segment import NewSegment
+from shmrpc.wire import frames
+
+ANSWER = 7
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[tuple[_core.Channel, _core.Channel]]:
+    """Both sides of a connection, the server's first. They look for frames and never wait."""
+    made = NewSegment("tested")
+    bells, lendings = _core.Descriptor.pair(), _core.Descriptor.pair()
+    try:
+        sides = [
+            _core.Channel(
+                segment=made.file.fileno(),
+                capacity=made.capacity,
+                server=server,
+                bell=bell.fileno(),
+                own_semaphore=f"/{own}",
+                peer_semaphore=f"/{peer}",
+                owner=os.geteuid(),
+                lending=lending.fileno(),
+                blocking=False,
+                max_frame=1000,
+                max_memory=1 << 20,
+                spin=1e6,
+                answer=ANSWER,
+            )
+            for server, bell, lending, (own, peer) in zip(
+                (True, False), bells, lendings, (made.semaphores, made.semaphores[::-1]), strict=True
+            )
+        ]
+    finally:
+        made.unlink()
+    yield sides[0], sides[1]
+    for side in sides:
+        side.close()
+
+
+@pytest.mark.parametrize(("opcode", "expected"), [(ANSWER, b"a"), (frames.RESULT, (frames.RESULT, 1, b"a"))])
+def test_an_answer_is_what_the_channel_was_told(opcode: int, expected: object) -> None:
+    with connected() as (server, client):
+        server.send(opcode, 1, b"a")
+        # The first exchange opens the slice of the loop's time, and so returns frames of any kind whole.
+        assert client.exchange(2, 1, b"") == (opcode, 1, b"a")
+        server.send(opcode, 1, b"a")
+        assert client.exchange(2, 1, b"") == expected
+
+
+def test_a_run_begins_with_what_it_is_told() -> None:
+    with connected() as (server, client):
+        for item in (b"a", b"b", b"c"):
+            server.send(9, 1, item)
+        assert client.receive_run(9, 1, 2, b"head") == (2, b"head\0\0\0\2ab")
+        assert client.receive_run(9, 1, 2, b"") == (1, b"\0\0\0\1c")
+        assert client.receive_run(9, 1, 2, b"") is None
+
+
+def test_a_fault_is_no_frame_that_a_client_can_send() -> None:
+    assert frames.FAULT > (1 << 32) - 1
+    with connected() as (server, client):
+        poller = _core.Poller(spin=0, fault=frames.FAULT)
+        poller.add(server, "key")
+        client.send(frames.RESULT, 3, b"x")
+        assert poller.next() == ("key", frames.RESULT, 3, b"x")
+        client.send(frames.RESULT | 0xFF, 0, b"no RELEASE")
+        key, opcode, call_id, error = poller.next() or pytest.fail("nothing is reported")
+        assert (key, opcode, call_id) == ("key", frames.FAULT, 0)
+        assert isinstance(error, _core.ChannelError) and str(error) == "a RELEASE of 10 bytes; it has 16"

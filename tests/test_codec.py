@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
+from shmrpc import _core
+from shmrpc.wire.codec import UNREADABLE, Codec, body_weight, get_codec
 
 
 class Colour(enum.Enum):
@@ -288,6 +289,16 @@ def test_a_value_of_another_type_is_a_validation_error(codec: Codec) -> None:
     ):
         with pytest.raises(msgspec.ValidationError):
             codec.decoder(kind)(body)
+
+
+def test_what_a_body_with_buffers_counts_for_is_not_taken_for_its_size(codec: Codec) -> None:
+    plain, parcel = codec.encode(bytes(1000)), codec.encode(bytes(2_000_000))
+    assert isinstance(plain, bytes)
+    assert isinstance(parcel, _core.Parcel)
+    assert body_weight(plain) == len(plain)
+    assert len(parcel.body) < body_weight(parcel) == parcel.weight < 2_000_000
+    with pytest.raises(TypeError, match="no len"):
+        len(parcel)  # type: ignore[arg-type]
 
 
 def test_a_name_that_is_no_codec() -> None:

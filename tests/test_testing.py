@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import shmrpc
-from shmrpc.testing import Network, connect
+from shmrpc.testing import Faults, Network, connect
 from tests.helpers import services, stream_service
 from tests.helpers.noting_service import NotingService, until
 from tests.helpers.server_process import PATIENCE
@@ -112,8 +112,9 @@ _LIMIT = 100_000
 @contextlib.asynccontextmanager
 async def _over(way: str, service: shmrpc.Service) -> AsyncIterator[shmrpc.Client]:
     """A client of a service over either transport, with a small limit for frames."""
-    if way == "memory":
-        async with connect(service, max_frame=_LIMIT) as client:
+    if way != "shared memory":
+        faults = Faults() if way == "memory with faults" else None
+        async with connect(service, max_frame=_LIMIT, faults=faults) as client:
             yield client
     else:
         async with (
@@ -123,7 +124,7 @@ async def _over(way: str, service: shmrpc.Service) -> AsyncIterator[shmrpc.Clien
             yield client
 
 
-@pytest.mark.parametrize("way", ["shared memory", "memory"])
+@pytest.mark.parametrize("way", ["shared memory", "memory", "memory with faults"])
 async def test_the_limit_for_frames_is_none_for_what_lies_beside_them(way: str) -> None:
     service = NotingService(f"tested.near.{os.getpid()}")
 

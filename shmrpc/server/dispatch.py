@@ -30,7 +30,7 @@ from shmrpc.streams.receiving import Incoming, received
 from shmrpc.streams.sending import Outgoing
 from shmrpc.transport.listening import Peer
 from shmrpc.wire import frames
-from shmrpc.wire.codec import UNREADABLE, Body, Codec
+from shmrpc.wire.codec import UNREADABLE, Body, Codec, body_weight
 from shmrpc.wire.frames import Failure, Header, Rejected, opcode
 
 _NO_HEADER: Final = Header()
@@ -198,7 +198,7 @@ class Dispatcher:
             running.frame = underway = Call(client, name, call_id, deadline)
             result = start(call(*args), underway)
             if type(result) is Suspended:
-                runner.suspend(Underway(client, underway, len(body)), result.task)
+                runner.suspend(Underway(client, underway, body_weight(body)), result.task)
                 return None
             kept[0] = result
             try:
@@ -254,7 +254,7 @@ class Dispatcher:
                 if is_simple and header.deadline is None and not header.metadata:
                     self._tell(endpoint, client, args, kwargs)
                     return None
-            under = self._underway(endpoint.name, client, call_id, header, len(body))
+            under = self._underway(endpoint.name, client, call_id, header, body_weight(body))
             if endpoint.signature.inputs:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
             if endpoint.signature.streams:
@@ -441,7 +441,7 @@ class Dispatcher:
                 runner.limits.wait(client, call_id, run, body)
                 return None
             header, calls = read(body)
-            under = self._underway(name, client, call_id, header, len(body))
+            under = self._underway(name, client, call_id, header, body_weight(body))
             return runner.run(under, answer(work(under, calls)))
 
         return run

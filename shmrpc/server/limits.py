@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway, Waiting
 from shmrpc.transport.options import check_count
-from shmrpc.wire.codec import Body
+from shmrpc.wire.codec import Body, body_weight
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import Rejected
 
@@ -72,7 +72,7 @@ class Limits:
         """
         if self._waiting >= self._max_waiting and not self._make_room(client):
             raise self._overloaded(client, one_way)
-        size = len(body)
+        size = body_weight(body)
         if client.waiting and client.waiting_bytes + size > self._max_bytes:
             raise self._overloaded(client, one_way)
         self._waiting += 1
@@ -108,7 +108,7 @@ class Limits:
         if waiting is None:
             return False
         self._waiting -= 1
-        client.waiting_bytes -= len(waiting.body)
+        client.waiting_bytes -= body_weight(waiting.body)
         if not client.waiting:
             self._line.pop(client, None)
             client.choose_table()

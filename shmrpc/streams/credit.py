@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from shmrpc.errors import RemoteProtocolError
-from shmrpc.wire.codec import Body
+from shmrpc.wire.codec import Body, body_weight
 
 #: Bytes that may be under way in one stream.
 WINDOW: Final = 128 << 10
@@ -25,7 +25,7 @@ _WORTH_GRANTING: Final = WINDOW // 4
 
 def weight(body: Body) -> int:
     """What an item takes of a stream's credit, in bytes."""
-    return len(body) + OVERHEAD
+    return body_weight(body) + OVERHEAD
 
 
 class ReceiveWindow:

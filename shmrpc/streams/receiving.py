@@ -10,7 +10,7 @@ from typing import Any, Final
 from shmrpc.streams.credit import OVERHEAD, WINDOW, ReceiveWindow, weight
 from shmrpc.streams.items import Part, Reader
 from shmrpc.streams.sending import SLICE
-from shmrpc.wire.codec import UNREADABLE
+from shmrpc.wire.codec import UNREADABLE, body_weight
 
 _ARRAY_HEADER: Final = 5
 
@@ -58,7 +58,7 @@ class Incoming:
         if self._ended:
             return
         count, data = part
-        size = len(data) - _ARRAY_HEADER + OVERHEAD * count if count else weight(data)
+        size = body_weight(data) - _ARRAY_HEADER + OVERHEAD * count if count else weight(data)
         self._window.receive(size)
         self._held += size
         self._parts.append(part)

@@ -33,7 +33,7 @@ from shmrpc.streams.items import Part
 from shmrpc.streams.sending import PlainSender
 from shmrpc.transport.base import End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.listening import BaseListener, Handler
-from shmrpc.wire.codec import Body
+from shmrpc.wire.codec import Body, body_weight
 from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
@@ -160,7 +160,7 @@ class MemoryPeer:
 
     def put(self, opcode: int, call_id: int, body: Body) -> bool:
         """The client has sent a frame; whether there is room for another."""
-        self._waiting += len(body) + _OVERHEAD
+        self._waiting += body_weight(body) + _OVERHEAD
         self._listener.inbox.put(self, opcode, call_id, body)
         return not self.is_full
 
@@ -171,7 +171,7 @@ class MemoryPeer:
 
     def took(self, opcode: int, call_id: int, body: Body) -> bool:
         """A frame has come out of the inbox; whether it is to be run."""
-        self._waiting -= len(body) + _OVERHEAD
+        self._waiting -= body_weight(body) + _OVERHEAD
         if opcode == _GOODBYE:
             self._lose(
                 ConnectionLost(f"the client ({process(self.pid)}) closed the connection: {bytes(body).decode()}")

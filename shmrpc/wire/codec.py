@@ -33,6 +33,7 @@ __all__ = [
     "Body",
     "Codec",
     "CodecName",
+    "body_weight",
     "check_type",
     "decode_inline",
     "encode_inline",
@@ -43,6 +44,15 @@ CodecName = Literal["msgspec", "msgpack", "pickle"]
 
 #: What a frame holds: MessagePack, and the large buffers that it refers to, if there are any.
 Body: TypeAlias = bytes | _core.Parcel
+
+
+def body_weight(body: Body) -> int:
+    """What a body counts for where bytes are counted, in credit and queues: large buffers count for little.
+
+    It is not what ``max_frame`` limits, which is the body alone.
+    """
+    return len(body) if isinstance(body, bytes) else body.weight
+
 
 #: What makes a decoder that has this hook for extensions.
 _Make = Callable[[Callable[[int, Any], Any]], Callable[[Any], Any]]

@@ -1,6 +1,6 @@
 //! Frames on their way out.
 
-use super::parcel::{Flat, Parcel};
+use super::parcel::{Flat, Parcel, weight};
 use crate::clock;
 use crate::connection::channel::{self, SendError, Sent};
 use crate::ring::frame::Kept;
@@ -44,6 +44,11 @@ impl<'a> Outgoing<'a> {
             owner,
             buffers,
         }
+    }
+
+    /// What it counts for in a stream's credit, in bytes.
+    pub(super) fn weight(&self) -> usize {
+        weight(self.body.len(), self.buffers.iter().map(Flat::len).sum())
     }
 
     /// Whether sending it takes long enough for others to work meanwhile.

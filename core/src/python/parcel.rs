@@ -112,7 +112,11 @@ impl Parcel {
     }
 
     /// What it counts for in a stream's credit, in bytes: its body, and a small part of its buffers.
-    fn __len__(&self) -> usize {
+    ///
+    /// It has no `len()`: that would be taken for the size of its body, which `max_frame` limits.
+    #[getter]
+    #[pyo3(name = "weight")]
+    fn counts_for(&self) -> usize {
         self.weight
     }
 

@@ -49,6 +49,7 @@ impl Sender {
     /// The GIL is kept for a small one: who sends waits for nobody's answer.
     fn send(&self, py: Python<'_>, payload: &Bound<'_, PyAny>) -> PyResult<bool> {
         let mut outgoing = Outgoing::new(payload)?;
+        let weight = outgoing.weight();
         let sent = if outgoing.is_large() {
             py.detach(|| outgoing.send(&self.channel, self.opcode, self.id))
         } else {
@@ -57,7 +58,7 @@ impl Sender {
         if sent.map_err(unsent)? == Sent::Kept {
             self.channel.await_room().map_err(broken)?;
         }
-        let size = payload.len()? as i64 + self.overhead;
+        let size = weight as i64 + self.overhead;
         // Relaxed, here and below: the GIL orders them; they are atomic to be shared at all.
         let left = self.credit.fetch_sub(size, Ordering::Relaxed) - size;
         let looks = self.sent.fetch_add(1, Ordering::Relaxed) % ITEMS_PER_LOOK == 0;

@@ -303,7 +303,7 @@ async def test_who_holds_the_loop_is_named_once(
     with caplog.at_level(logging.WARNING, "shmrpc.server"):
         async with shmrpc.serve(service), shmrpc.connect("tested.held") as client:
             with monkeypatch.context() as patch:  # A busy machine holds the loop too, for as long as one tenth of it.
-                for module in ("shmrpc.server", "shmrpc.server.eager"):
+                for module in ("shmrpc.server.server", "shmrpc.server.eager"):
                     patch.setattr(f"{module}.HOLD", 10.0)
                 await client.call(endpoint, 0.01)
             assert not caplog.records

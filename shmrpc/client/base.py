@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
@@ -60,6 +61,17 @@ _L = TypeVar("_L", bound=_Link)
 
 class PartialCall(functools.partial[Any]):
     """A partial that ``help()`` takes for a function, and documents as one."""
+
+    @property  # type: ignore[misc]  # Nobody sets it.
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """What ``inspect`` believes: from Python 3.13 on it would take a partial for data that has no signature."""
+        return types.FunctionType
+
+    @property
+    def __code__(self) -> types.CodeType:
+        """Where its source is, as of a function."""
+        code: types.CodeType = self.func.__code__
+        return code
 
     def __get__(self, instance: object, owner: type | None = None) -> PartialCall:
         """Itself: it is bound already."""

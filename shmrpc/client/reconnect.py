@@ -7,19 +7,16 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 from shmrpc.basics.clock import seconds_until
 from shmrpc.client.requests import ended_call, none_in_its_place
-from shmrpc.client.session import Connection, Session
+from shmrpc.client.session import Session
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
-from shmrpc.transport.base import interruption
+from shmrpc.transport.base import Connection, Dial, interruption
 
 logger = logging.getLogger("shmrpc.client")
-
-#: Connects within so many seconds, None: for ever; and tells after each try why there is no connection so far.
-Dial = Callable[[float | None, Callable[[str], None]], Awaitable[Connection]]
 
 
 def _weakly(method: Callable[[Session], None]) -> Callable[[Session], None]:

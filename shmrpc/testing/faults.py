@@ -11,12 +11,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.client.reconnect import Dial
 from shmrpc.client.requests import find_endpoint
-from shmrpc.client.session import Connection
 from shmrpc.errors import ConnectionLost, ShmrpcError
 from shmrpc.streams.items import Part
-from shmrpc.transport.base import End, Frame, OnEnd, OnFrame
+from shmrpc.transport.base import Connection, Dial, End, Frame, OnEnd, OnFrame
 from shmrpc.transport.memory import check_size
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body

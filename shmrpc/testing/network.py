@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 
 from shmrpc.client.client import Client
 from shmrpc.client.options import Options, check_timeout
-from shmrpc.client.reconnect import Dial, Link
+from shmrpc.client.reconnect import Link
 from shmrpc.client.requests import name_and_endpoints
 from shmrpc.server.limits import Limits
 from shmrpc.server.server import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Server
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.testing.faults import Faults
+from shmrpc.transport.base import Dial
 from shmrpc.transport.memory import MemoryHost, MemoryTransport
 from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, check_options
 from shmrpc.wire.codec import CodecName, get_codec

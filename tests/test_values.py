@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmrpc.values.extensions import MAX_DEPTH
 from shmrpc.values.standard import MAX_FRACTION_BITS
+from shmrpc.values.writing import MAX_DEPTH
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
 from tests.helpers.hypothesis_draws import drawn
 from tests.helpers.value_trips import travelled

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shmrpc import _core
-from shmrpc.values import decode
+from shmrpc.values import reading
 from shmrpc.values.arrays import base_of, covering
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
 from tests.helpers.hypothesis_draws import drawn
@@ -366,7 +366,7 @@ def test_a_numpy_that_cannot_be_loaded_is_not_taken_for_one_that_is_missing(monk
         raise failures.pop()
 
     failures: list[BaseException] = [ImportError("cannot load module more than once"), KeyboardInterrupt()]
-    monkeypatch.setattr(decode, "_modules", {})
+    monkeypatch.setattr(reading, "_modules", {})
     with monkeypatch.context() as patch:
         patch.setattr(importlib, "import_module", import_module)
         with pytest.raises(KeyboardInterrupt):

@@ -14,6 +14,8 @@ import pytest
 
 from shmrpc import _core
 from shmrpc.values import Writable, block_of, is_writable, writable
+from shmrpc.values.sharing import leased
+from shmrpc.wire import codec as codecs
 from shmrpc.wire.codec import LARGE, Codec, get_codec
 from tests.helpers.value_trips import FakeBlock, buffers_of, carried, travelled
 
@@ -130,6 +132,17 @@ def test_other_buffers_arrive_as_memoryviews(codec: Codec) -> None:
         assert got.format == form
         assert got.tobytes() == bytes(value)
     mapped.close()
+
+
+@pytest.mark.parametrize("name", ["msgspec", "msgpack", "pickle"])
+def test_a_buffer_that_gives_no_memory_now_is_a_buffer_all_the_same(name: Any) -> None:
+    codec, mapped = codecs._codec.__wrapped__(name), mmap.mmap(-1, 8)
+    mapped.close()
+    with pytest.raises(ValueError, match="mmap closed"):
+        codec.encode([mapped])
+    assert codec.decode(codec.encode([mmap.mmap(-1, 8)])) == [bytes(8)]
+    with leased(mapped) as same:
+        assert same is mapped
 
 
 def test_a_derived_class_of_bytes_arrives_as_its_base() -> None:

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
 from shmrpc import _core
-from shmrpc.values import extensions
-from shmrpc.values.decode import _READERS
+from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.pickling import PICKLE
+from shmrpc.values.tensors import TENSOR
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
 from tests.helpers.hypothesis_draws import drawn
 from tests.helpers.value_trips import FakeBlock
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")
-CODES = [code for code in _READERS if code not in (extensions.PICKLE, extensions.TENSOR)]
+CODES = [each.code for each in ALL_EXTENSIONS if each.code not in (PICKLE, TENSOR)]
 
 
 @pytest.fixture(params=["msgspec", "msgpack"])

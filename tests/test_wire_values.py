@@ -9,7 +9,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from shmrpc.values import extensions
+from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.writing import MAX_DEPTH
 from tests.helpers.server_process import ServerProcess
 from tests.helpers.wire_client import BYTES, CALL, FAILURE, MEMORYVIEW, RESULT, Parcel, WireClient, unpacked
 from tests.helpers.wire_memory import PARCEL, here, parcel
@@ -72,13 +73,14 @@ def echoed(wire: WireClient, value: Any) -> Any:
     return msgpack.unpackb(body, strict_map_key=False)
 
 
-def test_the_codes_are_the_documented_ones() -> None:
+def test_the_codes_and_payloads_are_the_documented_ones() -> None:
     page = (Path(__file__).parent.parent / "docs" / "wire.md").read_text()
     values = page[page.index("## 10. Values") : page.index("## 11. Streams")]
-    documented = [int(code) for code in re.findall(r"^\| (\d+) \| [^|]+ \| [^|]+ \|$", values, re.MULTILINE)]
-    codes = {name: value for name, value in vars(extensions).items() if name.isupper() and name != "MAX_DEPTH"}
-    assert documented == sorted(codes.values())
-    assert f"no deeper than {extensions.MAX_DEPTH}" in values
+    documented = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", values, re.MULTILINE)
+    assert documented == sorted(
+        ((str(each.code), each.payload) for each in ALL_EXTENSIONS), key=lambda row: int(row[0])
+    )
+    assert f"no deeper than {MAX_DEPTH}" in values
 
 
 def test_every_extension_comes_back_as_it_was_sent(wire: WireClient) -> None:
@@ -166,7 +168,7 @@ def test_what_cannot_be_read_fails_its_call_alone(wire: WireClient) -> None:
         (30, b"short"),
         (34, ["nobody.registered", 1]),
         (35, [b"\x80\x05N.", []]),
-        (18, nested(extensions.MAX_DEPTH)),
+        (18, nested(MAX_DEPTH)),
     ):
         wire.ask(CALL, "echo", [msgpack.ExtType(code, msgpack.packb(content))])
         opcode, _, body = wire.receive()
@@ -176,7 +178,7 @@ def test_what_cannot_be_read_fails_its_call_alone(wire: WireClient) -> None:
         if code == 35:
             assert "codec='pickle'" in failure["message"]
     assert wire.call("add", 1, 2) == 3
-    deep = nested(extensions.MAX_DEPTH)[0]
+    deep = nested(MAX_DEPTH)[0]
     assert echoed(wire, deep) == deep
 
 

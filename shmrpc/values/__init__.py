@@ -1,6 +1,6 @@
 """What MessagePack does not carry as it is: Python's own types, arrays and buffers, and the classes of users."""
 
-from shmrpc.values.buffers import Block
+from shmrpc.values.blocks import Block
 from shmrpc.values.leases import WRITABLE, Writable, block_of, is_writable, writable
 from shmrpc.values.registry import register
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
 from shmrpc.basics.missing import why_missing
-from shmrpc.values import dtypes, extensions
-from shmrpc.values.buffers import LARGE_ARRAY, is_block, size_of
+from shmrpc.values import dtypes
+from shmrpc.values.blocks import LARGE_ARRAY, is_block, length_of_axis, size_of
+from shmrpc.values.extension import Extension
+from shmrpc.values.pickling import write_pickle
+from shmrpc.values.reading import Reading, library
+from shmrpc.values.writing import Writer, Writing
 
-if TYPE_CHECKING:
-    from shmrpc.values.decode import Lifting
-    from shmrpc.values.encode import Packing
+NDARRAY: Final = 5
+SCALAR: Final = 6
 
 #: Kinds of dtypes whose arrays have the buffer protocol.
 _EXPORTED: Final = frozenset("biufcSU")
@@ -22,32 +25,39 @@ _EXPORTED: Final = frozenset("biufcSU")
 _MAX_EMPTY: Final = 65536
 
 
-def write_array(value: Any, packing: Packing) -> Ext:
+def write_array(value: Any, writing: Writing) -> Ext:
     """The memory itself, by reference, if it lies in a row or is ours; else a copy without gaps."""
     np = sys.modules["numpy"]
-    dtype = dtypes.describe(np, value.dtype)
+    try:
+        dtype = dtypes.describe(np, value.dtype)
+    except dtypes.HoldsObjects:
+        if writing.pickled:
+            return write_pickle(value, writing)
+        raise
     if value.flags.c_contiguous and value.nbytes >= LARGE_ARRAY and type(dtype) is str and dtype[1] in _EXPORTED:
         # The commonest, in short: the array gives its memory itself.
-        return Ext(extensions.NDARRAY, packing.pack((dtype, value.shape, packing.place(value, value))))
+        return Ext(NDARRAY, writing.pack((dtype, value.shape, writing.place(value, value))))
     array = np.asarray(value)
     if array.nbytes < LARGE_ARRAY and not (array.nbytes and _is_ours(array)):
         memory, strides, offset = _compact(np, array)
         data = memory.tobytes()
     else:
         memory, strides, offset = _lent(np, array) or _compact(np, array)
-        data = packing.place(value, memory)
+        data = writing.place(value, memory)
     payload = [dtype, list(array.shape), data]
     if strides is not None:
         payload += [list(strides), offset]
-    return Ext(extensions.NDARRAY, packing.pack(payload))
+    return Ext(NDARRAY, writing.pack(payload))
 
 
-def write_masked(value: Any, packing: Packing) -> Any:
-    """Refused: it is two arrays."""
+def write_masked(value: Any, writing: Writing) -> Any:
+    """Refused, unless it can be pickled: it is two arrays."""
+    if writing.pickled:
+        return write_pickle(value, writing)
     raise TypeError("a masked array cannot be sent: send .filled(), or its .data and .mask")
 
 
-def write_foreign(value: Any, packing: Packing) -> Ext:
+def write_foreign(value: Any, writing: Writing) -> Ext:
     """An array of another library that speaks DLPack: it arrives as NumPy's."""
     try:
         import numpy as np
@@ -59,21 +69,25 @@ def write_foreign(value: Any, packing: Packing) -> Ext:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         kind = type(value).__qualname__
         raise TypeError(f"an array of type {kind} cannot be sent: it must be in the CPU's memory: {error}") from None
-    return write_array(array, packing)
+    return write_array(array, writing)
 
 
-def write_scalar(value: Any, packing: Packing) -> Ext:
+def _adopt(value: Any) -> Writer | None:
+    return write_foreign if hasattr(type(value), "__dlpack__") else None
+
+
+def write_scalar(value: Any, writing: Writing) -> Ext:
     """One element. An empty text has a dtype of no bytes, and gives some all the same."""
     dtype = dtypes.describe(sys.modules["numpy"], value.dtype)
-    return Ext(extensions.SCALAR, packing.pack([dtype, value.tobytes()[: value.dtype.itemsize]]))
+    return Ext(SCALAR, writing.pack([dtype, value.tobytes()[: value.dtype.itemsize]]))
 
 
-def read_array(payload: Any, lifting: Lifting) -> Any:
+def read_array(payload: Any, reading: Reading) -> Any:
     """A view of the received memory, which can only be read."""
-    np: Any = lifting.needs("numpy", "a NumPy array")
+    np: Any = library("numpy", "a NumPy array")
     described, shape, place, *layout = payload
-    dtype, data = dtypes.build(np, described), lifting.data(place)
-    count = math.prod(map(_length, shape))
+    dtype, data = dtypes.build(np, described), reading.data(place)
+    count = math.prod(map(length_of_axis, shape))
     if dtype.itemsize == 0 and count > _MAX_EMPTY:
         raise ValueError(f"{count} elements of no bytes")
     if not layout:
@@ -86,9 +100,9 @@ def read_array(payload: Any, lifting: Lifting) -> Any:
     return np.ndarray(shape, dtype, buffer=data, offset=offset, strides=strides)
 
 
-def read_scalar(payload: Any, lifting: Lifting) -> Any:
+def read_scalar(payload: Any, reading: Reading) -> Any:
     """One element."""
-    np: Any = lifting.needs("numpy", "a NumPy scalar")
+    np: Any = library("numpy", "a NumPy scalar")
     described, data = payload
     dtype = dtypes.build(np, described)
     if not isinstance(data, bytes) or len(data) != dtype.itemsize:
@@ -155,12 +169,6 @@ def _flat(np: Any, array: Any) -> Any:
     return array.reshape(-1).view(np.uint8) if array.itemsize else np.empty(0, np.uint8)
 
 
-def _length(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no length of an axis")
-    return value
-
-
 def without_scalars(value: Any) -> Any:
     """The same value with Python's numbers in the place of NumPy's; the very same object if there were none."""
     np = sys.modules.get("numpy")
@@ -179,3 +187,18 @@ def _without_scalars(value: Any, scalar: type) -> Any:
         same = all(a is k and b is v for (a, b), (k, v) in zip(pairs, value.items(), strict=True))
         return value if same else dict(pairs)
     return value
+
+
+EXTENSIONS: Final = (
+    Extension(
+        NDARRAY,
+        "NumPy array",
+        "`[dtype, shape, data]` in C order, else `[dtype, shape, data, strides, offset]`, in bytes",
+        read_array,
+        {"numpy.ma.MaskedArray": write_masked, "numpy.memmap": write_array, "numpy.ndarray": write_array},
+        adopt=_adopt,
+    ),
+    Extension(
+        SCALAR, "NumPy scalar", "`[dtype, bin]`", read_scalar, {"numpy.generic": write_scalar}, covers_derived=True
+    ),
+)

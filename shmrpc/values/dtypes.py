@@ -14,6 +14,10 @@ _described: Final[dict[Any, Any]] = {}
 _MAX_KEPT: Final = 1024
 
 
+class HoldsObjects(TypeError):
+    """Elements that are Python's objects mean nothing to another process."""
+
+
 def describe(np: Any, dtype: Any) -> Any:
     """What travels for a dtype; TypeError for one that cannot."""
     try:
@@ -27,7 +31,7 @@ def describe(np: Any, dtype: Any) -> Any:
 
 def _describe(np: Any, dtype: Any) -> Any:
     if dtype.hasobject:
-        raise TypeError(
+        raise HoldsObjects(
             f"a NumPy array of Python objects (dtype {dtype}) cannot be sent: use .tolist(), or codec='pickle'"
         )
     if dtype.subdtype is not None:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import array
-import datetime
-import decimal
 import enum
-import fractions
-import pathlib
 import sys
-import uuid
-import zoneinfo
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc import _core
-from shmrpc.values import arrays, buffers, extensions, fields, pickling, registry, standard, tables, tensors
+from shmrpc.values import fields, registry, standard
+from shmrpc.values.extension import Extension
+from shmrpc.values.pickling import write_pickle
 from shmrpc.values.unsendable import unsupported
+from shmrpc.values.writing import ExtKey, InlineWriting, Writer, Writing, write_dict, write_list, write_same
 
-Writer = Callable[[Any, "Packing"], Any]
-
-#: What is an array to the codec.
-_ARRAYS: Final = (list, tuple, set, frozenset)
 #: Types that are remembered: more than a program has, unless it makes them as it runs.
 _MAX_TYPES: Final = 4096
 
@@ -36,15 +28,6 @@ class Unlowered(OverflowError):
     """
 
 
-class ExtKey:
-    """An extension that is the key of a map: `Ext` itself cannot be hashed."""
-
-    __slots__ = ("ext",)
-
-    def __init__(self, ext: Ext) -> None:
-        self.ext = ext
-
-
 def enc_hook(value: Any) -> Any:
     """For the codec: what it writes for a value that it does not know."""
     if type(value) is ExtKey:
@@ -52,103 +35,24 @@ def enc_hook(value: Any) -> Any:
     raise Unlowered(str(unsupported(value)))
 
 
-class Packing:
-    """One value on its way into a body, and the buffers that travel beside it."""
-
-    __slots__ = ("_classify", "_depth", "_held", "_places", "_writers", "buffers", "pack", "thorough")
-
-    def __init__(self, lowering: Lowering, *, thorough: bool) -> None:
-        """``thorough``: to look also where by the declared types nothing can be found."""
-        self.thorough = thorough
-        self.buffers: list[Any] = []
-        #: Bytes for a value that has been lowered.
-        self.pack = lowering.pack
-        self._writers = lowering.writers
-        self._classify = lowering.classify
-        self._depth = 0
-        self._places: dict[int, int] = {}
-        self._held: list[Any] = []
-
-    def lower(self, value: Any) -> Any:
-        """What the codec carries in its place: the very same object if it carries that."""
-        return (self._writers.get(type(value)) or self._classify(value))(value, self)
-
-    def extension(self, code: int, content: Any) -> Ext:
-        """An extension that holds a value. Of a tuple or a set: an array of its elements."""
-        if self._depth == extensions.MAX_DEPTH:
-            raise RecursionError(
-                f"more than {extensions.MAX_DEPTH} tuples, sets or registered objects in each other cannot be sent"
-            )
-        self._depth += 1
-        plain = self.lower_items(content) if isinstance(content, _ARRAYS) else self.lower(content)
-        made = Ext(code, self.pack(plain))
-        self._depth -= 1
-        return made
-
-    def lower_items(self, items: Collection[Any]) -> Collection[Any]:
-        """The same for each element: the very same collection if the codec carries them all, else a list."""
-        writers, classify, changed = self._writers, self._classify, None
-        for index, item in enumerate(items):
-            writer = writers.get(type(item)) or classify(item)
-            if writer is not _same:
-                plain = writer(item, self)
-                if plain is not item:
-                    if changed is None:
-                        changed = list(items)
-                    changed[index] = plain
-        return items if changed is None else changed
-
-    def place(self, owner: Any, memory: Any) -> int:
-        """The place of a buffer beside the body. ``owner``: that whose it is; one that comes twice travels once."""
-        place = self._places.get(id(owner))
-        if place is None:
-            place = self._places[id(owner)] = len(self.buffers)
-            self.buffers.append(memory)
-            self._held.append(owner)
-        return place
-
-    def key(self, value: Any) -> Any:
-        """The same for a map's key. A tuple stays MessagePack's own array, which is read as a tuple there."""
-        kind = type(value)
-        if kind in _PLAIN_KEYS:
-            return value
-        if kind is tuple:
-            return tuple([self.key(item) for item in value])
-        lowered = self.lower(value)
-        if type(lowered) is Ext:
-            return ExtKey(lowered)
-        try:
-            hash(lowered)
-        except TypeError:
-            raise TypeError(f"a dict with a key of type {kind.__qualname__} cannot be sent") from None
-        return lowered
-
-
-class _InlinePacking(Packing):
-    """The same with nothing beside the body."""
-
-    __slots__ = ()
-
-    def place(self, owner: Any, memory: Any) -> Any:
-        """The buffer's bytes."""
-        return memoryview(memory).tobytes()
-
-
 class Lowering:
     """Writes values for one codec."""
 
-    def __init__(self, pack: Callable[[Any], bytes], *, pickled: bool) -> None:
+    def __init__(self, pack: Callable[[Any], bytes], extensions: Iterable[Extension], *, pickled: bool) -> None:
         """``pack``: bytes of what the codec carries; ``pickled``: whether what cannot travel otherwise is pickled."""
-        self.pack = pack
+        self._pack = pack
         self._pickled = pickled
-        #: By type; for some the very first value had to be looked at.
-        self.writers: dict[type, Writer] = dict(_EXACT)
+        self._extensions = tuple(extensions)
+        written = [pair for each in self._extensions for pair in each.writers.items()]
+        self._exact = _EXACT | {kind: write for kind, write in written if isinstance(kind, type)}
+        #: By type.
+        self._writers = dict(self._exact)
         #: How often they were forgotten.
         self._changes = 0
 
     def lower(self, value: Any) -> bytes | _core.Parcel:
         """The body for a value."""
-        return self._body(value, Packing.lower)
+        return self._body(value, Writing.lower)
 
     def lower_all(self, values: Sequence[Any]) -> bytes | _core.Parcel:
         """The body for an array of values."""
@@ -156,23 +60,23 @@ class Lowering:
 
     def lower_inline(self, value: Any) -> bytes:
         """The bytes for a value, large buffers among them."""
-        return self._packed(value, Packing.lower, _InlinePacking)[0]
+        return self._packed(value, Writing.lower, InlineWriting)[0]
 
-    def _body(self, value: Any, lower: Callable[[Packing, Any], Any]) -> bytes | _core.Parcel:
-        body, buffers = self._packed(value, lower, Packing)
+    def _body(self, value: Any, lower: Callable[[Writing, Any], Any]) -> bytes | _core.Parcel:
+        body, buffers = self._packed(value, lower, Writing)
         return _core.Parcel(body, buffers) if buffers else body
 
-    def _packed(self, value: Any, lower: Callable[[Packing, Any], Any], make: type[Packing]) -> tuple[bytes, list[Any]]:
+    def _packed(self, value: Any, lower: Callable[[Writing, Any], Any], make: type[Writing]) -> tuple[bytes, list[Any]]:
         try:
-            packing = make(self, thorough=False)
-            body = self.pack(lower(packing, value))
+            writing = make(self._writers, self.classify, self._pack, self._pickled, False)
+            body = self._pack(lower(writing, value))
         except OverflowError:
-            packing = make(self, thorough=True)
+            writing = make(self._writers, self.classify, self._pack, self._pickled, True)
             try:
-                body = self.pack(lower(packing, value))
+                body = self._pack(lower(writing, value))
             except Unlowered as error:
                 raise TypeError(str(error)) from None
-        return body, packing.buffers
+        return body, writing.buffers
 
     def is_plain(self, kind: type) -> bool | tuple[tuple[str, ...], tuple[str, ...]]:
         """Whether the codec carries instances of a class as they are.
@@ -192,185 +96,105 @@ class Lowering:
     def forget(self) -> None:
         """Types are looked at anew: something has been registered."""
         self._changes += 1
-        self.writers.clear()
-        self.writers.update(_EXACT)
+        self._writers.clear()
+        self._writers.update(self._exact)
 
     def classify(self, value: Any) -> Writer:
         """What writes values of this one's type."""
         kind, changes = type(value), self._changes
-        if len(self.writers) >= _MAX_TYPES:
+        if len(self._writers) >= _MAX_TYPES:
             self.forget()
         writer = self._writer_for(value, kind)
         if changes == self._changes:  # Else it may have been registered meanwhile.
-            self.writers[kind] = writer
+            self._writers[kind] = writer
         return writer
 
     def _writer_for(self, value: Any, kind: type) -> Writer:
         entry = registry.entry_of(kind)
         if entry is not None:
             return registry.writer(entry)
-        if kind in _EXACT:  # Which it was not a moment ago: another thread has just forgotten all.
-            return _EXACT[kind]
-        writer = _of_libraries(value, kind, pickled=self._pickled)
-        if writer is not None:
-            return writer
-        base = next((base for base in _BASES if issubclass(kind, base)), None)
+        if kind in self._exact:  # Which it was not a moment ago: another thread has just forgotten all.
+            return self._exact[kind]
+        base, write, covers_derived = next((each for each in self._bases() if issubclass(kind, each[0])), _NO_BASE)
+        if base is kind:
+            return write
         names = fields.names_of(kind)
-        if self._pickles(kind) and (names is not None or base not in (None, pathlib.PurePath)):
-            return pickling.write_pickle
+        if self._pickles(kind) and (names is not None or not covers_derived):
+            return write_pickle
         if base is not None:
-            return _BASES[base]
+            return write
         if names is not None:
             return fields.writer(kind, names)
-        return _foreign(value) or (pickling.write_pickle if self._pickled else _refuse)
+        adopted = (each.adopt(value) for each in self._extensions)
+        return next(filter(None, adopted), write_pickle if self._pickled else _refuse)
+
+    def _bases(self) -> Iterator[tuple[type, Writer, bool]]:
+        """Classes whose instances can be written, what writes them, and whether that covers derived classes."""
+        yield enum.Enum, _write_enum, False
+        for extension in self._extensions:
+            for kind, write in extension.writers.items():
+                found = kind if isinstance(kind, type) else _imported(kind)
+                if found is not None:
+                    yield found, write, extension.covers_derived
+        for base, write in _DERIVED.items():
+            yield base, write, False
 
     def _pickles(self, kind: type) -> bool:
         """Whether instances of a class with fields are pickled: not those that our own frames are made of."""
         return self._pickled and not kind.__module__.startswith("shmrpc.")
 
 
-def _lower_each(packing: Packing, values: Sequence[Any]) -> list[Any]:
-    return [packing.lower(value) for value in values]
+def _imported(name: str) -> type | None:
+    """The class of this name if the program has imported its module."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(sys.modules.get(module), attribute, None)
 
 
-def _same(value: Any, packing: Packing) -> Any:
-    return value
+def _lower_each(writing: Writing, values: Sequence[Any]) -> list[Any]:
+    return [writing.lower(value) for value in values]
 
 
-def _write_list(value: list[Any], packing: Packing) -> Any:
-    return packing.lower_items(value)
+def _write_enum(value: enum.Enum, writing: Writing) -> Any:
+    return writing.lower(value._value_)
 
 
-def _write_dict(value: dict[Any, Any], packing: Packing) -> Any:
-    writers, classify, changed = packing._writers, packing._classify, None
-    for key, item in value.items():
-        writer = writers.get(type(item)) or classify(item)
-        if writer is not _same:
-            plain = writer(item, packing)
-            if plain is not item:
-                if changed is None:
-                    changed = dict(value)
-                changed[key] = plain
-    result = value if changed is None else changed
-    if _PLAIN_KEYS.issuperset(map(type, result)):
-        return result
-    return {packing.key(key): item for key, item in result.items()}
-
-
-def _write_enum(value: enum.Enum, packing: Packing) -> Any:
-    return packing.lower(value._value_)
-
-
-def _write_text(value: str, packing: Packing) -> str:
+def _write_text(value: str, writing: Writing) -> str:
     return str.__str__(value)
 
 
-def _write_float(value: float, packing: Packing) -> float:
+def _write_float(value: float, writing: Writing) -> float:
     return float.__float__(value)
 
 
-def _write_derived_int(value: int, packing: Packing) -> Any:
-    return standard.write_integer(int.__int__(value), packing)
+def _write_derived_int(value: int, writing: Writing) -> Any:
+    return standard.write_integer(int.__int__(value), writing)
 
 
-def _refuse(value: Any, packing: Packing) -> Any:
+def _refuse(value: Any, writing: Writing) -> Any:
     raise unsupported(value)
 
 
-def _of_libraries(value: Any, kind: type, *, pickled: bool) -> Writer | None:
-    """The writer for a type of NumPy, PyTorch or pyarrow: each is asked only if the program has imported it."""
-    numpy, torch, pyarrow = map(sys.modules.get, ("numpy", "torch", "pyarrow"))
-    if issubclass(kind, getattr(numpy, "ndarray", ())):
-        if pickled:
-            return _write_array_or_pickle if kind in (numpy.ndarray, numpy.memmap) else pickling.write_pickle  # type: ignore[union-attr]
-        masked = issubclass(kind, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
-        return arrays.write_masked if masked else arrays.write_array
-    if issubclass(kind, getattr(numpy, "generic", ())):
-        return arrays.write_scalar
-    if issubclass(kind, getattr(torch, "Tensor", ())):
-        return tensors.write_tensor
-    if issubclass(kind, getattr(pyarrow, "Buffer", ())):
-        return tables.write_buffer
-    if issubclass(kind, getattr(pyarrow, "RecordBatch", ())):
-        return tables.write_batch
-    if issubclass(kind, getattr(pyarrow, "Table", ())):
-        return tables.write_table
-    return None
-
-
-def _write_array_or_pickle(value: Any, packing: Packing) -> Ext:
-    write = pickling.write_pickle if value.dtype.hasobject else arrays.write_array
-    return write(value, packing)
-
-
-def _foreign(value: Any) -> Writer | None:
-    """The writer for an array or a buffer of a library that we do not know."""
-    if hasattr(type(value), "__dlpack__"):
-        return arrays.write_foreign
-    try:
-        memoryview(value).release()
-    except (TypeError, BufferError, ValueError):
-        return None
-    return buffers.write_buffer
-
-
-#: Keys that every codec writes as they are.
-_PLAIN_KEYS: Final = frozenset({str, float, bool, type(None)})
-#: What writes values of exactly these types.
+#: What writes values of exactly these types, which are MessagePack's or the codec's own.
 _EXACT: Final[dict[type, Writer]] = {
-    type(None): _same,
-    bool: _same,
-    float: _same,
-    str: _same,
+    type(None): write_same,
+    bool: write_same,
+    float: write_same,
+    str: write_same,
     int: standard.write_integer,
-    bytes: buffers.write_bytes,
-    list: _write_list,
-    dict: _write_dict,
-    Ext: _same,
-    msgspec.Raw: _same,
-    msgspec.UnsetType: _same,
-    ExtKey: _same,
-    bytearray: buffers.write_bytearray,
-    memoryview: buffers.write_memoryview,
-    array.array: buffers.write_python_array,
-    complex: standard.write_complex,
-    set: standard.write_set,
-    frozenset: standard.write_frozenset,
-    tuple: standard.write_tuple,
-    range: standard.write_range,
-    slice: standard.write_slice,
-    datetime.date: standard.write_date,
-    datetime.time: standard.write_time,
-    datetime.datetime: standard.write_datetime,
-    datetime.timedelta: standard.write_timedelta,
-    datetime.timezone: standard.write_zone,
-    zoneinfo.ZoneInfo: standard.write_zone,
-    decimal.Decimal: standard.write_decimal,
-    fractions.Fraction: standard.write_fraction,
-    uuid.UUID: standard.write_uuid,
+    list: write_list,
+    dict: write_dict,
+    Ext: write_same,
+    msgspec.Raw: write_same,
+    msgspec.UnsetType: write_same,
+    ExtKey: write_same,
 }
-#: What writes instances of a class that is derived from one of these: the first that fits.
-_BASES: Final[dict[type, Writer]] = {
-    enum.Enum: _write_enum,
+#: What writes instances of classes that are derived from one of these, and from none that travels by an extension.
+_DERIVED: Final[dict[type, Writer]] = {
     int: _write_derived_int,
     float: _write_float,
     str: _write_text,
-    bytes: buffers.write_bytes,
-    list: _write_list,
-    dict: _write_dict,
-    bytearray: buffers.write_bytearray,
-    array.array: buffers.write_python_array,
-    complex: standard.write_complex,
-    set: standard.write_set,
-    frozenset: standard.write_frozenset,
-    tuple: standard.write_tuple,
-    datetime.datetime: standard.write_datetime,
-    datetime.date: standard.write_date,
-    datetime.time: standard.write_time,
-    datetime.timedelta: standard.write_timedelta,
-    datetime.tzinfo: standard.write_zone,
-    decimal.Decimal: standard.write_decimal,
-    fractions.Fraction: standard.write_fraction,
-    uuid.UUID: standard.write_uuid,
-    pathlib.PurePath: standard.write_path,
+    list: write_list,
+    dict: write_dict,
 }
+#: For a class that is derived from none of these.
+_NO_BASE: Final[tuple[None, Writer, bool]] = (None, _refuse, True)

@@ -12,15 +12,13 @@ import inspect
 import typing
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
 from shmrpc.values import registry
 from shmrpc.values.aliases import UNIONS, type_hints
-
-if TYPE_CHECKING:
-    from shmrpc.values.encode import Packing
+from shmrpc.values.writing import Writing
 
 #: A value that is declared as one of these is one that the codec carries in a map's field.
 _CLOSED: Final = frozenset(
@@ -138,17 +136,17 @@ def _is_closed_class(cls: type, seen: set[Any]) -> bool:
     return all(_is_closed(hints.get(name, Any), seen) for name in names)
 
 
-def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Packing], Any]:
+def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:
     """What gives an instance back for the codec to write: as it is, or a copy with all fields, loose ones lowered."""
     loose, defaults = loose_names(cls, names), frozenset(class_defaults(cls, names))
     is_struct = issubclass(cls, msgspec.Struct)
 
-    def write(value: Any, packing: Packing) -> Any:
+    def write(value: Any, writing: Writing) -> Any:
         lowered: dict[str, Any] = {}
-        for name in names if packing.thorough else loose:
+        for name in names if writing.thorough else loose:
             item = getattr(value, name, _ABSENT)
             if item is not _ABSENT and item is not msgspec.UNSET:
-                plain = packing.lower(item)
+                plain = writing.lower(item)
                 if plain is not item:
                     lowered[name] = plain
         if not lowered and (not defaults or defaults.issubset(value.__dict__)):

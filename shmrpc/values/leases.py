@@ -6,9 +6,9 @@ import ctypes
 import sys
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
-from shmrpc.values import arrays, tables, tensors
+from shmrpc.values import arrays, arrow, tensors
 from shmrpc.values.aliases import UNIONS
-from shmrpc.values.buffers import Block, is_block
+from shmrpc.values.blocks import Block, is_block
 
 _T = TypeVar("_T")
 
@@ -34,7 +34,7 @@ def is_writable(kind: Any) -> bool:
 
 def block_of(value: Any) -> Block | None:
     """The received block under a NumPy array, a memoryview, a tensor or an Arrow buffer; None if there is none."""
-    found = tables.block_of_buffer(value) or tensors.block_of_tensor(value)
+    found = arrow.block_of_buffer(value) or tensors.block_of_tensor(value)
     if found is not None:
         return found
     base = arrays.base_of(value)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
 from shmrpc.basics.signals import is_of_a_handler
-from shmrpc.values import extensions
-from shmrpc.values.buffers import LARGE, LARGE_ARRAY, bytes_of
+from shmrpc.values.blocks import LARGE, LARGE_ARRAY, bytes_of
+from shmrpc.values.extension import Extension
+from shmrpc.values.reading import Reading
+from shmrpc.values.writing import Writing
 
-if TYPE_CHECKING:
-    from shmrpc.values.decode import Lifting
-    from shmrpc.values.encode import Packing
+PICKLE: Final = 35
 
 _PROTOCOL: Final = 5
 
 
-def write_pickle(value: Any, packing: Packing) -> Ext:
+def write_pickle(value: Any, writing: Writing) -> Ext:
     """A pickle; its large buffers travel beside the body."""
     beside: list[Any] = []
 
@@ -42,18 +42,23 @@ def write_pickle(value: Any, packing: Packing) -> Ext:
             raise
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(f"a value of type {kind} cannot be pickled: {type(error).__name__}: {error}") from error
-    places = [packing.place(memory, memory) for memory in beside]
-    where = data if len(data) < LARGE else packing.place(data, data)
-    return Ext(extensions.PICKLE, packing.pack([where, places]))
+    places = [writing.place(memory, memory) for memory in beside]
+    where = data if len(data) < LARGE else writing.place(data, data)
+    return Ext(PICKLE, writing.pack([where, places]))
 
 
-def read_pickle(payload: Any, lifting: Lifting) -> Any:
+def read_pickle(payload: Any, reading: Reading) -> Any:
     """What the pickle makes, which can be anything that its sender likes."""
-    if not lifting.pickled:
+    if not reading.pickled:
         raise ValueError(
             "it was pickled; set codec='pickle' on both sides, if you trust the other one: "
             "who sends a pickle can run any code at its receiver"
         )
     place, places = payload
-    buffers = [lifting.data(each) for each in places]
-    return lifting.apart(lambda data: pickle.loads(data, buffers=buffers), bytes_of(lifting.data(place)))
+    buffers = [reading.data(each) for each in places]
+    return pickle.loads(bytes_of(reading.data(place)), buffers=buffers)
+
+
+EXTENSIONS: Final = (
+    Extension(PICKLE, "pickle", "`[data, array of data]`: a pickle of protocol 5, and its buffers", read_pickle),
+)

@@ -7,18 +7,20 @@ import enum
 import threading
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc import errors
 from shmrpc.basics.signals import is_of_a_handler
-from shmrpc.values import extensions
+from shmrpc.values.extension import Extension
+from shmrpc.values.reading import Reading
+from shmrpc.values.writing import Writing
 
-if TYPE_CHECKING:
-    from shmrpc.values.decode import Lifting
-    from shmrpc.values.encode import Packing
+ENUM: Final = 32
+OBJECT: Final = 33
+CUSTOM: Final = 34
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=type)
@@ -141,22 +143,22 @@ def is_covered(cls: type) -> bool:
     return not typing.is_typeddict(cls) and any(issubclass(known, cls) for known in list(_by_type))
 
 
-def writer(entry: Entry) -> Callable[[Any, Packing], Ext]:
+def writer(entry: Entry) -> Callable[[Any, Writing], Ext]:
     """What turns instances of the class into an extension."""
     name, fields, encode = entry.name, entry.fields, entry.encode
 
-    def write_enum(value: Any, packing: Packing) -> Ext:
-        return packing.extension(extensions.ENUM, [name, value.name, value.value])
+    def write_enum(value: Any, writing: Writing) -> Ext:
+        return writing.extension(ENUM, [name, value.name, value.value])
 
-    def write_object(value: Any, packing: Packing) -> Ext:
+    def write_object(value: Any, writing: Writing) -> Ext:
         items = {field: getattr(value, field, _MISSING) for field in fields}
         present = {field: item for field, item in items.items() if item is not _MISSING and item is not msgspec.UNSET}
-        return packing.extension(extensions.OBJECT, [name, present])
+        return writing.extension(OBJECT, [name, present])
 
-    def write_exception(value: Any, packing: Packing) -> Ext:
-        return packing.extension(extensions.OBJECT, [name, errors.parts_of(value)])
+    def write_exception(value: Any, writing: Writing) -> Ext:
+        return writing.extension(OBJECT, [name, errors.parts_of(value)])
 
-    def write_custom(value: Any, packing: Packing) -> Ext:
+    def write_custom(value: Any, writing: Writing) -> Ext:
         assert encode is not None
         try:
             plain = encode(value)
@@ -166,13 +168,13 @@ def writer(entry: Entry) -> Callable[[Any, Packing], Ext]:
             if is_of_a_handler(error):
                 raise
             raise TypeError(f"encoding a {name} failed: {type(error).__name__}: {error}") from error
-        return packing.extension(extensions.CUSTOM, [name, plain])
+        return writing.extension(CUSTOM, [name, plain])
 
     writers = {"enum": write_enum, "exception": write_exception, "custom": write_custom}
     return writers.get(entry.form, write_object)
 
 
-def read_enum(payload: Any, lifting: Lifting) -> Any:
+def read_enum(payload: Any, reading: Reading) -> Any:
     """The member; its value if the class is not registered here."""
     name, member, value = _named(payload)
     entry = _by_name.get(name)
@@ -182,7 +184,7 @@ def read_enum(payload: Any, lifting: Lifting) -> Any:
     return entry.cls(value) if found is None else found
 
 
-def read_object(payload: Any, lifting: Lifting) -> Any:
+def read_object(payload: Any, reading: Reading) -> Any:
     """An instance; a dict of its fields if the class is not registered here. Fields that it has not are left out."""
     name, fields = _named(payload)
     if not isinstance(fields, dict):
@@ -196,20 +198,20 @@ def read_object(payload: Any, lifting: Lifting) -> Any:
     return _MAKERS[entry.form](entry, known)
 
 
-def read_custom(payload: Any, lifting: Lifting) -> Any:
+def read_custom(payload: Any, reading: Reading) -> Any:
     """What the class's decode makes of it."""
     name, value = _named(payload)
     entry = _by_name.get(name)
     if entry is None or entry.decode is None:
         raise ValueError(f"{name!r} is not registered here: call shmrpc.register() for it, as its sender did")
-    return lifting.apart(entry.decode, value)
+    return entry.decode(value)
 
 
 def name_in(data: bytes) -> str | None:
     """The name of the class, if a body is one instance of a registered one."""
     try:
         value = _shallow.decode(data)
-        if isinstance(value, Ext) and value.code in (extensions.OBJECT, extensions.CUSTOM):
+        if isinstance(value, Ext) and value.code in (OBJECT, CUSTOM):
             return str(_named(_shallow.decode(value.data))[0])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
         pass
@@ -261,3 +263,9 @@ _MAKERS: Final[dict[str, Callable[[Entry, dict[str, Any]], Any]]] = {
     "struct": _make_struct,
     "namedtuple": _make_namedtuple,
 }
+
+EXTENSIONS: Final = (
+    Extension(ENUM, "registered Enum", "`[registered name, name of the member, value]`", read_enum),
+    Extension(OBJECT, "registered class", "`[registered name, map of text to its fields]`", read_object),
+    Extension(CUSTOM, "registered type", "`[registered name, what its function made of it]`", read_custom),
+)

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shmrpc.basics.missing import why_missing
-from shmrpc.values import block_of
+from shmrpc.values.buffers import is_buffer
+from shmrpc.values.leases import block_of
 
 if TYPE_CHECKING:
     import numpy
@@ -47,21 +48,13 @@ def empty_buffer(allocate: Allocate, size: int) -> memoryview:
     return memoryview(allocate(size))[:size]
 
 
-def _is_buffer(value: Any) -> bool:
-    try:
-        memoryview(value).release()
-    except TypeError:
-        return False
-    return True
-
-
 class Leased(Generic[_T]):
     """Memory of the peer's that an array lies in, to be given back before the array goes; see :func:`leased`."""
 
     def __init__(self, value: _T) -> None:
         self._value = value
         self._block = block_of(value)
-        if self._block is None and not (hasattr(value, "__dlpack__") or _is_buffer(value)):
+        if self._block is None and not (hasattr(value, "__dlpack__") or is_buffer(value)):
             raise TypeError(f"expected an array, a tensor, a memoryview or a buffer, got {type(value).__qualname__}")
 
     def release(self) -> None:

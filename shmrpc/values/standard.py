@@ -10,16 +10,31 @@ import pathlib
 import re
 import uuid
 import zoneinfo
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.msgpack import Ext
 
-from shmrpc.values import extensions
+from shmrpc.values.extension import Extension
+from shmrpc.values.reading import Reading
+from shmrpc.values.writing import Writing
 
-if TYPE_CHECKING:
-    from shmrpc.values.decode import Lifting
-    from shmrpc.values.encode import Packing
+INTEGER: Final = 16
+COMPLEX: Final = 17
+SET: Final = 18
+FROZENSET: Final = 19
+TUPLE: Final = 20
+RANGE: Final = 21
+SLICE: Final = 22
+DATE: Final = 23
+TIME: Final = 24
+DATETIME: Final = 25
+TIMEDELTA: Final = 26
+ZONE: Final = 27
+DECIMAL: Final = 28
+FRACTION: Final = 29
+UUID: Final = 30
+PATH: Final = 31
 
 #: To reduce a fraction takes the square of its size: this many bits of each part are done in a few milliseconds.
 MAX_FRACTION_BITS: Final = 65536
@@ -30,25 +45,25 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _IANA_NAME: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,5}")
 
 
-def write_integer(value: int, packing: Packing) -> Any:
+def write_integer(value: int, writing: Writing) -> Any:
     """One that fits into 64 bits is MessagePack's own."""
     if _LEAST <= value <= _MOST:
         return value
     data = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
-    return Ext(extensions.INTEGER, packing.pack(data))
+    return Ext(INTEGER, writing.pack(data))
 
 
-def read_integer(payload: Any, lifting: Lifting) -> int:
+def read_integer(payload: Any, reading: Reading) -> int:
     """From its bytes."""
     return int.from_bytes(_bytes(payload), "big", signed=True)
 
 
-def write_complex(value: complex, packing: Packing) -> Ext:
+def write_complex(value: complex, writing: Writing) -> Ext:
     """Its parts."""
-    return Ext(extensions.COMPLEX, packing.pack([value.real, value.imag]))
+    return Ext(COMPLEX, writing.pack([value.real, value.imag]))
 
 
-def read_complex(payload: Any, lifting: Lifting) -> complex:
+def read_complex(payload: Any, reading: Reading) -> complex:
     """From its parts, which keep their signs."""
     real, imaginary = payload
     if not isinstance(real, float) or not isinstance(imaginary, float):
@@ -56,17 +71,17 @@ def read_complex(payload: Any, lifting: Lifting) -> complex:
     return complex(real, imaginary)
 
 
-def write_set(value: set[Any], packing: Packing) -> Ext:
+def write_set(value: set[Any], writing: Writing) -> Ext:
     """Its elements, in no order."""
-    return packing.extension(extensions.SET, value)
+    return writing.extension(SET, value)
 
 
-def write_frozenset(value: frozenset[Any], packing: Packing) -> Ext:
+def write_frozenset(value: frozenset[Any], writing: Writing) -> Ext:
     """Its elements, in no order."""
-    return packing.extension(extensions.FROZENSET, value)
+    return writing.extension(FROZENSET, value)
 
 
-def read_set(payload: Any, lifting: Lifting) -> Any:
+def read_set(payload: Any, reading: Reading) -> Any:
     """A list if an element cannot be in a set here: an instance of a class that is not registered came as a map."""
     try:
         return set(_list(payload))
@@ -74,7 +89,7 @@ def read_set(payload: Any, lifting: Lifting) -> Any:
         return _list(payload)
 
 
-def read_frozenset(payload: Any, lifting: Lifting) -> Any:
+def read_frozenset(payload: Any, reading: Reading) -> Any:
     """As for a set."""
     try:
         return frozenset(_list(payload))
@@ -82,55 +97,55 @@ def read_frozenset(payload: Any, lifting: Lifting) -> Any:
         return _list(payload)
 
 
-def write_tuple(value: tuple[Any, ...], packing: Packing) -> Ext:
+def write_tuple(value: tuple[Any, ...], writing: Writing) -> Ext:
     """Its elements."""
-    return packing.extension(extensions.TUPLE, value)
+    return writing.extension(TUPLE, value)
 
 
-def read_tuple(payload: Any, lifting: Lifting) -> tuple[Any, ...]:
+def read_tuple(payload: Any, reading: Reading) -> tuple[Any, ...]:
     """From its elements."""
     return tuple(_list(payload))
 
 
-def write_range(value: range, packing: Packing) -> Ext:
+def write_range(value: range, writing: Writing) -> Ext:
     """Not its elements."""
-    return packing.extension(extensions.RANGE, [value.start, value.stop, value.step])
+    return writing.extension(RANGE, [value.start, value.stop, value.step])
 
 
-def read_range(payload: Any, lifting: Lifting) -> range:
+def read_range(payload: Any, reading: Reading) -> range:
     """From its ends."""
     start, stop, step = payload
     return range(start, stop, step)
 
 
-def write_slice(value: slice, packing: Packing) -> Ext:
+def write_slice(value: slice, writing: Writing) -> Ext:
     """Its ends may be any values."""
-    return packing.extension(extensions.SLICE, [value.start, value.stop, value.step])
+    return writing.extension(SLICE, [value.start, value.stop, value.step])
 
 
-def read_slice(payload: Any, lifting: Lifting) -> slice:
+def read_slice(payload: Any, reading: Reading) -> slice:
     """From its ends."""
     start, stop, step = payload
     return slice(start, stop, step)
 
 
-def write_date(value: datetime.date, packing: Packing) -> Ext:
+def write_date(value: datetime.date, writing: Writing) -> Ext:
     """ISO text."""
-    return Ext(extensions.DATE, packing.pack(datetime.date.isoformat(value)))
+    return Ext(DATE, writing.pack(datetime.date.isoformat(value)))
 
 
-def read_date(payload: Any, lifting: Lifting) -> datetime.date:
+def read_date(payload: Any, reading: Reading) -> datetime.date:
     """From ISO text."""
     return datetime.date.fromisoformat(payload)
 
 
-def write_time(value: datetime.time, packing: Packing) -> Ext:
+def write_time(value: datetime.time, writing: Writing) -> Ext:
     """Local time, and its zone."""
     text = datetime.time.isoformat(value.replace(tzinfo=None))
-    return Ext(extensions.TIME, packing.pack(_with_zone(text, value)))
+    return Ext(TIME, writing.pack(_with_zone(text, value)))
 
 
-def read_time(payload: Any, lifting: Lifting) -> datetime.time:
+def read_time(payload: Any, reading: Reading) -> datetime.time:
     """With its zone."""
     if isinstance(payload, str):
         return datetime.time.fromisoformat(payload)
@@ -138,15 +153,15 @@ def read_time(payload: Any, lifting: Lifting) -> datetime.time:
     return datetime.time.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
 
 
-def write_datetime(value: datetime.datetime, packing: Packing) -> Any:
+def write_datetime(value: datetime.datetime, writing: Writing) -> Any:
     """One in UTC is MessagePack's own timestamp; for others local time, and the zone."""
     if value.tzinfo is datetime.UTC and not value.fold and type(value) is datetime.datetime:
         return value
     text = datetime.datetime.isoformat(value.replace(tzinfo=None))
-    return Ext(extensions.DATETIME, packing.pack(_with_zone(text, value)))
+    return Ext(DATETIME, writing.pack(_with_zone(text, value)))
 
 
-def read_datetime(payload: Any, lifting: Lifting) -> datetime.datetime:
+def read_datetime(payload: Any, reading: Reading) -> datetime.datetime:
     """With its zone."""
     if isinstance(payload, str):
         return datetime.datetime.fromisoformat(payload)
@@ -154,27 +169,27 @@ def read_datetime(payload: Any, lifting: Lifting) -> datetime.datetime:
     return datetime.datetime.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
 
 
-def write_timedelta(value: datetime.timedelta, packing: Packing) -> Ext:
+def write_timedelta(value: datetime.timedelta, writing: Writing) -> Ext:
     """As Python keeps it."""
-    return Ext(extensions.TIMEDELTA, packing.pack([value.days, value.seconds, value.microseconds]))
+    return Ext(TIMEDELTA, writing.pack([value.days, value.seconds, value.microseconds]))
 
 
-def read_timedelta(payload: Any, lifting: Lifting) -> datetime.timedelta:
+def read_timedelta(payload: Any, reading: Reading) -> datetime.timedelta:
     """As Python keeps it."""
     days, seconds, microseconds = map(_integer, payload)
     return datetime.timedelta(days, seconds, microseconds)
 
 
-def write_zone(value: datetime.tzinfo, packing: Packing) -> Ext:
+def write_zone(value: datetime.tzinfo, writing: Writing) -> Ext:
     """A fixed offset, or a name that the receiver's own tables know."""
     zone = _zone(value)
     if zone is None:
         kind = type(value).__qualname__
         raise TypeError(f"a time zone of type {kind} cannot be sent: use datetime.timezone or zoneinfo.ZoneInfo(key)")
-    return Ext(extensions.ZONE, packing.pack(zone))
+    return Ext(ZONE, writing.pack(zone))
 
 
-def read_zone(payload: Any, lifting: Lifting) -> datetime.tzinfo:
+def read_zone(payload: Any, reading: Reading) -> datetime.tzinfo:
     """A `datetime.timezone`, or a `zoneinfo.ZoneInfo`."""
     zone = _read_zone(payload)
     if zone is None:
@@ -220,27 +235,27 @@ def _read_zone(zone: Any) -> datetime.tzinfo | None:
     return datetime.timezone(datetime.timedelta(microseconds=_integer(offset)), *name)
 
 
-def write_decimal(value: decimal.Decimal, packing: Packing) -> Ext:
+def write_decimal(value: decimal.Decimal, writing: Writing) -> Ext:
     """Text, with all its digits."""
-    return Ext(extensions.DECIMAL, packing.pack(decimal.Decimal.__str__(value)))
+    return Ext(DECIMAL, writing.pack(decimal.Decimal.__str__(value)))
 
 
-def read_decimal(payload: Any, lifting: Lifting) -> decimal.Decimal:
+def read_decimal(payload: Any, reading: Reading) -> decimal.Decimal:
     """From text."""
     if not isinstance(payload, str):
         raise TypeError("expected text")
     return decimal.Decimal(payload)
 
 
-def write_fraction(value: fractions.Fraction, packing: Packing) -> Ext:
+def write_fraction(value: fractions.Fraction, writing: Writing) -> Ext:
     """Two integers."""
     parts = [value.numerator, value.denominator]
     if max(part.bit_length() for part in parts) > MAX_FRACTION_BITS:
         raise ValueError(f"a Fraction with a part over {MAX_FRACTION_BITS} bits cannot be sent; send its parts")
-    return packing.extension(extensions.FRACTION, parts)
+    return writing.extension(FRACTION, parts)
 
 
-def read_fraction(payload: Any, lifting: Lifting) -> fractions.Fraction:
+def read_fraction(payload: Any, reading: Reading) -> fractions.Fraction:
     """From two integers."""
     numerator, denominator = map(_integer, payload)
     if max(numerator.bit_length(), denominator.bit_length()) > MAX_FRACTION_BITS:
@@ -248,17 +263,17 @@ def read_fraction(payload: Any, lifting: Lifting) -> fractions.Fraction:
     return fractions.Fraction(numerator, denominator)
 
 
-def write_uuid(value: uuid.UUID, packing: Packing) -> Ext:
+def write_uuid(value: uuid.UUID, writing: Writing) -> Ext:
     """16 bytes."""
-    return Ext(extensions.UUID, packing.pack(value.bytes))
+    return Ext(UUID, writing.pack(value.bytes))
 
 
-def read_uuid(payload: Any, lifting: Lifting) -> uuid.UUID:
+def read_uuid(payload: Any, reading: Reading) -> uuid.UUID:
     """From 16 bytes."""
     return uuid.UUID(bytes=_bytes(payload))
 
 
-def write_path(value: pathlib.PurePath, packing: Packing) -> Ext:
+def write_path(value: pathlib.PurePath, writing: Writing) -> Ext:
     """Its name, and of which kind it is."""
     if isinstance(value, pathlib.Path):
         kind = "path"
@@ -269,10 +284,10 @@ def write_path(value: pathlib.PurePath, packing: Packing) -> Ext:
         str(name).encode()
     except UnicodeEncodeError:  # A file's name may be no text.
         name = os.fsencode(name)
-    return Ext(extensions.PATH, packing.pack([kind, name]))
+    return Ext(PATH, writing.pack([kind, name]))
 
 
-def read_path(payload: Any, lifting: Lifting) -> pathlib.PurePath:
+def read_path(payload: Any, reading: Reading) -> pathlib.PurePath:
     """Of the same kind; one that names a file is of the receiver's system."""
     kind, name = payload
     return _PATHS[kind](os.fsdecode(name))
@@ -301,3 +316,46 @@ def _integer(payload: Any) -> int:
     if not isinstance(payload, int):
         raise TypeError(f"expected int, got {type(payload).__name__}")
     return payload
+
+
+#: A datetime is a date too, and so comes before it.
+EXTENSIONS: Final = (
+    # Which integers travel by it, only their value says.
+    Extension(INTEGER, "int", "bin: two's complement, most significant byte first", read_integer),
+    Extension(COMPLEX, "complex", "`[real, imaginary]`", read_complex, {complex: write_complex}),
+    Extension(SET, "set", "array of the elements", read_set, {set: write_set}),
+    Extension(FROZENSET, "frozenset", "array of the elements", read_frozenset, {frozenset: write_frozenset}),
+    Extension(TUPLE, "tuple", "array of the elements", read_tuple, {tuple: write_tuple}),
+    Extension(RANGE, "range", "`[start, stop, step]`", read_range, {range: write_range}),
+    Extension(SLICE, "slice", "`[start, stop, step]`", read_slice, {slice: write_slice}),
+    Extension(
+        DATETIME,
+        "datetime",
+        "as for a time: `2026-01-02T03:04:05.000006`",
+        read_datetime,
+        {datetime.datetime: write_datetime},
+    ),
+    Extension(DATE, "date", "ISO 8601 text: `2026-01-02`", read_date, {datetime.date: write_date}),
+    Extension(TIME, "time", "ISO 8601 text, or `[text, zone, fold]`", read_time, {datetime.time: write_time}),
+    Extension(
+        TIMEDELTA, "timedelta", "`[days, seconds, microseconds]`", read_timedelta, {datetime.timedelta: write_timedelta}
+    ),
+    Extension(
+        ZONE,
+        "time zone",
+        "zone",
+        read_zone,
+        {datetime.timezone: write_zone, zoneinfo.ZoneInfo: write_zone, datetime.tzinfo: write_zone},
+    ),
+    Extension(DECIMAL, "Decimal", "text: `1.10`", read_decimal, {decimal.Decimal: write_decimal}),
+    Extension(FRACTION, "Fraction", "`[numerator, denominator]`", read_fraction, {fractions.Fraction: write_fraction}),
+    Extension(UUID, "UUID", "bin of 16 bytes", read_uuid, {uuid.UUID: write_uuid}),
+    Extension(
+        PATH,
+        "path",
+        "`[kind, name]`: `path`, `posix` or `windows`, the last two being pure ones; text, or bin if it is not UTF-8",
+        read_path,
+        {pathlib.PurePath: write_path},
+        covers_derived=True,
+    ),
+)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc.values import extensions
-from shmrpc.values.buffers import LARGE_ARRAY, Block, Data, is_block, size_of
+from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, is_block, length_of_axis, size_of
+from shmrpc.values.extension import Extension
+from shmrpc.values.reading import Reading, library
+from shmrpc.values.writing import Writing
 
-if TYPE_CHECKING:
-    from shmrpc.values.decode import Lifting
-    from shmrpc.values.encode import Packing
+TENSOR: Final = 7
 
 
-def write_tensor(value: Any, packing: Packing) -> Ext:
+def write_tensor(value: Any, writing: Writing) -> Ext:
     """Its numbers; not its gradient, nor that it wants one."""
     torch = sys.modules["torch"]
     if value.device.type != "cpu":
@@ -34,34 +34,34 @@ def write_tensor(value: Any, packing: Packing) -> Ext:
     except RuntimeError as error:
         raise TypeError(f"a tensor cannot be sent: {error}") from None
     size = row.numel() * row.element_size()
-    data = bytes(memory) if size < LARGE_ARRAY else packing.place(value, memory)
+    data = bytes(memory) if size < LARGE_ARRAY else writing.place(value, memory)
     payload = [str(value.dtype).removeprefix("torch."), list(value.shape), data]
     if row is not tensor:
         payload.append(list(tensor.stride()))
-    return Ext(extensions.TENSOR, packing.pack(payload))
+    return Ext(TENSOR, writing.pack(payload))
 
 
-def read_tensor(payload: Any, lifting: Lifting) -> Any:
+def read_tensor(payload: Any, reading: Reading) -> Any:
     """A tensor of its own: PyTorch has none that can only be read. Pages of a block are copied where it is written."""
-    torch: Any = lifting.needs("torch", "a PyTorch tensor")
+    torch: Any = library("torch", "a PyTorch tensor")
     name, shape, place, *layout = payload
     dtype: Any = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is no dtype of PyTorch's")
-    count, size = math.prod(map(_length, shape)), size_of(lifting.data(place))
+    count, size = math.prod(map(length_of_axis, shape)), size_of(reading.data(place))
     if count * torch.empty(0, dtype=dtype).element_size() != size:
         raise ValueError(f"{size} bytes are not {count} elements of {dtype}")
     if not count:
         return torch.empty(shape, dtype=dtype)
-    row = torch.frombuffer(lifting.once(extensions.TENSOR, place, _writable), dtype=dtype)
+    row = torch.frombuffer(reading.once(TENSOR, place, _writable), dtype=dtype)
     if layout:
         (strides,) = layout
-        if sum((n - 1) * _length(step) for n, step in zip(shape, strides, strict=True)) >= count:
+        if sum((n - 1) * length_of_axis(step) for n, step in zip(shape, strides, strict=True)) >= count:
             raise ValueError(f"the strides {strides} lead out of {count} elements")
         tensor = row.as_strided(shape, strides)
     else:
         tensor = row.reshape(shape)
-    data = lifting.data(place)
+    data = reading.data(place)
     if is_block(data):
         row._shmrpc_block = tensor._shmrpc_block = data
     return tensor
@@ -80,7 +80,13 @@ def _writable(data: Data) -> Any:
     return data.private() if is_block(data) else bytearray(data)  # type: ignore[arg-type]
 
 
-def _length(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no length of an axis")
-    return value
+EXTENSIONS: Final = (
+    Extension(
+        TENSOR,
+        "PyTorch tensor",
+        "`[name of the dtype, shape, data]` in C order, else `[name, shape, data, strides]`, in elements",
+        read_tensor,
+        {"torch.Tensor": write_tensor},
+        covers_derived=True,
+    ),
+)

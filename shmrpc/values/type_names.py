@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
-from shmrpc.values import WRITABLE
 from shmrpc.values.aliases import UNIONS
+from shmrpc.values.leases import WRITABLE
 from shmrpc.values.notation import LIBRARIES, class_text, public_name
 
 #: Modules whose names say nothing in front of a type.

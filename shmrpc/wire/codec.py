@@ -4,7 +4,7 @@
 and to read what travels. Each side chooses for itself. ``"pickle"`` is the fast one too, and pickles what MessagePack
 does not carry; both sides must choose it.
 
-What MessagePack has not travels as an extension: see :mod:`shmrpc.values.extensions`. A dataclass, a Struct and an
+What MessagePack has not travels as an extension: see :mod:`shmrpc.values.all_extensions`. A dataclass, a Struct and an
 Enum that are not registered travel as msgspec's documentation says: as a map, and as the member's value.
 """
 
@@ -21,11 +21,13 @@ from msgspec.msgpack import Ext
 
 from shmrpc import _core
 from shmrpc.values import registry
-from shmrpc.values.buffers import LARGE
+from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.blocks import LARGE
 from shmrpc.values.convert import Kinds, dec_hook
-from shmrpc.values.decode import UNREADABLE, Lifting
-from shmrpc.values.encode import ExtKey, Lowering, Unlowered, enc_hook
+from shmrpc.values.encode import Lowering, Unlowered, enc_hook
+from shmrpc.values.reading import UNREADABLE, Reading, Unpack
 from shmrpc.values.wording import readable
+from shmrpc.values.writing import ExtKey
 
 __all__ = [
     "LARGE",
@@ -52,10 +54,6 @@ def body_weight(body: Body) -> int:
     It is not what ``max_frame`` limits, which is the body alone.
     """
     return len(body) if isinstance(body, bytes) else body.weight
-
-
-#: What makes a decoder that has this hook for extensions.
-_Make = Callable[[Callable[[int, Any], Any]], Callable[[Any], Any]]
 
 
 class Codec(Protocol):
@@ -93,8 +91,8 @@ class Codec(Protocol):
 class _Values:
     """What the codecs have in common: only how bytes are made and read is each one's own."""
 
-    def __init__(self, pack: Callable[[Any], bytes], make: _Make, *, pickled: bool) -> None:
-        lowering = Lowering(pack, pickled=pickled)
+    def __init__(self, pack: Callable[[Any], bytes], unpack: Unpack, *, pickled: bool) -> None:
+        lowering = Lowering(pack, ALL_EXTENSIONS, pickled=pickled)
         encoder = _core.Encoder(
             encode=pack,
             lower=lowering.lower,
@@ -103,8 +101,9 @@ class _Values:
             large=LARGE,
         )
         self._kinds = Kinds(pickled=pickled)
-        self._lifting = Lifting(make, pickled=pickled)
-        self._decode: Callable[[Any], Any] = make(self._lifting.hook)
+        self._unpack = unpack
+        self._reading = Reading({each.code: (each.name, each.read) for each in ALL_EXTENSIONS}, unpack, pickled)
+        self._decode: Callable[[Any], Any] = functools.partial(unpack, ext_hook=self._reading.hook)
         self.encode: Callable[[Any], Body] = encoder.encode
         self.encode_all: Callable[[Sequence[Any]], Body] = encoder.encode_all
         self.convert: Callable[[Any, Any], Any] = self._kinds.convert
@@ -114,9 +113,19 @@ class _Values:
     def decode(self, body: Body) -> Any:
         return self._whole(body, _same) if type(body) is _core.Parcel else self._decode(body)
 
+    def _decode_noted(self, body: bytes) -> tuple[Any, bool]:
+        """The value, and whether there are extensions in it."""
+        codes = []
+
+        def hook(code: int, data: Any) -> Any:
+            codes.append(code)
+            return self._reading.hook(code, data)
+
+        return self._unpack(body, ext_hook=hook), bool(codes)
+
     def _whole(self, parcel: _core.Parcel, convert: Callable[[Any], Any]) -> Any:
         """The converted value of a parcel, which is done with then: what it lent lasts as long as the value."""
-        value = convert(self._lifting.within(parcel, self._decode))
+        value = convert(self._unpack(parcel.body, ext_hook=self._reading.with_buffers(parcel.buffers).hook))
         parcel.drop_buffers()
         return value
 
@@ -127,21 +136,20 @@ def _same(value: Any) -> Any:
 
 class _Msgspec(_Values):
     def __init__(self, *, pickled: bool = False) -> None:
-        def make(hook: Callable[[int, Any], Any]) -> Callable[[Any], Any]:
-            return msgspec.msgpack.Decoder(ext_hook=hook).decode
-
-        super().__init__(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, make, pickled=pickled)
+        pack = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
+        super().__init__(pack, msgspec.msgpack.decode, pickled=pickled)
+        self._decode = msgspec.msgpack.Decoder(ext_hook=self._reading.hook).decode  # The same, and quicker.
 
     def quick(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self._decode
         wanted = self._kinds.for_decoding(kind)
-        return msgspec.msgpack.Decoder(wanted, ext_hook=self._lifting.hook, dec_hook=dec_hook).decode
+        return msgspec.msgpack.Decoder(wanted, ext_hook=self._reading.hook, dec_hook=dec_hook).decode
 
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self.decode
-        quick, loose, convert, lifting = self.quick(kind), self._decode, self._kinds.converter(kind), self._lifting
+        quick, noted, convert = self.quick(kind), self._decode_noted, self._kinds.converter(kind)
 
         def decode(body: Body) -> Any:
             if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
@@ -150,9 +158,8 @@ class _Msgspec(_Values):
                 return quick(body)
             except msgspec.ValidationError as error:
                 unfit = readable(error, kind)
-            met = lifting.met()
-            value = loose(body)
-            if met == lifting.met():  # Without extensions there is nothing that can be read another way.
+            value, has_extensions = noted(body)
+            if not has_extensions:  # Without extensions there is nothing that can be read another way.
                 try:
                     raise unfit
                 finally:
@@ -164,7 +171,7 @@ class _Msgspec(_Values):
 
 class _Msgpack(_Values):
     def __init__(self) -> None:
-        super().__init__(_pack, _reference_decoder, pickled=False)
+        super().__init__(_pack, _unpack, pickled=False)
 
     def quick(self, kind: Any) -> Callable[[Body], Any]:
         return self.decoder(kind)
@@ -203,29 +210,26 @@ def _plain(value: Any) -> Any:
     raise Unlowered(f"Encoding objects of type {type(value).__qualname__} is unsupported")
 
 
-def _reference_decoder(hook: Callable[[int, Any], Any]) -> Callable[[Any], Any]:
-    def decode(body: Any) -> Any:
-        # The limits of the package are for streams; here the frame's length is the limit.
-        limit = max(len(body), 1)
-        try:
-            return msgpack.unpackb(
-                body,
-                strict_map_key=False,
-                timestamp=3,
-                max_str_len=limit,
-                max_bin_len=limit,
-                max_array_len=limit,
-                max_map_len=limit,
-                max_ext_len=limit,
-                object_pairs_hook=_map,
-                ext_hook=hook,
-            )
-        except UNREADABLE:
-            raise
-        except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-            raise msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}") from None
-
-    return decode
+def _unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
+    # The limits of the package are for streams; here the frame's length is the limit.
+    limit = max(len(body), 1)
+    try:
+        return msgpack.unpackb(
+            body,
+            strict_map_key=False,
+            timestamp=3,
+            max_str_len=limit,
+            max_bin_len=limit,
+            max_array_len=limit,
+            max_map_len=limit,
+            max_ext_len=limit,
+            object_pairs_hook=_map,
+            ext_hook=ext_hook,
+        )
+    except UNREADABLE:
+        raise
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        raise msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}") from None
 
 
 def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -251,7 +255,7 @@ def get_codec(name: CodecName) -> Codec:
 
 @functools.cache
 def _inline() -> Lowering:
-    lowering = Lowering(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, pickled=False)
+    lowering = Lowering(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, ALL_EXTENSIONS, pickled=False)
     registry.on_change(lowering.forget)
     return lowering
 

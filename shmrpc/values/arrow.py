@@ -9,41 +9,43 @@ from __future__ import annotations
 import importlib
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
 from shmrpc.basics.missing import why_missing
-from shmrpc.values import extensions
-from shmrpc.values.buffers import LARGE_ARRAY, Block, Data, is_block
+from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, is_block
+from shmrpc.values.extension import Extension
+from shmrpc.values.reading import Reading, library
+from shmrpc.values.writing import Writing
 
-if TYPE_CHECKING:
-    from shmrpc.values.decode import Lifting
-    from shmrpc.values.encode import Packing
+ARROW_BUFFER: Final = 8
+RECORD_BATCH: Final = 9
+TABLE: Final = 10
 
 #: By the address of a living Arrow buffer: the block that it looks at, which Arrow does not tell.
 _blocks: Final[dict[int, Block]] = {}
 
 
-def write_buffer(value: Any, packing: Packing) -> Ext:
+def write_buffer(value: Any, writing: Writing) -> Ext:
     """Its bytes."""
     if not value.is_cpu:
         raise TypeError("an Arrow buffer that is not in the CPU's memory cannot be sent: copy it there first")
-    return Ext(extensions.ARROW_BUFFER, packing.pack(_data(value, value, packing)))
+    return Ext(ARROW_BUFFER, writing.pack(_data(value, value, writing)))
 
 
-def write_batch(value: Any, packing: Packing) -> Ext:
+def write_batch(value: Any, writing: Writing) -> Ext:
     """A stream of one batch."""
-    return Ext(extensions.RECORD_BATCH, packing.pack(_data(value, _stream_of(value), packing)))
+    return Ext(RECORD_BATCH, writing.pack(_data(value, _stream_of(value), writing)))
 
 
-def write_table(value: Any, packing: Packing) -> Ext:
+def write_table(value: Any, writing: Writing) -> Ext:
     """A stream of its batches."""
-    return Ext(extensions.TABLE, packing.pack(_data(value, _stream_of(value), packing)))
+    return Ext(TABLE, writing.pack(_data(value, _stream_of(value), writing)))
 
 
-def _data(owner: Any, buffer: Any, packing: Packing) -> bytes | int:
-    return buffer.to_pybytes() if buffer.size < LARGE_ARRAY else packing.place(owner, buffer)
+def _data(owner: Any, buffer: Any, writing: Writing) -> bytes | int:
+    return buffer.to_pybytes() if buffer.size < LARGE_ARRAY else writing.place(owner, buffer)
 
 
 def _stream_of(value: Any) -> Any:
@@ -66,15 +68,15 @@ def _write(pa: Any, sink: Any, value: Any) -> None:
         writer.write(value)
 
 
-def read_buffer(payload: Any, lifting: Lifting) -> Any:
+def read_buffer(payload: Any, reading: Reading) -> Any:
     """The received memory itself."""
-    pa = _pyarrow(lifting, "an Arrow buffer")
-    return lifting.once(extensions.ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
+    pa = _pyarrow("an Arrow buffer")
+    return reading.once(ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
 
 
-def read_batch(payload: Any, lifting: Lifting) -> Any:
+def read_batch(payload: Any, reading: Reading) -> Any:
     """Its columns are in the received memory."""
-    pa = _pyarrow(lifting, "an Arrow record batch")
+    pa = _pyarrow("an Arrow record batch")
 
     def read(data: Data) -> Any:
         with pa.ipc.open_stream(_buffer_of(pa, data)) as reader:
@@ -84,12 +86,12 @@ def read_batch(payload: Any, lifting: Lifting) -> Any:
         batch.validate()
         return batch
 
-    return lifting.once(extensions.RECORD_BATCH, payload, read)
+    return reading.once(RECORD_BATCH, payload, read)
 
 
-def read_table(payload: Any, lifting: Lifting) -> Any:
+def read_table(payload: Any, reading: Reading) -> Any:
     """Its columns are in the received memory."""
-    pa = _pyarrow(lifting, "an Arrow table")
+    pa = _pyarrow("an Arrow table")
 
     def read(data: Data) -> Any:
         with pa.ipc.open_stream(_buffer_of(pa, data)) as reader:
@@ -97,12 +99,12 @@ def read_table(payload: Any, lifting: Lifting) -> Any:
         table.validate()
         return table
 
-    return lifting.once(extensions.TABLE, payload, read)
+    return reading.once(TABLE, payload, read)
 
 
-def _pyarrow(lifting: Lifting, what: str) -> Any:
-    pyarrow = lifting.needs("pyarrow", what)
-    lifting.needs("pyarrow.ipc", what)
+def _pyarrow(what: str) -> Any:
+    pyarrow = library("pyarrow", what)
+    library("pyarrow.ipc", what)
     return pyarrow
 
 
@@ -129,3 +131,19 @@ def block_of_buffer(value: Any) -> Block | None:
             return _blocks[value.address]
         value = value.parent
     return None
+
+
+EXTENSIONS: Final = (
+    Extension(ARROW_BUFFER, "Arrow buffer", "data", read_buffer, {"pyarrow.Buffer": write_buffer}, covers_derived=True),
+    Extension(
+        RECORD_BATCH,
+        "Arrow record batch",
+        "data: an IPC stream of one batch",
+        read_batch,
+        {"pyarrow.RecordBatch": write_batch},
+        covers_derived=True,
+    ),
+    Extension(
+        TABLE, "Arrow table", "data: an IPC stream", read_table, {"pyarrow.Table": write_table}, covers_derived=True
+    ),
+)

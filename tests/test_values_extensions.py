@@ -1,0 +1,102 @@
+"""What a module adds is all that there is to a new type: no table elsewhere knows of it."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from typing import Any
+
+import msgpack
+import pytest
+
+from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.extension import Extension
+from shmrpc.values.reading import Reading
+from shmrpc.values.writing import Writing
+from shmrpc.wire import codec as codecs
+from shmrpc.wire.codec import UNREADABLE, Codec
+from tests.helpers.value_trips import carried
+
+
+class Degrees:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+class Celsius(Degrees):
+    pass
+
+
+class Marked:
+    """Of a class that no extension names, and that one knows by a mark."""
+
+    mark = "m"
+
+
+def write(value: Any, writing: Writing) -> Any:
+    return writing.extension(90, [getattr(value, "value", value)])
+
+
+def read(payload: Any, reading: Reading) -> Degrees:
+    return Degrees(*payload)
+
+
+DEGREES = Extension(
+    90,
+    "degrees",
+    "`[number]`",
+    read,
+    {Degrees: write, "somebodys_library.Grade": write},
+    adopt=lambda value: (lambda value, writing: write(value.mark, writing)) if hasattr(value, "mark") else None,
+)
+
+
+@pytest.fixture(params=["msgspec", "msgpack", "pickle"])
+def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Codec:
+    """A codec of a house that has one module more."""
+    monkeypatch.setattr(codecs, "ALL_EXTENSIONS", (*ALL_EXTENSIONS, DEGREES))
+    made: Codec = codecs._codec.__wrapped__(request.param)
+    return made
+
+
+def test_a_type_travels_by_the_extension_that_a_module_adds(codec: Codec) -> None:
+    for value in (Degrees(1.5), {"a": [(Degrees(1.5), b"x" * 100_000)]}):
+        body = carried(codec.encode(value))
+        got = codec.decode(body)
+        got = got if isinstance(got, Degrees) else got["a"][0][0]
+        assert (type(got), got.value) == (Degrees, 1.5)
+    assert codec.encode(Degrees(1.0)) == msgpack.packb(msgpack.ExtType(90, msgpack.packb([1.0])))
+    assert codec.decoder(Degrees)(codec.encode(Degrees(2.5))).value == 2.5
+    with pytest.raises(UNREADABLE, match="cannot be read as degrees: "):
+        codec.decode(msgpack.packb(msgpack.ExtType(90, msgpack.packb([]))))
+
+
+def test_a_derived_class_travels_as_its_base_unless_it_can_be_pickled(
+    codec: Codec, request: pytest.FixtureRequest
+) -> None:
+    got = codec.decode(codec.encode(Celsius(1.5)))
+    assert got.value == 1.5
+    assert type(got) is (Celsius if request.node.callspec.id == "pickle" else Degrees)
+
+
+def test_a_library_is_looked_for_only_once_the_program_has_imported_it(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "somebodys_library" not in sys.modules
+    codec.encode((Degrees(1.0), collections.OrderedDict(a=1)))
+    assert "somebodys_library" not in sys.modules
+    library = types.ModuleType("somebodys_library")
+    library.Grade = type("Grade", (), {"value": 7.0})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "somebodys_library", library)
+    assert codec.decode(codec.encode(library.Grade())).value == 7.0
+
+
+def test_a_class_that_nobody_names_is_asked_for_what_it_has(codec: Codec) -> None:
+    assert codec.decode(codec.encode(Marked())).value == "m"
+
+
+def test_no_two_extensions_have_one_code_or_one_name() -> None:
+    for of in ("code", "name"):
+        values = [getattr(each, of) for each in ALL_EXTENSIONS]
+        assert len(set(values)) == len(values)

@@ -7,10 +7,9 @@
 //!
 //! # The contract
 //!
-//! * A [`memory::region`] is one mapped segment. It holds two rings, one in each
-//!   direction, and nothing else. All access to it is atomic, so a peer that
-//!   scribbles over it can make us read wrong values but cannot make the
-//!   program undefined.
+//! * A [`memory::region`] is mapped memory of any kind, with a header that says which. All access to it is
+//!   atomic, so a peer that scribbles over it can make us read wrong values but cannot make the program
+//!   undefined. A [`connection::segment`] is one that holds two rings, one in each direction.
 //! * A [`ring`] has one writer and one reader. Each index has one writer, which
 //!   keeps the true value in private memory; what stands in the segment is only
 //!   an announcement. What the *peer* announces is a claim: it is checked, and

@@ -11,9 +11,9 @@ use _core::connection::channel::{Channel, Sleep};
 
 use _core::Violation;
 use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE};
+use _core::connection::segment::{Direction, MappedRing, Segment, size_for};
 use _core::memory::arena::Place;
 use _core::memory::extent::{self, Extent};
-use _core::memory::region::{Direction, MappedRing, Region, size_for};
 use _core::ring::frame::{FrameReader, FrameWriter, HEADER};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, padded};
 use _core::wait::bell::{Bell, Bells, Semaphore};
@@ -323,7 +323,7 @@ fn segment(capacity: usize) -> File {
 }
 
 fn mapped(capacity: usize) -> MappedRing {
-    let region = Region::create(segment(capacity).as_fd(), capacity).expect("a segment");
+    let region = Segment::create(segment(capacity).as_fd(), capacity).expect("a segment");
     MappedRing::new(region, Direction::ClientToServer)
 }
 
@@ -730,8 +730,8 @@ struct Connection {
 impl Connection {
     fn new() -> Self {
         let file = segment(CAPACITY);
-        let region = Region::create(file.as_fd(), CAPACITY).expect("a segment");
-        let theirs = Region::open(file.as_fd(), CAPACITY).expect("the same");
+        let region = Segment::create(file.as_fd(), CAPACITY).expect("a segment");
+        let theirs = Segment::open(file.as_fd(), CAPACITY).expect("the same");
         let [a, b, ..] = semaphores();
         let (rung, bell) = sockets();
         let bells = Bells {

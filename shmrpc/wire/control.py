@@ -29,7 +29,7 @@ from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
 #: The version of frames, control messages and all that is not the layout of the segment, which has its own.
-VERSION: Final = 2
+VERSION: Final = 3
 #: Bytes of one message: less than any socket's buffer holds.
 MAX_MESSAGE: Final = 128 << 10
 #: Bytes of shared memory that each side may set aside for a connection, where nothing else is said, and the least.

@@ -253,7 +253,7 @@ class WireClient:
         self.given_back: list[tuple[int, int]] = []
         self._own: dict[int, Extent] = {}
         self.control = Control(service)
-        self.control.send("hello", version=2, max_frame=max_frame, pickle=pickle)
+        self.control.send("hello", version=3, max_frame=max_frame, pickle=pickle)
         self.welcome, descriptors = self.control.expect("welcome")
         self.bell, self.told = (socket.socket(fileno=each) for each in descriptors)
         self.theirs = Theirs(self.told)
@@ -277,8 +277,8 @@ class WireClient:
             self._mmap = mmap.mmap(segment, size)
         finally:
             os.close(segment)
-        self.header = struct.unpack_from("=8sIIQQI", self._mmap)
-        assert self.header == (b"shmrpc\0\1", 1, capacity, size, signature(), 1)
+        self.header = struct.unpack_from("=8sIIQQII", self._mmap)
+        assert self.header == (b"shmrpc\0\1", 2, 1, size, signature(), 1, capacity)
         self._view = memoryview(self._mmap)
         self.out, self.into = (Ring(self._view, number, capacity) for number in (0, 1))
 

@@ -6,8 +6,8 @@
 use crate::clock;
 use crate::connection::lending::{Carrier, Lending};
 use crate::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
+use crate::connection::segment::{Direction, MappedRing, Segment};
 use crate::crash;
-use crate::memory::region::{Direction, MappedRing, Region};
 use crate::ring::frame::{FrameReader, FrameWriter, Header, Kept, Untaken};
 use crate::ring::{Consumer, Producer, RingMemory};
 use crate::sync::lock;
@@ -179,7 +179,7 @@ pub struct Channel {
     /// Bytes of payload that may wait for room.
     max_kept: u64,
     bells: Bells,
-    region: Arc<Region>,
+    segment: Arc<Segment>,
     sleep: Sleep,
     lending: Arc<Lending>,
     is_client: bool,
@@ -236,7 +236,7 @@ impl Drop for Lent<'_> {
 }
 
 impl Channel {
-    /// The side of `region` that writes in `direction`.
+    /// The side of `segment` that writes in `direction`.
     ///
     /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload
     /// accepted, in bytes; `news` the socket for news of extents; `max_memory` bytes of either side's arena, and
@@ -244,7 +244,7 @@ impl Channel {
     /// that is more: who is asked for one more answer is not let go for its size.
     #[allow(clippy::too_many_arguments)] // In one place.
     pub fn new(
-        region: Arc<Region>,
+        segment: Arc<Segment>,
         direction: Direction,
         bells: Bells,
         sleep: Sleep,
@@ -257,9 +257,9 @@ impl Channel {
             Direction::ClientToServer => Direction::ServerToClient,
             Direction::ServerToClient => Direction::ClientToServer,
         };
-        let writer = FrameWriter::new(Producer::new(MappedRing::new(region.clone(), direction)));
+        let writer = FrameWriter::new(Producer::new(MappedRing::new(segment.clone(), direction)));
         let reader = FrameReader::new(
-            Consumer::new(MappedRing::new(region.clone(), back)),
+            Consumer::new(MappedRing::new(segment.clone(), back)),
             max_frame,
         );
         Arc::new_cyclic(|us| {
@@ -281,7 +281,7 @@ impl Channel {
                 max_frame,
                 max_kept: max_memory.max((max_frame + BEHIND_BYTES) as u64),
                 bells,
-                region,
+                segment,
                 sleep,
                 lending,
                 is_client: direction == Direction::ClientToServer,
@@ -383,7 +383,7 @@ impl Channel {
     fn ring(&self, how: u32) {
         self.bells.ring(how);
         if how == flags::ON_SEMAPHORE && self.bells.theirs.is_cut_off() {
-            self.region.cut_off();
+            self.segment.cut_off();
         }
     }
 
@@ -525,7 +525,7 @@ impl Channel {
     /// What is cut off of our semaphore is cut off of the connection.
     fn look_at_ours(&self) {
         if self.bells.ours.is_cut_off() {
-            self.region.cut_off();
+            self.segment.cut_off();
         }
     }
 
@@ -825,7 +825,7 @@ impl Carrier for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::region::size_for;
+    use crate::connection::segment::size_for;
     use crate::wait::bell::{Bell, Semaphore};
     use std::ffi::CString;
     use std::fs::File;
@@ -894,15 +894,15 @@ mod tests {
             theirs: Semaphore::open(&names.0[1 - side], owner).unwrap(),
         };
         let side = |server: bool| {
-            let (region, direction, ours) = if server {
+            let (segment, direction, ours) = if server {
                 (
-                    Region::create(file.as_fd(), CAPACITY),
+                    Segment::create(file.as_fd(), CAPACITY),
                     Direction::ServerToClient,
                     0,
                 )
             } else {
                 (
-                    Region::open(file.as_fd(), CAPACITY),
+                    Segment::open(file.as_fd(), CAPACITY),
                     Direction::ClientToServer,
                     1,
                 )
@@ -910,7 +910,7 @@ mod tests {
             let sleep = Sleep::Thread;
             let socket = sockets[usize::from(server)].try_clone().unwrap();
             Channel::new(
-                region.unwrap(),
+                segment.unwrap(),
                 direction,
                 bells(ours),
                 sleep,

@@ -8,4 +8,6 @@ pub mod parcel;
 #[cfg(not(loom))]
 pub mod poller;
 #[cfg(not(loom))]
+pub mod segment;
+#[cfg(not(loom))]
 mod sweeper;

@@ -18,12 +18,12 @@
 //! ```
 
 use crate::crash;
+use crate::memory::mapping::{Span, WRITABLE};
 use crate::packet;
 use crate::sync::lock;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 const PACKET: usize = 16;
@@ -229,12 +229,12 @@ impl Extent {
 
     /// Its bytes.
     pub fn size(&self) -> usize {
-        self.span.len
+        self.span.len()
     }
 
     /// Where it begins in our memory. What the peer has made must not be written there.
     pub fn base(&self) -> *mut u8 {
-        self.span.base.as_ptr()
+        self.span.base()
     }
 
     /// Its descriptor.
@@ -345,12 +345,12 @@ pub struct Mapping {
 impl Mapping {
     /// Where it begins in our memory.
     pub fn base(&self) -> *mut u8 {
-        self.span.base.as_ptr()
+        self.span.base()
     }
 
     /// Its bytes.
     pub fn len(&self) -> usize {
-        self.span.len
+        self.span.len()
     }
 
     /// From now on what is written here stays here: a shared mapping becomes a private one, at
@@ -391,56 +391,8 @@ impl Mapping {
     }
 }
 
-const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// Shared, and each page at hand at once, so that no copy meets a page fault.
 const POPULATED: libc::c_int = libc::MAP_SHARED | libc::MAP_POPULATE;
-
-/// Mapped addresses, until they are dropped.
-#[derive(Debug)]
-struct Span {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a mapping belongs to the process, not to a thread, and nothing here refers to its bytes.
-unsafe impl Send for Span {}
-// SAFETY: as above; whoever copies bytes or writes to `base` says that nobody else does.
-unsafe impl Sync for Span {}
-
-impl Span {
-    /// Maps `len` bytes of the file from `start` on, where the kernel has room.
-    fn new(
-        file: BorrowedFd<'_>,
-        start: usize,
-        len: usize,
-        access: libc::c_int,
-        flags: libc::c_int,
-    ) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                access,
-                flags,
-                file.as_raw_fd(),
-                start as libc::off_t,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at null"))?;
-        Ok(Span { base, len })
-    }
-}
-
-impl Drop for Span {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; no reference into it is ever made.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
 
 /// An extent of the peer's is mapped page by page, as it is read, if it is larger than this, in bytes.
 const QUICKLY_MAPPED: usize = 4 << 20;

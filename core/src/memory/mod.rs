@@ -4,6 +4,8 @@ pub mod arena;
 #[cfg(not(loom))]
 pub mod extent;
 #[cfg(not(loom))]
+pub mod mapping;
+#[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]
 pub mod sigbus;

@@ -7,7 +7,8 @@ use super::outgoing::Outgoing;
 use crate::connection::channel::{self, Sent, Sleep};
 use crate::connection::lending::{Carrier, Memory};
 use crate::connection::poller::SLICE;
-use crate::memory::region::{Direction, Region, RegionError};
+use crate::connection::segment::{Direction, Segment, SegmentError};
+use crate::memory::region::RegionError;
 use crate::sync::lock;
 use crate::wait::bell::{Bell, Bells, Semaphore, SemaphoreError};
 use pyo3::exceptions::PyOSError;
@@ -103,18 +104,18 @@ impl Channel {
         };
         // SAFETY: the caller keeps `segment` open during the call.
         let file = unsafe { BorrowedFd::borrow_raw(segment) };
-        let (region, direction) = if server {
-            (Region::create(file, capacity), Direction::ServerToClient)
+        let (segment, direction) = if server {
+            (Segment::create(file, capacity), Direction::ServerToClient)
         } else {
-            (Region::open(file, capacity), Direction::ClientToServer)
+            (Segment::open(file, capacity), Direction::ClientToServer)
         };
-        let region = region.map_err(|error| match error {
-            RegionError::Os(error) => os_error(&error),
+        let segment = segment.map_err(|error| match error {
+            SegmentError::Region(RegionError::Os(error)) => os_error(&error),
             unfit => ChannelError::new_err(unfit.to_string()),
         })?;
         let sleep = if blocking { Sleep::Thread } else { Sleep::Loop };
         let inner = channel::Channel::new(
-            region,
+            segment,
             direction,
             bells,
             sleep,

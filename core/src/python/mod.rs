@@ -55,7 +55,7 @@ mod _core {
     /// Bytes of a segment whose rings hold `capacity` bytes each.
     #[pyfunction]
     fn segment_size(capacity: usize) -> usize {
-        crate::memory::region::size_for(capacity)
+        crate::connection::segment::size_for(capacity)
     }
 
     /// The points where this process can be made to die, and how often each was passed.

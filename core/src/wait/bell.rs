@@ -4,16 +4,15 @@
 
 use crate::clock;
 use crate::crash;
-use crate::memory::sigbus::Guard;
+use crate::memory::mapping::SharedMapping;
 use crate::sync::{AtomicU64, Ordering};
 use std::ffi::CStr;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{null, null_mut};
 use std::time::Duration;
 
 /// Rings that are taken at a time: what is left wakes the loop again, so a peer that rings without end keeps nobody.
@@ -147,15 +146,7 @@ impl From<io::Error> for SemaphoreError {
 /// All of the value is taken at once: rings are not counted, and a peer that writes a large one wakes us once. A
 /// waiter counts itself for the sake of a peer with glibc's `sem_post`, which wakes nobody where nobody is counted;
 /// our ring asks the kernel in any case. Whatever a peer writes, each wait has an end, and each ring is two steps.
-pub struct Semaphore {
-    base: NonNull<u8>,
-    guard: ManuallyDrop<Guard>,
-}
-
-// SAFETY: a mapping that stays until `drop`, and all access to it is atomic.
-unsafe impl Send for Semaphore {}
-// SAFETY: as above.
-unsafe impl Sync for Semaphore {}
+pub struct Semaphore(SharedMapping);
 
 impl Semaphore {
     /// Opens an existing semaphore by name, which begins with a slash. Its file must belong to the user `owner`.
@@ -181,32 +172,14 @@ impl Semaphore {
             let found = status.len();
             return Err(SemaphoreError::Size { found });
         }
-        let (size, access) = (SEMAPHORE_SIZE as usize, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(
-                null_mut(),
-                size,
-                access,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error().into());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at null"))?;
-        // SAFETY: mapped above and not yet touched; `drop` lets go of the guard first. A semaphore of zeros is one
-        // that nobody has rung.
-        let guard = ManuallyDrop::new(unsafe { Guard::new(base.as_ptr(), size) });
-        Ok(Semaphore { base, guard })
+        // A semaphore of zeros is one that nobody has rung.
+        let mapping = SharedMapping::new(file.as_fd(), SEMAPHORE_SIZE as usize)?;
+        Ok(Semaphore(mapping))
     }
 
     /// The value, in the low half, and how many wait, in the high one.
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: mapped until `drop`, aligned to a page, and in this process never accessed other than atomically.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().cast()) }
+        self.0.u64_at(0)
     }
 
     /// Wakes a thread on the other side, or the next that goes to sleep.
@@ -222,7 +195,7 @@ impl Semaphore {
 
     /// Whether the peer has cut it off: nobody hears it, and it will not ring.
     pub fn is_cut_off(&self) -> bool {
-        self.guard.is_cut_off()
+        self.0.is_cut_off()
     }
 
     /// Sleeps until it rings, a signal comes, or `limit` has passed. Whatever ended it, the caller looks again.
@@ -261,7 +234,7 @@ impl Semaphore {
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
-                self.base.as_ptr().add(VALUE),
+                self.0.address(VALUE),
                 operation,
                 value,
                 until,
@@ -269,15 +242,6 @@ impl Semaphore {
                 libc::FUTEX_BITSET_MATCH_ANY,
             )
         };
-    }
-}
-
-impl Drop for Semaphore {
-    fn drop(&mut self) {
-        // SAFETY: not used again, here or later.
-        unsafe { ManuallyDrop::drop(&mut self.guard) };
-        // SAFETY: mapped by `open` with this size; no reference outlives the semaphore.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), SEMAPHORE_SIZE as usize) };
     }
 }
 
@@ -479,8 +443,7 @@ mod tests {
             .into_iter()
             .flat_map(|lie| LIES.map(|other| (lie, other)))
         {
-            // SAFETY: within the page that is mapped, and aligned; glibc is not asked any more.
-            let after = unsafe { AtomicU64::from_ptr(ours.base.as_ptr().add(8).cast()) };
+            let after = ours.0.u64_at(8);
             after.store(private, Ordering::Relaxed);
             ours.word().store(lie, Ordering::Relaxed);
             ours.ring();

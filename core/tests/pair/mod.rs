@@ -1,7 +1,7 @@
 //! Both sides of a connection in one process, each with a mapping of its own. Nothing of it has a name for long.
 
 use _core::connection::channel::{Channel, Sleep};
-use _core::memory::region::{Direction, Region, size_for};
+use _core::connection::segment::{Direction, Segment, size_for};
 use _core::wait::bell::{Bell, Bells, Semaphore};
 use std::ffi::CString;
 use std::fs::File;
@@ -55,8 +55,8 @@ pub fn pair() -> [Arc<Channel>; 2] {
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
     file.set_len(size_for(CAPACITY) as u64).unwrap();
     let regions = [
-        Region::create(file.as_fd(), CAPACITY).unwrap(),
-        Region::open(file.as_fd(), CAPACITY).unwrap(),
+        Segment::create(file.as_fd(), CAPACITY).unwrap(),
+        Segment::open(file.as_fd(), CAPACITY).unwrap(),
     ];
     let [server_bell, client_bell] = sockets().map(Bell::new);
     let ([server, servers], [client, clients]) = (semaphores(), semaphores());

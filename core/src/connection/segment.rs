@@ -1,0 +1,276 @@
+//! The segment of a connection: a region with two rings.
+//!
+//! Behind the header of a [`region`], offsets in bytes:
+//!
+//! ```text
+//!     36  capacity      u32   bytes of one ring, a power of two
+//!    128  ring 0, client to server: control
+//!    640  ring 1, server to client: control
+//!   2048  ring 0: data
+//!   2048 + capacity  ring 1: data
+//! ```
+//!
+//! The control of a ring is four words, each on a pair of cache lines of its own:
+//! `tail` +0, `head` +128, `reader_waits` +256, `writer_waits` +384.
+
+use crate::memory::mapping::SharedMapping;
+use crate::memory::region::{self, HEADER_SIZE, Kind, Layout, RegionError};
+use crate::ring::frame::HEADER;
+use crate::ring::{RingMemory, WORD};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+const AT_CAPACITY: usize = HEADER_SIZE;
+const RINGS: usize = 2;
+const AT_CONTROL: usize = 128;
+const CONTROL_SIZE: usize = 512;
+const TAIL: usize = 0;
+const HEAD: usize = 128;
+const READER_WAITS: usize = 256;
+const WRITER_WAITS: usize = 384;
+const AT_DATA: usize = 2048;
+
+/// The smallest ring: a header, a word, and some.
+pub const MIN_CAPACITY: usize = 1024;
+/// The largest ring.
+pub const MAX_CAPACITY: usize = 1 << 30;
+
+/// What the offsets are.
+pub const SIGNATURE: u64 = region::signature(&[
+    AT_CONTROL,
+    CONTROL_SIZE,
+    TAIL,
+    HEAD,
+    READER_WAITS,
+    WRITER_WAITS,
+    AT_DATA,
+    WORD,
+    HEADER,
+]);
+
+/// Why a segment cannot be used.
+#[derive(Debug)]
+pub enum SegmentError {
+    /// The ring's capacity is not a power of two within the bounds.
+    Capacity {
+        /// What was asked for, in bytes.
+        capacity: usize,
+    },
+    /// The region is not one, or not of this layout.
+    Region(RegionError),
+}
+
+impl fmt::Display for SegmentError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SegmentError::Capacity { capacity } => write!(
+                out,
+                "ring capacity {capacity} is not a power of two between {MIN_CAPACITY} and {MAX_CAPACITY}"
+            ),
+            SegmentError::Region(error) => write!(out, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for SegmentError {}
+
+impl From<RegionError> for SegmentError {
+    fn from(error: RegionError) -> Self {
+        SegmentError::Region(error)
+    }
+}
+
+/// Bytes of a segment whose rings hold `capacity` bytes each.
+pub const fn size_for(capacity: usize) -> usize {
+    AT_DATA + RINGS * capacity
+}
+
+fn layout(capacity: usize) -> Result<Layout, SegmentError> {
+    if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+        return Err(SegmentError::Capacity { capacity });
+    }
+    Ok(Layout {
+        kind: Kind::Connection,
+        size: size_for(capacity),
+        signature: SIGNATURE,
+    })
+}
+
+/// A mapped segment. It stays mapped as long as any ring in it is in use.
+pub struct Segment {
+    mapping: SharedMapping,
+    capacity: usize,
+}
+
+impl Segment {
+    /// Lays out a new segment in `file`, which has the size for it and holds zeros.
+    pub fn create(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
+        let mapping = region::create(file, layout(capacity)?, |mapping| {
+            // Relaxed: published with the header.
+            mapping
+                .u32_at(AT_CAPACITY)
+                .store(capacity as u32, Ordering::Relaxed);
+        })?;
+        Ok(Arc::new(Segment { mapping, capacity }))
+    }
+
+    /// Maps a segment that the peer has laid out with rings of `capacity` bytes, and checks its header.
+    pub fn open(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
+        let mapping = region::open(file, layout(capacity)?)?;
+        // Relaxed: covered by the header.
+        let found = mapping.u32_at(AT_CAPACITY).load(Ordering::Relaxed);
+        region::check("capacity", u64::from(found), capacity as u64)?;
+        Ok(Arc::new(Segment { mapping, capacity }))
+    }
+
+    /// Marks it as cut off, since something else of its connection was.
+    pub fn cut_off(&self) {
+        self.mapping.cut_off();
+    }
+}
+
+/// Which of the two rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Ring 0.
+    ClientToServer,
+    /// Ring 1.
+    ServerToClient,
+}
+
+/// One ring of a segment.
+#[derive(Clone)]
+pub struct MappedRing {
+    segment: Arc<Segment>,
+    control: usize,
+    data: usize,
+}
+
+impl MappedRing {
+    /// The ring of `segment` in this direction.
+    pub fn new(segment: Arc<Segment>, direction: Direction) -> Self {
+        let number = match direction {
+            Direction::ClientToServer => 0,
+            Direction::ServerToClient => 1,
+        };
+        let data = AT_DATA + number * segment.capacity;
+        MappedRing {
+            segment,
+            control: AT_CONTROL + number * CONTROL_SIZE,
+            data,
+        }
+    }
+}
+
+impl MappedRing {
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < self.segment.capacity / WORD);
+        self.segment.mapping.u64_at(self.data + index * WORD)
+    }
+}
+
+impl RingMemory for MappedRing {
+    #[inline]
+    fn capacity(&self) -> usize {
+        self.segment.capacity
+    }
+    #[inline]
+    fn load_word(&self, index: usize) -> u64 {
+        // Relaxed: see the table in `ring`.
+        self.word(index).load(Ordering::Relaxed)
+    }
+    #[inline]
+    fn store_word(&self, index: usize, value: u64) {
+        // Relaxed: see the table in `ring`.
+        self.word(index).store(value, Ordering::Relaxed);
+    }
+    #[inline]
+    fn tail(&self) -> &AtomicU64 {
+        self.segment.mapping.u64_at(self.control + TAIL)
+    }
+    #[inline]
+    fn head(&self) -> &AtomicU64 {
+        self.segment.mapping.u64_at(self.control + HEAD)
+    }
+    #[inline]
+    fn reader_waits(&self) -> &AtomicU32 {
+        self.segment.mapping.u32_at(self.control + READER_WAITS)
+    }
+    #[inline]
+    fn writer_waits(&self) -> &AtomicU32 {
+        self.segment.mapping.u32_at(self.control + WRITER_WAITS)
+    }
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        self.segment.mapping.is_cut_off()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::{AsFd, FromRawFd};
+
+    fn file(size: usize) -> File {
+        // SAFETY: a valid C string; the descriptor that comes back is ours alone.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
+        file.set_len(size as u64).unwrap();
+        file
+    }
+
+    #[test]
+    fn two_mappings_of_a_segment_see_the_same_rings() {
+        let file = file(size_for(4096));
+        let ours = Segment::create(file.as_fd(), 4096).unwrap();
+        let theirs = Segment::open(file.as_fd(), 4096).unwrap();
+        for direction in [Direction::ClientToServer, Direction::ServerToClient] {
+            let (a, b) = (
+                MappedRing::new(ours.clone(), direction),
+                MappedRing::new(theirs.clone(), direction),
+            );
+            a.tail().store(8, Ordering::Relaxed);
+            a.store_word(511, 42);
+            assert_eq!(b.tail().load(Ordering::Relaxed), 8);
+            assert_eq!(b.load_word(511), 42);
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_size_is_refused_before_it_is_mapped() {
+        let file = file(size_for(4096) - 1);
+        let error = Segment::open(file.as_fd(), 4096).err().unwrap();
+        assert!(
+            matches!(error, SegmentError::Region(RegionError::Size { found, .. }) if found == size_for(4096) as u64 - 1)
+        );
+    }
+
+    #[test]
+    fn every_field_of_the_header_is_checked() {
+        for offset in [0, 8, 12, 16, 24, 32, AT_CAPACITY] {
+            let file = file(size_for(4096));
+            let segment = Segment::create(file.as_fd(), 4096).unwrap();
+            segment
+                .mapping
+                .u32_at(offset)
+                .fetch_xor(1, Ordering::Relaxed);
+            let error = Segment::open(file.as_fd(), 4096).err().unwrap();
+            assert!(
+                matches!(error, SegmentError::Region(RegionError::Header { .. })),
+                "offset {offset}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_capacity_that_is_no_power_of_two_is_refused() {
+        let file = file(8192);
+        assert!(matches!(
+            Segment::create(file.as_fd(), 3000),
+            Err(SegmentError::Capacity { capacity: 3000 })
+        ));
+    }
+}

@@ -1,0 +1,129 @@
+//! Files in our memory: mapped until they are dropped.
+
+use crate::memory::sigbus::Guard;
+use crate::sync::{AtomicU32, AtomicU64};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+/// Readable and writable.
+pub(crate) const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Mapped addresses.
+#[derive(Debug)]
+pub(crate) struct Span {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread, and nothing here refers to its bytes.
+unsafe impl Send for Span {}
+// SAFETY: as above; whoever copies bytes or writes to `base` says that nobody else does.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// Maps `len` bytes of the file from `start` on, where the kernel has room.
+    pub(crate) fn new(
+        file: BorrowedFd<'_>,
+        start: usize,
+        len: usize,
+        access: libc::c_int,
+        flags: libc::c_int,
+    ) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                access,
+                flags,
+                file.as_raw_fd(),
+                start as libc::off_t,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at null"))?;
+        Ok(Span { base, len })
+    }
+
+    /// Where it begins.
+    #[inline]
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length; no reference into it outlives it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The beginning of a file that a peer may write, and cut off, at any time. All access is atomic, and what is cut off reads
+/// as zeros.
+pub struct SharedMapping {
+    // Before the span: it goes first.
+    guard: Guard,
+    span: Span,
+}
+
+impl SharedMapping {
+    /// Maps the first `len` bytes of `file`, which has them now. Zeros must be as good as anything else that a peer may
+    /// have written there.
+    pub fn new(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        let span = Span::new(file, 0, len, WRITABLE, libc::MAP_SHARED)?;
+        // SAFETY: mapped above and not yet touched, and unmapped after the guard has gone; what a peer shares with us
+        // may be anything, so also zeros.
+        let guard = unsafe { Guard::new(span.base(), len) };
+        Ok(SharedMapping { guard, span })
+    }
+
+    /// Its bytes.
+    pub fn size(&self) -> usize {
+        self.span.len()
+    }
+
+    /// The address of this byte, for the kernel.
+    pub(crate) fn address(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.size());
+        // SAFETY: within the mapping.
+        unsafe { self.span.base().add(offset) }
+    }
+
+    /// Whether a peer has cut it off: what was read before this question may never have been written.
+    #[inline]
+    pub fn is_cut_off(&self) -> bool {
+        self.guard.is_cut_off()
+    }
+
+    /// Marks it as cut off, since something else of its connection was.
+    pub fn cut_off(&self) {
+        self.guard.cut_off();
+    }
+
+    /// The eight bytes from `offset` on, a multiple of eight that the layout has.
+    #[inline]
+    pub(crate) fn u64_at(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset % 8 == 0 && offset + 8 <= self.size());
+        // SAFETY: within the mapping (its size is that of the layout, and every offset used is of the layout), aligned
+        // (the base is page-aligned), and in this process never accessed other than atomically.
+        unsafe { AtomicU64::from_ptr(self.span.base().add(offset).cast()) }
+    }
+
+    /// The four bytes from `offset` on, a multiple of four that the layout has.
+    #[inline]
+    pub(crate) fn u32_at(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset % 4 == 0 && offset + 4 <= self.size());
+        // SAFETY: as in `u64_at`.
+        unsafe { AtomicU32::from_ptr(self.span.base().add(offset).cast()) }
+    }
+}

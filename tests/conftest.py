@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,15 @@ import shmrpc
 from tests.helpers.server_process import PATIENCE, ServerProcess, eventually, ours_in_shm
 from tests.helpers.services import service
 from tests.helpers.wire_client import WireClient
+
+
+def pytest_configure() -> None:
+    """A shell starts what is to run in the background with SIGINT ignored, and its children inherit that.
+
+    A handler is not inherited: the programs that the tests start get the signal's default.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Lasting(NamedTuple):

@@ -58,7 +58,7 @@ class _Nursery:
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-c", "from tests.reliability import users; users.nurse()"]
+            command = [sys.executable, "-c", "from tests.helpers import other_users; other_users.nurse()"]
             self._process = subprocess.Popen(command, stdin=theirs.fileno())
 
     def close(self) -> None:

@@ -226,8 +226,8 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
     make_directory(0, STICKY)
     source = """
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(place.socket_paths(shared_service.NAME)[0])
-            os.chmod(place.socket_paths(shared_service.NAME)[0], 0o666)
+            listening.bind(runtime_dir.socket_paths(shared_service.NAME)[0])
+            os.chmod(runtime_dir.socket_paths(shared_service.NAME)[0], 0o666)
             listening.listen()
             print("listening", flush=True)
             for _ in range(2):
@@ -358,7 +358,7 @@ def test_a_server_cannot_let_us_open_what_it_cannot_itself(
         print(theirs.name, flush=True)
         sys.stdin.readline()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(place.socket_paths(shared_service.NAME)[0])
+            listening.bind(runtime_dir.socket_paths(shared_service.NAME)[0])
             listening.listen()
             print("listening", flush=True)
             accepted, _ = listening.accept()
@@ -581,7 +581,7 @@ def test_users_whom_a_namespace_does_not_know_are_nobody_that_is_allowed(meeting
     namespace = ["unshare", "--user", "--map-root-user"]
     if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine gives no user namespaces")
-    source = "import asyncio, sys, shmrpc\nfrom tests.reliability import shared\n" + re.sub(
+    source = "import asyncio, sys, shmrpc\nfrom tests.helpers import shared_service\n" + re.sub(
         r"^    ", "", _IN_NAMESPACE, flags=re.MULTILINE
     )
     with subprocess.Popen(

@@ -86,10 +86,11 @@ class NewSegment:
         """Removes the names and closes the file; mappings stay. The segment goes last. Again: nothing."""
         if not self._linked:
             return
+        # Whatever keeps a name from being removed, as a directory that is none any more: there is nothing left to do.
         for name in self.semaphores:
-            with contextlib.suppress(posix_ipc.ExistentialError):
+            with contextlib.suppress(posix_ipc.Error, OSError):
                 posix_ipc.unlink_semaphore(f"/{name}")
-        with contextlib.suppress(posix_ipc.ExistentialError):
+        with contextlib.suppress(posix_ipc.Error, OSError):
             posix_ipc.unlink_shared_memory(f"/{self.name}")
         self._close()
 

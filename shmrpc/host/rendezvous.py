@@ -411,17 +411,17 @@ def receive(dialled: socket.socket) -> Received:
     except ConnectionResetError:
         return Received(b"", [], 0)
     if is_cut and len(descriptors) < 3:  # There was room for eight: it is we who could not take them.
-        error = _untaken(dialled)  # While those that were taken are still open.
+        error = untaken(dialled)  # While those that were taken are still open.
         for descriptor in descriptors:
             descriptor.close()
         raise error
     return Received(data, descriptors, pid)
 
 
-def _untaken(dialled: socket.socket) -> SharedMemoryError:
+def untaken(through: socket.socket) -> SharedMemoryError:
     """The error if the descriptors of a packet could not be taken: the kernel leaves them away without a word."""
     try:
-        os.close(os.dup(dialled.fileno()))
+        os.close(os.dup(through.fileno()))
     except OSError as error:
         return exhaustion.descriptors(error.errno or errno.EMFILE)
     return SharedMemoryError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -14,13 +15,15 @@ from typing import Final
 import msgspec
 
 from shmrpc.errors import ShmrpcError
-from shmrpc.host import fork
+from shmrpc.host import exhaustion, fork, rendezvous
 from shmrpc.server.server import Server
 from shmrpc.service.service import Service
 from shmrpc.supervisor import messages as messages
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.running import Running
 from shmrpc.supervisor.targets import BrokenModule, load_services
+
+logger = logging.getLogger("shmrpc.server")
 
 #: Seconds until a report is sent again that the supervisor had no room for.
 _RETRY: Final = 0.1
@@ -32,7 +35,20 @@ class SupervisorLink:
     def __init__(self, descriptor: int) -> None:
         self.socket = socket.socket(fileno=descriptor)
         self.socket.set_inheritable(False)
+        #: A descriptor to give up for the client that is passed next: the kernel drops one for which there is none.
+        self._reserve = -1
+        self._keep_reserve()
         fork.close_in_child(self)
+
+    def _keep_reserve(self) -> None:
+        if self._reserve < 0:
+            with contextlib.suppress(OSError):
+                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _give_up_reserve(self) -> None:
+        if self._reserve >= 0:
+            os.close(self._reserve)
+            self._reserve = -1
 
     def tell(self, message: messages.News) -> bool:
         """Sends a message; False if there is no room for it. To a supervisor that is gone: nothing."""
@@ -45,16 +61,23 @@ class SupervisorLink:
         return True
 
     def order(self) -> tuple[messages.Order, list[int]] | None:
-        """The next order with its descriptors; None at the end. Raises BlockingIOError if there is none yet."""
+        """The next order with its descriptors; None at the end. Raises BlockingIOError if there is none yet.
+
+        A client's descriptor is missing if this process could not take it, although there was a reserve for it.
+        """
+        self._give_up_reserve()
         try:
             packet, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             return None
+        finally:
+            self._keep_reserve()
         return (messages.decode_order(packet), descriptors) if packet else None
 
     def abandon(self) -> None:
         """A forked child is no worker."""
         fork.close(self.socket)
+        self._give_up_reserve()
 
 
 class Worker:
@@ -67,6 +90,7 @@ class Worker:
         running.on_drain = self._changed
         self._adopted = 0
         self._report: asyncio.Handle | None = None
+        self._refusals = exhaustion.Refusals()
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -98,13 +122,14 @@ class Worker:
         if isinstance(message, messages.Ask):
             self._say_here()
             return
-        for descriptor in descriptors:
-            accepted = socket.socket(fileno=descriptor)
-            self._adopted += 1
-            if isinstance(message, messages.Adopt):
-                self._server.adopt(accepted, message.service)
+        if isinstance(message, messages.Adopt):
+            self._adopted += 1  # Also one that is lost: the supervisor counts those that it has passed.
+            if descriptors:
+                self._server.adopt(socket.socket(fileno=descriptors[0]), message.service)
             else:
-                accepted.close()
+                error = rendezvous.untaken(self._link.socket)
+                level = self._refusals.level(error.errno, logging.ERROR)
+                logger.log(level, "a client was lost, and tries again if it waits: %s", error)
         self._changed()
 
     def _say_here(self) -> None:

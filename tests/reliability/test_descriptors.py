@@ -9,13 +9,17 @@ import logging
 import os
 import re
 import resource
+import socket
 import time
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
 import shmrpc
 from shmrpc.host import exhaustion
+from shmrpc.supervisor import messages
+from shmrpc.supervisor.worker import SupervisorLink, Worker
 from tests.helpers import figures, traces
 from tests.helpers.server_process import ServerProcess, eventually
 from tests.helpers.time_bound import bounded
@@ -88,6 +92,51 @@ def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) 
             with shmrpc.sync.connect(NAME, timeout=20) as other:
                 assert other.add(1, 2) == 3
         assert "turned away" in server_log(server)
+
+
+def test_a_worker_without_any_descriptor_tells_who_is_passed_to_it_why() -> None:
+    """The kernel drops the descriptor of a client for which there is none, and says nothing."""
+    with ServerProcess(TARGET, "--workers", "1") as server:
+        with shmrpc.sync.connect(NAME) as client:
+            worker = client.pid()
+            base = client.holds()["descriptors"]
+            _, most = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+            limit = base + 10
+            resource.prlimit(worker, resource.RLIMIT_NOFILE, (limit, most))
+            assert client.take_descriptors() > 0
+            with pytest.raises(shmrpc.ServiceUnavailable, match=words(worker, limit)):
+                shmrpc.sync.connect(NAME, timeout=0.05).__enter__()
+            client.give_descriptors(1000)
+            with shmrpc.sync.connect(NAME, timeout=20) as other:
+                assert other.add(1, 2) == 3
+        log = server_log(server)
+        assert "a client was lost" not in log
+        assert log.count("no descriptor left") == 1, log
+
+
+async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where another thread has just taken the one that was kept for it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link, hoard = SupervisorLink(theirs.detach()), list[int]()
+    worker = Worker(link, Mock(), Mock())
+    monkeypatch.setattr(link, "_give_up_reserve", lambda: None)
+    with ours:
+        socket.send_fds(ours, [messages.encode(messages.Adopt(NAME))], [ours.fileno()])
+        with own_limit(max(map(int, os.listdir("/proc/self/fd"))) + 1), contextlib.suppress(OSError):
+            while True:
+                hoard.append(os.dup(0))
+        try:
+            with own_limit(max(hoard) + 1):
+                worker._on_order()
+        finally:
+            for each in hoard:
+                os.close(each)
+        monkeypatch.undo()
+        link.abandon()
+    assert worker._adopted == 1, "the supervisor takes it for a client that is about to come, for ever"
+    assert re.search(words(os.getpid(), max(hoard) + 1), caplog.text)
 
 
 @pytest.mark.parametrize("some", [True, False], ids=["too few left", "none left"])

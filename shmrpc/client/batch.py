@@ -321,7 +321,7 @@ class Collected(Generic[_F]):
 
 
 class _Sender(_Client, Protocol):
-    async def send_batch(self, name: str | None, calls: Sequence[Any], kind: Any) -> Outcomes: ...
+    async def send_batch(self, calls: Sequence[Any]) -> Outcomes: ...
 
 
 class Batch:
@@ -367,7 +367,7 @@ class Batch:
         collected.block.leave()
         try:
             if error is None and collected.entries:
-                collected.settle(*await self._client.send_batch(None, collected.entries, Any))
+                collected.settle(*await self._client.send_batch(collected.entries))
         finally:
             collected.close()
 

@@ -34,6 +34,7 @@ from shmrpc.client.requests import (
     encode_all,
     encode_call,
     find_endpoint,
+    may_go_again,
     name_and_endpoints,
     not_begun,
     read_result,
@@ -203,22 +204,14 @@ class Client(BaseClient[Link]):
             return await self._send_one_way(call, args, kwargs)
 
     async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        while True:
-            session = await self._link.ready(call.deadline)
+        async def send(session: Session) -> tuple[Session, Body, bool]:
             number = find_endpoint(session.service, call.endpoint, session.numbers)
             check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=True)
-            call._peer, call.id = session, session.next_id()
             header = frames.header(call.deadline, call._metadata, one_way=True)
-            try:
-                try:
-                    body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
-                    sent = session.begin(opcode(frames.CALL_WITH, number), call.id, body)
-                except BaseException as error:
-                    raise session.unsent(call.endpoint, error) from None
-                break
-            except ConnectionLost as error:
-                if not (self._link.reconnect and not_begun(error)):
-                    raise
+            body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
+            return session, body, session.begin(opcode(frames.CALL_WITH, number), call.id, body)
+
+        session, body, sent = await self._link.attempt(call, send)
         if type(body) is not bytes and time.monotonic() > session.slice_end:
             await asyncio.sleep(0)  # What lies beside the ring never has to wait for room in it.
             session.slice_end = time.monotonic() + SLICE
@@ -277,30 +270,33 @@ class Client(BaseClient[Link]):
         """Calls an endpoint with the items of each iterable, as ``map()`` does, many calls in a frame.
 
         Gives the results in order: ``[r async for r in client.map(add, xs, ys)]``. ``chunk``: calls in a
-        frame. A call that fails raises when its turn comes; those after it may have been executed.
+        frame. A call that fails raises when its turn comes; those after it may have been executed. A timeout, and
+        an interceptor, are for the whole.
         """
         return self._map(endpoint, iterables, chunk)
 
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[Any, None]:
         name, kind = self._name_and_kind(endpoint)
-        under_way: list[asyncio.Task[Outcomes]] = []
+        call = self._new_call(name)
         source = chunks(iterables, chunk)
-        try:
-            while True:
-                while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
-                    under_way.append(asyncio.ensure_future(self.send_batch(name, calls, kind)))
-                if not under_way:
-                    return
-                results, errors = await under_way.pop(0)
-                for index, result in enumerate(results):
-                    if index in errors:
-                        raise errors.pop(index)  # It has this frame in its traceback.
-                    yield result
-        finally:
-            for task in under_way:
-                task.cancel()
-            if under_way:
-                await asyncio.wait(under_way)
+        under_way: list[asyncio.Task[Outcomes]] = []
+        async with self._intercepted(call):
+            try:
+                while True:
+                    while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
+                        under_way.append(asyncio.ensure_future(self._send_many(call.part(), name, calls, kind)))
+                    if not under_way:
+                        return
+                    results, errors = await under_way.pop(0)
+                    for index, result in enumerate(results):
+                        if index in errors:
+                            raise errors.pop(index)  # It has this frame in its traceback.
+                        yield result
+            finally:
+                for task in under_way:
+                    task.cancel()
+                if under_way:
+                    await asyncio.wait(under_way)
 
     @overload
     def open(
@@ -344,13 +340,17 @@ class Client(BaseClient[Link]):
         """
         return Batch(self, self._codec.convert)
 
-    async def send_batch(self, name: str | None, calls: Sequence[Any], kind: Any) -> Outcomes:
-        """Sends many calls in one frame, of one endpoint or of any; results of this type, and errors by place."""
-        call = self._new_call(name or "batch")
+    async def send_batch(self, calls: Sequence[Any]) -> Outcomes:
+        """Sends calls of any endpoints in one frame; results, and errors by place."""
+        call = self._new_call("batch")
         async with self._intercepted(call):
-            many = ManyCalls(self._codec, call, name, calls, kind, in_loop=True)
-            return await self._ask(call, many.request, many.read)  # type: ignore[no-any-return]
+            return await self._send_many(call, None, calls, Any)
         raise swallowed(call.endpoint)
+
+    async def _send_many(self, call: Call, name: str | None, calls: Sequence[Any], kind: Any) -> Outcomes:
+        """Sends many calls in one frame, of one endpoint or of any; results of this type, and errors by place."""
+        many = ManyCalls(self._codec, call, name, calls, kind, in_loop=True)
+        return await self._ask(call, many.request, many.read)  # type: ignore[no-any-return]
 
     async def describe(self) -> Description:
         """What the live service offers: its endpoints with their parameters, types and docstrings."""
@@ -360,22 +360,15 @@ class Client(BaseClient[Link]):
 
     async def _ask(self, call: Call, request: Callable[[Session], tuple[int, Body]], decode: Decode) -> Any:
         """Makes a request that is no plain call; the decoded answer."""
-        while True:
-            session = await self._link.ready(call.deadline)
-            call._peer, call.id = session, session.next_id()
-            try:
-                try:
-                    kind, body = request(session)
-                    answer = session.exchange(kind, call.id, body)
-                except BaseException as error:
-                    raise session.unsent(call.endpoint, error) from None
-                if type(answer) is not bytes:
-                    answer = await session.wait(call.id, answer, call)
-                return read_result(call.endpoint, decode, answer)
-            except BaseException as error:
-                session.is_answer(error)
-                if not (self._link.reconnect and not_begun(error)):
-                    raise
+
+        async def once(session: Session) -> Any:
+            kind, body = request(session)
+            answer = session.exchange(kind, call.id, body)
+            if type(answer) is not bytes:
+                answer = await session.wait(call.id, answer, call)
+            return read_result(call.endpoint, decode, answer)
+
+        return await self._link.attempt(call, once)
 
     @asynccontextmanager
     async def _intercepted(self, call: Call) -> AsyncGenerator[None, None]:
@@ -505,30 +498,28 @@ class Client(BaseClient[Link]):
             return await self._perform(call, decode, args, kwargs)
 
     async def _perform(self, call: Call, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        while True:
-            session = await self._link.ready(call.deadline)
+        feeding: Feeding | None = None
+
+        async def once(session: Session) -> Body:
+            nonlocal feeding
             number, positional, keywords, sources = self._start(session, call, args, kwargs)
+            answer = self._send(session, number, call, positional, keywords)
+            if type(answer) is bytes:
+                return answer
             feeding = Feeding(session, call, self._codec, sources)
-            try:
-                answer = self._send(session, number, call, positional, keywords)
-                if type(answer) is not bytes:
-                    async with feeding:
-                        try:
-                            answer = await session.wait(call.id, answer, call)
-                        except Exception as error:
-                            raise feeding.take_error() or error from None
-                break
-            except BaseException as error:
-                session.is_answer(error)
-                if feeding.touched or not (self._link.reconnect and not_begun(error)):
-                    raise
+            async with feeding:
+                try:
+                    return await session.wait(call.id, answer, call)
+                except Exception as error:
+                    raise feeding.take_error() or error from None
+
+        answer = await self._link.attempt(call, once, lambda: feeding is not None and feeding.touched)
         return read_result(call.endpoint, decode, answer)
 
     def _start(
         self, session: Session, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[int, Sequence[Any], Mapping[str, Any], list[Source]]:
-        """Puts a call on a session: the number of its endpoint, its arguments, and the streams among them."""
-        call._peer, call.id = session, session.next_id()
+        """For a call on a session: the number of its endpoint, its arguments, and the streams among them."""
         number = find_endpoint(session.service, call.endpoint, session.numbers)
         shape = session.shapes.get(number)
         if shape is None:
@@ -536,15 +527,12 @@ class Client(BaseClient[Link]):
         return number, *take_sources(call.endpoint, shape, args, kwargs, from_async=True)
 
     def _send(self, session: Session, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        try:
-            with_header = self._options.wants_reply_metadata
-            kind, body = encode_call(self._codec, number, call, args, kwargs, with_header=with_header)
-            if number in session.shapes:  # What comes first is no answer.
-                session.begin(kind, call.id, body)
-                return None
-            return session.exchange(kind, call.id, body)
-        except BaseException as error:
-            raise session.unsent(call.endpoint, error) from None
+        with_header = self._options.wants_reply_metadata
+        kind, body = encode_call(self._codec, number, call, args, kwargs, with_header=with_header)
+        if number in session.shapes:  # What comes first is no answer.
+            session.begin(kind, call.id, body)
+            return None
+        return session.exchange(kind, call.id, body)
 
     async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """A call whose answer is a stream."""
@@ -554,6 +542,7 @@ class Client(BaseClient[Link]):
             await enter_all(stack, self._options.interceptors, call)
             while True:
                 session = await self._link.ready(call.deadline)
+                call._peer, call.id = session, session.next_id()
                 session.connection.check_loop()
                 number, positional, keywords, sources = self._start(session, call, args, kwargs)
                 feeding = Feeding(session, call, self._codec, sources)
@@ -581,7 +570,8 @@ class Client(BaseClient[Link]):
                         except Exception as error:
                             raise feeding.take_error() or error from None
                 except (ServiceUnavailable, ConnectionLost) as error:
-                    if begun or feeding.touched or not (self._link.reconnect and not_begun(error)):
+                    spent = begun or feeding.touched
+                    if not may_go_again(error, reconnect=self._link.reconnect, spent=spent):
                         raise
                 finally:
                     session.end_stream(call)

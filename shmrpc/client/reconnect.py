@@ -7,14 +7,17 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 from shmrpc.basics.clock import seconds_until
-from shmrpc.client.requests import ended_call, none_in_its_place
+from shmrpc.client.requests import ended_call, may_go_again, none_in_its_place
 from shmrpc.client.session import Session
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
+from shmrpc.service.call import Call
 from shmrpc.transport.base import Connection, Dial, interruption
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger("shmrpc.client")
 
@@ -124,6 +127,23 @@ class Link:
             done, _ = await asyncio.wait([self._connecting], timeout=max(0.0, end - time.monotonic()))
             if not done:
                 raise none_in_its_place(self.service, self._obstacle)
+
+    async def attempt(
+        self, call: Call, once: Callable[[Session], Awaitable[_T]], is_spent: Callable[[], bool] = lambda: False
+    ) -> _T:
+        """Makes a call, on one session after the other as long as it certainly was not begun: what ``once`` gives.
+
+        ``is_spent``: whether items of the call's sources are gone, so that it cannot be made again.
+        """
+        while True:
+            session = await self.ready(call.deadline)
+            call._peer, call.id = session, session.next_id()
+            try:
+                return await once(session)
+            except BaseException as error:
+                error = session.unsent(call.endpoint, error)
+                if not may_go_again(error, reconnect=self.reconnect, spent=is_spent()):
+                    raise error from error.__cause__
 
     def _note(self, obstacle: str) -> None:
         self._obstacle = obstacle

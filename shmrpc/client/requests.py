@@ -251,6 +251,17 @@ def not_begun(error: BaseException) -> bool:
     return isinstance(error, (ServiceUnavailable, ConnectionLost)) and not error.maybe_executed
 
 
+def may_go_again(error: BaseException, *, reconnect: bool, spent: bool) -> bool:
+    """Whether a call that failed so may be sent again: on the next session, or with another id.
+
+    ``reconnect``: whether there is a next session. ``spent``: whether items of its sources are gone.
+    """
+    if spent:
+        return False
+    # Another thread has sent a call with a higher id meanwhile.
+    return isinstance(error, _core.Overtaken) or (reconnect and not_begun(error))
+
+
 def swallowed(name: str) -> LocalProtocolError:
     """The error for a batch whose failure an interceptor kept to itself: there are no results to give."""
     return LocalProtocolError(f"{name}: it failed, and an interceptor swallowed the exception; let it raise instead")

@@ -182,21 +182,15 @@ class Client(BaseClient[ThreadLink]):
         call = self._new_call(self._name_of(endpoint))
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
-            while True:
-                session = self._link.ready(call.deadline)
+
+            def send(session: ThreadSession) -> tuple[ThreadSession, bool]:
                 number = find_endpoint(session.service, call.endpoint, session.numbers)
                 check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=False)
-                call._peer, call.id = session, session.next_id()
                 header = frames.header(call.deadline, call._metadata, one_way=True)
-                try:
-                    body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
-                    sent = session.connection.begin(opcode(frames.CALL_WITH, number), call.id, body)
-                except Exception as error:
-                    error = session.unsent(call.endpoint, error)
-                    if not self._link.may_retry(session, error):
-                        raise error from None
-                else:
-                    break
+                body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
+                return session, session.connection.begin(opcode(frames.CALL_WITH, number), call.id, body)
+
+            session, sent = self._link.attempt(call, send)
             if not sent:
                 try:
                     session.room(call)
@@ -267,10 +261,10 @@ class Client(BaseClient[ThreadLink]):
             while True:
                 while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
                     many = ManyCalls(self._codec, call, call.endpoint, calls, kind, in_loop=False)
-                    under_way.append(self._ask_for(call, many.request, many.read))
+                    under_way.append(self._begin(call.part(), many.request, many.read))
                 if not under_way:
                     return
-                results, errors = self._answer_to(call, under_way.popleft())
+                results, errors = self._answer(under_way.popleft())
                 for index, result in enumerate(results):
                     if index in errors:
                         raise errors.pop(index)  # It has this frame in its traceback.
@@ -327,41 +321,38 @@ class Client(BaseClient[ThreadLink]):
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
             many = ManyCalls(self._codec, call, None, calls, Any, in_loop=False)
-            return self._answer_to(call, self._ask_for(call, many.request, many.read))  # type: ignore[no-any-return]
+            return self._answer(self._begin(call, many.request, many.read))  # type: ignore[no-any-return]
         raise swallowed(call.endpoint)
 
     def describe(self) -> Description:
         """What the live service offers; see :meth:`shmrpc.Client.describe`."""
         call = self._new_call("describe")
         decode = self._codec.decoder(Description)
-        asked = self._ask_for(call, lambda session: (frames.DESCRIBE, frames.NIL), decode)
-        return self._answer_to(call, asked)  # type: ignore[no-any-return]
+        return self._answer(self._begin(call, lambda session: (frames.DESCRIBE, frames.NIL), decode))  # type: ignore[no-any-return]
 
-    def _ask_for(self, call: Call, request: _Request, decode: Decode) -> _Asked:
-        """Sends a request that is no plain call, on the next session if this one takes no more."""
-        while True:
-            session = self._link.ready(call.deadline)
-            try:
+    def _begin(self, call: Call, request: _Request, decode: Decode) -> _Asked:
+        """Sends a request that is no plain call."""
+
+        def once(session: ThreadSession) -> _Asked:
+            kind, body = request(session)
+            return _Asked(call, request, decode, session, session.calls.begin(kind, call.id, body))
+
+        return self._link.attempt(call, once)
+
+    def _answer(self, asked: _Asked) -> Any:
+        """Waits for the answer to a request, and decodes it."""
+        begun: _core.Pending | None
+        call, request, decode, begun_on, begun = asked
+
+        def once(session: ThreadSession) -> Any:
+            nonlocal begun
+            pending, begun = begun, None
+            if pending is None:
                 kind, body = request(session)
-                pending = session.calls.begin(kind, session.next_id(), body)
-            except Exception as error:
-                error = session.unsent(call.endpoint, error)
-                if not self._link.may_retry(session, error):
-                    raise error from None
-            else:
-                return _Asked(request, decode, session, pending)
+                pending = session.calls.begin(kind, call.id, body)
+            return read_result(call.endpoint, decode, session.complete(pending, call))
 
-    def _answer_to(self, call: Call, asked: _Asked) -> Any:
-        """Waits for the answer to a request, and decodes it; what was certainly not begun is asked for again."""
-        while True:
-            try:
-                return read_result(call.endpoint, asked.decode, asked.session.complete(asked.pending, call))
-            except BaseException as error:
-                asked.pending.close()
-                error = asked.session.unsent(call.endpoint, error)
-                if not self._link.may_retry(asked.session, error):
-                    raise error from None
-            asked = self._ask_for(call, asked.request, asked.decode)
+        return self._link.attempt(call, once, begun_on=begun_on)
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
@@ -398,7 +389,7 @@ class Client(BaseClient[ThreadLink]):
             except BaseException as error:
                 bound.calls.close(call_id)  # It may have come at any point, from a signal's handler.
                 error = bound.unsent(name, error)
-                if link.may_retry(bound, error):
+                if link.may_go_again(bound, error):
                     return self._call(name, decode, *args, **kwargs)
                 raise error from None
             try:
@@ -423,25 +414,20 @@ class Client(BaseClient[ThreadLink]):
 
     def _perform(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Body:
         """The body of a call's result."""
-        while True:
-            session = self._link.ready(call.deadline)
+        feeds: dict[int, Feed] = {}
+
+        def once(session: ThreadSession) -> Body:
             number = find_endpoint(session.service, call.endpoint, session.numbers)
-            call._peer, call.id = session, session.next_id()
             shape = session.shapes.get(number)
-            feeds: dict[int, Feed] = {}
-            try:
-                if shape is not None:
-                    return _last(self._converse(session, number, shape, call, args, kwargs, feeds))
-                kind, body = encode_call(
-                    self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata
-                )
-                answer = session.calls.exchange(kind, call.id, body)
-                return answer if isinstance(answer, bytes) else session.complete(answer, call)
-            except BaseException as error:
-                session.calls.close(call.id)  # As in _bind().
-                error = session.unsent(call.endpoint, error)
-                if _touched(feeds) or not self._link.may_retry(session, error):
-                    raise error from None
+            if shape is not None:
+                return _last(self._converse(session, number, shape, call, args, kwargs, feeds))
+            kind, body = encode_call(
+                self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata
+            )
+            answer = session.calls.exchange(kind, call.id, body)
+            return answer if isinstance(answer, bytes) else session.complete(answer, call)
+
+        return self._link.attempt(call, once, lambda: _touched(feeds))
 
     def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """A call whose answer is a stream."""
@@ -463,7 +449,7 @@ class Client(BaseClient[ThreadLink]):
                             raise undecodable(name, error) from None
                     return
                 except (ServiceUnavailable, ConnectionLost, _core.Overtaken) as error:
-                    if begun or _touched(feeds) or not self._link.may_retry(session, error):
+                    if not self._link.may_go_again(session, error, spent=begun or _touched(feeds)):
                         raise
 
     def _converse(
@@ -492,6 +478,7 @@ _Request = Callable[[ThreadSession], tuple[int, Body]]
 class _Asked(NamedTuple):
     """A request that has been sent."""
 
+    call: Call
     request: _Request
     #: Reads the answer.
     decode: Decode

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.clock import seconds_until
-from shmrpc.client.requests import ended_call, none_in_its_place, not_begun
+from shmrpc.client.requests import ended_call, may_go_again, none_in_its_place
 from shmrpc.client.sync_session import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
+from shmrpc.service.call import Call
 from shmrpc.transport.shm import thread_client as shm
 from shmrpc.transport.shm.handshake import Settings
 from shmrpc.wire import control
+
+_T = TypeVar("_T")
 
 #: Seconds between two looks of a thread whether another one has connected.
 PAUSE: Final = 0.002
@@ -122,15 +126,37 @@ class ThreadLink:
             return None
         return session
 
-    def may_retry(self, session: ThreadSession, error: BaseException) -> bool:
+    def attempt(
+        self,
+        call: Call,
+        once: Callable[[ThreadSession], _T],
+        is_spent: Callable[[], bool] = lambda: False,
+        begun_on: ThreadSession | None = None,
+    ) -> _T:
+        """Makes a call, on one session after the other as long as it certainly was not begun: what ``once`` gives.
+
+        ``is_spent``: whether items of the call's sources are gone, so that it cannot be made again. ``begun_on``: the
+        session on which it is under way: ``once`` goes on with it there.
+        """
+        while True:
+            session, begun_on = begun_on, None
+            if session is None:
+                session = self.ready(call.deadline)
+                call._peer, call.id = session, session.next_id()
+            try:
+                return once(session)
+            except BaseException as error:
+                session.calls.close(call.id)  # It may have come at any point, from a signal's handler.
+                error = session.unsent(call.endpoint, error)
+                if not self.may_go_again(session, error, spent=is_spent()):
+                    raise error from error.__cause__
+
+    def may_go_again(self, session: ThreadSession, error: BaseException, *, spent: bool = False) -> bool:
         """Whether a call that failed so on this session is to be sent again: on the next one, or with another id."""
-        if isinstance(error, _core.Overtaken):
-            return True
-        if not (self.reconnect and not_begun(error)):
-            return False
-        if isinstance(error, ServiceUnavailable):  # It takes no more calls.
+        again = may_go_again(error, reconnect=self.reconnect, spent=spent)
+        if again and isinstance(error, ServiceUnavailable):  # It takes no more calls.
             session.connection.draining = True
-        return True
+        return again
 
     def close(self) -> None:
         """Closes all connections; threads that wait for one are told."""

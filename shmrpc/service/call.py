@@ -96,6 +96,10 @@ class Call(msgspec.Struct, eq=False):
             self._reply_metadata = {}
         return self._reply_metadata
 
+    def part(self) -> Call:
+        """A call of the same endpoint, deadline and metadata: one of several that together are this one."""
+        return Call(self._peer, self.endpoint, 0, self.deadline, self._metadata, self.reply_metadata)
+
     def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
         """A new NumPy array in shared memory, for a result that nobody copies; see :meth:`shmrpc.Client.empty`."""
         return empty_array(self._peer.allocate, shape, dtype)

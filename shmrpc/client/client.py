@@ -511,7 +511,8 @@ class Client(BaseClient[Link]):
                 try:
                     return await session.wait(call.id, answer, call)
                 except Exception as error:
-                    raise feeding.take_error() or error from None
+                    error = feeding.take_error() or error
+                    raise error from error.__cause__
 
         answer = await self._link.attempt(call, once, lambda: feeding is not None and feeding.touched)
         return read_result(call.endpoint, decode, answer)
@@ -568,7 +569,8 @@ class Client(BaseClient[Link]):
                                         raise undecodable(name, error) from None
                             return
                         except Exception as error:
-                            raise feeding.take_error() or error from None
+                            error = feeding.take_error() or error
+                            raise error from error.__cause__
                 except (ServiceUnavailable, ConnectionLost) as error:
                     spent = begun or feeding.touched
                     if not may_go_again(error, reconnect=self._link.reconnect, spent=spent):

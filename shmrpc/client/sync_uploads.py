@@ -126,7 +126,8 @@ def converse(
     except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
         raise _unsent(session, call, error, sent=pending is not None) from None
     except Exception as error:
-        raise _broken(feeds) or error from None
+        error = _broken(feeds) or error
+        raise error from error.__cause__
     finally:
         session.calls.close(call.id)
         for feed in feeds.values():

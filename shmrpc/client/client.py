@@ -53,9 +53,14 @@ from shmrpc.service.interceptors import Interceptor, check_interceptors, enter_a
 from shmrpc.service.service import Endpoint, Service
 from shmrpc.streams.items import Reader
 from shmrpc.streams.sending import SLICE
-from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options, check_seconds, check_uids
+from shmrpc.transport.options import (
+    DEFAULT_CONNECT_TIMEOUT,
+    DEFAULT_SPIN,
+    ConnectionOptions,
+    check_connecting,
+    check_seconds,
+)
 from shmrpc.transport.shm import client as shm
-from shmrpc.transport.shm.handshake import Settings
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
@@ -607,10 +612,10 @@ def connect(
 
     Raises ValueError for an option out of range. What connecting raises: :meth:`Client.__aenter__`.
     """
-    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout, reconnect=reconnect)
+    check_connecting(timeout, reconnect)
+    connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     name, endpoints = name_and_endpoints(service)
-    settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
-    link = Link(name, functools.partial(shm.connect, name, settings=settings), timeout, reconnect=reconnect)
+    link = Link(name, functools.partial(shm.connect, name, options=connection), timeout, reconnect=reconnect)
     return Client(
         link,
         get_codec(codec),

@@ -45,8 +45,13 @@ from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
 from shmrpc.service.service import Service
-from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_options, check_seconds, check_uids
-from shmrpc.transport.shm.handshake import Settings
+from shmrpc.transport.options import (
+    DEFAULT_CONNECT_TIMEOUT,
+    DEFAULT_SPIN,
+    ConnectionOptions,
+    check_connecting,
+    check_seconds,
+)
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
@@ -517,11 +522,9 @@ def connect(
 
     The options are those of :func:`shmrpc.connect`; interceptors give plain context managers.
     """
-    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory, timeout=timeout, reconnect=reconnect)
+    check_connecting(timeout, reconnect)
+    connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     name, endpoints = name_and_endpoints(service)
-    settings = Settings(
-        max_frame, spin, max_memory, codec == "pickle", blocking=True, allow_uids=check_uids(allow_uids)
-    )
-    link = ThreadLink(name, settings, timeout, reconnect=reconnect)
+    link = ThreadLink(name, connection, timeout, reconnect=reconnect)
     options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
     return Client(link, get_codec(codec), options, endpoints)

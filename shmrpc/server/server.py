@@ -24,8 +24,7 @@ from shmrpc.service.call import Call
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.transport.listening import Listener, Peer, Transport
-from shmrpc.transport.options import DEFAULT_SPIN, check_options, check_seconds, check_uids
-from shmrpc.transport.shm.handshake import Settings
+from shmrpc.transport.options import DEFAULT_SPIN, ConnectionOptions, check_seconds
 from shmrpc.transport.shm.server import SharedMemoryTransport
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec, CodecName, get_codec
@@ -372,12 +371,11 @@ def serve(
     Raises ValueError for an option out of range, TypeError for an endpoint with ``run_in="process"`` that cannot be
     pickled. What entering it raises: :meth:`Server.__aenter__`.
     """
-    check_options(max_frame=max_frame, spin=spin, max_memory=max_memory)
+    options = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     limits = Limits(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
-    settings = Settings(max_frame, spin, max_memory, codec == "pickle", allow_uids=check_uids(allow_uids))
     return Server(
         services,
-        SharedMemoryTransport(settings),
+        SharedMemoryTransport(options),
         codec,
         interceptors,
         limits,

@@ -17,7 +17,7 @@ from shmrpc.service.service import Service
 from shmrpc.testing.faults import Faults
 from shmrpc.transport.base import Dial
 from shmrpc.transport.memory import MemoryHost, MemoryTransport
-from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, check_options
+from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, ConnectionOptions, check_connecting
 from shmrpc.wire.codec import CodecName, get_codec
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
@@ -49,7 +49,7 @@ class Network:
         validate_results: bool = False,
     ) -> Server:
         """Serves one or more services in this network: ``async with network.serve(calculator): ...``."""
-        check_options(max_frame=max_frame, spin=0)
+        ConnectionOptions(max_frame, codec=codec)
         limits = Limits(max_in_flight, max_per_connection, max_waiting)
         transport = MemoryTransport(self._host, max_frame)
         return Server(
@@ -69,7 +69,8 @@ class Network:
         faults: Faults | None = None,
     ) -> Client:
         """A client of a service of this network. ``faults`` come between it and the server."""
-        check_options(max_frame=max_frame, spin=0, timeout=timeout, reconnect=reconnect)
+        check_connecting(timeout, reconnect)
+        ConnectionOptions(max_frame, codec=codec)
         name, endpoints = name_and_endpoints(service)
         dial: Dial = functools.partial(self._host.connect, name, max_frame=max_frame)
         if faults is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 from collections.abc import Collection
 from typing import Final
 
-from shmrpc.host.credentials import is_anybody
+from shmrpc.host.credentials import NOBODY_ELSE, is_anybody
+from shmrpc.wire.codec import CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, MAX_MAX_MEMORY, MIN_MAX_MEMORY
-from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME
+from shmrpc.wire.frames import DEFAULT_MAX_FRAME, MAX_MAX_FRAME, MIN_MAX_FRAME
 
 #: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
 DEFAULT_SPIN: Final = 200.0
@@ -20,24 +22,47 @@ DEFAULT_CONNECT_TIMEOUT: Final = 5.0
 MAX_UID: Final = 0xFFFF_FFFE
 
 
-def check_options(
-    *,
-    max_frame: int,
-    spin: float,
-    max_memory: int = DEFAULT_MAX_MEMORY,
-    timeout: float = 0,
-    reconnect: bool = False,
-) -> None:
-    """ValueError or TypeError for an option that cannot be."""
-    _check_whole("max_memory", max_memory, "a number of bytes")
-    if not MIN_MAX_MEMORY <= max_memory <= MAX_MAX_MEMORY:
-        raise ValueError(f"max_memory: expected {MIN_MAX_MEMORY} to {MAX_MAX_MEMORY} bytes, got {max_memory}")
-    _check_whole("max_frame", max_frame, "a number of bytes")
-    if not MIN_MAX_FRAME <= max_frame <= MAX_MAX_FRAME:
-        raise ValueError(f"max_frame: expected {MIN_MAX_FRAME} to {MAX_MAX_FRAME} bytes, got {max_frame}")
-    check_real("spin", spin, "a number of microseconds")
-    if not 0 <= spin <= MAX_SPIN:
-        raise ValueError(f"spin: expected 0 to {MAX_SPIN:g} microseconds, got {spin}")
+@dataclasses.dataclass(frozen=True)
+class ConnectionOptions:
+    """What a side brings to a connection. ValueError or TypeError for what cannot be."""
+
+    #: Bytes of the largest body that it takes or sends.
+    max_frame: int = DEFAULT_MAX_FRAME
+    #: Bytes of shared memory that either side may set aside.
+    max_memory: int = DEFAULT_MAX_MEMORY
+    #: Microseconds that a wait may spin.
+    spin: float = DEFAULT_SPIN
+    #: What makes bodies of values. Only ``"pickle"`` has to be the same on both sides.
+    codec: CodecName = "msgspec"
+    #: Users to speak with, besides its own and root.
+    allow_uids: Collection[int] = NOBODY_ELSE
+
+    def __post_init__(self) -> None:
+        _check_whole("max_memory", self.max_memory, "a number of bytes")
+        if not MIN_MAX_MEMORY <= self.max_memory <= MAX_MAX_MEMORY:
+            raise ValueError(f"max_memory: expected {MIN_MAX_MEMORY} to {MAX_MAX_MEMORY} bytes, got {self.max_memory}")
+        _check_whole("max_frame", self.max_frame, "a number of bytes")
+        if not MIN_MAX_FRAME <= self.max_frame <= MAX_MAX_FRAME:
+            raise ValueError(f"max_frame: expected {MIN_MAX_FRAME} to {MAX_MAX_FRAME} bytes, got {self.max_frame}")
+        check_real("spin", self.spin, "a number of microseconds")
+        if not 0 <= self.spin <= MAX_SPIN:
+            raise ValueError(f"spin: expected 0 to {MAX_SPIN:g} microseconds, got {self.spin}")
+        object.__setattr__(self, "allow_uids", check_uids(self.allow_uids))
+        get_codec(self.codec)
+
+    @property
+    def users(self) -> frozenset[int]:
+        """Users to speak with, besides its own and root."""
+        return frozenset(self.allow_uids)
+
+    @property
+    def pickle(self) -> bool:
+        """Whether this side sends and reads pickles."""
+        return self.codec == "pickle"
+
+
+def check_connecting(timeout: float, reconnect: bool) -> None:
+    """ValueError or TypeError for what connect() is given and cannot be."""
     check_seconds("timeout", timeout)
     if not isinstance(reconnect, bool):
         raise TypeError(f"reconnect: expected True or False, got {reconnect!r}")

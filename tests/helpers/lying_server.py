@@ -15,6 +15,7 @@ import msgpack
 
 import shmrpc
 from shmrpc import _core
+from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT, Shape
@@ -67,7 +68,7 @@ class Babbler:
         with self._listening, self._listening.accept()[0] as client:
             hello = control.decode(client.recv(1000))
             assert isinstance(hello, control.Hello)
-            steps = handshake.server_side(hello, OFFER, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
+            steps = handshake.server_side(hello, OFFER, ConnectionOptions(1 << 20, 1 << 20, spin=0))
             step = next(steps)
             assert not isinstance(step, handshake.Established)
             packet, descriptors = step

@@ -17,6 +17,7 @@ import msgpack
 import pytest
 
 import shmrpc
+from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
 from tests.helpers import figures, traces
@@ -244,7 +245,7 @@ def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
         offer = handshake.Offer("liar", ["add", "count", "total"], {})
-        steps = handshake.server_side(hello, offer, handshake.Settings(1 << 20, spin=0, max_memory=1 << 20))
+        steps = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
         step = next(steps)
         assert not isinstance(step, handshake.Established)
         packet, files = step

@@ -19,6 +19,7 @@ from shmrpc.host.rendezvous import Note
 from shmrpc.streams.credit import OVERHEAD
 from shmrpc.streams.items import Part
 from shmrpc.transport.base import End, Frame, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
+from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import blocks, handshake
 from shmrpc.transport.shm.goodbye import BELL_ENDED, explain
 from shmrpc.wire import control, frames
@@ -30,25 +31,25 @@ TURN: Final = 512
 
 
 async def connect(
-    service: str, timeout: float | None, note: Note = lambda reason: None, *, settings: handshake.Settings
+    service: str, timeout: float | None, note: Note = lambda reason: None, *, options: ConnectionOptions
 ) -> LoopConnection:
     """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.Patience`."""
-    patience = rendezvous.Patience(service, timeout, settings.allow_uids, note)
+    patience = rendezvous.Patience(service, timeout, options.users, note)
     while True:
         dialled = patience.dial()
         if dialled is not None:
             try:
-                return await _handshake(dialled, settings, patience)
+                return await _handshake(dialled, options, patience)
             except ConnectionLost as error:  # It was just going, or it is just coming.
                 patience.note(error)
         await asyncio.sleep(patience.pause())
 
 
 async def _handshake(
-    dialled: socket.socket, settings: handshake.Settings, patience: rendezvous.Patience
+    dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience
 ) -> LoopConnection:
     pid, uid = peer_credentials(dialled)
-    steps, answers = handshake.client_side(settings, uid), iter(handshake.ANSWERS)
+    steps, answers = handshake.client_side(options, uid, blocking=False), iter(handshake.ANSWERS)
     try:
         dialled.setblocking(False)
         step = next(steps)

@@ -18,8 +18,8 @@ import msgspec
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable, SharedMemoryError
 from shmrpc.host import exhaustion
-from shmrpc.host.credentials import NOBODY_ELSE
 from shmrpc.host.rendezvous import Received
+from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
 from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
@@ -29,24 +29,6 @@ ANSWERS: Final = ("welcome", "ready")
 
 #: A packet to send, and the descriptors that are to ride along.
 Packet = tuple[bytes, Sequence[int]]
-
-
-@dataclasses.dataclass
-class Settings:
-    """What a side brings to the handshake."""
-
-    #: bytes of the largest body
-    max_frame: int
-    #: microseconds that a wait may spin
-    spin: float
-    #: bytes of shared memory that either side may set aside on a connection
-    max_memory: int
-    #: whether this side sends and reads pickles
-    pickle: bool = False
-    #: whether this side waits in a thread rather than a loop
-    blocking: bool = False
-    #: users with whom this side speaks, besides its own and root
-    allow_uids: frozenset[int] = NOBODY_ELSE
 
 
 @dataclasses.dataclass
@@ -88,12 +70,14 @@ class NotNow(ConnectionLost):
     """The server cannot take a client at this moment; it, or another one, may in a while."""
 
 
-def client_side(settings: Settings, server_uid: int) -> ClientSteps:
+def client_side(options: ConnectionOptions, server_uid: int, *, blocking: bool) -> ClientSteps:
     """The client's part; the connection once it stands. ``server_uid`` is what the kernel says of the server.
+
+    ``blocking``: whether this side waits in threads rather than a loop.
 
     Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules.
     """
-    hello = control.Hello(control.VERSION, settings.max_frame, settings.pickle, settings.max_memory)
+    hello = control.Hello(control.VERSION, options.max_frame, options.pickle, options.max_memory)
     data, descriptors, pid = yield control.encode(hello)
     bell = None
     try:
@@ -101,8 +85,8 @@ def client_side(settings: Settings, server_uid: int) -> ClientSteps:
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
         shapes = _shapes(welcome)
-        channel = _open_channel(welcome, descriptors, settings, server_uid)
-        if not settings.blocking:
+        channel = _open_channel(welcome, descriptors, options, server_uid, blocking=blocking)
+        if not blocking:
             bell, descriptors = descriptors[0], descriptors[1:]
     finally:
         _close_all(descriptors)
@@ -137,15 +121,20 @@ def _check_bell(bell: _core.Descriptor) -> None:
 
 
 def _open_channel(
-    welcome: control.Welcome, descriptors: Sequence[_core.Descriptor], settings: Settings, server_uid: int
+    welcome: control.Welcome,
+    descriptors: Sequence[_core.Descriptor],
+    options: ConnectionOptions,
+    server_uid: int,
+    *,
+    blocking: bool,
 ) -> _core.Channel:
-    if not MIN_MAX_FRAME <= welcome.max_frame <= settings.max_frame:
+    if not MIN_MAX_FRAME <= welcome.max_frame <= options.max_frame:
         raise RemoteProtocolError(
-            f"the server set max_frame to {welcome.max_frame}; {MIN_MAX_FRAME} to {settings.max_frame} were asked for"
+            f"the server set max_frame to {welcome.max_frame}; {MIN_MAX_FRAME} to {options.max_frame} were asked for"
         )
-    if not control.MIN_MAX_MEMORY <= welcome.max_memory <= settings.max_memory:
+    if not control.MIN_MAX_MEMORY <= welcome.max_memory <= options.max_memory:
         raise RemoteProtocolError(
-            f"the server set max_memory to {welcome.max_memory}; {control.MIN_MAX_MEMORY} to {settings.max_memory} "
+            f"the server set max_memory to {welcome.max_memory}; {control.MIN_MAX_MEMORY} to {options.max_memory} "
             "were asked for"
         )
     segment = open_segment(welcome.segment, server_uid)
@@ -162,10 +151,10 @@ def _open_channel(
             peer_semaphore=f"/{to_server}",
             owner=server_uid,
             lending=descriptors[1].fileno(),
-            blocking=settings.blocking,
+            blocking=blocking,
             max_frame=welcome.max_frame,
             max_memory=welcome.max_memory,
-            spin=settings.spin,
+            spin=options.spin,
             answer=frames.RESULT,
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
@@ -178,7 +167,7 @@ def _open_channel(
         segment.close()
 
 
-def server_side(hello: control.Hello, offer: Offer, settings: Settings, client_uid: int = 0) -> ServerSteps:
+def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, client_uid: int = 0) -> ServerSteps:
     """The server's part, from the client's hello on. It ends with ``ready`` still to be sent.
 
     ``client_uid`` is let into the segment, if it is another user than ours.
@@ -189,15 +178,15 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings, client_u
         raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, less than {MIN_MAX_FRAME}")
     if hello.max_frame > MAX_MAX_FRAME:
         raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, more than {MAX_MAX_FRAME}")
-    if hello.pickle != settings.pickle:
+    if hello.pickle != options.pickle:
         sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
         raise LocalProtocolError(f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not")
     if hello.max_memory < control.MIN_MAX_MEMORY:
         raise RemoteProtocolError(f"the client's max_memory is {hello.max_memory}, less than {control.MIN_MAX_MEMORY}")
     if hello.max_memory > control.MAX_MAX_MEMORY:
         raise RemoteProtocolError(f"the client's max_memory is {hello.max_memory}, more than {control.MAX_MAX_MEMORY}")
-    max_frame = min(hello.max_frame, settings.max_frame)
-    max_memory = min(hello.max_memory, settings.max_memory)
+    max_frame = min(hello.max_frame, options.max_frame)
+    max_memory = min(hello.max_memory, options.max_memory)
     segment = NewSegment(offer.service, client_uid)
     descriptors: list[_core.Descriptor] = []
     try:
@@ -217,7 +206,7 @@ def server_side(hello: control.Hello, offer: Offer, settings: Settings, client_u
             blocking=False,
             max_frame=max_frame,
             max_memory=max_memory,
-            spin=settings.spin,
+            spin=options.spin,
             answer=frames.RESULT,
         )
         welcome = control.Welcome(

@@ -18,6 +18,7 @@ from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.streams.credit import OVERHEAD
 from shmrpc.transport.listening import BaseListener
+from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import blocks, handshake, served_here
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.admission import Arrivals
@@ -286,7 +287,7 @@ class ShmListener(BaseListener[ShmPeer]):
         service: str,
         endpoints: list[str],
         shapes: dict[int, Shape],
-        settings: handshake.Settings,
+        options: ConnectionOptions,
         inbox: ShmInbox,
         *,
         claim: bool,
@@ -294,12 +295,12 @@ class ShmListener(BaseListener[ShmPeer]):
         super().__init__(service)
         self.inbox = inbox
         self._offer = handshake.Offer(service, endpoints, shapes)
-        self._settings = settings
+        self._options = options
         _check_offer(self._offer)
         self._started = time.monotonic()
         self.arrivals = Arrivals()
         self.refusals = exhaustion.Refusals()
-        self._acceptor = Acceptor(service, self._welcome, settings.allow_uids) if claim else None
+        self._acceptor = Acceptor(service, self._welcome, options.users) if claim else None
         self.loop = asyncio.get_running_loop()
         served_here.begin(self)
 
@@ -315,7 +316,7 @@ class ShmListener(BaseListener[ShmPeer]):
 
     def begin_handshake(self, hello: control.Hello, uid: int) -> handshake.ServerSteps:
         """The handshake of one client, of this user."""
-        return handshake.server_side(hello, self._offer, self._settings, uid)
+        return handshake.server_side(hello, self._offer, self._options, uid)
 
     def connected(self, peer: ShmPeer) -> Any:
         """A client's handshake is over; its key for the inbox."""
@@ -326,7 +327,7 @@ class ShmListener(BaseListener[ShmPeer]):
 
     def adopt(self, accepted: socket.socket) -> None:
         """Serves whoever is at the other end of a control socket, if it may be served."""
-        if may_come(accepted, self.service, self._settings.allow_uids):
+        if may_come(accepted, self.service, self._options.users):
             accepted.setblocking(False)
             self._welcome(accepted)
 
@@ -356,17 +357,17 @@ class ShmListener(BaseListener[ShmPeer]):
 class SharedMemoryTransport:
     """A server's way to the processes of this host."""
 
-    def __init__(self, settings: handshake.Settings) -> None:
-        self._settings = settings
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._options = options
 
     def open(self, take: Callable[[], None]) -> ShmInbox:
         """The inbox of a server."""
-        self._inbox = ShmInbox(self._settings.spin, take)
+        self._inbox = ShmInbox(self._options.spin, take)
         return self._inbox
 
     def listen(self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool) -> ShmListener:
         """Takes a name, unless ``claim`` is false; ServiceInUse if another live server has it."""
-        return ShmListener(service, endpoints, shapes, self._settings, self._inbox, claim=claim)
+        return ShmListener(service, endpoints, shapes, self._options, self._inbox, claim=claim)
 
 
 def _check_offer(offer: handshake.Offer) -> None:

@@ -18,6 +18,7 @@ from shmrpc.host.processes import process
 from shmrpc.host.rendezvous import Note
 from shmrpc.streams.credit import OVERHEAD, WINDOW
 from shmrpc.transport.base import End, warn_unclosed
+from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import blocks, handshake, served_here
 from shmrpc.transport.shm.goodbye import explain
 from shmrpc.wire import control, frames
@@ -29,7 +30,7 @@ LIFE_CHECK: Final = 0.05
 def connect(
     service: str,
     timeout: float | None,
-    settings: handshake.Settings,
+    options: ConnectionOptions,
     check: Callable[[], None] = lambda: None,
     note: Note = lambda reason: None,
 ) -> ThreadConnection:
@@ -38,21 +39,21 @@ def connect(
     ``check`` is called before each look, and raises if nobody wants the connection any more.
     """
     served_here.check_thread(service)
-    patience = rendezvous.Patience(service, timeout, settings.allow_uids, note)
+    patience = rendezvous.Patience(service, timeout, options.users, note)
     while True:
         check()
         dialled = patience.dial()
         if dialled is not None:
             try:
-                return _handshake(dialled, settings, patience)
+                return _handshake(dialled, options, patience)
             except ConnectionLost as error:  # It was just going, or it is just coming.
                 patience.note(error)
         time.sleep(patience.pause())
 
 
-def _handshake(dialled: socket.socket, settings: handshake.Settings, patience: rendezvous.Patience) -> ThreadConnection:
+def _handshake(dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience) -> ThreadConnection:
     pid, uid = peer_credentials(dialled)
-    steps, answers = handshake.client_side(settings, uid), iter(handshake.ANSWERS)
+    steps, answers = handshake.client_side(options, uid, blocking=True), iter(handshake.ANSWERS)
     try:
         step = next(steps)
         while isinstance(step, bytes):

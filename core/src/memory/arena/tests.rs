@@ -1,0 +1,508 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn at(extent: u32, offset: u64) -> Place {
+    Place { extent, offset }
+}
+
+/// An arena with one extent of so many granules.
+fn arena(granules: u64) -> Arena {
+    let mut arena = Arena::new(1 << 40);
+    arena.add(0, granules * GRANULE);
+    arena
+}
+
+/// Numbers that look random and are the same at each run (xorshift64).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound
+    }
+
+    fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+}
+
+/// All that must be true of an arena at any time.
+fn check(arena: &Arena) {
+    let mut at_next: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut ranges: Vec<(Place, u64, bool)> = Vec::new();
+    ranges.extend(arena.free.iter().map(|(&place, &len)| (place, len, true)));
+    ranges.extend(
+        arena
+            .blocks
+            .iter()
+            .map(|(&place, block)| (place, block.len, false)),
+    );
+    ranges.sort_unstable();
+    for pair in ranges.windows(2) {
+        let [(a, _, a_free), (b, _, b_free)] = pair else {
+            unreachable!()
+        };
+        assert!(
+            a.extent != b.extent || !(*a_free && *b_free),
+            "{a:?} and {b:?} are two free ranges that touch"
+        );
+    }
+    for (place, len, _) in ranges {
+        let next = at_next.entry(place.extent).or_default();
+        assert_eq!(place.offset, *next, "a gap or an overlap at {place:?}");
+        assert!(len > 0 && len % GRANULE == 0);
+        *next += len;
+    }
+    let sizes: BTreeMap<u32, u64> = arena.extents.iter().map(|(&n, r)| (n, r.size)).collect();
+    assert_eq!(at_next, sizes, "free and live ranges fill each extent");
+    assert_eq!(arena.size, sizes.values().sum::<u64>());
+    assert_eq!(arena.used, arena.blocks.values().map(|b| b.len).sum());
+    assert_eq!(arena.away, arena.blocks.values().map(Block::away).sum());
+    let lengths: BTreeSet<_> = arena.free.iter().map(|(&p, &len)| (len, p)).collect();
+    assert_eq!(arena.by_len, lengths);
+}
+
+/// What a block is to the plain model, which knows nothing of ranges.
+struct Taken {
+    place: Place,
+    granules: u64,
+    holds: u64,
+    leases: u64,
+}
+
+/// A byte for each granule of each extent: 1 if it is in a live block.
+#[derive(Default)]
+struct Map(BTreeMap<u32, Vec<u8>>);
+
+impl Map {
+    /// Turns the granules of a block from `old` to `new`, and all of them have been `old`.
+    fn turn(&mut self, place: Place, granules: u64, old: u8, new: u8) {
+        assert_eq!(place.offset % GRANULE, 0);
+        let start = (place.offset / GRANULE) as usize;
+        let extent = self.0.get_mut(&place.extent).expect("a known extent");
+        let part = extent
+            .get_mut(start..start + granules as usize)
+            .expect("a block within its extent");
+        // Whole slices, and bytes: memcmp and memset, which are quick in a debug build too.
+        assert!(
+            part == vec![old; granules as usize],
+            "{place:?} overlaps another block"
+        );
+        part.fill(new);
+    }
+}
+
+/// Lengths in bytes, from a few bytes to 4 MiB, mostly small; in some phases mostly large.
+fn some_len(dice: &mut Dice, large: bool) -> u64 {
+    let granules = match dice.below(100) + if large { 15 } else { 0 } {
+        0..80 => dice.between(1, 4),
+        80..95 => dice.between(1, 64),
+        95..99 => dice.between(64, 256),
+        _ => dice.between(256, 1024),
+    };
+    granules * GRANULE - dice.below(GRANULE)
+}
+
+#[test]
+fn a_million_operations_agree_with_a_map_of_every_page() {
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut arena = Arena::new(4096 * MIB);
+    let mut map = Map::default();
+    let mut taken: Vec<Taken> = Vec::new();
+    let mut used = 0;
+    let (mut next_extent, mut forgotten) = (0, 0);
+    let (mut peak_used, mut peak_size) = (0, 0);
+    let (mut target, mut large) = (0, false);
+    for step in 0..1_000_000u64 {
+        if step % 25_000 == 0 {
+            // Ebb and flood, small blocks and large ones: what tears an arena to pieces.
+            target = dice.between(16, 384) * MIB;
+            large = dice.below(2) == 0;
+            check(&arena);
+        }
+        if step % 5_000 == 0 {
+            for extent in arena.sweep(step, 40_000) {
+                let pages = map.0.remove(&extent).expect("a known extent");
+                assert!(pages == vec![0; pages.len()], "a forgotten extent is empty");
+                forgotten += 1;
+            }
+        }
+        let what = dice.below(100);
+        let grow = if used < target { 45 } else { 15 };
+        if what < grow || taken.is_empty() {
+            let len = some_len(&mut dice, large);
+            let place = arena.allocate(len).unwrap_or_else(|| {
+                let size = arena.growth(len).expect("the limit is far");
+                arena.add(next_extent, size);
+                map.0
+                    .insert(next_extent, vec![0; (size / GRANULE) as usize]);
+                next_extent += 1;
+                arena.allocate(len).expect("growth makes room")
+            });
+            let granules = len.div_ceil(GRANULE);
+            map.turn(place, granules, 0, 1);
+            used += granules * GRANULE;
+            taken.push(Taken {
+                place,
+                granules,
+                holds: 1,
+                leases: 0,
+            });
+            peak_used = peak_used.max(used);
+            peak_size = peak_size.max(arena.size());
+            assert_eq!(arena.used(), used);
+            continue;
+        }
+        let index = dice.below(taken.len() as u64) as usize;
+        let block = &mut taken[index];
+        match what {
+            ..70 => {
+                if block.holds > 0 && (block.leases == 0 || dice.below(2) == 0) {
+                    arena.drop_hold(block.place);
+                    block.holds -= 1;
+                } else {
+                    assert!(arena.give_back(block.place));
+                    block.leases -= 1;
+                }
+                if block.holds + block.leases == 0 {
+                    let gone = taken.swap_remove(index);
+                    map.turn(gone.place, gone.granules, 1, 0);
+                    used -= gone.granules * GRANULE;
+                    assert!(!arena.give_back(gone.place), "what is free is not lent");
+                }
+                assert_eq!(arena.used(), used);
+            }
+            70..75 => {
+                arena.hold(block.place);
+                block.holds += 1;
+            }
+            75..85 => {
+                arena.lend(block.place);
+                block.leases += 1;
+            }
+            _ => {
+                let Place { extent, offset } = block.place;
+                let len = block.granules * GRANULE;
+                let whole = Some((block.place, len));
+                let start = dice.below(len);
+                let part = dice.below(len - start + 1);
+                assert_eq!(arena.find(extent, offset + start, part), whole);
+                assert_eq!(arena.find(extent, offset, len), whole);
+                assert_eq!(arena.find(extent, offset + start, len - start + 1), None);
+                assert_eq!(arena.is_lent(block.place), block.leases > 0);
+                assert!(!arena.give_back(at(extent, offset + 1 + dice.below(len - 1))));
+                if block.leases == 0 {
+                    assert!(!arena.give_back(block.place));
+                }
+            }
+        }
+    }
+    assert!(forgotten > 0, "late extents fall idle");
+    // Measured: 1.30, and 1.26 to 1.37 with five other seeds. That has in it what the last
+    // extent, of 64 MiB, has too much.
+    assert!(
+        peak_size * 10 <= peak_used * 16,
+        "{peak_size} bytes of extents for {peak_used} bytes of blocks"
+    );
+    for block in taken.drain(..) {
+        (0..block.holds).for_each(|_| arena.drop_hold(block.place));
+        (0..block.leases).for_each(|_| assert!(arena.give_back(block.place)));
+        map.turn(block.place, block.granules, 1, 0);
+    }
+    check(&arena);
+    assert_eq!(arena.used(), 0);
+    assert!(arena.blocks.is_empty());
+    let whole: BTreeMap<Place, u64> = map
+        .0
+        .iter()
+        .map(|(&extent, pages)| (at(extent, 0), pages.len() as u64 * GRANULE))
+        .collect();
+    assert_eq!(arena.free, whole, "each extent is one free range");
+    let mut gone = arena.sweep(2_000_000, u64::MAX);
+    assert!(gone.is_empty(), "patience without end");
+    gone = arena.sweep(2_000_000, 0);
+    assert!(gone.iter().eq(map.0.keys()));
+    assert_eq!((arena.size(), arena.free.len()), (0, 0));
+}
+
+#[test]
+fn the_smallest_range_that_is_large_enough_is_taken_and_of_equals_the_lowest() {
+    let mut arena = arena(16);
+    let blocks: Vec<Place> = [4, 1, 2, 1, 2, 1, 5]
+        .into_iter()
+        .map(|granules| arena.allocate(granules * GRANULE).unwrap())
+        .collect();
+    assert_eq!(arena.allocate(1), None, "full");
+    arena.add(1, 2 * GRANULE);
+    // Free now: 4 at 0, 2 at 5, 2 at 8, and 2 in extent 1.
+    for index in [4, 0, 2] {
+        arena.drop_hold(blocks[index]);
+    }
+    assert_eq!(arena.allocate(2 * GRANULE), Some(at(0, 5 * GRANULE)));
+    assert_eq!(arena.allocate(GRANULE + 1), Some(at(0, 8 * GRANULE)));
+    assert_eq!(arena.allocate(1), Some(at(1, 0)));
+    assert_eq!(arena.allocate(1), Some(at(1, GRANULE)));
+    assert_eq!(arena.allocate(3 * GRANULE), Some(at(0, 0)));
+    assert_eq!(arena.allocate(1), Some(at(0, 3 * GRANULE)));
+    assert_eq!(arena.allocate(1), None);
+    check(&arena);
+}
+
+#[test]
+fn free_ranges_that_touch_become_one_in_whatever_order_they_come() {
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        let mut arena = arena(3);
+        // A neighbour by number, which must stay apart.
+        arena.add(1, GRANULE);
+        let blocks = [0; 3].map(|_| arena.allocate(2 * GRANULE));
+        assert_eq!(blocks[1..], [None, None], "2 of 3 and 1 of 1 are taken");
+        arena.drop_hold(blocks[0].unwrap());
+        let blocks = [0; 4].map(|_| arena.allocate(GRANULE).unwrap());
+        assert_eq!(blocks[0], at(1, 0), "the best fit");
+        arena.drop_hold(blocks[0]);
+        for index in order {
+            arena.drop_hold(blocks[1 + index]);
+            check(&arena);
+        }
+        let whole = [(at(0, 0), 3 * GRANULE), (at(1, 0), GRANULE)];
+        assert_eq!(arena.free, whole.into());
+    }
+}
+
+#[test]
+fn a_block_has_at_least_what_was_asked_for_and_whole_granules() {
+    let mut arena = arena(8);
+    for (len, granules) in [(0, 1), (1, 1), (GRANULE, 1), (GRANULE + 1, 2)] {
+        let before = arena.used();
+        let place = arena.allocate(len).unwrap();
+        assert_eq!(arena.used() - before, granules * GRANULE);
+        let whole = Some((place, granules * GRANULE));
+        assert_eq!(arena.find(place.extent, place.offset, len), whole);
+    }
+    for len in [9 * GRANULE, u64::MAX - GRANULE, u64::MAX] {
+        assert_eq!(arena.allocate(len), None);
+    }
+    check(&arena);
+}
+
+#[test]
+fn a_block_lives_until_the_last_hold_and_the_last_lease_are_gone() {
+    let mut arena = arena(1);
+    let place = arena.allocate(1).unwrap();
+    arena.hold(place);
+    arena.lend(place);
+    arena.lend(place);
+    arena.drop_hold(place);
+    arena.drop_hold(place);
+    assert!(arena.is_lent(place));
+    assert!(arena.give_back(place));
+    assert_eq!((arena.used(), arena.is_lent(place)), (GRANULE, true));
+    assert!(arena.give_back(place));
+    assert_eq!((arena.used(), arena.is_lent(place)), (0, false));
+
+    let place = arena.allocate(1).unwrap();
+    arena.lend(place);
+    assert!(arena.give_back(place));
+    assert_eq!(arena.used(), GRANULE, "the hold is left");
+    arena.drop_hold(place);
+    assert_eq!(arena.used(), 0);
+}
+
+#[test]
+fn a_peer_that_lies_gets_no_block_and_frees_none() {
+    let mut arena = arena(8);
+    let first = arena.allocate(2 * GRANULE).unwrap();
+    let second = arena.allocate(GRANULE).unwrap();
+    arena.lend(first);
+    let wild = [0, 1, GRANULE - 1, GRANULE, 3 * GRANULE, 1 << 63, u64::MAX];
+    for extent in [0, 1, u32::MAX] {
+        for offset in wild {
+            if at(extent, offset) != first {
+                assert!(!arena.give_back(at(extent, offset)));
+                assert!(!arena.is_lent(at(extent, offset)));
+            }
+            for len in wild {
+                let end = u128::from(offset) + u128::from(len);
+                let expected =
+                    [(first, 2 * GRANULE), (second, GRANULE)]
+                        .into_iter()
+                        .find(|(place, size)| {
+                            let within = place.offset..place.offset + size;
+                            extent == 0 && within.contains(&offset) && end <= u128::from(within.end)
+                        });
+                assert_eq!(arena.find(extent, offset, len), expected);
+            }
+        }
+    }
+    assert!(arena.give_back(first));
+    assert!(!arena.give_back(first), "it had one lease");
+    assert_eq!(arena.used(), 3 * GRANULE);
+    arena.drop_hold(first);
+    assert!(!arena.give_back(first), "the block is gone");
+    assert_eq!(arena.find(0, 0, 1), None);
+    check(&arena);
+}
+
+#[test]
+fn extents_double_up_to_a_bound_unless_a_block_needs_more() {
+    let mut arena = Arena::new(1 << 40);
+    for (extent, expected) in [1, 1, 2, 4, 8, 16, 32, 64, 64, 64].into_iter().enumerate() {
+        assert_eq!(arena.growth(1), Some(expected * MIB));
+        arena.add(extent as u32, expected * MIB);
+    }
+    assert_eq!(arena.growth(64 * MIB + 1), Some(64 * MIB + GRANULE));
+    assert_eq!(Arena::new(1 << 40).growth(3 * MIB), Some(3 * MIB));
+}
+
+#[test]
+fn an_arena_grows_up_to_its_limit_and_not_beyond() {
+    for limit in [
+        0,
+        1,
+        GRANULE - 1,
+        GRANULE,
+        MIB - 1,
+        5 * MIB + GRANULE + 1,
+        300 * MIB,
+    ] {
+        let mut dice = Dice(limit + 1);
+        let mut arena = Arena::new(limit);
+        let mut extent = 0;
+        let mut len = 2 * MIB;
+        // Ever smaller blocks, until there is no room for one granule.
+        while len > 0 {
+            let wanted = dice.between(1, len);
+            if arena.allocate(wanted).is_some() {
+                continue;
+            }
+            let Some(size) = arena.growth(wanted) else {
+                let room = limit - arena.size();
+                assert!(wanted.next_multiple_of(GRANULE) > room);
+                len /= 2;
+                continue;
+            };
+            arena.add(extent, size);
+            extent += 1;
+            assert!(arena.size() <= limit);
+            assert!(arena.allocate(wanted).is_some(), "growth makes room");
+        }
+        assert_eq!(arena.growth(0), None);
+        assert_eq!(arena.used(), arena.size());
+        assert_eq!(arena.size(), limit - limit % GRANULE);
+        check(&arena);
+    }
+}
+
+#[test]
+fn near_the_limit_an_extent_takes_what_is_left() {
+    let mut arena = Arena::new(MIB + 3 * GRANULE);
+    arena.add(0, arena.growth(1).unwrap());
+    assert_eq!(arena.growth(GRANULE + 1), Some(3 * GRANULE));
+    assert_eq!(arena.growth(3 * GRANULE), Some(3 * GRANULE));
+    assert_eq!(arena.growth(3 * GRANULE + 1), None);
+    assert_eq!(arena.growth(u64::MAX), None);
+    assert_eq!(Arena::new(u64::MAX).growth(u64::MAX), None);
+    assert_eq!((arena.limit(), arena.size()), (MIB + 3 * GRANULE, MIB));
+}
+
+#[test]
+fn an_extent_goes_at_the_second_look_that_finds_it_free() {
+    let mut arena = arena(1);
+    assert_eq!(arena.sweep(100, 0), [], "the first look only remembers");
+    assert_eq!(arena.sweep(149, 50), [], "no patience lost yet");
+    assert_eq!(arena.sweep(99, 50), [], "a clock that goes back");
+    assert_eq!(arena.sweep(150, 50), [0]);
+    assert_eq!((arena.size(), arena.allocate(1)), (0, None));
+    assert_eq!(arena.sweep(1000, 0), []);
+    check(&arena);
+}
+
+#[test]
+fn an_extent_that_was_used_between_two_looks_stays() {
+    let mut arena = arena(1);
+    arena.add(1, GRANULE);
+    arena.sweep(100, 50);
+    let place = arena.allocate(1).unwrap();
+    assert_eq!(place, at(0, 0));
+    arena.drop_hold(place);
+    assert_eq!(
+        arena.sweep(200, 50),
+        [1],
+        "0 is free, but was not all the time"
+    );
+    assert_eq!(arena.sweep(249, 50), []);
+    assert_eq!(arena.sweep(250, 50), [0]);
+}
+
+#[test]
+fn an_extent_with_a_block_that_only_the_peer_has_stays() {
+    let mut arena = arena(2);
+    let place = arena.allocate(1).unwrap();
+    arena.lend(place);
+    arena.drop_hold(place);
+    assert_eq!([arena.sweep(0, 0), arena.sweep(1, 0)], [[], []]);
+    assert!(arena.give_back(place));
+    assert_eq!(arena.sweep(2, 0), []);
+    assert_eq!(arena.sweep(3, 0), [0]);
+}
+
+// What only a bug of ours can do: it shows in a debug build, and harms nothing in another.
+
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "no hold on"))]
+fn a_hold_that_is_not_there_is_not_dropped() {
+    let mut arena = arena(1);
+    let place = arena.allocate(1).unwrap();
+    arena.lend(place);
+    arena.drop_hold(place);
+    arena.drop_hold(place);
+    assert!(arena.is_lent(place));
+}
+
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "to hold"))]
+fn what_is_free_is_not_held() {
+    let mut arena = arena(1);
+    arena.hold(at(0, 0));
+    assert_eq!(arena.used(), 0);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "to lend"))]
+fn what_is_free_is_not_lent() {
+    let mut arena = arena(1);
+    arena.lend(at(0, 0));
+    assert!(!arena.is_lent(at(0, 0)));
+}
+
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "already in the arena"))]
+fn an_extent_is_not_added_twice() {
+    let mut arena = arena(1);
+    arena.add(0, 2 * GRANULE);
+    check(&arena);
+    assert_eq!(arena.size(), GRANULE);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "whole granules"))]
+fn an_extent_has_whole_granules() {
+    let mut arena = Arena::new(MIB);
+    arena.add(0, GRANULE + 1);
+    check(&arena);
+    assert_eq!(arena.size(), GRANULE);
+}

@@ -47,6 +47,8 @@
 
 mod clock;
 mod crash;
+#[cfg(not(loom))]
+mod os;
 mod sync;
 mod violation;
 

@@ -13,7 +13,8 @@ use _core::Violation;
 use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE};
 use _core::connection::segment::{Direction, MappedRing, Segment, size_for};
 use _core::memory::arena::Place;
-use _core::memory::extent::{self, Extent};
+use _core::memory::extent::Extent;
+use _core::memory::news;
 use _core::ring::frame::{FrameReader, FrameWriter, HEADER};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, padded};
 use _core::wait::bell::{Bell, Bells, Semaphore};
@@ -671,12 +672,11 @@ fn what_was_sealed_is_not_cut_off_later() {
         OwnedFd::from(file.try_clone().expect("a descriptor")),
     )
     .expect("a good one");
-    extent::send_extent(told.as_fd(), &extent).expect("room");
+    news::send_extent(told.as_fd(), &extent).expect("room");
     assert!(file.set_len(0).is_err() && file.set_len(4096).is_err());
     file.set_len(1 << 20).expect("it may grow");
     // What is told is not what is there any more: refused, and the one that is mapped stays readable.
-    let Ok(Some(extent::News::Extent { number, size, file })) = extent::receive(ours.as_fd())
-    else {
+    let Ok(Some(news::News::Extent { number, size, file })) = news::receive(ours.as_fd()) else {
         panic!("news of an extent")
     };
     assert!(Extent::open(number, size as usize, file).is_err());
@@ -771,7 +771,7 @@ impl Connection {
             0 if self.extents < 4 => {
                 let file = memfd(8192, libc::F_SEAL_SHRINK, true);
                 let extent = Extent::open(self.extents, 8192, file).expect("a good one");
-                extent::send_extent(self.told.as_fd(), &extent).expect("room");
+                news::send_extent(self.told.as_fd(), &extent).expect("room");
                 self.extents += 1;
                 (2, Vec::new())
             }

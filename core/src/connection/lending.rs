@@ -9,7 +9,9 @@ use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
 use crate::connection::sweeper::{self, Swept};
 use crate::crash;
 use crate::memory::arena::{Arena, GRANULE, Place};
-use crate::memory::extent::{self, Extent, ExtentError, News};
+use crate::memory::extent::{Extent, ExtentError};
+use crate::memory::news::{self, News, NewsError};
+use crate::memory::view::{Mode, View};
 use crate::sync::lock;
 use crate::violation::Violation;
 
@@ -269,7 +271,7 @@ impl Lending {
         self.tell_gone(untold).map_err(untellable)?;
         let extent = Extent::create(number, size as usize).map_err(refused)?;
         crash::point!(ExtentMade);
-        extent::send_extent(self.socket.as_fd(), &extent).map_err(untellable)?;
+        news::send_extent(self.socket.as_fd(), &extent).map_err(untellable)?;
         crash::point!(ExtentTold);
         let mut own = lock(&self.own);
         own.next += 1;
@@ -292,7 +294,7 @@ impl Lending {
     /// Tells the peer of extents that are gone, as far as it listens.
     fn tell_gone(&self, untold: &mut Vec<u32>) -> io::Result<()> {
         while let Some(&number) = untold.last() {
-            extent::send_gone(self.socket.as_fd(), number)?;
+            news::send_gone(self.socket.as_fd(), number)?;
             untold.pop();
             crash::point!(ExtentGone);
         }
@@ -450,7 +452,7 @@ impl Lending {
     /// is tried again with the next frame that names what is not known.
     fn hear(&self, theirs: &mut Theirs) -> Result<Option<i32>, Violation> {
         loop {
-            match extent::receive(self.socket.as_fd()) {
+            match news::receive(self.socket.as_fd()) {
                 Ok(None) => return Ok(None),
                 Ok(Some(News::Gone { number })) => {
                     theirs.told.remove(&number);
@@ -478,8 +480,8 @@ impl Lending {
                     // will: the news that it is gone may be next.
                     let _ = theirs.extent(number);
                 }
-                Err(ExtentError::Os(error)) => return Ok(Some(errno(&error))),
-                Err(_) => return Err(Violation::News),
+                Err(NewsError::Os(error)) => return Ok(Some(errno(&error))),
+                Err(NewsError::Malformed(_)) => return Err(Violation::News),
             }
         }
     }
@@ -654,7 +656,7 @@ impl Memory {
     }
 
     /// Another mapping of it, writable; and where in that it begins.
-    pub fn map(&self, mode: extent::Mode) -> io::Result<(extent::Mapping, usize)> {
+    pub fn map(&self, mode: Mode) -> io::Result<(View, usize)> {
         let into = self.offset() % GRANULE;
         let len = (into as usize + self.len()).next_multiple_of(GRANULE as usize);
         let mapping = self.extent().map(self.offset() - into, len, mode)?;

@@ -6,6 +6,10 @@ pub mod extent;
 #[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]
+pub mod news;
+#[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]
 pub mod sigbus;
+#[cfg(not(loom))]
+pub mod view;

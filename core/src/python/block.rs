@@ -2,7 +2,8 @@
 
 use super::errors::unmapped;
 use crate::connection::lending::Memory;
-use crate::memory::extent::{Extent, Mapping, Mode};
+use crate::memory::extent::Extent;
+use crate::memory::view::{self, Mode};
 use crate::sync::lock;
 use crate::violation::Violation;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
@@ -220,7 +221,7 @@ unsafe fn fill(
 /// A writable mapping of a block, by the buffer protocol.
 #[pyclass(frozen, weakref, module = "shmrpc._core")]
 pub struct View {
-    mapping: Mapping,
+    mapping: view::View,
     /// Where the block begins in it, in bytes.
     start: usize,
     len: usize,

@@ -10,7 +10,8 @@ use _core::connection::channel::Channel;
 use _core::connection::lending::{Lending, Memory};
 use _core::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
 use _core::memory::arena::{GRANULE, Place};
-use _core::memory::extent::{self, Extent, ExtentError, News};
+use _core::memory::extent::Extent;
+use _core::memory::news::{self, News};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use descriptors::{Told, sockets};
@@ -258,7 +259,7 @@ pub fn news(bytes: &[u8]) {
     while !script.is_over() {
         let told_now = Told::read(&mut script);
         told_now.send(told.as_fd());
-        match extent::receive(ours.as_fd()) {
+        match news::receive(ours.as_fd()) {
             Ok(Some(News::Extent { number, size, file })) => {
                 assert!(told_now.is_one_extent(number, size));
                 match Extent::open(number, size as usize, file) {
@@ -268,7 +269,6 @@ pub fn news(bytes: &[u8]) {
                         // SAFETY: one byte is writable.
                         unsafe { opened.read(size - 1, last.as_mut_ptr(), 1) };
                     }
-                    Err(ExtentError::Protocol(text)) => panic!("{text}"),
                     Err(_) => assert!(!told_now.is_true(), "{told_now:?}"),
                 }
             }

@@ -1,0 +1,101 @@
+//! A part of an extent, mapped for a program to write.
+
+use crate::memory::mapping::{Span, WRITABLE};
+use crate::sync::lock;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+/// The smallest page that there is, in bytes.
+const PAGE: usize = 4096;
+
+/// Who sees what is written into a [`View`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nobody else: a page is copied when it is first written. For libraries that know no
+    /// read-only arrays. A page not yet written shows what others write.
+    Private,
+    /// Everybody who has mapped the extent.
+    Shared,
+}
+
+/// A mapping of its own, writable, of a part of an extent. It may outlive the extent that it was made of.
+#[derive(Debug)]
+pub struct View {
+    span: Span,
+    file: Arc<OwnedFd>,
+    start: usize,
+    mode: Mutex<Mode>,
+}
+
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "a mapping has at least one byte"
+)]
+impl View {
+    /// Maps `len` bytes of `file` from `start` on, which is a multiple of a page.
+    pub(crate) fn new(
+        file: Arc<OwnedFd>,
+        start: usize,
+        len: usize,
+        mode: Mode,
+    ) -> io::Result<Self> {
+        let flags = match mode {
+            Mode::Private => libc::MAP_PRIVATE,
+            Mode::Shared => libc::MAP_SHARED,
+        };
+        Ok(View {
+            span: Span::new(file.as_fd(), start, len, WRITABLE, flags)?,
+            file,
+            start,
+            mode: Mutex::new(mode),
+        })
+    }
+
+    /// Where it begins in our memory.
+    pub fn base(&self) -> *mut u8 {
+        self.span.base()
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.span.len()
+    }
+
+    /// From now on what is written here stays here: a shared mapping becomes a private one, at
+    /// the same address. What has been written is in the extent; for a private one nothing
+    /// changes.
+    pub fn detach(&self) -> io::Result<()> {
+        // A lock, because a second remapping would undo what was written since the first.
+        let mut mode = lock(&self.mode);
+        if *mode == Mode::Private {
+            return Ok(());
+        }
+        // SAFETY: the range is ours until `drop`, and there is something at each address of it
+        // all the time: the kernel puts the new mapping in the place of the old in one step.
+        let base = unsafe {
+            libc::mmap(
+                self.base().cast(),
+                self.len(),
+                WRITABLE,
+                libc::MAP_PRIVATE | libc::MAP_FIXED,
+                self.file.as_raw_fd(),
+                self.start as libc::off_t,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        *mode = Mode::Private;
+        // A page that nobody has written still shows what its owner writes: all of them are written.
+        for offset in (0..self.len()).step_by(PAGE) {
+            // SAFETY: within the mapping, which is writable. The same byte is written again, so that
+            // only who writes it at this very moment can notice.
+            unsafe {
+                let byte = self.base().add(offset);
+                byte.write_volatile(byte.read_volatile());
+            }
+        }
+        Ok(())
+    }
+}

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import shmrpc
 import shmrpc.testing
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
-from shmrpc.values.encode import Lowering
+from shmrpc.values.encode import ValueEncoder
 from shmrpc.values.fields import class_defaults, is_closed, loose_names, names_of
 from shmrpc.wire.codec import LARGE, Codec, get_codec
 from tests.helpers.hypothesis_draws import drawn
@@ -110,7 +110,7 @@ def test_which_fields_are_looked_at(cls: type, loose: tuple[str, ...]) -> None:
     assert names is not None
     assert loose_names(cls, names) == loose
     for pickled in (False, True):
-        plain = Lowering(msgspec.msgpack.encode, ALL_EXTENSIONS, pickled=pickled).is_plain(cls)
+        plain = ValueEncoder(msgspec.msgpack.encode, ALL_EXTENSIONS, pickled=pickled).is_plain(cls)
         left = class_defaults(cls, names)
         assert plain == (not pickled and ((left, loose) if left or loose else True))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec.msgpack import Ext
@@ -16,7 +17,7 @@ from msgspec.msgpack import Ext
 from shmrpc.basics.missing import why_missing
 from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, is_block
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading, library
+from shmrpc.values.reading import Reader, Reading, library
 from shmrpc.values.writing import Writing
 
 ARROW_BUFFER: Final = 8
@@ -74,32 +75,28 @@ def read_buffer(payload: Any, reading: Reading) -> Any:
     return reading.once(ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
 
 
-def read_batch(payload: Any, reading: Reading) -> Any:
-    """Its columns are in the received memory."""
-    pa = _pyarrow("an Arrow record batch")
+def _stream_reader(code: int, what: str, take: Callable[[Any], Any]) -> Reader:
+    """What makes a value of its stream: its columns are in the received memory."""
 
-    def read(data: Data) -> Any:
-        with pa.ipc.open_stream(_buffer_of(pa, data)) as reader:
-            batch = next(reader, None)
-        if batch is None:
-            raise ValueError("there is no batch in the stream")
-        batch.validate()
-        return batch
+    def read(payload: Any, reading: Reading) -> Any:
+        pa = _pyarrow(what)
 
-    return reading.once(RECORD_BATCH, payload, read)
+        def opened(data: Data) -> Any:
+            with pa.ipc.open_stream(_buffer_of(pa, data)) as stream:
+                value = take(stream)
+            value.validate()
+            return value
+
+        return reading.once(code, payload, opened)
+
+    return read
 
 
-def read_table(payload: Any, reading: Reading) -> Any:
-    """Its columns are in the received memory."""
-    pa = _pyarrow("an Arrow table")
-
-    def read(data: Data) -> Any:
-        with pa.ipc.open_stream(_buffer_of(pa, data)) as reader:
-            table = reader.read_all()
-        table.validate()
-        return table
-
-    return reading.once(TABLE, payload, read)
+def _first_batch(stream: Any) -> Any:
+    batch = next(stream, None)
+    if batch is None:
+        raise ValueError("there is no batch in the stream")
+    return batch
 
 
 def _pyarrow(what: str) -> Any:
@@ -139,11 +136,16 @@ EXTENSIONS: Final = (
         RECORD_BATCH,
         "Arrow record batch",
         "data: an IPC stream of one batch",
-        read_batch,
+        _stream_reader(RECORD_BATCH, "an Arrow record batch", _first_batch),
         {"pyarrow.RecordBatch": write_batch},
         covers_derived=True,
     ),
     Extension(
-        TABLE, "Arrow table", "data: an IPC stream", read_table, {"pyarrow.Table": write_table}, covers_derived=True
+        TABLE,
+        "Arrow table",
+        "data: an IPC stream",
+        _stream_reader(TABLE, "an Arrow table", lambda stream: stream.read_all()),
+        {"pyarrow.Table": write_table},
+        covers_derived=True,
     ),
 )

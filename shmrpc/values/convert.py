@@ -91,7 +91,7 @@ def _is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
     return scalar.__module__ == "numpy" and scalar.__name__ in np.sctypeDict and np.dtype(scalar) == dtype
 
 
-class Kinds:
+class DeclaredTypes:
     """Declared types for one codec: translated for msgspec, and kept."""
 
     def __init__(self, *, pickled: bool) -> None:

@@ -35,7 +35,7 @@ def enc_hook(value: Any) -> Any:
     raise Unlowered(str(unsupported(value)))
 
 
-class Lowering:
+class ValueEncoder:
     """Writes values for one codec."""
 
     def __init__(self, pack: Callable[[Any], bytes], extensions: Iterable[Extension], *, pickled: bool) -> None:

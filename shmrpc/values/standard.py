@@ -16,8 +16,8 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading
-from shmrpc.values.writing import Writing
+from shmrpc.values.reading import Reader, Reading
+from shmrpc.values.writing import Writer, Writing
 
 INTEGER: Final = 16
 COMPLEX: Final = 17
@@ -71,35 +71,25 @@ def read_complex(payload: Any, reading: Reading) -> complex:
     return complex(real, imaginary)
 
 
-def write_set(value: set[Any], writing: Writing) -> Ext:
-    """Its elements, in no order."""
-    return writing.extension(SET, value)
+def _items_as(code: int) -> Writer:
+    """Its elements; of a set in no order."""
+
+    def write(value: Any, writing: Writing) -> Ext:
+        return writing.extension(code, value)
+
+    return write
 
 
-def write_frozenset(value: frozenset[Any], writing: Writing) -> Ext:
-    """Its elements, in no order."""
-    return writing.extension(FROZENSET, value)
-
-
-def read_set(payload: Any, reading: Reading) -> Any:
+def _set_of(kind: type) -> Reader:
     """A list if an element cannot be in a set here: an instance of a class that is not registered came as a map."""
-    try:
-        return set(_list(payload))
-    except TypeError:
-        return _list(payload)
 
+    def read(payload: Any, reading: Reading) -> Any:
+        try:
+            return kind(_list(payload))
+        except TypeError:
+            return _list(payload)
 
-def read_frozenset(payload: Any, reading: Reading) -> Any:
-    """As for a set."""
-    try:
-        return frozenset(_list(payload))
-    except TypeError:
-        return _list(payload)
-
-
-def write_tuple(value: tuple[Any, ...], writing: Writing) -> Ext:
-    """Its elements."""
-    return writing.extension(TUPLE, value)
+    return read
 
 
 def read_tuple(payload: Any, reading: Reading) -> tuple[Any, ...]:
@@ -107,26 +97,23 @@ def read_tuple(payload: Any, reading: Reading) -> tuple[Any, ...]:
     return tuple(_list(payload))
 
 
-def write_range(value: range, writing: Writing) -> Ext:
-    """Not its elements."""
-    return writing.extension(RANGE, [value.start, value.stop, value.step])
+def _ends_as(code: int) -> Writer:
+    """Its ends, which of a slice may be any values."""
+
+    def write(value: Any, writing: Writing) -> Ext:
+        return writing.extension(code, [value.start, value.stop, value.step])
+
+    return write
 
 
-def read_range(payload: Any, reading: Reading) -> range:
+def _between(kind: Any) -> Reader:
     """From its ends."""
-    start, stop, step = payload
-    return range(start, stop, step)
 
+    def read(payload: Any, reading: Reading) -> Any:
+        start, stop, step = payload
+        return kind(start, stop, step)
 
-def write_slice(value: slice, writing: Writing) -> Ext:
-    """Its ends may be any values."""
-    return writing.extension(SLICE, [value.start, value.stop, value.step])
-
-
-def read_slice(payload: Any, reading: Reading) -> slice:
-    """From its ends."""
-    start, stop, step = payload
-    return slice(start, stop, step)
+    return read
 
 
 def write_date(value: datetime.date, writing: Writing) -> Ext:
@@ -145,12 +132,16 @@ def write_time(value: datetime.time, writing: Writing) -> Ext:
     return Ext(TIME, writing.pack(_with_zone(text, value)))
 
 
-def read_time(payload: Any, reading: Reading) -> datetime.time:
+def _at(kind: Any) -> Reader:
     """With its zone."""
-    if isinstance(payload, str):
-        return datetime.time.fromisoformat(payload)
-    text, zone, fold = payload
-    return datetime.time.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
+
+    def read(payload: Any, reading: Reading) -> Any:
+        if isinstance(payload, str):
+            return kind.fromisoformat(payload)
+        text, zone, fold = payload
+        return kind.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
+
+    return read
 
 
 def write_datetime(value: datetime.datetime, writing: Writing) -> Any:
@@ -159,14 +150,6 @@ def write_datetime(value: datetime.datetime, writing: Writing) -> Any:
         return value
     text = datetime.datetime.isoformat(value.replace(tzinfo=None))
     return Ext(DATETIME, writing.pack(_with_zone(text, value)))
-
-
-def read_datetime(payload: Any, reading: Reading) -> datetime.datetime:
-    """With its zone."""
-    if isinstance(payload, str):
-        return datetime.datetime.fromisoformat(payload)
-    text, zone, fold = payload
-    return datetime.datetime.fromisoformat(text).replace(tzinfo=_read_zone(zone), fold=fold)
 
 
 def write_timedelta(value: datetime.timedelta, writing: Writing) -> Ext:
@@ -323,20 +306,20 @@ EXTENSIONS: Final = (
     # Which integers travel by it, only their value says.
     Extension(INTEGER, "int", "bin: two's complement, most significant byte first", read_integer),
     Extension(COMPLEX, "complex", "`[real, imaginary]`", read_complex, {complex: write_complex}),
-    Extension(SET, "set", "array of the elements", read_set, {set: write_set}),
-    Extension(FROZENSET, "frozenset", "array of the elements", read_frozenset, {frozenset: write_frozenset}),
-    Extension(TUPLE, "tuple", "array of the elements", read_tuple, {tuple: write_tuple}),
-    Extension(RANGE, "range", "`[start, stop, step]`", read_range, {range: write_range}),
-    Extension(SLICE, "slice", "`[start, stop, step]`", read_slice, {slice: write_slice}),
+    Extension(SET, "set", "array of the elements", _set_of(set), {set: _items_as(SET)}),
+    Extension(FROZENSET, "frozenset", "array of the elements", _set_of(frozenset), {frozenset: _items_as(FROZENSET)}),
+    Extension(TUPLE, "tuple", "array of the elements", read_tuple, {tuple: _items_as(TUPLE)}),
+    Extension(RANGE, "range", "`[start, stop, step]`", _between(range), {range: _ends_as(RANGE)}),
+    Extension(SLICE, "slice", "`[start, stop, step]`", _between(slice), {slice: _ends_as(SLICE)}),
     Extension(
         DATETIME,
         "datetime",
         "as for a time: `2026-01-02T03:04:05.000006`",
-        read_datetime,
+        _at(datetime.datetime),
         {datetime.datetime: write_datetime},
     ),
     Extension(DATE, "date", "ISO 8601 text: `2026-01-02`", read_date, {datetime.date: write_date}),
-    Extension(TIME, "time", "ISO 8601 text, or `[text, zone, fold]`", read_time, {datetime.time: write_time}),
+    Extension(TIME, "time", "ISO 8601 text, or `[text, zone, fold]`", _at(datetime.time), {datetime.time: write_time}),
     Extension(
         TIMEDELTA, "timedelta", "`[days, seconds, microseconds]`", read_timedelta, {datetime.timedelta: write_timedelta}
     ),

@@ -23,8 +23,8 @@ from shmrpc import _core
 from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.blocks import LARGE
-from shmrpc.values.convert import Kinds, dec_hook
-from shmrpc.values.encode import Lowering, Unlowered, enc_hook
+from shmrpc.values.convert import DeclaredTypes, dec_hook
+from shmrpc.values.encode import Unlowered, ValueEncoder, enc_hook
 from shmrpc.values.reading import UNREADABLE, Reading, Unpack
 from shmrpc.values.wording import readable
 from shmrpc.values.writing import ExtKey
@@ -92,22 +92,22 @@ class _Values:
     """What the codecs have in common: only how bytes are made and read is each one's own."""
 
     def __init__(self, pack: Callable[[Any], bytes], unpack: Unpack, *, pickled: bool) -> None:
-        lowering = Lowering(pack, ALL_EXTENSIONS, pickled=pickled)
+        values = ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled)
         encoder = _core.Encoder(
             encode=pack,
-            lower=lowering.lower,
-            lower_all=lowering.lower_all,
-            is_plain=lowering.is_plain,
+            lower=values.lower,
+            lower_all=values.lower_all,
+            is_plain=values.is_plain,
             large=LARGE,
         )
-        self._kinds = Kinds(pickled=pickled)
+        self._types = DeclaredTypes(pickled=pickled)
         self._unpack = unpack
         self._reading = Reading({each.code: (each.name, each.read) for each in ALL_EXTENSIONS}, unpack, pickled)
         self._decode: Callable[[Any], Any] = functools.partial(unpack, ext_hook=self._reading.hook)
         self.encode: Callable[[Any], Body] = encoder.encode
         self.encode_all: Callable[[Sequence[Any]], Body] = encoder.encode_all
-        self.convert: Callable[[Any, Any], Any] = self._kinds.convert
-        for forget in (lowering.forget, encoder.forget, self._kinds.forget):
+        self.convert: Callable[[Any, Any], Any] = self._types.convert
+        for forget in (values.forget, encoder.forget, self._types.forget):
             registry.on_change(forget)
 
     def decode(self, body: Body) -> Any:
@@ -143,13 +143,13 @@ class _Msgspec(_Values):
     def quick(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self._decode
-        wanted = self._kinds.for_decoding(kind)
+        wanted = self._types.for_decoding(kind)
         return msgspec.msgpack.Decoder(wanted, ext_hook=self._reading.hook, dec_hook=dec_hook).decode
 
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self.decode
-        quick, noted, convert = self.quick(kind), self._decode_noted, self._kinds.converter(kind)
+        quick, noted, convert = self.quick(kind), self._decode_noted, self._types.converter(kind)
 
         def decode(body: Body) -> Any:
             if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
@@ -179,8 +179,8 @@ class _Msgpack(_Values):
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self.decode
-        self._kinds.for_decoding(kind)
-        convert = self._kinds.converter(kind)
+        self._types.for_decoding(kind)
+        convert = self._types.converter(kind)
 
         def decode(body: Body) -> Any:
             return self._whole(body, convert) if type(body) is _core.Parcel else convert(self._decode(body))
@@ -254,10 +254,10 @@ def get_codec(name: CodecName) -> Codec:
 
 
 @functools.cache
-def _inline() -> Lowering:
-    lowering = Lowering(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, ALL_EXTENSIONS, pickled=False)
-    registry.on_change(lowering.forget)
-    return lowering
+def _inline() -> ValueEncoder:
+    values = ValueEncoder(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, ALL_EXTENSIONS, pickled=False)
+    registry.on_change(values.forget)
+    return values
 
 
 def encode_inline(value: Any) -> bytes:

@@ -55,7 +55,7 @@ async def test_a_registered_exception_arrives_as_itself(call: Callable[..., Any]
     assert isinstance(caught.value, shmrpc.CallError)
     printed = "".join(traceback.format_exception(caught.value))
     assert "tests.helpers.failing_service.OutOfStock: ball: 0 left" in printed
-    assert 'failing.py", line' in printed
+    assert 'failing_service.py", line' in printed
     assert "Raised remotely as" not in printed
 
 

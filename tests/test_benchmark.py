@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import shmrpc.server.server
 from benchmark import loads
 from benchmark.histogram import Histogram, bucket_of, width_of
 from benchmark.processes import Caller
@@ -25,6 +24,7 @@ from benchmark.run import Form, Run, Turn
 from benchmark.subjects import DIRECT, FLOORS, OURS, Subject
 from benchmark.targets import verdicts
 from benchmark.work import nested
+from shmrpc.server import server
 
 TINY = Form(
     "tiny",
@@ -393,7 +393,7 @@ def test_the_record_is_of_the_size_that_it_claims() -> None:
 
 
 def test_what_is_started_has_its_bytecode() -> None:
-    cached = Path(importlib.util.cache_from_source(shmrpc.server.__file__))
+    cached = Path(importlib.util.cache_from_source(server.__file__))
     cached.unlink(missing_ok=True)
     startup.compile_sources()
     assert cached.stat().st_size > 1000

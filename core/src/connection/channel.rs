@@ -3,9 +3,12 @@
 //! A channel may be used from many threads: one at a time sends, one at a time
 //! receives, and neither keeps the other waiting for more than a copy.
 
+mod parcels;
+mod waiting;
+
 use crate::clock;
 use crate::connection::lending::{Carrier, Lending};
-use crate::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
+use crate::connection::parcel::{PARCEL, RELEASE, RELEASE_SIZE};
 use crate::connection::segment::{Direction, MappedRing, Segment};
 use crate::crash;
 use crate::ring::frame::{FrameReader, FrameWriter, Header, Kept, Untaken};
@@ -16,11 +19,9 @@ use crate::wait::bell::Bells;
 use crate::wait::closing::Closing;
 use crate::wait::flags;
 use crate::wait::spin::{Crowding, Spin};
-use std::hint::spin_loop;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use std::time::Duration;
 
 /// How often a spinning wait looks at the clock, in looks at the ring.
 pub(crate) const LOOKS_PER_CLOCK: u32 = 32;
@@ -189,10 +190,6 @@ pub struct Channel {
     heard: AtomicU64,
 }
 
-/// After so many nanoseconds without a word from the peer it is looked whether it is there still, before a request is
-/// sent to it. By then it sleeps and has to be rung, which costs more than the look.
-const QUIET: u64 = 1_000_000;
-
 /// A payload of so many bytes is kept whatever waits before it: it belongs to a call that is under way.
 const TINY: usize = 64;
 
@@ -203,37 +200,8 @@ const TINY: usize = 64;
 const BEHIND_BYTES: usize = 512 << 10;
 const BEHIND_FRAMES: usize = 8192;
 
-/// Bytes that may be away before a client waits for some to come back.
-const AHEAD: u64 = 4 << 20;
-/// How long it waits for the next lease to end, and for all of them, in nanoseconds.
-const MOMENT: u64 = 300_000;
-const LONGEST: u64 = 2_000_000;
-
 /// A body from here on, in bytes, goes by reference: the ring is for what is small.
 pub const LARGE_BODY: usize = 128 << 10;
-
-/// A payload that may have to be kept.
-struct Shared(Arc<Vec<u8>>);
-
-impl AsRef<[u8]> for Shared {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// What was lent for a frame: taken back, should it not be sent.
-struct Lent<'a> {
-    lending: &'a Lending,
-    entries: Vec<Entry>,
-}
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        for entry in &self.entries {
-            self.lending.unlend(entry);
-        }
-    }
-}
 
 impl Channel {
     /// The side of `segment` that writes in `direction`.
@@ -392,119 +360,6 @@ impl Channel {
         self.ring(how);
     }
 
-    /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for
-    /// them, and so does a large body. `keep` makes a body last that goes alone in the frame; `begins` is as in
-    /// [`Channel::publish`].
-    ///
-    /// # Safety
-    /// Each of `buffers` is readable for its length.
-    pub unsafe fn send_parcel(
-        &self,
-        opcode: u32,
-        id: u64,
-        body: &[u8],
-        buffers: &[(*const u8, usize)],
-        keep: impl FnOnce() -> Kept,
-        begins: bool,
-    ) -> Result<Sent, SendError> {
-        if body.len() > self.max_frame {
-            return Err(self.oversize(body.len()));
-        }
-        self.await_memory()?;
-        let mut lent = Lent {
-            lending: &self.lending,
-            entries: Vec::with_capacity(1 + buffers.len()),
-        };
-        let mut apart = false;
-        if body.len() > LARGE_BODY {
-            // SAFETY: a slice is readable.
-            if let Some(entry) = unsafe { self.lending.place(body.as_ptr(), body.len()) } {
-                lent.entries.push(entry);
-                apart = true;
-            } else if buffers.is_empty() {
-                return self.publish(opcode, id, body, keep, begins);
-            }
-        }
-        let mut here = Vec::new();
-        let mut room = if apart { 0 } else { body.len() };
-        for &(from, len) in buffers {
-            // SAFETY: the caller's promise.
-            let entry = unsafe { self.lending.place(from, len) }.unwrap_or_else(|| {
-                here.push((from, len));
-                room += len;
-                let len = len as u64;
-                let lies = Lies::Here;
-                Entry {
-                    lies,
-                    start: 0,
-                    len,
-                }
-            });
-            lent.entries.push(entry);
-        }
-        if room > self.max_frame {
-            return Err(self.oversize(room));
-        }
-        let mut payload = parcel::begin(&lent.entries, apart, room);
-        if !apart {
-            payload.extend_from_slice(body);
-        }
-        for (from, len) in here {
-            // SAFETY: the caller's promise; room for it was reserved, and it is ours.
-            unsafe {
-                let to = payload.as_mut_ptr().add(payload.len());
-                std::ptr::copy_nonoverlapping(from, to, len);
-                payload.set_len(payload.len() + len);
-            }
-        }
-        let payload = Arc::new(payload);
-        let kept = payload.clone();
-        let keep = || Box::new(Shared(kept)) as Kept;
-        let sent = self.publish(opcode | PARCEL, id, &payload, keep, begins)?;
-        crash::point!(ParcelSent);
-        lent.entries.clear(); // They are the peer's now.
-        Ok(sent)
-    }
-
-    /// Takes the ends of leases that have come. If much is away, a client waits a moment for some of it to come
-    /// back: who is far ahead of the peer gains nothing, and memory that has just been used is in the caches yet.
-    ///
-    /// A server does not: it has others to serve.
-    fn await_memory(&self) -> Result<(), Violation> {
-        self.collect()?;
-        if !self.is_client {
-            return Ok(());
-        }
-        let (away, mut returned) = self.lending.away();
-        // Relaxed, here and below: a hint.
-        if away < AHEAD || returned == self.in_vain.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let start = clock::now();
-        let mut end = start + MOMENT;
-        loop {
-            for _ in 0..LOOKS_PER_CLOCK {
-                spin_loop();
-            }
-            self.collect()?;
-            let (away, now_returned) = self.lending.away();
-            if away < AHEAD {
-                return Ok(());
-            }
-            let now = clock::now();
-            if now_returned != returned {
-                returned = now_returned;
-                end = (now + MOMENT).min(start + LONGEST);
-            }
-            if now > end {
-                // Until the next one comes back the peer keeps what it got: no use in waiting again.
-                self.in_vain.store(returned, Ordering::Relaxed);
-                return Ok(());
-            }
-            std::thread::yield_now();
-        }
-    }
-
     fn oversize(&self, len: usize) -> SendError {
         let max = self.max_frame;
         SendError::Oversize { len, max }
@@ -609,16 +464,6 @@ impl Channel {
         }
     }
 
-    /// What a frame that was not sent would have lent is ours alone again.
-    fn unlend(&self, opcode: u32, payload: &[u8]) {
-        if opcode & PARCEL != 0 {
-            let parsed = parcel::parse(payload).expect("a table of our own");
-            for entry in &parsed.entries {
-                self.lending.unlend(entry);
-            }
-        }
-    }
-
     fn progress(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
         let moved = writer.flush()?;
         if moved {
@@ -658,134 +503,6 @@ impl Channel {
                 self.ring(how);
             }
         }
-    }
-
-    /// Before a request is sent: the time, or that the peer has left, should it have been quiet for long enough.
-    ///
-    /// What is not sent to who has left is certainly not executed. Its bell ends as its process dies, before or after its
-    /// other descriptors, and with the connection: nobody takes a frame after that.
-    #[inline]
-    pub fn look(&self) -> Result<u64, SendError> {
-        let now = clock::now();
-        // Relaxed: a hint.
-        if now.saturating_sub(self.heard.load(Ordering::Relaxed)) > QUIET {
-            if self.bells.bell.has_ended() {
-                return Err(SendError::PeerLeft);
-            }
-            // Relaxed: a hint. Who sends and never waits, as one way, does not look each time.
-            self.heard.store(now, Ordering::Relaxed);
-        }
-        Ok(now)
-    }
-
-    /// Looks for a frame for as long as it pays. `sent` is what became of the frame that it answers, which was sent at
-    /// `start`, in nanoseconds.
-    ///
-    /// Returns whether a frame is there and the time at the last look at the clock.
-    pub fn spin(&self, sent: Sent, start: u64) -> Result<(bool, u64), Violation> {
-        let mut receiver = lock(&self.receiver);
-        receiver.since = start;
-        // Who had to be woken has not even begun: its answer is slept for. A large frame needs
-        // us to push: as long as it moves, it pays to stay.
-        let mut budget = match sent {
-            Sent::Hot if receiver.crowding.must_sleep(start) => 0,
-            Sent::Hot => receiver.spin.budget(),
-            Sent::Rang => 0,
-            Sent::Kept => receiver.spin.limit(),
-        };
-        let mut now = start;
-        let mut idle_since = start;
-        let mut looks = 0u32;
-        loop {
-            let came = receiver.came();
-            if receiver.peek()?.is_some() {
-                receiver.spin.record(now - start);
-                // Relaxed: a hint.
-                self.heard.store(now, Ordering::Relaxed);
-                return Ok((true, now));
-            }
-            let moved = receiver.came() != came;
-            if moved {
-                self.release(&receiver);
-            }
-            if moved | self.flush()? {
-                now = clock::now();
-                idle_since = now;
-                budget = receiver.spin.limit();
-            }
-            looks += 1;
-            if budget == 0 {
-                return Ok((false, now));
-            }
-            if looks % LOOKS_PER_CLOCK == 0 {
-                self.release(&receiver);
-                now = clock::now();
-                if now - idle_since > budget {
-                    return Ok((false, now));
-                }
-                if receiver.crowding.pause(now - idle_since) {
-                    budget = 0; // One more look.
-                }
-            }
-            spin_loop();
-        }
-    }
-
-    /// A frame came after a sleep: the rhythm takes note.
-    pub fn woke(&self, receiver: &mut Receiver) {
-        let now = clock::now();
-        let gap = now - receiver.since;
-        // Relaxed: a hint.
-        self.heard.store(now, Ordering::Relaxed);
-        receiver.spin.record(gap);
-        receiver.since = now;
-    }
-
-    /// Says that we sleep, unless there is something to do: then false.
-    ///
-    /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is behind yet.
-    pub fn park(&self, reading: bool) -> Result<bool, Violation> {
-        self.await_room()?;
-        if !reading {
-            return Ok(self.is_behind());
-        }
-        let mut receiver = lock(&self.receiver);
-        flags::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());
-        let arrived = receiver.peek()?.is_some();
-        if receiver.reader.has_room() {
-            let how = flags::claim(receiver.reader.memory().writer_waits());
-            self.ring(how);
-        }
-        if arrived {
-            flags::withdraw(receiver.reader.memory().reader_waits());
-        } else {
-            crash::point!(Parked);
-        }
-        Ok(!arrived)
-    }
-
-    /// We are awake and need not be rung for what comes.
-    pub fn unpark(&self) {
-        flags::withdraw(lock(&self.receiver).reader.memory().reader_waits());
-    }
-
-    /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has
-    /// passed; not at all once the channel is closed. True if a frame is there.
-    pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
-        self.flush()?;
-        if self.park(true)? {
-            self.closing.sleep(|| self.bells.ours.wait(limit));
-            self.look_at_ours();
-            crash::point!(Woken);
-            self.unpark();
-        }
-        self.flush()?;
-        let mut receiver = lock(&self.receiver);
-        let arrived = receiver.peek()?.is_some();
-        if arrived {
-            self.woke(&mut receiver);
-        }
-        Ok(arrived)
     }
 }
 

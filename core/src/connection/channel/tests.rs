@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::thread;
+use std::time::Duration;
 
 const CAPACITY: usize = 4096;
 const SPIN: u64 = 50_000;

@@ -1,0 +1,166 @@
+//! Bodies with buffers, by reference where there is memory for that.
+
+use super::{Channel, LARGE_BODY, LOOKS_PER_CLOCK, SendError, Sent};
+use crate::clock;
+use crate::connection::lending::{Carrier, Lending};
+use crate::connection::parcel::{self, Entry, Lies, PARCEL};
+use crate::crash;
+use crate::ring::frame::Kept;
+use crate::violation::Violation;
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes that may be away before a client waits for some to come back.
+const AHEAD: u64 = 4 << 20;
+/// How long it waits for the next lease to end, and for all of them, in nanoseconds.
+const MOMENT: u64 = 300_000;
+const LONGEST: u64 = 2_000_000;
+
+/// A payload that may have to be kept.
+struct Shared(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What was lent for a frame: taken back, should it not be sent.
+struct Lent<'a> {
+    lending: &'a Lending,
+    entries: Vec<Entry>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        for entry in &self.entries {
+            self.lending.unlend(entry);
+        }
+    }
+}
+
+impl Channel {
+    /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for
+    /// them, and so does a large body. `keep` makes a body last that goes alone in the frame; `begins` is as in
+    /// [`Channel::publish`].
+    ///
+    /// # Safety
+    /// Each of `buffers` is readable for its length.
+    pub unsafe fn send_parcel(
+        &self,
+        opcode: u32,
+        id: u64,
+        body: &[u8],
+        buffers: &[(*const u8, usize)],
+        keep: impl FnOnce() -> Kept,
+        begins: bool,
+    ) -> Result<Sent, SendError> {
+        if body.len() > self.max_frame {
+            return Err(self.oversize(body.len()));
+        }
+        self.await_memory()?;
+        let mut lent = Lent {
+            lending: &self.lending,
+            entries: Vec::with_capacity(1 + buffers.len()),
+        };
+        let mut apart = false;
+        if body.len() > LARGE_BODY {
+            // SAFETY: a slice is readable.
+            if let Some(entry) = unsafe { self.lending.place(body.as_ptr(), body.len()) } {
+                lent.entries.push(entry);
+                apart = true;
+            } else if buffers.is_empty() {
+                return self.publish(opcode, id, body, keep, begins);
+            }
+        }
+        let mut here = Vec::new();
+        let mut room = if apart { 0 } else { body.len() };
+        for &(from, len) in buffers {
+            // SAFETY: the caller's promise.
+            let entry = unsafe { self.lending.place(from, len) }.unwrap_or_else(|| {
+                here.push((from, len));
+                room += len;
+                let len = len as u64;
+                let lies = Lies::Here;
+                Entry {
+                    lies,
+                    start: 0,
+                    len,
+                }
+            });
+            lent.entries.push(entry);
+        }
+        if room > self.max_frame {
+            return Err(self.oversize(room));
+        }
+        let mut payload = parcel::begin(&lent.entries, apart, room);
+        if !apart {
+            payload.extend_from_slice(body);
+        }
+        for (from, len) in here {
+            // SAFETY: the caller's promise; room for it was reserved, and it is ours.
+            unsafe {
+                let to = payload.as_mut_ptr().add(payload.len());
+                std::ptr::copy_nonoverlapping(from, to, len);
+                payload.set_len(payload.len() + len);
+            }
+        }
+        let payload = Arc::new(payload);
+        let kept = payload.clone();
+        let keep = || Box::new(Shared(kept)) as Kept;
+        let sent = self.publish(opcode | PARCEL, id, &payload, keep, begins)?;
+        crash::point!(ParcelSent);
+        lent.entries.clear(); // They are the peer's now.
+        Ok(sent)
+    }
+
+    /// Takes the ends of leases that have come. If much is away, a client waits a moment for some of it to come
+    /// back: who is far ahead of the peer gains nothing, and memory that has just been used is in the caches yet.
+    ///
+    /// A server does not: it has others to serve.
+    fn await_memory(&self) -> Result<(), Violation> {
+        self.collect()?;
+        if !self.is_client {
+            return Ok(());
+        }
+        let (away, mut returned) = self.lending.away();
+        // Relaxed, here and below: a hint.
+        if away < AHEAD || returned == self.in_vain.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let start = clock::now();
+        let mut end = start + MOMENT;
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                spin_loop();
+            }
+            self.collect()?;
+            let (away, now_returned) = self.lending.away();
+            if away < AHEAD {
+                return Ok(());
+            }
+            let now = clock::now();
+            if now_returned != returned {
+                returned = now_returned;
+                end = (now + MOMENT).min(start + LONGEST);
+            }
+            if now > end {
+                // Until the next one comes back the peer keeps what it got: no use in waiting again.
+                self.in_vain.store(returned, Ordering::Relaxed);
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// What a frame that was not sent would have lent is ours alone again.
+    pub(super) fn unlend(&self, opcode: u32, payload: &[u8]) {
+        if opcode & PARCEL != 0 {
+            let parsed = parcel::parse(payload).expect("a table of our own");
+            for entry in &parsed.entries {
+                self.lending.unlend(entry);
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! How a side waits for the other one: it spins for as long as it pays, then it sleeps.
+
+use super::{Channel, LOOKS_PER_CLOCK, Receiver, SendError, Sent};
+use crate::clock;
+use crate::crash;
+use crate::ring::RingMemory;
+use crate::sync::lock;
+use crate::violation::Violation;
+use crate::wait::flags;
+use std::hint::spin_loop;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// After so many nanoseconds without a word from the peer it is looked whether it is there still, before a request is
+/// sent to it. By then it sleeps and has to be rung, which costs more than the look.
+const QUIET: u64 = 1_000_000;
+
+impl Channel {
+    /// Before a request is sent: the time, or that the peer has left, should it have been quiet for long enough.
+    ///
+    /// What is not sent to who has left is certainly not executed. Its bell ends as its process dies, before or after its
+    /// other descriptors, and with the connection: nobody takes a frame after that.
+    #[inline]
+    pub fn look(&self) -> Result<u64, SendError> {
+        let now = clock::now();
+        // Relaxed: a hint.
+        if now.saturating_sub(self.heard.load(Ordering::Relaxed)) > QUIET {
+            if self.bells.bell.has_ended() {
+                return Err(SendError::PeerLeft);
+            }
+            // Relaxed: a hint. Who sends and never waits, as one way, does not look each time.
+            self.heard.store(now, Ordering::Relaxed);
+        }
+        Ok(now)
+    }
+
+    /// Looks for a frame for as long as it pays. `sent` is what became of the frame that it answers, which was sent at
+    /// `start`, in nanoseconds.
+    ///
+    /// Returns whether a frame is there and the time at the last look at the clock.
+    pub fn spin(&self, sent: Sent, start: u64) -> Result<(bool, u64), Violation> {
+        let mut receiver = lock(&self.receiver);
+        receiver.since = start;
+        // Who had to be woken has not even begun: its answer is slept for. A large frame needs
+        // us to push: as long as it moves, it pays to stay.
+        let mut budget = match sent {
+            Sent::Hot if receiver.crowding.must_sleep(start) => 0,
+            Sent::Hot => receiver.spin.budget(),
+            Sent::Rang => 0,
+            Sent::Kept => receiver.spin.limit(),
+        };
+        let mut now = start;
+        let mut idle_since = start;
+        let mut looks = 0u32;
+        loop {
+            let came = receiver.came();
+            if receiver.peek()?.is_some() {
+                receiver.spin.record(now - start);
+                // Relaxed: a hint.
+                self.heard.store(now, Ordering::Relaxed);
+                return Ok((true, now));
+            }
+            let moved = receiver.came() != came;
+            if moved {
+                self.release(&receiver);
+            }
+            if moved | self.flush()? {
+                now = clock::now();
+                idle_since = now;
+                budget = receiver.spin.limit();
+            }
+            looks += 1;
+            if budget == 0 {
+                return Ok((false, now));
+            }
+            if looks % LOOKS_PER_CLOCK == 0 {
+                self.release(&receiver);
+                now = clock::now();
+                if now - idle_since > budget {
+                    return Ok((false, now));
+                }
+                if receiver.crowding.pause(now - idle_since) {
+                    budget = 0; // One more look.
+                }
+            }
+            spin_loop();
+        }
+    }
+
+    /// A frame came after a sleep: the rhythm takes note.
+    pub fn woke(&self, receiver: &mut Receiver) {
+        let now = clock::now();
+        let gap = now - receiver.since;
+        // Relaxed: a hint.
+        self.heard.store(now, Ordering::Relaxed);
+        receiver.spin.record(gap);
+        receiver.since = now;
+    }
+
+    /// Says that we sleep, unless there is something to do: then false.
+    ///
+    /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is behind yet.
+    pub fn park(&self, reading: bool) -> Result<bool, Violation> {
+        self.await_room()?;
+        if !reading {
+            return Ok(self.is_behind());
+        }
+        let mut receiver = lock(&self.receiver);
+        flags::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());
+        let arrived = receiver.peek()?.is_some();
+        if receiver.reader.has_room() {
+            let how = flags::claim(receiver.reader.memory().writer_waits());
+            self.ring(how);
+        }
+        if arrived {
+            flags::withdraw(receiver.reader.memory().reader_waits());
+        } else {
+            crash::point!(Parked);
+        }
+        Ok(!arrived)
+    }
+
+    /// We are awake and need not be rung for what comes.
+    pub fn unpark(&self) {
+        flags::withdraw(lock(&self.receiver).reader.memory().reader_waits());
+    }
+
+    /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has
+    /// passed; not at all once the channel is closed. True if a frame is there.
+    pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
+        self.flush()?;
+        if self.park(true)? {
+            self.closing.sleep(|| self.bells.ours.wait(limit));
+            self.look_at_ours();
+            crash::point!(Woken);
+            self.unpark();
+        }
+        self.flush()?;
+        let mut receiver = lock(&self.receiver);
+        let arrived = receiver.peek()?.is_some();
+        if arrived {
+            self.woke(&mut receiver);
+        }
+        Ok(arrived)
+    }
+}

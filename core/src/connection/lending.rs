@@ -5,12 +5,13 @@
 //! a frame of its own, [`parcel::RELEASE`]. A buffer that is sent back goes by reference too: its owner
 //! holds the block then as if it had never been away.
 
+use crate::connection::ledger::{Ledger, MAX_EXTENTS, no_block, range_in};
 use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
 use crate::connection::sweeper::{self, Swept};
 use crate::crash;
 use crate::memory::arena::{Arena, GRANULE, Place};
-use crate::memory::extent::{Extent, ExtentError};
-use crate::memory::news::{self, News, NewsError};
+use crate::memory::extent::Extent;
+use crate::memory::news;
 use crate::memory::view::{Mode, View};
 use crate::sync::lock;
 use crate::violation::Violation;
@@ -21,9 +22,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// Extents that a side has at most: each costs both a descriptor.
-const MAX_EXTENTS: usize = 256;
 
 /// Why there is no block.
 #[derive(Debug)]
@@ -85,58 +83,6 @@ struct Own {
     returned: u64,
 }
 
-struct Theirs {
-    /// Those that are mapped.
-    extents: BTreeMap<u32, Arc<Extent>>,
-    /// Those that the peer has told of, and that found no room: bytes, and the file.
-    told: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
-    /// The least that the number of a new one may be: they rise. None after the last.
-    next: Option<u32>,
-    /// Those that are gone, and may yet be mapped for the leases that we have in them.
-    gone: Vec<Weak<Extent>>,
-    /// Bytes that all of these may take together.
-    limit: u64,
-    /// By extent and block: our leases, and how far into the extent they reach.
-    leases: BTreeMap<Place, (u32, u64)>,
-}
-
-impl Theirs {
-    /// Bytes of the extents that are mapped, or would be if there were room.
-    fn taken(&mut self) -> u64 {
-        self.gone.retain(|extent| extent.strong_count() > 0);
-        let gone = self.gone.iter().filter_map(Weak::upgrade);
-        let gone: u64 = gone.map(|extent| extent.size() as u64).sum();
-        let here = self.extents.values().map(|extent| extent.size() as u64);
-        let told = self.told.values().map(|&(size, _)| size);
-        gone + here.sum::<u64>() + told.sum::<u64>()
-    }
-
-    /// The extent of this number, mapped by now. One that cannot be used is as if it had not been told of; one for
-    /// which this process has no room is tried again at the next time.
-    fn extent(&mut self, number: u32) -> Result<Option<&Arc<Extent>>, Violation> {
-        if let Some((size, file)) = self.told.get(&number) {
-            let size = *size;
-            match Extent::open(number, size as usize, file.clone()) {
-                Ok(opened) => {
-                    crash::point!(ExtentMapped);
-                    self.extents.insert(number, Arc::new(opened));
-                }
-                Err(ExtentError::Os(error)) if is_own_limit(&error) => {
-                    let error = errno(&error);
-                    return Err(Violation::Unmapped {
-                        number,
-                        size,
-                        error,
-                    });
-                }
-                Err(_) => {}
-            }
-            self.told.remove(&number);
-        }
-        Ok(self.extents.get(&number))
-    }
-}
-
 /// Carries the ends of leases from one side to the other.
 pub trait Carrier: Send + Sync {
     /// Tells the peer that a lease has ended. A peer that cannot be told any more does not care.
@@ -160,7 +106,7 @@ pub struct Lending {
     has_extents: AtomicBool,
     /// Whether the peer does not hear of extents any more.
     is_unheard: AtomicBool,
-    theirs: Mutex<Theirs>,
+    theirs: Mutex<Ledger>,
 }
 
 impl Lending {
@@ -179,14 +125,7 @@ impl Lending {
             }),
             has_extents: AtomicBool::new(false),
             is_unheard: AtomicBool::new(false),
-            theirs: Mutex::new(Theirs {
-                extents: BTreeMap::new(),
-                told: BTreeMap::new(),
-                next: Some(0),
-                gone: Vec::new(),
-                limit,
-                leases: BTreeMap::new(),
-            }),
+            theirs: Mutex::new(Ledger::new(limit)),
         })
     }
 
@@ -312,7 +251,7 @@ impl Lending {
     pub unsafe fn place(self: &Arc<Self>, from: *const u8, len: usize) -> Option<Entry> {
         if let Some(entry) = self
             .lend(from.addr(), len)
-            .or_else(|| self.refer(from.addr(), len))
+            .or_else(|| lock(&self.theirs).refer(from.addr(), len))
         {
             return Some(entry);
         }
@@ -344,21 +283,6 @@ impl Lending {
         })
     }
 
-    /// Refers to the block of the peer's that these bytes lie in.
-    fn refer(&self, address: usize, len: usize) -> Option<Entry> {
-        let theirs = lock(&self.theirs);
-        let (extent, offset) = range_in(&theirs.extents, address, len)?;
-        let (&place, &(_, end)) = theirs
-            .leases
-            .range(Place { extent, offset: 0 }..=Place { extent, offset })
-            .next_back()?;
-        (offset + len as u64 <= end).then_some(Entry {
-            lies: Lies::AtReceiver(place),
-            start: offset - place.offset,
-            len: len as u64,
-        })
-    }
-
     /// Takes back what was lent for a frame that was not sent.
     pub fn unlend(&self, entry: &Entry) {
         if let Lies::AtSender(place) = entry.lies {
@@ -382,50 +306,18 @@ impl Lending {
     pub fn open(self: &Arc<Self>, entry: &Entry) -> Result<Option<Memory>, Violation> {
         match entry.lies {
             Lies::Here => Ok(None),
-            Lies::AtSender(place) => Ok(Some(Memory::Leased(self.lease(place, entry)?))),
+            Lies::AtSender(place) => {
+                let extent = lock(&self.theirs).lease(self.socket.as_fd(), place, entry)?;
+                Ok(Some(Memory::Leased(Lease {
+                    extent,
+                    lending: self.clone(),
+                    place,
+                    start: entry.start,
+                    len: entry.len,
+                })))
+            }
             Lies::AtReceiver(place) => Ok(Some(Memory::Owned(self.regain(place, entry)?))),
         }
-    }
-
-    fn lease(self: &Arc<Self>, place: Place, entry: &Entry) -> Result<Lease, Violation> {
-        let mut theirs = lock(&self.theirs);
-        let number = place.extent;
-        let mut unknown = Violation::Extent { number };
-        if !theirs.extents.contains_key(&number) && !theirs.told.contains_key(&number) {
-            // Its owner told us before it named it.
-            if let Some(error) = self.hear(&mut theirs)? {
-                unknown = Violation::Untaken { number, error };
-            }
-        }
-        let extent = theirs.extent(number)?.ok_or(unknown)?.clone();
-        // All of the block is in the extent: so that it can be mapped by itself, it ends with a granule.
-        let end = place
-            .offset
-            .checked_add(entry.start)
-            .and_then(|start| start.checked_add(entry.len))
-            .filter(|&end| {
-                end.checked_next_multiple_of(GRANULE)
-                    .is_some_and(|end| end <= extent.size() as u64)
-            })
-            .ok_or(no_block(place))?;
-        if place.offset % GRANULE != 0 {
-            let (extent, offset, granule) = (number, place.offset, GRANULE);
-            return Err(Violation::Unaligned {
-                extent,
-                offset,
-                granule,
-            });
-        }
-        let known = theirs.leases.entry(place).or_insert((0, 0));
-        *known = (known.0 + 1, known.1.max(end));
-        crash::point!(LeaseOpened);
-        Ok(Lease {
-            extent,
-            lending: self.clone(),
-            place,
-            start: entry.start,
-            len: entry.len,
-        })
     }
 
     fn regain(self: &Arc<Self>, place: Place, entry: &Entry) -> Result<Owned, Violation> {
@@ -446,54 +338,6 @@ impl Lending {
             start: entry.start,
             len: entry.len,
         })
-    }
-
-    /// Takes all the news that there are. The `errno` if this process could not take the next: it is there still, and
-    /// is tried again with the next frame that names what is not known.
-    fn hear(&self, theirs: &mut Theirs) -> Result<Option<i32>, Violation> {
-        loop {
-            match news::receive(self.socket.as_fd()) {
-                Ok(None) => return Ok(None),
-                Ok(Some(News::Gone { number })) => {
-                    theirs.told.remove(&number);
-                    if let Some(extent) = theirs.extents.remove(&number) {
-                        theirs.gone.push(Arc::downgrade(&extent));
-                    }
-                }
-                Ok(Some(News::Extent { number, size, file })) => {
-                    let refused = Violation::Extent { number };
-                    let many = theirs.extents.len() + theirs.told.len() >= MAX_EXTENTS;
-                    if many || theirs.next.is_none_or(|n| number < n) {
-                        return Err(refused);
-                    }
-                    let (size_of_all, limit) = (size.saturating_add(theirs.taken()), theirs.limit);
-                    if size_of_all > limit {
-                        return Err(Violation::Memory {
-                            size: size_of_all,
-                            limit,
-                        });
-                    }
-                    theirs.next = number.checked_add(1);
-                    crash::point!(ExtentHeard);
-                    theirs.told.insert(number, (size, Arc::new(file)));
-                    // One that cannot be used is unknown to whoever names it. It may be that nobody
-                    // will: the news that it is gone may be next.
-                    let _ = theirs.extent(number);
-                }
-                Err(NewsError::Os(error)) => return Ok(Some(errno(&error))),
-                Err(NewsError::Malformed(_)) => return Err(Violation::News),
-            }
-        }
-    }
-
-    fn end_lease(&self, place: Place) {
-        let mut theirs = lock(&self.theirs);
-        if let Some((count, _)) = theirs.leases.get_mut(&place) {
-            *count -= 1;
-            if *count == 0 {
-                theirs.leases.remove(&place);
-            }
-        }
     }
 }
 
@@ -531,37 +375,6 @@ impl Swept for Lending {
     }
 }
 
-/// Whether this process, or its system, has refused a mapping: no more address space, mappings, locked memory or files,
-/// or a rule forbids it. Whether the peer's file can be mapped at all was looked at before.
-fn is_own_limit(error: &io::Error) -> bool {
-    matches!(
-        errno(error),
-        libc::EACCES | libc::EAGAIN | libc::ENFILE | libc::ENOMEM
-    )
-}
-
-fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-fn no_block(place: Place) -> Violation {
-    Violation::Block {
-        extent: place.extent,
-        offset: place.offset,
-    }
-}
-
-/// The extent that these addresses lie in, and where.
-fn range_in(
-    extents: &BTreeMap<u32, Arc<Extent>>,
-    address: usize,
-    len: usize,
-) -> Option<(u32, u64)> {
-    extents
-        .values()
-        .find_map(|extent| Some((extent.number(), extent.offset_of(address, len)?)))
-}
-
 /// A buffer in a block that is ours. The block is free once nobody holds it and the peer has no lease.
 pub struct Owned {
     extent: Arc<Extent>,
@@ -593,7 +406,7 @@ impl Drop for Lease {
         if !self.lending.is_ours() {
             return;
         }
-        self.lending.end_lease(self.place);
+        lock(&self.lending.theirs).end(self.place);
         crash::point!(LeaseEnded);
         if let Some(carrier) = self.lending.carrier.upgrade() {
             carrier.send_release(&parcel::release(self.place));

@@ -3,6 +3,8 @@
 #[cfg(not(loom))]
 pub mod channel;
 #[cfg(not(loom))]
+mod ledger;
+#[cfg(not(loom))]
 pub mod lending;
 pub mod parcel;
 #[cfg(not(loom))]

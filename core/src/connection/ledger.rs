@@ -1,0 +1,213 @@
+//! What a side has of its peer's memory: the extents that it was told of, and its leases in them.
+
+use crate::connection::parcel::{Entry, Lies};
+use crate::crash;
+use crate::memory::arena::{GRANULE, Place};
+use crate::memory::extent::{Extent, ExtentError};
+use crate::memory::news::{self, News, NewsError};
+use crate::violation::Violation;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+/// Extents that a side has at most: each costs both a descriptor.
+pub(super) const MAX_EXTENTS: usize = 256;
+
+/// The peer's extents, and our leases in them.
+pub(super) struct Ledger {
+    /// Those that are mapped.
+    extents: BTreeMap<u32, Arc<Extent>>,
+    /// Those that the peer has told of, and that found no room: bytes, and the file.
+    told: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
+    /// The least that the number of a new one may be: they rise. None after the last.
+    next: Option<u32>,
+    /// Those that are gone, and may yet be mapped for the leases that we have in them.
+    gone: Vec<Weak<Extent>>,
+    /// Bytes that all of these may take together.
+    limit: u64,
+    /// By extent and block: our leases, and how far into the extent they reach.
+    leases: BTreeMap<Place, (u32, u64)>,
+}
+
+impl Ledger {
+    /// One without extents, which may take `limit` bytes.
+    pub(super) fn new(limit: u64) -> Self {
+        Ledger {
+            extents: BTreeMap::new(),
+            told: BTreeMap::new(),
+            next: Some(0),
+            gone: Vec::new(),
+            limit,
+            leases: BTreeMap::new(),
+        }
+    }
+
+    /// Bytes of the extents that are mapped, or would be if there were room.
+    fn taken(&mut self) -> u64 {
+        self.gone.retain(|extent| extent.strong_count() > 0);
+        let gone = self.gone.iter().filter_map(Weak::upgrade);
+        let gone: u64 = gone.map(|extent| extent.size() as u64).sum();
+        let here = self.extents.values().map(|extent| extent.size() as u64);
+        let told = self.told.values().map(|&(size, _)| size);
+        gone + here.sum::<u64>() + told.sum::<u64>()
+    }
+
+    /// The extent of this number, mapped by now. One that cannot be used is as if it had not been told of; one for
+    /// which this process has no room is tried again at the next time.
+    fn extent(&mut self, number: u32) -> Result<Option<&Arc<Extent>>, Violation> {
+        if let Some((size, file)) = self.told.get(&number) {
+            let size = *size;
+            match Extent::open(number, size as usize, file.clone()) {
+                Ok(opened) => {
+                    crash::point!(ExtentMapped);
+                    self.extents.insert(number, Arc::new(opened));
+                }
+                Err(ExtentError::Os(error)) if is_own_limit(&error) => {
+                    let error = errno(&error);
+                    return Err(Violation::Unmapped {
+                        number,
+                        size,
+                        error,
+                    });
+                }
+                Err(_) => {}
+            }
+            self.told.remove(&number);
+        }
+        Ok(self.extents.get(&number))
+    }
+
+    /// Refers to the block of the peer's that these bytes lie in.
+    pub(super) fn refer(&self, address: usize, len: usize) -> Option<Entry> {
+        let (extent, offset) = range_in(&self.extents, address, len)?;
+        let (&place, &(_, end)) = self
+            .leases
+            .range(Place { extent, offset: 0 }..=Place { extent, offset })
+            .next_back()?;
+        (offset + len as u64 <= end).then_some(Entry {
+            lies: Lies::AtReceiver(place),
+            start: offset - place.offset,
+            len: len as u64,
+        })
+    }
+
+    /// Begins a lease of the block at `place`, in which the buffer `entry` lies; the extent of it. News come out of `socket`.
+    pub(super) fn lease(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        place: Place,
+        entry: &Entry,
+    ) -> Result<Arc<Extent>, Violation> {
+        let number = place.extent;
+        let mut unknown = Violation::Extent { number };
+        if !self.extents.contains_key(&number) && !self.told.contains_key(&number) {
+            // Its owner told us before it named it.
+            if let Some(error) = self.hear(socket)? {
+                unknown = Violation::Untaken { number, error };
+            }
+        }
+        let extent = self.extent(number)?.ok_or(unknown)?.clone();
+        // All of the block is in the extent: so that it can be mapped by itself, it ends with a granule.
+        let end = place
+            .offset
+            .checked_add(entry.start)
+            .and_then(|start| start.checked_add(entry.len))
+            .filter(|&end| {
+                end.checked_next_multiple_of(GRANULE)
+                    .is_some_and(|end| end <= extent.size() as u64)
+            })
+            .ok_or(no_block(place))?;
+        if place.offset % GRANULE != 0 {
+            let (extent, offset, granule) = (number, place.offset, GRANULE);
+            return Err(Violation::Unaligned {
+                extent,
+                offset,
+                granule,
+            });
+        }
+        let known = self.leases.entry(place).or_insert((0, 0));
+        *known = (known.0 + 1, known.1.max(end));
+        crash::point!(LeaseOpened);
+        Ok(extent)
+    }
+
+    /// Takes all the news that there are. The `errno` if this process could not take the next: it is there still, and
+    /// is tried again with the next frame that names what is not known.
+    fn hear(&mut self, socket: BorrowedFd<'_>) -> Result<Option<i32>, Violation> {
+        loop {
+            match news::receive(socket) {
+                Ok(None) => return Ok(None),
+                Ok(Some(News::Gone { number })) => {
+                    self.told.remove(&number);
+                    if let Some(extent) = self.extents.remove(&number) {
+                        self.gone.push(Arc::downgrade(&extent));
+                    }
+                }
+                Ok(Some(News::Extent { number, size, file })) => {
+                    let refused = Violation::Extent { number };
+                    let many = self.extents.len() + self.told.len() >= MAX_EXTENTS;
+                    if many || self.next.is_none_or(|n| number < n) {
+                        return Err(refused);
+                    }
+                    let (size_of_all, limit) = (size.saturating_add(self.taken()), self.limit);
+                    if size_of_all > limit {
+                        return Err(Violation::Memory {
+                            size: size_of_all,
+                            limit,
+                        });
+                    }
+                    self.next = number.checked_add(1);
+                    crash::point!(ExtentHeard);
+                    self.told.insert(number, (size, Arc::new(file)));
+                    // One that cannot be used is unknown to whoever names it. It may be that nobody
+                    // will: the news that it is gone may be next.
+                    let _ = self.extent(number);
+                }
+                Err(NewsError::Os(error)) => return Ok(Some(errno(&error))),
+                Err(NewsError::Malformed(_)) => return Err(Violation::News),
+            }
+        }
+    }
+
+    /// A lease has ended.
+    pub(super) fn end(&mut self, place: Place) {
+        if let Some((count, _)) = self.leases.get_mut(&place) {
+            *count -= 1;
+            if *count == 0 {
+                self.leases.remove(&place);
+            }
+        }
+    }
+}
+
+/// Whether this process, or its system, has refused a mapping: no more address space, mappings, locked memory or files,
+/// or a rule forbids it. Whether the peer's file can be mapped at all was looked at before.
+fn is_own_limit(error: &io::Error) -> bool {
+    matches!(
+        errno(error),
+        libc::EACCES | libc::EAGAIN | libc::ENFILE | libc::ENOMEM
+    )
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+pub(super) fn no_block(place: Place) -> Violation {
+    Violation::Block {
+        extent: place.extent,
+        offset: place.offset,
+    }
+}
+
+/// The extent that these addresses lie in, and where.
+pub(super) fn range_in(
+    extents: &BTreeMap<u32, Arc<Extent>>,
+    address: usize,
+    len: usize,
+) -> Option<(u32, u64)> {
+    extents
+        .values()
+        .find_map(|extent| Some((extent.number(), extent.offset_of(address, len)?)))
+}

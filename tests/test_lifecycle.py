@@ -13,13 +13,15 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 import shmrpc
+from shmrpc.transport.shm.goodbye import explain
 from shmrpc.wire import control
 from tests.helpers import stream_service
+from tests.helpers.interruptions import Interrupted
 from tests.helpers.lying_server import Babbler, Died, babbling
 from tests.helpers.server_process import (
     PATIENCE,
@@ -229,6 +231,31 @@ async def test_a_client_that_knows_of_a_drain_sends_that_server_nothing_new() ->
             await under_way
         assert caught.value.maybe_executed
         await draining
+
+
+async def test_a_client_hears_of_a_drain_though_an_exception_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a signal's handler raises one: what was taken out of the socket by then comes no second time."""
+    raised: list[None] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        if not raised:
+            raised.append(None)
+            raise Interrupted
+        return explain(*arguments)
+
+    monkeypatch.setattr("shmrpc.transport.shm.client.explain", interrupted)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    async with shmrpc.serve(stream_service.service) as server:
+        async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:
+            under_way = asyncio.create_task(client.sleep(60))
+            assert await eventually_in_loop(lambda: server.in_flight == 1)
+            draining = asyncio.create_task(server.drain(grace=60))
+            heard = await eventually_in_loop(lambda: not repr(client).endswith(", connected>"))
+        with pytest.raises(shmrpc.ConnectionLost):
+            await under_way
+        await draining
+    assert heard
+    assert raised
 
 
 async def test_want_of_descriptors_does_not_end_the_reconnecting(monkeypatch: pytest.MonkeyPatch) -> None:

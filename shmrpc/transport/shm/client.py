@@ -110,6 +110,8 @@ class LoopConnection:
         self._made_by = os.getpid()
         #: For what is to be taken on the next turn of the loop.
         self._again: asyncio.Handle | None = None
+        #: What the server has said and nobody has acted on, as after an exception of a signal's handler.
+        self._heard: list[bytes] = []
         #: Runs from the end of the bell to that of the connection.
         self._bell_ended: asyncio.TimerHandle | None = None
         #: The stream that was read last: its call, and where its items go. No call has the id 0.
@@ -261,11 +263,28 @@ class LoopConnection:
 
     def _on_control(self) -> None:
         try:
-            packet = self._control.recv(control.MAX_MESSAGE)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            packet = b""
+            try:
+                # Received and kept in one step: no exception of a signal's handler comes between.
+                self._heard.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
+            except BlockingIOError:
+                pass
+            except ConnectionResetError:
+                self._heard.append(b"")
+            for packet in self._heard:
+                self._hear(packet)
+            self._heard.clear()
+        except BaseException:
+            if self._heard:
+                self._loop.call_soon(self._on_heard)
+            raise
+
+    def _on_heard(self) -> None:
+        """Acts on what an exception kept us from."""
+        if self._open:
+            self._on_control()
+
+    def _hear(self, packet: bytes) -> None:
+        """Acts on what the server has said. Again: nothing new."""
         try:
             end = explain(packet, f"server of {self.service!r}", self.pid)
         except RemoteProtocolError as error:

@@ -26,15 +26,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, Para
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
 from shmrpc.client.batch import Batch, ManyCalls, Outcomes, chunks
+from shmrpc.client.loop_conversation import LoopConversation
 from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.reconnect import Link
 from shmrpc.client.requests import (
-    Source,
     check_no_streams,
     encode_all,
     encode_call,
     find_endpoint,
-    may_go_again,
     name_and_endpoints,
     not_begun,
     read_result,
@@ -43,10 +42,9 @@ from shmrpc.client.requests import (
     undecodable,
     unencodable,
 )
-from shmrpc.client.session import Receiving, Session
+from shmrpc.client.session import Session
 from shmrpc.client.stream_call import StreamCall
-from shmrpc.client.uploads import Feeding
-from shmrpc.errors import ConnectionLost, ServiceUnavailable
+from shmrpc.errors import ConnectionLost
 from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.interceptors import Interceptor, check_interceptors, enter_all
@@ -503,85 +501,76 @@ class Client(BaseClient[Link]):
             return await self._perform(call, decode, args, kwargs)
 
     async def _perform(self, call: Call, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        feeding: Feeding | None = None
+        conversation: LoopConversation | None = None
 
         async def once(session: Session) -> Body:
-            nonlocal feeding
-            number, positional, keywords, sources = self._start(session, call, args, kwargs)
-            answer = self._send(session, number, call, positional, keywords)
-            if type(answer) is bytes:
-                return answer
-            feeding = Feeding(session, call, self._codec, sources)
-            async with feeding:
-                try:
-                    return await session.wait(call.id, answer, call)
-                except Exception as error:
-                    error = feeding.take_error() or error
-                    raise error from error.__cause__
+            nonlocal conversation
+            number = find_endpoint(session.service, call.endpoint, session.numbers)
+            shape = session.shapes.get(number)
+            if shape is None:
+                kind, body = self._encode(number, call, args, kwargs)
+                answer: Any = session.exchange(kind, call.id, body)
+                return answer if type(answer) is bytes else await session.wait(call.id, answer, call)
+            conversation = LoopConversation(session, call, streams=False)
+            await self._converse(conversation, number, shape, args, kwargs)
+            try:
+                assert conversation.body is not None
+                return conversation.body
+            finally:
+                await conversation.close()
 
-        answer = await self._link.attempt(call, once, lambda: feeding is not None and feeding.touched)
+        answer = await self._link.attempt(call, once, lambda: conversation is not None and conversation.is_spent)
         return read_result(call.endpoint, decode, answer)
 
-    def _start(
-        self, session: Session, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[int, Sequence[Any], Mapping[str, Any], list[Source]]:
-        """For a call on a session: the number of its endpoint, its arguments, and the streams among them."""
-        number = find_endpoint(session.service, call.endpoint, session.numbers)
-        shape = session.shapes.get(number)
-        if shape is None:
-            return number, args, kwargs, []
-        return number, *take_sources(call.endpoint, shape, args, kwargs, from_async=True)
+    def _encode(self, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Body]:
+        return encode_call(self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata)
 
-    def _send(self, session: Session, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        with_header = self._options.wants_reply_metadata
-        kind, body = encode_call(self._codec, number, call, args, kwargs, with_header=with_header)
-        if number in session.shapes:  # What comes first is no answer.
-            session.begin(kind, call.id, body)
-            return None
-        return session.exchange(kind, call.id, body)
+    async def _converse(
+        self,
+        conversation: LoopConversation,
+        number: int,
+        shape: frames.Shape,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Makes a call with streams, up to its first item or its end."""
+        call = conversation.call
+        positional, keywords, sources = take_sources(call.endpoint, shape, args, kwargs, from_async=True)
+        kind, body = self._encode(number, call, positional, keywords)
+        await conversation.start(kind, body, self._codec, sources)
 
     async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """A call whose answer is a stream."""
         call = self._new_call(name)
-        begun = False
+        last: LoopConversation | None = None
+
+        async def once(session: Session) -> LoopConversation:
+            nonlocal last
+            number = find_endpoint(session.service, name, session.numbers)
+            last = LoopConversation(session, call, streams=True)
+            await self._converse(last, number, session.shapes.get(number, frames.Shape()), args, kwargs)
+            return last
+
         async with AsyncExitStack() as stack:
             await enter_all(stack, self._options.interceptors, call)
-            while True:
-                session = await self._link.ready(call.deadline)
-                call._peer, call.id = session, session.next_id()
-                session.connection.check_loop()
-                number, positional, keywords, sources = self._start(session, call, args, kwargs)
-                feeding = Feeding(session, call, self._codec, sources)
-                receiving = Receiving(session, call)
-                incoming = receiving.incoming
-                pull = functools.partial(session.connection.pull, call.id, incoming.feed)
-                session.begin_stream(call, receiving)
-                try:
-                    self._send(session, number, call, positional, keywords)
-                    async with feeding:
-                        session.connection.listen()
+            conversation = await self._link.attempt(call, once, lambda: last is not None and last.is_spent)
+            incoming, pull = conversation.incoming, conversation.pull
+            try:
+                while await incoming.ready(pull):
+                    for count, data in incoming.take():
                         try:
-                            while await incoming.ready(pull):
-                                begun = True
-                                for count, data in incoming.take():
-                                    try:
-                                        if not count:
-                                            yield reader.one(data)
-                                            continue
-                                        for item in reader.many(data):
-                                            yield item
-                                    except UNREADABLE as error:  # No further: a handler may raise one of them.
-                                        raise undecodable(name, error) from None
-                            return
-                        except Exception as error:
-                            error = feeding.take_error() or error
-                            raise error from error.__cause__
-                except (ServiceUnavailable, ConnectionLost) as error:
-                    spent = begun or feeding.touched
-                    if not may_go_again(error, reconnect=self._link.reconnect, spent=spent):
-                        raise
-                finally:
-                    session.end_stream(call)
+                            if not count:
+                                yield reader.one(data)
+                                continue
+                            for item in reader.many(data):
+                                yield item
+                        except UNREADABLE as error:  # No further: a handler may raise one of them.
+                            raise undecodable(name, error) from None
+            except Exception as error:
+                error = conversation.take_source_error() or error
+                raise error from error.__cause__
+            finally:
+                await conversation.close()
 
 
 def connect(

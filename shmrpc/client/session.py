@@ -8,74 +8,35 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Generator
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from shmrpc import _core
 from shmrpc.basics.deadlines import Deadlines
+from shmrpc.client.conversation import Conversation, check_stray
 from shmrpc.client.lateness import Lateness
-from shmrpc.client.requests import body_of, ended_call, lost_call, take_metadata, unsendable
-from shmrpc.errors import ConnectionLost, DecodeError, LocalProtocolError, RemoteProtocolError, ShmrpcError
+from shmrpc.client.requests import body_of, ended_call, lost_call, unsendable
+from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.host.processes import process
 from shmrpc.service.call import Call
-from shmrpc.streams.receiving import Incoming
-from shmrpc.streams.sending import Outgoing
 from shmrpc.transport.base import Connection, End, Frame
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 
 
-class Receiving:
-    """A call whose answer is taken as it comes. Among the pending ones it stands where a future does.
-
-    ``streams``: whether it is a stream. ``on_end`` is called at its end.
-    """
-
-    def __init__(
-        self, session: Session, call: Call, *, streams: bool = True, on_end: Callable[[], object] = lambda: None
-    ) -> None:
-        self._session = session
-        self._call = call
-        self._on_end = on_end
-        self.streams = streams
-        self.incoming = Incoming(self._grant)
-        #: The final answer: the body of the result, nil after a stream; or why there is none.
-        self.body: Body | None = None
-        self.error: BaseException | None = None
-
-    def _grant(self, size: int) -> None:
-        with contextlib.suppress(_core.ChannelError):
-            self._session.send(frames.CREDIT, self._call.id, frames.encode_credit(size))
+class Answered(Protocol):
+    """What stands among the pending calls where a future does."""
 
     def done(self) -> bool:
         """Whether nothing more is expected."""
-        return self.incoming.ended
+        ...
 
-    def cancelled(self) -> bool:
-        """Never: who is enough of it says so to the server."""
-        return False
+    def set_result(self, frame: Frame, /) -> None:
+        """Takes the final answer."""
+        ...
 
-    def set_result(self, frame: Frame) -> None:
-        """The final answer: how the stream ended."""
-        try:
-            self.body = body_of(frame, self._call)
-        except ShmrpcError as error:
-            self.set_exception(error)
-        else:
-            self.incoming.finish()
-            self._on_end()
-
-    def set_metadata(self, body: Body) -> None:
-        """What the handler had set before its first item; RemoteProtocolError if it is none."""
-        try:
-            take_metadata(body, self._call)
-        except DecodeError as error:
-            raise RemoteProtocolError(str(error)) from None
-
-    def set_exception(self, error: BaseException) -> None:
-        """The stream was cut off."""
-        self.error = error
-        self.incoming.finish(error)
-        self._on_end()
+    def set_exception(self, error: BaseException, /) -> None:
+        """Takes the reason why there will be none."""
+        ...
 
 
 class Session:
@@ -90,9 +51,7 @@ class Session:
         self.shapes = connection.shapes
         self.exchange, self.begin, self.send = connection.exchange, connection.begin, connection.send
         self.next_id = itertools.count(1).__next__
-        self.pending: dict[int, asyncio.Future[Frame] | Receiving] = {}
-        #: Streams to the server, by call id and number.
-        self.outgoing: dict[tuple[int, int], tuple[Outgoing, Callable[[], object]]] = {}
+        self.pending: dict[int, asyncio.Future[Frame] | Answered] = {}
         self.ended: ShmrpcError | None = None
         #: When large one-way calls let the loop turn.
         self.slice_end = 0.0
@@ -170,21 +129,20 @@ class Session:
         except _core.ChannelError as error:
             raise self.unsent("allocate", error) from None
 
-    def begin_stream(self, call: Call, receiving: Receiving) -> None:
-        """From now on the items of a call come to ``receiving``."""
-        self.pending[call.id] = receiving
+    def begin_stream(self, call: Call, conversation: Answered) -> None:
+        """Gives the frames of a call to ``conversation`` from now on."""
+        self.pending[call.id] = conversation
         if call.deadline is not None:
             self.watch(call)
 
     def end_stream(self, call: Call) -> None:
         """Nobody takes items of this call any more. Those that are on the way yet are dropped."""
-        receiving = self.pending.pop(call.id)
+        conversation = self.pending.pop(call.id, None)
+        if conversation is None:
+            return
         if call.deadline is not None:
             self.unwatch(call)
-        if isinstance(receiving, Receiving):
-            receiving.incoming.drop()  # The connection knows it until another stream is read.
-            receiving.error = None  # Its traceback has who was told of it.
-        if not receiving.done():
+        if not conversation.done():
             self.cancel(call.id)
         if not self.pending:
             self.connection.unpark()
@@ -236,35 +194,13 @@ class Session:
                 future.set_result((opcode, call_id, body))
             return
         try:
-            self._on_stream_frame(opcode, call_id, body)
+            conversation = self.pending.get(call_id)
+            if isinstance(conversation, Conversation):
+                conversation.feed(opcode, body)
+            else:
+                check_stray(opcode, call_id, body, under_way=conversation is not None)
         except RemoteProtocolError as error:
             self.connection.fault(error)
-
-    def _on_stream_frame(self, opcode: int, call_id: int, body: Body) -> None:
-        kind, number = opcode & 0xFF, opcode >> 8
-        if kind == frames.ITEM and number == 0:
-            receiving = self.pending.get(call_id)
-            if isinstance(receiving, Receiving) and receiving.streams:
-                receiving.incoming.feed((0, body))
-            elif receiving is not None:
-                raise RemoteProtocolError(f"it sent an item for call {call_id}, which has one result")
-        elif opcode == frames.METADATA:
-            receiving = self.pending.get(call_id)
-            if isinstance(receiving, Receiving):
-                receiving.set_metadata(body)
-        elif kind in (frames.CREDIT, frames.STOP):
-            # For a stream of a call that has ended it is too late, and no fault.
-            outgoing, stop = self.outgoing.get((call_id, number), (None, None))
-            if stop is not None and kind == frames.STOP:
-                stop()
-            elif kind == frames.CREDIT:
-                size = frames.decode_credit(body)
-                if size is None:
-                    raise RemoteProtocolError("it sent credit that is no number of bytes")
-                if outgoing is not None:
-                    outgoing.grant(size)
-        else:
-            raise RemoteProtocolError(f"it sent opcode {opcode:#x}, which no server sends")
 
     def leave(self) -> None:
         """New calls go elsewhere: the connection stays for those under way alone."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from shmrpc import _core
-from shmrpc.client.requests import find_endpoint, leave_open, not_opened, read_result, undecodable, unsendable
-from shmrpc.client.session import Receiving
+from shmrpc.client.base import BaseClient
+from shmrpc.client.loop_conversation import LoopConversation
+from shmrpc.client.reconnect import Link
+from shmrpc.client.requests import (
+    encode_call,
+    find_endpoint,
+    leave_open,
+    not_opened,
+    read_result,
+    undecodable,
+    unsendable,
+)
 from shmrpc.errors import EndOfStream, LocalProtocolError
 from shmrpc.service.interceptors import enter_all
 from shmrpc.streams.items import Part, Reader, unsendable_item
@@ -19,9 +28,6 @@ from shmrpc.streams.sending import Outgoing
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import opcode
-
-if TYPE_CHECKING:
-    from shmrpc.client.client import Client
 
 _W = TypeVar("_W")
 _R = TypeVar("_R")
@@ -39,7 +45,9 @@ class StreamCall(Generic[_W, _R]):
     Leaving the block ends the call: a handler that has not ended is cancelled. Several tasks may write and read.
     """
 
-    def __init__(self, client: Client, name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, client: BaseClient[Link], name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
         self._client = client
         self._name = name
         self._kind = kind
@@ -73,33 +81,29 @@ class StreamCall(Generic[_W, _R]):
     async def _begin(self, stack: AsyncExitStack) -> None:
         client, call = self._client, self._call
         session = self._session = await client._link.ready(call.deadline)
-        session.connection.check_loop()
         call._peer, call.id = session, session.next_id()
         number = find_endpoint(session.service, self._name, session.numbers)
         shape = session.shapes.get(number)
         args, kwargs, writes = leave_open(self._name, shape, *self._arguments)
         self._streams = shape is not None and shape.streams
         self._reader = Reader(client._codec, self._kind)
+        conversation = self._conversation = LoopConversation(session, call, streams=self._streams)
         if writes:
             outgoing = Outgoing(session.connection.sender(opcode(frames.ITEM, 1), call.id, 0))
-            self._outgoing = outgoing
-            session.outgoing[call.id, 1] = outgoing, outgoing.close
-        self._receiving = Receiving(session, call, streams=self._streams, on_end=self._close_outgoing)
-        session.begin_stream(call, self._receiving)
+            self._outgoing = conversation.uploads[1] = outgoing
         stack.callback(self._end)
-        self._pull = functools.partial(session.connection.pull, call.id, self._receiving.incoming.feed)
-        client._send(session, number, call, args, kwargs)
-        session.connection.listen()
-
-    def _close_outgoing(self) -> None:
-        if self._outgoing is not None:
-            self._outgoing.close()
+        try:
+            kind, body = encode_call(
+                client._codec, number, call, args, kwargs, with_header=client._options.wants_reply_metadata
+            )
+            conversation.begin(kind, body, client._codec)
+        except BaseException as error:
+            raise session.unsent(self._name, error) from None
 
     def _end(self) -> None:
-        self._close_outgoing()
-        self._session.outgoing.pop((self._call.id, 1), None)
-        self._session.end_stream(self._call)
-        self._receiving.incoming.finish()
+        if self._outgoing is not None:
+            self._outgoing.close()
+        self._conversation.end()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -180,8 +184,8 @@ class StreamCall(Generic[_W, _R]):
                         return item  # type: ignore[no-any-return]
                     if self._parts:
                         self._items = iter(self._next_items())
-                    elif await self._receiving.incoming.ready(self._pull):
-                        self._parts = self._receiving.incoming.take()
+                    elif await self._conversation.incoming.ready(self._conversation.pull):
+                        self._parts = self._conversation.incoming.take()
                     else:
                         break
             except UNREADABLE as error:
@@ -211,10 +215,10 @@ class StreamCall(Generic[_W, _R]):
         if self._streams:
             raise LocalProtocolError(f"{self._name}() gives a stream and no result: await call.read()")
         async with self._reading:
-            await self._receiving.incoming.ready()
+            await self._conversation.incoming.ready()
         self._check()
-        assert self._receiving.body is not None
-        return read_result(self._name, self._reader.one, self._receiving.body)  # type: ignore[no-any-return]
+        assert self._conversation.body is not None
+        return read_result(self._name, self._reader.one, self._conversation.body)  # type: ignore[no-any-return]
 
     def _check_begun(self) -> None:
         if not self._has_begun:
@@ -222,5 +226,5 @@ class StreamCall(Generic[_W, _R]):
 
     def _check(self) -> None:
         """Raises what the call has failed with, if it has."""
-        if self._receiving.error is not None:
-            raise self._receiving.error
+        if self._conversation.error is not None:
+            raise self._conversation.error

@@ -36,11 +36,10 @@ from shmrpc.client.requests import (
     undecodable,
     unencodable,
 )
+from shmrpc.client.sync_conversation import Feed, converse, feeds_of
 from shmrpc.client.sync_reconnect import ThreadLink
 from shmrpc.client.sync_session import ThreadSession, stopped_call
 from shmrpc.client.sync_stream_call import StreamCall
-from shmrpc.client.sync_uploads import Feed, converse, feeds_of
-from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
@@ -437,25 +436,27 @@ class Client(BaseClient[ThreadLink]):
     def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """A call whose answer is a stream."""
         call = self._new_call(name)
+        feeds: dict[int, Feed] = {}
+
+        def once(session: ThreadSession) -> tuple[Body | None, Generator[Body, None, Body]]:
+            number = find_endpoint(session.service, name, session.numbers)
+            items = self._converse(
+                session, number, session.shapes.get(number, frames.Shape(streams=True)), call, args, kwargs, feeds
+            )
+            return next(items, None), items
+
         with ExitStack() as stack:
             enter_all_plain(stack, self._options.interceptors, call)
-            while True:
-                session = self._link.ready(call.deadline)
-                number = find_endpoint(session.service, name, session.numbers)
-                call._peer, call.id = session, session.next_id()
-                shape = session.shapes.get(number, frames.Shape())
-                begun, feeds = False, dict[int, Feed]()
-                try:
-                    for body in self._converse(session, number, shape, call, args, kwargs, feeds):
-                        begun = True
-                        try:
-                            yield decode(body)
-                        except UNREADABLE as error:  # No further: a handler may raise one of them.
-                            raise undecodable(name, error) from None
-                    return
-                except (ServiceUnavailable, ConnectionLost, _core.Overtaken) as error:
-                    if not self._link.may_go_again(session, error, spent=begun or _touched(feeds)):
-                        raise
+            item, items = self._link.attempt(call, once, lambda: _touched(feeds))
+            try:
+                while item is not None:
+                    try:
+                        yield decode(item)
+                    except UNREADABLE as error:  # No further: a handler may raise one of them.
+                        raise undecodable(name, error) from None
+                    item = next(items, None)
+            finally:
+                items.close()
 
     def _converse(
         self,
@@ -473,7 +474,7 @@ class Client(BaseClient[ThreadLink]):
             self._codec, number, call, positional, keywords, with_header=self._options.wants_reply_metadata
         )
         feeds.update(feeds_of(session, call, self._codec, sources))
-        return converse(session, call, kind, body, feeds)
+        return converse(session, call, kind, body, feeds, streams=shape.streams)
 
 
 #: What makes a request for a session: its opcode and its body.

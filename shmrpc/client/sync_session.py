@@ -15,6 +15,7 @@ from typing import Any, overload
 
 from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.client.conversation import check_stray
 from shmrpc.client.lateness import Lateness
 from shmrpc.client.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.errors import CallStopped, ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
@@ -203,20 +204,11 @@ def _is_answer(frame: Frame) -> bool:
     opcode, call_id, body = frame
     if opcode in frames.ANSWERS:
         return True
-    if opcode == frames.ITEM:
-        raise _core.ChannelError(f"it sent an item for call {call_id}, which has one result")
-    check_credit(opcode, body)
+    try:
+        check_stray(opcode, call_id, body, under_way=True)
+    except RemoteProtocolError as error:
+        raise _core.ChannelError(str(error)) from None
     return False
-
-
-def check_credit(opcode: int, body: Body) -> int:
-    """The credit in a frame, 0 in one of another kind; ChannelError if there should be some and is none."""
-    if opcode & 0xFF != frames.CREDIT:
-        return 0
-    size = frames.decode_credit(body)
-    if size is None:
-        raise _core.ChannelError("it sent credit that is no number of bytes")
-    return size
 
 
 def stopped_call(service: str) -> CallStopped:

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from shmrpc import _core
+from shmrpc.client.base import BaseClient
 from shmrpc.client.requests import (
-    body_of,
     encode_call,
     find_endpoint,
     leave_open,
     not_opened,
     read_result,
-    take_metadata,
     unsendable,
 )
-from shmrpc.client.sync_session import check_credit
+from shmrpc.client.sync_conversation import ThreadConversation
+from shmrpc.client.sync_reconnect import ThreadLink
 from shmrpc.errors import EndOfStream, LocalProtocolError, ShmrpcError
 from shmrpc.service.interceptors import enter_all_plain
-from shmrpc.streams.credit import ReceiveWindow, SendWindow, weight
+from shmrpc.streams.credit import SendWindow, weight
 from shmrpc.streams.items import unsendable_item
 from shmrpc.transport.base import Frame
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import opcode
-
-if TYPE_CHECKING:
-    from shmrpc.client.sync_client import Client
 
 _W = TypeVar("_W")
 _R = TypeVar("_R")
@@ -55,7 +51,9 @@ class StreamCall(Generic[_W, _R]):
     method runs ends the call, so that no item is ever missing between two others.
     """
 
-    def __init__(self, client: Client, name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, client: BaseClient[ThreadLink], name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
         self._client = client
         self._name = name
         self._decode = client._codec.decoder(kind)
@@ -67,13 +65,6 @@ class StreamCall(Generic[_W, _R]):
         #: For the items that are written; closed once the handler takes no more.
         self._sending = SendWindow()
         self._has_written_all = False
-        #: Items that have come and were not read so far.
-        self._items: deque[Body] = deque()
-        #: For the items that are read. What it lets in, the core sees to.
-        self._window = ReceiveWindow()
-        #: How the call has ended: the body of its result, or what it has failed with.
-        self._body: Body | None = None
-        self._error: Exception | None = None
 
     def __enter__(self) -> Self:
         """Makes the call.
@@ -99,13 +90,15 @@ class StreamCall(Generic[_W, _R]):
         args, kwargs, self._takes = leave_open(self._name, shape, *self._arguments)
         self._streams = shape is not None and shape.streams
         self._sending.closed = not self._takes
+        self._conversation = ThreadConversation(session, call, streams=self._streams)
+        self._conversation.uploads[1] = self._sending
         kind, body = encode_call(
             client._codec, number, call, args, kwargs, with_header=client._options.wants_reply_metadata
         )
         stack.callback(self._end)
         while True:
             try:
-                self._pending = session.calls.begin(kind, call.id, body)
+                self._conversation.begin(kind, body)
                 return
             except _core.Overtaken:
                 call.id = session.next_id()
@@ -115,8 +108,7 @@ class StreamCall(Generic[_W, _R]):
     def _end(self) -> None:
         self._sending.closed = True
         self._session.calls.close(self._call.id)
-        if self._body is None and self._error is None:
-            self._error = EndOfStream(f"{self._name}() was ended by its caller")
+        self._conversation.fail(EndOfStream(f"{self._name}() was ended by its caller"))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -194,16 +186,14 @@ class StreamCall(Generic[_W, _R]):
         if not self._streams:
             raise LocalProtocolError(f"{self._name}() gives no stream but one result: call.result()")
         with self._turn(self._reading):
-            while not self._items and not self._has_ended:
+            items = self._conversation.items
+            while not items and not self._conversation.ended:
                 self._wait()
-            if not self._items:
+            if not items:
                 self._check()
                 raise EndOfStream(f"{self._name}() has ended: there are no more items")
-            body = self._items.popleft()
-            granted = self._window.consume(weight(body))
-            if granted and not self._has_ended and self._session.ended is None:
-                with contextlib.suppress(_core.ChannelError):  # Whoever receives next says so.
-                    self._session.connection.send(frames.CREDIT, self._call.id, frames.encode_credit(granted))
+            body = items.popleft()
+            self._conversation.consume(body)
             return read_result(self._name, self._decode, body)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Self:
@@ -224,15 +214,11 @@ class StreamCall(Generic[_W, _R]):
         if self._streams:
             raise LocalProtocolError(f"{self._name}() gives a stream and no result: call.read()")
         with self._turn(self._reading):
-            while not self._has_ended:
+            while not self._conversation.ended:
                 self._wait()
         self._check()
-        assert self._body is not None
-        return read_result(self._name, self._decode, self._body)  # type: ignore[no-any-return]
-
-    @property
-    def _has_ended(self) -> bool:
-        return self._body is not None or self._error is not None
+        assert self._conversation.body is not None
+        return read_result(self._name, self._decode, self._conversation.body)  # type: ignore[no-any-return]
 
     def _check_begun(self) -> None:
         if not self._has_begun:
@@ -240,8 +226,8 @@ class StreamCall(Generic[_W, _R]):
 
     def _check(self) -> None:
         """Raises what the call has failed with, if it has."""
-        if self._error is not None:
-            raise self._error
+        if self._conversation.error is not None:
+            raise self._conversation.error
 
     @contextlib.contextmanager
     def _turn(self, turns: _core.Turns) -> Generator[None, None, None]:
@@ -253,8 +239,9 @@ class StreamCall(Generic[_W, _R]):
         except ShmrpcError:
             raise
         except BaseException as error:
-            if self._error is None and self._body is None:
-                self._error = LocalProtocolError(f"{self._name}() was ended by {type(error).__name__} in this process")
+            self._conversation.fail(
+                LocalProtocolError(f"{self._name}() was ended by {type(error).__name__} in this process")
+            )
             self._end()
             raise
         finally:
@@ -262,11 +249,12 @@ class StreamCall(Generic[_W, _R]):
 
     def _wait(self) -> None:
         """Waits until something has come for this call, which this thread or another one has received."""
-        self._receive(lambda: self._session.next_frame(self._pending, self._call), PAUSE)
+        self._receive(lambda: self._session.next_frame(self._conversation.pending, self._call), PAUSE)
 
     def _receive_all(self) -> None:
         """Takes what has come."""
-        while not self._has_ended and self._receive(lambda: self._session.poll_frame(self._pending), 0.0):
+        pending = self._conversation.pending
+        while not self._conversation.ended and self._receive(lambda: self._session.poll_frame(pending), 0.0):
             pass
 
     def _receive(self, take: Callable[[], Frame | None], pause: float) -> bool:
@@ -276,33 +264,16 @@ class StreamCall(Generic[_W, _R]):
                 time.sleep(pause)
             return False
         try:
-            if self._has_ended:
+            if self._conversation.ended:
                 return False
             frame = take()
             if frame is None:
                 return False
-            self._accept(frame)
+            self._conversation.take(frame)
             return True
         except (ShmrpcError, _core.ChannelError) as error:
-            self._error = self._session.unsent(self._name, error)
+            self._conversation.fail(self._session.unsent(self._name, error))
             self._end()
             return True
         finally:
             turn.end()
-
-    def _accept(self, frame: Frame) -> None:
-        kind, number = frame[0] & 0xFF, frame[0] >> 8
-        if kind == frames.ITEM:
-            self._items.append(frame[2])
-        elif kind == frames.CREDIT:
-            size = check_credit(frame[0], frame[2])
-            if number == 1:
-                self._sending.grant(size)
-        elif kind == frames.METADATA:
-            take_metadata(frame[2], self._call)
-        elif kind == frames.STOP:
-            if number == 1:
-                self._sending.closed = True
-        else:
-            self._sending.closed = True
-            self._body = body_of(frame, self._call)

@@ -77,6 +77,10 @@ class SendWindow:
         """The receiver has consumed this many bytes."""
         self.credit += size
 
+    def close(self) -> None:
+        """No more is wanted. Again: nothing."""
+        self.closed = True
+
     def spend(self, size: int) -> None:
         """An item of this weight is sent. It may have been the last one for which there was credit."""
         self.credit -= size

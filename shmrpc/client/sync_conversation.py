@@ -1,14 +1,17 @@
-"""Streams of a client without a loop: the thread that reads the answer also sends what there is credit for."""
+"""A call with streams in threads: the one that reads the answer also sends what there is credit for."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Generator, Sequence
 
 from shmrpc import _core
-from shmrpc.client.requests import Source, body_of, lost_call, take_metadata, unsendable
-from shmrpc.client.sync_session import ThreadSession, check_credit
+from shmrpc.client.conversation import Conversation
+from shmrpc.client.requests import Source, lost_call, unsendable
+from shmrpc.client.sync_session import ThreadSession
+from shmrpc.errors import RemoteProtocolError
 from shmrpc.service.call import Call
 from shmrpc.streams.credit import ReceiveWindow, SendWindow, weight
 from shmrpc.streams.items import unsendable_item
@@ -33,6 +36,10 @@ class Feed:
         self.touched = False
         self.window = SendWindow()
         self._error: Exception | None = None
+
+    def grant(self, size: int) -> None:
+        """The handler has consumed this many bytes."""
+        self.window.grant(size)
 
     @property
     def can_send(self) -> bool:
@@ -88,7 +95,8 @@ class Feed:
         if (
             close is not None and self.touched and self._items is self._source
         ):  # A list's iterator has none, a file is the caller's.
-            close()
+            with contextlib.suppress(ValueError):  # It is being iterated: the source itself ended the call.
+                close()
 
 
 def feeds_of(session: ThreadSession, call: Call, codec: Codec, sources: Sequence[Source]) -> dict[int, Feed]:
@@ -96,43 +104,70 @@ def feeds_of(session: ThreadSession, call: Call, codec: Codec, sources: Sequence
     return {source[0]: Feed(session, call, codec, source) for source in sources}
 
 
+class ThreadConversation(Conversation):
+    """A call with streams, as threads drive it: they take its frames from the core one by one."""
+
+    def __init__(self, session: ThreadSession, call: Call, *, streams: bool) -> None:
+        super().__init__(call, streams=streams)
+        self._session = session
+        #: Items that have come and were not read so far.
+        self.items: deque[Body] = deque()
+        #: What it lets in, the core sees to.
+        self._window = ReceiveWindow()
+
+    def begin(self, kind: int, body: Body) -> None:
+        """Sends the request."""
+        self.pending = self._session.calls.begin(kind, self.call.id, body)
+
+    def take_item(self, body: Body) -> None:
+        """Keeps an item of the answer until it is read."""
+        self.items.append(body)
+
+    def take(self, frame: Frame) -> None:
+        """Takes a frame that has come. Raises ChannelError for one that no server may send here."""
+        try:
+            self.feed(frame[0], frame[2])
+        except RemoteProtocolError as error:
+            raise _core.ChannelError(str(error)) from None
+
+    def consume(self, body: Body) -> None:
+        """Gives credit back for an item that has been read, once it is worth it."""
+        granted = self._window.consume(weight(body))
+        if granted and not self.ended and self._session.ended is None:
+            with contextlib.suppress(_core.ChannelError):  # Whoever receives next says so.
+                self._session.connection.send(frames.CREDIT, self.call.id, frames.encode_credit(granted))
+
+
 def converse(
-    session: ThreadSession, call: Call, kind: int, body: Body, feeds: dict[int, Feed]
+    session: ThreadSession, call: Call, kind: int, body: Body, feeds: dict[int, Feed], *, streams: bool
 ) -> Generator[Body, None, Body]:
     """Makes a call with streams: yields the items that come, and returns the body of the result."""
-    pending = None
-    window = ReceiveWindow()  # What it lets in, the core sees to.
+    conversation = ThreadConversation(session, call, streams=streams)
+    conversation.uploads.update(feeds)
+    sent = False
     try:
-        pending = session.calls.begin(kind, call.id, body)
+        conversation.begin(kind, body)
+        sent = True
         while True:
-            frame = _next_frame(session, call, pending, feeds)
-            kind, number = frame[0] & 0xFF, frame[0] >> 8
-            if kind == frames.ITEM:
-                yield frame[2]
-                granted = window.consume(weight(frame[2]))
-                if granted and session.ended is None:
-                    session.connection.send(frames.CREDIT, call.id, frames.encode_credit(granted))
-            elif kind == frames.CREDIT:
-                size = check_credit(frame[0], frame[2])
-                if number in feeds:
-                    feeds[number].window.grant(size)
-            elif kind == frames.METADATA:
-                take_metadata(frame[2], call)
-            elif kind == frames.STOP:
-                if number in feeds:
-                    feeds[number].close()
-            else:
-                return body_of(frame, call)
+            conversation.take(_next_frame(session, call, conversation.pending, feeds))
+            while conversation.items:
+                item = conversation.items.popleft()
+                yield item
+                conversation.consume(item)
+            if conversation.error is not None:
+                raise conversation.error
+            if conversation.body is not None:
+                return conversation.body
     except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
-        raise _unsent(session, call, error, sent=pending is not None) from None
+        raise _unsent(session, call, error, sent=sent) from None
     except Exception as error:
         error = _broken(feeds) or error
         raise error from error.__cause__
     finally:
         session.calls.close(call.id)
+        conversation.error = None  # Its traceback has this frame.
         for feed in feeds.values():
-            with contextlib.suppress(ValueError):  # It is being iterated: the source itself ended the call.
-                feed.close()
+            feed.close()
 
 
 def _unsent(session: ThreadSession, call: Call, error: Exception, *, sent: bool) -> Exception:

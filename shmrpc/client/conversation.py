@@ -76,7 +76,7 @@ class Conversation:
         """Ends the call: there will be no answer."""
         if not self.ended:
             self.error = error
-            self.finish()
+        self.finish()  # Also after the answer: the handler of a signal may have come between that and its end.
 
     def take_item(self, body: Body) -> None:
         """Keeps an item of the answer for whoever reads it."""

@@ -25,10 +25,9 @@ async def test_what_is_read(mistake: Mistake) -> None:
 
 
 def test_the_messages_in_the_documents_are_those_that_are_read() -> None:
-    messages = {mistake.message for mistake in MISTAKES.values()}
     quoted = [" ".join(each.split()) for each in re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
     assert len(quoted) > 20
-    assert [each for each in quoted if each not in messages] == []
+    assert [each for each in quoted if not any(mistake.is_read(each) for mistake in MISTAKES.values())] == []
 
 
 def test_every_exception_is_explained() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import time
 from collections.abc import (
@@ -58,7 +57,7 @@ from shmrpc.transport.options import (
     check_connecting,
     check_seconds,
 )
-from shmrpc.transport.shm import client as shm
+from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
@@ -585,6 +584,7 @@ def connect(
     max_memory: int = DEFAULT_MAX_MEMORY,
     spin: float = DEFAULT_SPIN,
     allow_uids: Collection[int] = (),
+    at: str | Transport | None = None,
 ) -> Client:
     """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
 
@@ -599,12 +599,17 @@ def connect(
     two sides' ``max_frame`` and ``max_memory`` the smaller one holds. The server has to be of this user, of root,
     or of one in ``allow_uids``; else connecting raises LocalProtocolError before anything is sent.
 
-    Raises ValueError for an option out of range. What connecting raises: :meth:`Client.__aenter__`.
+    A name is looked for in this host's shared memory; a URL picks another transport, as ``"memory://calculator"`` does
+    for a server in the same event loop. Beside a Service ``at`` says it: ``connect(calculator, at="memory://")``.
+
+    Raises ValueError for an option out of range, or that the transport does not have. What connecting raises:
+    :meth:`Client.__aenter__`.
     """
     check_connecting(timeout, reconnect)
     connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
+    transport, service = find(service, at)
     name, endpoints = name_and_endpoints(service)
-    link = Link(name, functools.partial(shm.connect, name, options=connection), timeout, reconnect=reconnect)
+    link = Link(name, transport.dial(name, connection), timeout, reconnect=reconnect)
     return Client(
         link,
         get_codec(codec),

@@ -51,6 +51,7 @@ from shmrpc.transport.options import (
     check_connecting,
     check_seconds,
 )
+from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
@@ -518,6 +519,7 @@ def connect(
     max_memory: int = DEFAULT_MAX_MEMORY,
     spin: float = DEFAULT_SPIN,
     allow_uids: Collection[int] = (),
+    at: str | Transport | None = None,
 ) -> Client:
     """A client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
 
@@ -525,7 +527,8 @@ def connect(
     """
     check_connecting(timeout, reconnect)
     connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
+    transport, service = find(service, at)
     name, endpoints = name_and_endpoints(service)
-    link = ThreadLink(name, connection, timeout, reconnect=reconnect)
+    link = ThreadLink(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
     options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
     return Client(link, get_codec(codec), options, endpoints)

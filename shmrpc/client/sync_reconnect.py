@@ -12,8 +12,7 @@ from shmrpc.client.requests import ended_call, may_go_again, none_in_its_place
 from shmrpc.client.sync_session import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
 from shmrpc.service.call import Call
-from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.shm import thread_client as shm
+from shmrpc.transport.places import ThreadDial
 from shmrpc.wire import control
 
 _T = TypeVar("_T")
@@ -25,7 +24,7 @@ PAUSE: Final = 0.002
 class ThreadLink:
     """The present session of a client; with ``reconnect`` a new one after each that ends."""
 
-    def __init__(self, service: str, options: ConnectionOptions, timeout: float, *, reconnect: bool) -> None:
+    def __init__(self, service: str, dial: ThreadDial, timeout: float, *, reconnect: bool) -> None:
         self.service = service
         self.reconnect = reconnect
         self.session: ThreadSession | None = None
@@ -34,7 +33,7 @@ class ThreadLink:
         self.stopped: list[bool] = []
         #: How often stop() was called: who waits for a server then waits no longer.
         self.stops = 0
-        self._options = options
+        self._dial = dial
         self._timeout = timeout
         #: Sessions whose server goes, and which may have calls under way yet.
         self._leaving: list[ThreadSession] = []
@@ -64,7 +63,7 @@ class ThreadLink:
                 raise stopped_call(self.service)
 
         before = self.session
-        session = ThreadSession(shm.connect(self.service, timeout, self._options, check, self._note))
+        session = ThreadSession(self._dial(timeout, check, self._note))
         session.stopped = self.stopped
         newer = self.session
         if newer is not None and newer is not before:  # The handler of a signal that came meanwhile has connected.

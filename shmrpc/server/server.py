@@ -23,9 +23,9 @@ from shmrpc.server.served_client import ServedClient
 from shmrpc.service.call import Call
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
-from shmrpc.transport.listening import Listener, Peer, Transport
+from shmrpc.transport.listening import Listener, Peer, ServerTransport
 from shmrpc.transport.options import DEFAULT_SPIN, ConnectionOptions, check_seconds
-from shmrpc.transport.shm.server import SharedMemoryTransport
+from shmrpc.transport.places import Transport, transport_at
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, Health
@@ -50,7 +50,7 @@ class Server:
     def __init__(
         self,
         services: Sequence[Service],
-        transport: Transport,
+        transport: ServerTransport,
         codec: CodecName,
         interceptors: Sequence[Interceptor],
         limits: Limits,
@@ -345,6 +345,7 @@ def serve(
     allow_uids: Collection[int] = (),
     adopting: bool = False,
     validate_results: bool = False,
+    at: str | Transport | None = None,
 ) -> Server:
     """Serves one or more services in the running loop: ``async with shmrpc.serve(calculator): ...``.
 
@@ -368,14 +369,18 @@ def serve(
     Processes of this user and of root may call, and those of the users in ``allow_uids``; they are met in the
     directory that ``$SHMRPC_DIRECTORY`` names. SECURITY.md says what they are trusted with.
 
-    Raises ValueError for an option out of range, TypeError for an endpoint with ``run_in="process"`` that cannot be
-    pickled. What entering it raises: :meth:`Server.__aenter__`.
+    ``at`` says where they are served, as a URL. This host's shared memory is meant if it is not given; ``"memory://"``
+    is for clients in the same event loop, shares nothing with other processes, and has no ``max_memory``, ``spin``,
+    ``allow_uids`` and ``adopting``.
+
+    Raises ValueError for an option out of range or that the transport does not have, TypeError for an endpoint with
+    ``run_in="process"`` that cannot be pickled. What entering it raises: :meth:`Server.__aenter__`.
     """
     options = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     limits = Limits(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
     return Server(
         services,
-        SharedMemoryTransport(options),
+        transport_at(at).server(options),
         codec,
         interceptors,
         limits,

@@ -15,7 +15,8 @@ from shmrpc.client.requests import find_endpoint
 from shmrpc.errors import ConnectionLost, ShmrpcError
 from shmrpc.streams.items import Part
 from shmrpc.transport.base import Connection, Dial, End, Frame, OnEnd, OnFrame
-from shmrpc.transport.memory import check_size
+from shmrpc.transport.memory import Memory, MemoryHost, check_size
+from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 
@@ -139,6 +140,18 @@ class Faults:
                     self._rules.remove(rule)
                 return seconds, rule
         return seconds, None
+
+
+class FaultyMemory(Memory):
+    """A network of one loop, with faults between its clients and its servers."""
+
+    def __init__(self, find: Callable[[], MemoryHost], faults: Faults) -> None:
+        super().__init__(find)
+        self._faults = faults
+
+    def dial(self, service: str, options: ConnectionOptions) -> Dial:
+        """What connects a client, with the faults on its way."""
+        return self._faults.between(super().dial(service, options))
 
 
 class _Faulty:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from typing import Any
 
 from shmrpc.client.client import Client
-from shmrpc.client.options import Options, check_timeout
-from shmrpc.client.reconnect import Link
-from shmrpc.client.requests import name_and_endpoints
-from shmrpc.server.limits import Limits
-from shmrpc.server.server import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Server
-from shmrpc.service.interceptors import Interceptor, check_interceptors
+from shmrpc.client.client import connect as connect_to
+from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
-from shmrpc.testing.faults import Faults
-from shmrpc.transport.base import Dial
-from shmrpc.transport.memory import MemoryHost, MemoryTransport
-from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, ConnectionOptions, check_connecting
-from shmrpc.wire.codec import CodecName, get_codec
-from shmrpc.wire.frames import DEFAULT_MAX_FRAME
+from shmrpc.testing.faults import Faults, FaultyMemory
+from shmrpc.transport.memory import Memory, MemoryHost
 
 
 class Network:
@@ -31,66 +23,30 @@ class Network:
         async with network.serve(orders, stock, max_in_flight=1), network.connect("orders") as client:
             ...
 
-    Their options are those of :func:`shmrpc.serve` and :func:`shmrpc.connect`, and mean the same.
+    It is what ``at="memory://"`` is for :func:`shmrpc.serve` and :func:`shmrpc.connect`, with names of its own.
     """
 
     def __init__(self) -> None:
         self._host = MemoryHost()
 
-    def serve(
-        self,
-        *services: Service,
-        codec: CodecName = "msgspec",
-        max_frame: int = DEFAULT_MAX_FRAME,
-        interceptors: Sequence[Interceptor] = (),
-        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
-        max_per_connection: int = DEFAULT_MAX_PER_CONNECTION,
-        max_waiting: int = DEFAULT_MAX_WAITING,
-        validate_results: bool = False,
-    ) -> Server:
-        """Serves one or more services in this network: ``async with network.serve(calculator): ...``."""
-        ConnectionOptions(max_frame, codec=codec)
-        limits = Limits(max_in_flight, max_per_connection, max_waiting)
-        transport = MemoryTransport(self._host, max_frame)
-        return Server(
-            services, transport, codec, interceptors, limits, adopting=False, validate_results=validate_results
-        )
+    def _find(self) -> MemoryHost:
+        return self._host
 
-    def connect(
-        self,
-        service: str | Service,
-        *,
-        timeout: float = DEFAULT_CONNECT_TIMEOUT,
-        call_timeout: float | None = None,
-        reconnect: bool = False,
-        interceptors: Sequence[Interceptor] = (),
-        codec: CodecName = "msgspec",
-        max_frame: int = DEFAULT_MAX_FRAME,
-        faults: Faults | None = None,
-    ) -> Client:
-        """A client of a service of this network. ``faults`` come between it and the server."""
-        check_connecting(timeout, reconnect)
-        ConnectionOptions(max_frame, codec=codec)
-        name, endpoints = name_and_endpoints(service)
-        dial: Dial = functools.partial(self._host.connect, name, max_frame=max_frame)
-        if faults is not None:
-            dial = faults.between(dial)
-        options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors))
-        return Client(Link(name, dial, timeout, reconnect=reconnect), get_codec(codec), options, endpoints)
+    def serve(self, *services: Service, **options: Any) -> Server:
+        """Serves in this network: ``async with network.serve(calculator): ...``. Options: see :func:`shmrpc.serve`."""
+        return serve(*services, at=Memory(self._find), **options)
+
+    def connect(self, service: str | Service, *, faults: Faults | None = None, **options: Any) -> Client:
+        """A client of a service of this network. ``faults`` come between it and the server.
+
+        Options: see :func:`shmrpc.connect`.
+        """
+        at = Memory(self._find) if faults is None else FaultyMemory(self._find, faults)
+        return connect_to(service, at=at, **options)
 
 
 @contextlib.asynccontextmanager
-async def connect(
-    service: Service,
-    *,
-    timeout: float = DEFAULT_CONNECT_TIMEOUT,
-    call_timeout: float | None = None,
-    reconnect: bool = False,
-    interceptors: Sequence[Interceptor] = (),
-    codec: CodecName = "msgspec",
-    max_frame: int = DEFAULT_MAX_FRAME,
-    faults: Faults | None = None,
-) -> AsyncIterator[Client]:
+async def connect(service: Service, *, faults: Faults | None = None, **options: Any) -> AsyncIterator[Client]:
     """A client of a service that is served meanwhile, in this loop.
 
     ``async with shmrpc.testing.connect(calculator) as client: ...``
@@ -102,15 +58,7 @@ async def connect(
     if not isinstance(service, Service):
         raise TypeError(f"connect() of shmrpc.testing expected a shmrpc.Service to serve, got {service!r}")
     network = Network()
-    client = network.connect(
-        service,
-        timeout=timeout,
-        call_timeout=call_timeout,
-        reconnect=reconnect,
-        interceptors=interceptors,
-        codec=codec,
-        max_frame=max_frame,
-        faults=faults,
-    )
-    async with network.serve(service, codec=codec, max_frame=max_frame), client:
+    client = network.connect(service, faults=faults, **options)
+    same = {name: options[name] for name in ("codec", "max_frame") if name in options}
+    async with network.serve(service, **same), client:
         yield client

@@ -186,7 +186,7 @@ class BaseListener(Generic[_P]):
         self.on_change()
 
 
-class Transport(Protocol):
+class ServerTransport(Protocol):
     """One server's way to its clients."""
 
     def open(self, take: Callable[[], None], /) -> Inbox:

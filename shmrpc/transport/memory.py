@@ -13,9 +13,10 @@ import functools
 import logging
 import os
 import socket
+import weakref
 from collections import deque
 from collections.abc import Callable, Sized
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from shmrpc import _core
 from shmrpc.errors import (
@@ -31,8 +32,9 @@ from shmrpc.host.processes import process
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.streams.items import Part
 from shmrpc.streams.sending import PlainSender
-from shmrpc.transport.base import End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
+from shmrpc.transport.base import Dial, End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
 from shmrpc.transport.listening import BaseListener, Handler
+from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire.codec import Body, body_weight
 from shmrpc.wire.frames import Shape
 
@@ -432,11 +434,11 @@ class MemoryListener(BaseListener[MemoryPeer]):
             peer.close(reason)
 
 
-class MemoryTransport:
-    """A server's way to the clients in its own loop."""
+class MemoryServerTransport:
+    """A server's way to the clients in its own loop. ``find`` is called there, and gives where they meet."""
 
-    def __init__(self, host: MemoryHost, max_frame: int) -> None:
-        self._host = host
+    def __init__(self, find: Callable[[], MemoryHost], max_frame: int) -> None:
+        self._find = find
         self._max_frame = max_frame
 
     def open(self, take: Callable[[], None]) -> MemoryInbox:
@@ -447,8 +449,10 @@ class MemoryTransport:
     def listen(
         self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool = True
     ) -> MemoryListener:
-        """Takes a name; ServiceInUse if another server has it."""
-        return MemoryListener(self._host, service, endpoints, shapes, self._max_frame, self._inbox)
+        """Takes a name; ServiceInUse if another server has it, LocalProtocolError if it is to take none."""
+        if not claim:
+            raise LocalProtocolError("adopting=True is for clients that come by a socket: over memory:// none does")
+        return MemoryListener(self._find(), service, endpoints, shapes, self._max_frame, self._inbox)
 
 
 class MemoryHost:
@@ -498,3 +502,47 @@ class MemoryHost:
             raise ServiceUnavailable(
                 f"nobody serves {service!r} here (waited {timeout:g} s); the services of this network: {there}"
             ) from None
+
+
+#: Where servers and clients of a loop meet that say no more than ``memory://``.
+_hosts: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryHost]] = weakref.WeakKeyDictionary()
+
+
+def _host_of_loop() -> MemoryHost:
+    return _hosts.setdefault(asyncio.get_running_loop(), MemoryHost())
+
+
+class Memory:
+    """``memory://``: services and clients of one loop. Each loop has its own names, unless ``find`` says where."""
+
+    def __init__(self, find: Callable[[], MemoryHost] = _host_of_loop) -> None:
+        self._find = find
+
+    def server(self, options: ConnectionOptions) -> MemoryServerTransport:
+        """What a server takes its clients from."""
+        return MemoryServerTransport(self._find, _checked(options).max_frame)
+
+    def dial(self, service: str, options: ConnectionOptions) -> Dial:
+        """What connects a client in a loop."""
+        max_frame = _checked(options).max_frame
+
+        async def connect(timeout: float | None, note: Callable[[str], None]) -> MemoryConnection:
+            return await self._find().connect(service, timeout, note, max_frame=max_frame)
+
+        return connect
+
+    def thread_dial(self, service: str, options: ConnectionOptions) -> NoReturn:
+        """Raises ValueError: a thread that waits for its own loop would wait for ever."""
+        raise ValueError(
+            f"memory:// is within one event loop: use shmrpc.connect('memory://{service}') in the server's loop"
+        )
+
+
+#: Options of shared memory alone.
+_NOT_HERE: Final = ("max_memory", "spin", "allow_uids")
+
+
+def _checked(options: ConnectionOptions) -> ConnectionOptions:
+    """The options; ValueError for one that has no meaning here."""
+    options.refuse("memory:// shares no memory and meets no other process: leave it out", _NOT_HERE)
+    return options

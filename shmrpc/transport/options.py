@@ -50,6 +50,12 @@ class ConnectionOptions:
         object.__setattr__(self, "allow_uids", check_uids(self.allow_uids))
         get_codec(self.codec)
 
+    def refuse(self, why: str, names: Collection[str]) -> None:
+        """Raises ValueError if one of these options was given: a transport has no use for it."""
+        for field in dataclasses.fields(self):
+            if field.name in names and getattr(self, field.name) != field.default:
+                raise ValueError(f"{field.name}: {why}")
+
     @property
     def users(self) -> frozenset[int]:
         """Users to speak with, besides its own and root."""

@@ -354,7 +354,7 @@ class ShmListener(BaseListener[ShmPeer]):
             peer.close(reason)
 
 
-class SharedMemoryTransport:
+class ShmServerTransport:
     """A server's way to the processes of this host."""
 
     def __init__(self, options: ConnectionOptions) -> None:

@@ -30,9 +30,10 @@ LIFE_CHECK: Final = 0.05
 def connect(
     service: str,
     timeout: float | None,
-    options: ConnectionOptions,
     check: Callable[[], None] = lambda: None,
     note: Note = lambda reason: None,
+    *,
+    options: ConnectionOptions,
 ) -> ThreadConnection:
     """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.Patience`.
 

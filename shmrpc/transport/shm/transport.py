@@ -1,0 +1,29 @@
+"""The transport between the processes of this host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from shmrpc.transport.base import Dial
+from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.shm import client, thread_client
+from shmrpc.transport.shm.server import ShmServerTransport
+
+
+class SharedMemory:
+    """``shm://``, which is meant where nothing is said: shared memory, for loops and for threads."""
+
+    def server(self, options: ConnectionOptions) -> ShmServerTransport:
+        """What a server takes its clients from."""
+        return ShmServerTransport(options)
+
+    def dial(self, service: str, options: ConnectionOptions) -> Dial:
+        """What connects a client in a loop."""
+        return functools.partial(client.connect, service, options=options)
+
+    def thread_dial(
+        self, service: str, options: ConnectionOptions
+    ) -> Callable[[float | None, Callable[[], None], Callable[[str], None]], thread_client.ThreadConnection]:
+        """What connects a client for threads."""
+        return functools.partial(thread_client.connect, service, options=options)

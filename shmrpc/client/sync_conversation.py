@@ -13,7 +13,7 @@ from shmrpc.client.requests import Source, lost_call, unsendable
 from shmrpc.client.sync_session import ThreadSession
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.service.call import Call
-from shmrpc.streams.credit import ReceiveWindow, SendWindow, weight
+from shmrpc.streams.credit import WORTH_GRANTING, ReceiveWindow, SendWindow, weight
 from shmrpc.streams.items import unsendable_item
 from shmrpc.transport.base import Frame
 from shmrpc.transport.shm.thread_client import LIFE_CHECK
@@ -130,9 +130,9 @@ class ThreadConversation(Conversation):
         except RemoteProtocolError as error:
             raise _core.ChannelError(str(error)) from None
 
-    def consume(self, body: Body) -> None:
-        """Gives credit back for an item that has been read, once it is worth it."""
-        granted = self._window.consume(weight(body))
+    def consume(self, size: int) -> None:
+        """Gives credit back for items of this weight that have been read, once it is worth it."""
+        granted = self._window.consume(size)
         if granted and not self.ended and self._session.ended is None:
             with contextlib.suppress(_core.ChannelError):  # Whoever receives next says so.
                 self._session.connection.send(frames.CREDIT, self.call.id, frames.encode_credit(granted))
@@ -144,16 +144,21 @@ def converse(
     """Makes a call with streams: yields the items that come, and returns the body of the result."""
     conversation = ThreadConversation(session, call, streams=streams)
     conversation.uploads.update(feeds)
+    item, consumed = frames.ITEM if streams else None, 0
     sent = False
     try:
         conversation.begin(kind, body)
         sent = True
         while True:
-            conversation.take(_next_frame(session, call, conversation.pending, feeds))
-            while conversation.items:
-                item = conversation.items.popleft()
-                yield item
-                conversation.consume(item)
+            frame = _next_frame(session, call, conversation.pending, feeds)
+            if frame[0] == item:  # The short way of what comes most.
+                yield frame[2]
+                consumed += weight(frame[2])
+                if consumed >= WORTH_GRANTING:
+                    conversation.consume(consumed)
+                    consumed = 0
+                continue
+            conversation.take(frame)
             if conversation.error is not None:
                 raise conversation.error
             if conversation.body is not None:

@@ -193,7 +193,7 @@ class StreamCall(Generic[_W, _R]):
                 self._check()
                 raise EndOfStream(f"{self._name}() has ended: there are no more items")
             body = items.popleft()
-            self._conversation.consume(body)
+            self._conversation.consume(weight(body))
             return read_result(self._name, self._decode, body)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Self:

@@ -20,7 +20,7 @@ WINDOW: Final = 128 << 10
 #: What an item costs besides its bytes: small ones take memory too.
 OVERHEAD: Final = 48
 #: Bytes consumed for which it pays to send a frame of credit.
-_WORTH_GRANTING: Final = WINDOW // 4
+WORTH_GRANTING: Final = WINDOW // 4
 
 
 def weight(body: Body) -> int:
@@ -51,7 +51,7 @@ class ReceiveWindow:
     def consume(self, size: int) -> int:
         """Items of this weight are used up: the credit to give back now, 0 as long as it is not worth a frame."""
         self._consumed += size
-        if self._consumed < _WORTH_GRANTING:
+        if self._consumed < WORTH_GRANTING:
             return 0
         granted, self._consumed = self._consumed, 0
         self._allowed += granted

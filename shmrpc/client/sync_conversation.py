@@ -41,11 +41,6 @@ class Feed:
         """The handler has consumed this many bytes."""
         self.window.grant(size)
 
-    @property
-    def can_send(self) -> bool:
-        """Whether the next item may be taken and sent."""
-        return self.window.is_open
-
     def send_one(self) -> None:
         """Takes an item and sends it, or says that there are no more."""
         self.touched = True
@@ -192,7 +187,7 @@ def _next_frame(session: ThreadSession, call: Call, pending: _core.Pending, feed
     """The next frame of the call; until it is there, items are sent as far as there is credit."""
     looked = time.monotonic()
     while True:
-        ready = [feed for feed in feeds.values() if feed.can_send]
+        ready = [feed for feed in feeds.values() if feed.window.is_open]
         if not ready:
             return session.next_frame(pending, call)
         session.check_stopped(call.id)

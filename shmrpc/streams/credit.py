@@ -25,7 +25,7 @@ WORTH_GRANTING: Final = WINDOW // 4
 
 def weight(body: Body) -> int:
     """What an item takes of a stream's credit, in bytes."""
-    return body_weight(body) + OVERHEAD
+    return (len(body) if type(body) is bytes else body_weight(body)) + OVERHEAD
 
 
 class ReceiveWindow:

@@ -58,7 +58,7 @@ class Incoming:
         if self._ended:
             return
         count, data = part
-        size = body_weight(data) - _ARRAY_HEADER + OVERHEAD * count if count else weight(data)
+        size = weight(data) if not count else body_weight(data) - _ARRAY_HEADER + OVERHEAD * count
         self._window.receive(size)
         self._held += size
         self._parts.append(part)

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
-from shmrpc.streams.credit import OVERHEAD, WINDOW, ReceiveWindow, weight
+from shmrpc.streams.credit import OVERHEAD, WINDOW, ReceiveWindow
 from shmrpc.streams.items import Part, Reader
 from shmrpc.streams.sending import SLICE
 from shmrpc.wire.codec import UNREADABLE, body_weight
@@ -58,7 +58,8 @@ class Incoming:
         if self._ended:
             return
         count, data = part
-        size = weight(data) if not count else body_weight(data) - _ARRAY_HEADER + OVERHEAD * count
+        size = len(data) if type(data) is bytes else body_weight(data)
+        size += OVERHEAD * count - _ARRAY_HEADER if count else OVERHEAD
         self._window.receive(size)
         self._held += size
         self._parts.append(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -23,6 +24,30 @@ _FILES: Final = 4
 
 #: Seconds without a refusal after which the log may give its reason again.
 _EPISODE: Final = 10.0
+
+
+class Reserve:
+    """A descriptor that is kept to be given up when one is needed for a client and there is no other."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is one to give up."""
+        return self._descriptor >= 0
+
+    def keep(self) -> None:
+        """Opens it, if one can be had. Again: nothing."""
+        if self._descriptor < 0:
+            with contextlib.suppress(OSError):
+                self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def give_up(self) -> None:
+        """Closes it. Again: nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class Refusals:

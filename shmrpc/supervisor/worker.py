@@ -36,19 +36,9 @@ class SupervisorLink:
         self.socket = socket.socket(fileno=descriptor)
         self.socket.set_inheritable(False)
         #: A descriptor to give up for the client that is passed next: the kernel drops one for which there is none.
-        self._reserve = -1
-        self._keep_reserve()
+        self._reserve = exhaustion.Reserve()
+        self._reserve.keep()
         fork.close_in_child(self)
-
-    def _keep_reserve(self) -> None:
-        if self._reserve < 0:
-            with contextlib.suppress(OSError):
-                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def _give_up_reserve(self) -> None:
-        if self._reserve >= 0:
-            os.close(self._reserve)
-            self._reserve = -1
 
     def tell(self, message: messages.News) -> bool:
         """Sends a message; False if there is no room for it. To a supervisor that is gone: nothing."""
@@ -65,19 +55,19 @@ class SupervisorLink:
 
         A client's descriptor is missing if this process could not take it, although there was a reserve for it.
         """
-        self._give_up_reserve()
+        self._reserve.give_up()
         try:
             packet, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             return None
         finally:
-            self._keep_reserve()
+            self._reserve.keep()
         return (messages.decode_order(packet), descriptors) if packet else None
 
     def abandon(self) -> None:
         """A forked child is no worker."""
         fork.close(self.socket)
-        self._give_up_reserve()
+        self._reserve.give_up()
 
 
 class Worker:

@@ -121,7 +121,7 @@ async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_log
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     link, hoard = SupervisorLink(theirs.detach()), list[int]()
     worker = Worker(link, Mock(), Mock())
-    monkeypatch.setattr(link, "_give_up_reserve", lambda: None)
+    monkeypatch.setattr(link._reserve, "give_up", lambda: None)
     with ours:
         socket.send_fds(ours, [messages.encode(messages.Adopt(NAME))], [ours.fileno()])
         with own_limit(max(map(int, os.listdir("/proc/self/fd"))) + 1), contextlib.suppress(OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -37,17 +36,17 @@ class Acceptor:
         self._service = service
         self._allow_uids = allow_uids
         #: A descriptor to give up for a moment, so that who comes when there is none left can be told.
-        self._reserve = -1
+        self._reserve = exhaustion.Reserve()
         self._claim = rendezvous.Claim(service, allow_uids)
         self._take = take
         self._resume: asyncio.TimerHandle | None = None
         self._refusals = exhaustion.Refusals()
         try:
-            self._keep_reserve()
+            self._reserve.keep()
             self._loop = asyncio.get_running_loop()
             self._accept()
         except BaseException:
-            self._give_up_reserve()
+            self._reserve.give_up()
             self._claim.release()
             raise
 
@@ -62,11 +61,11 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in exhaustion.NO_DESCRIPTOR and self._reserve >= 0:
+                if error.errno in exhaustion.NO_DESCRIPTOR and self._reserve.is_kept:
                     if self._turn_away(error.errno):
                         continue
                     return
-                self._keep_reserve()
+                self._reserve.keep()
                 # Those who wait are served when it can be done.
                 level = self._refusals.level(error.errno, logging.ERROR)
                 logger.log(level, "cannot accept a client, trying again every %g s: %s", ACCEPT_PAUSE, error)
@@ -77,20 +76,10 @@ class Acceptor:
                 accepted.setblocking(False)
                 self._take(accepted)
 
-    def _keep_reserve(self) -> None:
-        if self._reserve < 0:
-            with contextlib.suppress(OSError):
-                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def _give_up_reserve(self) -> None:
-        if self._reserve >= 0:
-            os.close(self._reserve)
-            self._reserve = -1
-
     def _turn_away(self, number: int) -> bool:
         """Tells the client that is first in line why it cannot come. False if there is nobody."""
         reason = exhaustion.descriptors(number)
-        self._give_up_reserve()
+        self._reserve.give_up()
         try:
             accepted, _ = self._claim.socket.accept()
         except BlockingIOError:  # The want is noticed before it is looked whether anybody came.
@@ -107,17 +96,17 @@ class Acceptor:
                         pass
                     accepted.send(control.encode(control.Refuse(str(reason), try_again=True)))
         finally:
-            self._keep_reserve()
+            self._reserve.keep()
         logger.log(self._refusals.level(number, logging.ERROR), "clients are turned away: %s", reason)
         return True
 
     def __del__(self) -> None:
         """It was dropped, as after its loop was closed."""
-        self._give_up_reserve()
+        self._reserve.give_up()
 
     def close(self) -> None:
         """Gives the name back."""
-        self._give_up_reserve()
+        self._reserve.give_up()
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._claim.socket)

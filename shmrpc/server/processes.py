@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from shmrpc.errors import ApplicationError
-from shmrpc.server.executors import Job
+from shmrpc.server.job import Job
 from shmrpc.values import registry
 from shmrpc.wire import frames
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from shmrpc.server.executors import Job
+from shmrpc.server.job import Job
 from shmrpc.service.call import Call, handled
 
 logger = logging.getLogger("shmrpc.server")

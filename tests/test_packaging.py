@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import shmrpc
+from shmrpc.transport import errors
 from util import lowest
 
 ROOT = Path(__file__).parent.parent
@@ -100,4 +101,17 @@ def test_nothing_inside_imports_the_face() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module == "shmrpc":
                 names = [each.name for each in node.names if importlib.util.find_spec(f"shmrpc.{each.name}") is None]
                 wrong += [f"{path}:{node.lineno}: {name}" for name in names]
+    assert not wrong
+
+
+def test_the_errors_of_a_connection_are_the_transports() -> None:
+    """What sends and receives knows them by transport/errors.py, so that it runs on any transport."""
+    wrong = []
+    for path in (ROOT / "shmrpc").rglob("*.py"):
+        folders = path.relative_to(ROOT / "shmrpc").parts
+        if folders[:2] == ("transport", "shm") or folders == ("transport", "errors.py"):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(rf"\b_core\b.*\b({'|'.join(errors.__all__)})\b", line):
+                wrong.append(f"{path}:{number}: {line.strip()}")
     assert not wrong

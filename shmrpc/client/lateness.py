@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from shmrpc import _core
 from shmrpc.errors import DeadlineExceeded
 from shmrpc.host.processes import process, why_still
+from shmrpc.transport.errors import ChannelError
 
 #: Nanoseconds without a byte read that say something of a server: an idle one, too, needs a moment to wake up and run.
 _TELLING: Final = 50_000_000
@@ -40,7 +40,7 @@ class Lateness:
     def look(self) -> int:
         """A call begins to wait: the time, in nanoseconds."""
         now = time.monotonic_ns()
-        with contextlib.suppress(_core.ChannelError):  # Whoever sends or receives next says so.
+        with contextlib.suppress(ChannelError):  # Whoever sends or receives next says so.
             read, in_ring, _, _ = self._connection.untaken()
             if not self._is_quiet(read):
                 self._quiet_since, self._read, self._sent = now, read, read + in_ring
@@ -54,7 +54,7 @@ class Lateness:
         connection, now = self._connection, time.monotonic_ns()
         server = f"the server of {connection.service!r} ({process(connection.pid)})"
         quiet, kept, size = False, 0, 0
-        with contextlib.suppress(_core.ChannelError):
+        with contextlib.suppress(ChannelError):
             read, _, kept, size = connection.untaken()
             quiet = self._is_quiet(read) and now - self._quiet_since >= _TELLING
         why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {why_still(connection.pid)}"

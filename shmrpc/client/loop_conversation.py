@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shmrpc import _core
 from shmrpc.client.conversation import Conversation
 from shmrpc.client.requests import Source, unsendable
 from shmrpc.client.session import Session
@@ -16,6 +15,7 @@ from shmrpc.service.call import Call
 from shmrpc.streams.receiving import Incoming
 from shmrpc.streams.sending import Outgoing
 from shmrpc.transport.base import Frame
+from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.values.unsendable import UNSENDABLE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
@@ -44,7 +44,7 @@ class LoopConversation(Conversation):
         return self._is_spent or any(task.outgoing.touched for task in self._tasks)
 
     def _grant(self, size: int) -> None:
-        with contextlib.suppress(_core.ChannelError):
+        with contextlib.suppress(ChannelError):
             self._session.send(frames.CREDIT, self.call.id, frames.encode_credit(size))
 
     def take_item(self, body: Body) -> None:
@@ -156,11 +156,11 @@ class _SourceTask:
         """If the stream failed the handler is told, which would wait for ever."""
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if isinstance(error, _core.ChannelError):
+        if isinstance(error, ChannelError):
             return  # The call itself says why.
         call, session = self._conversation.call, self._session
         if isinstance(error, Exception):
             self._conversation.source_error = unsendable(call.endpoint, error)
-        with contextlib.suppress(_core.ChannelError, _core.Backlog):
+        with contextlib.suppress(ChannelError, Backlog):
             body = frames.encode_failure(error, session.connection.max_frame)
             session.send(opcode(frames.ABORT, self._number), call.id, body)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from shmrpc import _core
 from shmrpc.basics.spelling import closest
 from shmrpc.errors import (
     ConnectionLost,
@@ -27,6 +26,8 @@ from shmrpc.service.call import Call, check_metadata
 from shmrpc.service.service import Endpoint, Service
 from shmrpc.service.signature import result_type
 from shmrpc.transport.base import End, Frame
+from shmrpc.transport.errors import Backlog, Oversize, Overtaken
+from shmrpc.values.blocks import Unmapped
 from shmrpc.values.unsendable import is_unsendable, reason
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
@@ -212,7 +213,7 @@ def body_of(frame: Frame, call: Call | None) -> Body:
     if opcode == frames.RESULT_WITH:
         try:
             metadata, result = _with_metadata.decode(body)
-        except _core.Unmapped as error:
+        except Unmapped as error:
             raise undecodable(call.endpoint if call is not None else "the call", error) from None
         except UNREADABLE as error:
             raise DecodeError(f"the metadata of a result cannot be read: {error}") from None
@@ -259,7 +260,7 @@ def may_go_again(error: BaseException, *, reconnect: bool, spent: bool) -> bool:
     if spent:
         return False
     # Another thread has sent a call with a higher id meanwhile.
-    return isinstance(error, _core.Overtaken) or (reconnect and not_begun(error))
+    return isinstance(error, Overtaken) or (reconnect and not_begun(error))
 
 
 def swallowed(name: str) -> LocalProtocolError:
@@ -269,12 +270,12 @@ def swallowed(name: str) -> LocalProtocolError:
 
 def unsendable(name: str, error: Exception) -> Exception:
     """The error for what could not be sent; any other, as of a signal's handler, is given back as it is."""
-    if isinstance(error, _core.Oversize):
+    if isinstance(error, Oversize):
         return FrameTooLarge(
             f"{name}(): the arguments are too large: {error}; set max_frame= on both sides, or for arrays and bytes "
             "max_memory= on this one"
         )
-    if isinstance(error, _core.Backlog):
+    if isinstance(error, Backlog):
         return Overloaded(f"{name}(): the server is far behind, and the call was not sent: {error} (max_memory=)")
     if isinstance(error, frames.Rejected):
         return EncodeError(f"{name}(): {error}")
@@ -290,7 +291,7 @@ def unencodable(name: str, error: Exception) -> Exception:
 
 def undecodable(name: str, error: Exception) -> DecodeError | SharedMemoryError:
     """The error for a result that cannot be read, or looked at for want of room in this process."""
-    if isinstance(error, _core.Unmapped):
+    if isinstance(error, Unmapped):
         return SharedMemoryError(error.errno, f"{name}(): the result cannot be read: {error}")
     return DecodeError(f"{name}(): the result cannot be read, or is not what it is declared as: {error}")
 

@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, overload
 
-from shmrpc import _core
 from shmrpc.basics.deadlines import Deadlines
 from shmrpc.client.conversation import Conversation, check_stray
 from shmrpc.client.lateness import Lateness
@@ -19,6 +18,7 @@ from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolErro
 from shmrpc.host.processes import process
 from shmrpc.service.call import Call
 from shmrpc.transport.base import Connection, End, Frame
+from shmrpc.transport.errors import ChannelError
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 
@@ -126,7 +126,7 @@ class Session:
             raise ended_call(self.ended)
         try:
             return self.connection.allocate(size)
-        except _core.ChannelError as error:
+        except ChannelError as error:
             raise self.unsent("allocate", error) from None
 
     def begin_stream(self, call: Call, conversation: Answered) -> None:
@@ -168,7 +168,7 @@ class Session:
 
     def cancel(self, call_id: int) -> bool:
         """Nobody waits for this call any more. True if it was never sent: there was no room for it yet."""
-        with contextlib.suppress(_core.ChannelError):
+        with contextlib.suppress(ChannelError):
             if self.connection.take_back(call_id):
                 return True
             self.send(frames.CANCEL, call_id, frames.NIL)
@@ -252,7 +252,7 @@ class Session:
         What is no Exception stays as it is, and may end the connection.
         Another name stays in a frame of the traceback, and the two keep each other and all that the call was given.
         """
-        if isinstance(error, _core.ChannelError):
+        if isinstance(error, ChannelError):
             try:
                 self.connection.check_process()
             except LocalProtocolError as forked:

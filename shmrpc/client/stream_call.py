@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
-from shmrpc import _core
 from shmrpc.client.base import BaseClient
 from shmrpc.client.loop_conversation import LoopConversation
 from shmrpc.client.reconnect import Link
@@ -25,6 +24,7 @@ from shmrpc.errors import EndOfStream, LocalProtocolError
 from shmrpc.service.interceptors import enter_all
 from shmrpc.streams.items import Part, Reader, unsendable_item
 from shmrpc.streams.sending import Outgoing
+from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import opcode
@@ -143,7 +143,7 @@ class StreamCall(Generic[_W, _R]):
                 raise unsendable(self._name, unsendable_item(item, error)) from None
             try:
                 sent = await outgoing.write(body)
-            except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
+            except (ChannelError, Oversize, Backlog) as error:
                 raise self._session.unsent(self._name, error) from None
             if not sent:
                 self._check()
@@ -158,7 +158,7 @@ class StreamCall(Generic[_W, _R]):
             if await outgoing.may_write():
                 try:
                     self._session.send(opcode(frames.END, 1), self._call.id, frames.NIL)
-                except _core.ChannelError as error:
+                except ChannelError as error:
                     raise self._session.unsent(self._name, error) from None
             self._has_written_all = True
 

@@ -16,6 +16,7 @@ from shmrpc.service.call import Call
 from shmrpc.streams.credit import WORTH_GRANTING, ReceiveWindow, SendWindow, weight
 from shmrpc.streams.items import unsendable_item
 from shmrpc.transport.base import Frame
+from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.transport.shm.thread_client import LIFE_CHECK
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
@@ -63,7 +64,7 @@ class Feed:
         self.window.spend(weight(body))
         try:
             self._send(frames.ITEM, body)
-        except (_core.Oversize, _core.Backlog) as error:
+        except (Oversize, Backlog) as error:
             self._fail(error, unsendable(endpoint, error))
 
     def _fail(self, error: Exception, raised: Exception) -> None:
@@ -123,13 +124,13 @@ class ThreadConversation(Conversation):
         try:
             self.feed(frame[0], frame[2])
         except RemoteProtocolError as error:
-            raise _core.ChannelError(str(error)) from None
+            raise ChannelError(str(error)) from None
 
     def consume(self, size: int) -> None:
         """Gives credit back for items of this weight that have been read, once it is worth it."""
         granted = self._window.consume(size)
         if granted and not self.ended and self._session.ended is None:
-            with contextlib.suppress(_core.ChannelError):  # Whoever receives next says so.
+            with contextlib.suppress(ChannelError):  # Whoever receives next says so.
                 self._session.connection.send(frames.CREDIT, self.call.id, frames.encode_credit(granted))
 
 
@@ -158,7 +159,7 @@ def converse(
                 raise conversation.error
             if conversation.body is not None:
                 return conversation.body
-    except (_core.ChannelError, _core.Oversize, _core.Backlog) as error:
+    except (ChannelError, Oversize, Backlog) as error:
         raise _unsent(session, call, error, sent=sent) from None
     except Exception as error:
         error = _broken(feeds) or error
@@ -173,7 +174,7 @@ def converse(
 def _unsent(session: ThreadSession, call: Call, error: Exception, *, sent: bool) -> Exception:
     """The error for a call of which something could not be sent. ``sent``: the call itself had gone before."""
     unsent = session.unsent(call.endpoint, error)
-    if sent and session.ended is not None and isinstance(error, _core.ChannelError):
+    if sent and session.ended is not None and isinstance(error, ChannelError):
         return lost_call(session.ended, call.id)
     return unsent
 

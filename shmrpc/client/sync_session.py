@@ -21,6 +21,7 @@ from shmrpc.client.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.errors import CallStopped, ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.service.call import Call
 from shmrpc.transport.base import End, Frame
+from shmrpc.transport.errors import ChannelError, PeerLeft
 from shmrpc.transport.shm.goodbye import BELL_ENDED
 from shmrpc.transport.shm.thread_client import LIFE_CHECK, ThreadConnection
 from shmrpc.wire import control, frames
@@ -51,7 +52,7 @@ class ThreadSession:
             raise ended_call(self.ended.error)
         try:
             return self.connection.allocate(size)
-        except _core.ChannelError as error:
+        except ChannelError as error:
             raise self.unsent("allocate", error) from None
 
     def complete(self, pending: _core.Pending, call: Call | None = None) -> Body:
@@ -76,7 +77,7 @@ class ThreadSession:
             self.hear()
             if deadline is not None and host_nanoseconds() >= deadline:
                 taken_back = False
-                with contextlib.suppress(_core.ChannelError):
+                with contextlib.suppress(ChannelError):
                     taken_back = pending.take_back()
                 raise self._lateness.error(call.endpoint if call else "the call", since, taken_back=taken_back)
 
@@ -89,7 +90,7 @@ class ThreadSession:
         ended = self.ended  # Looked at first: what has come until then is still good.
         try:
             frame = pending.next(0.0 if ended is not None else limit)
-        except _core.ChannelError:
+        except ChannelError:
             if self.ended is None:  # The server broke the rules.
                 raise
             ended = self.ended  # It was closed meanwhile.
@@ -113,7 +114,7 @@ class ThreadSession:
         end = self.connection.hear()
         if end is None or self.ended is not None:
             return
-        with contextlib.suppress(_core.ChannelError):
+        with contextlib.suppress(ChannelError):
             # What it had answered before it went is still good. If another thread receives, it comes here soon.
             if not self.calls.tend(0.0):
                 return
@@ -135,7 +136,7 @@ class ThreadSession:
         if self.ended is None:
             try:
                 self.tend()
-            except _core.ChannelError as error:
+            except ChannelError as error:
                 self.end(End(self.connection.fault(error)))
         return self.ended is not None
 
@@ -186,12 +187,12 @@ class ThreadSession:
         Raise it from the name of the ``except`` clause, which ends with that: another name stays in a frame of the
         traceback, and the two keep each other and all that the call was given.
         """
-        if isinstance(error, _core.ChannelError):
+        if isinstance(error, ChannelError):
             try:
                 self.connection.check_process()
             except LocalProtocolError as forked:
                 return forked
-            if isinstance(error, _core.PeerLeft):
+            if isinstance(error, PeerLeft):
                 self._hear_end()
             if self.ended is None:
                 self.end(End(self.connection.fault(error)))
@@ -207,7 +208,7 @@ def _is_answer(frame: Frame) -> bool:
     try:
         check_stray(opcode, call_id, body, under_way=True)
     except RemoteProtocolError as error:
-        raise _core.ChannelError(str(error)) from None
+        raise ChannelError(str(error)) from None
     return False
 
 

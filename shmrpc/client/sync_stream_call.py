@@ -26,6 +26,7 @@ from shmrpc.service.interceptors import enter_all_plain
 from shmrpc.streams.credit import SendWindow, weight
 from shmrpc.streams.items import unsendable_item
 from shmrpc.transport.base import Frame
+from shmrpc.transport.errors import Backlog, ChannelError, Oversize, Overtaken
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import opcode
@@ -100,7 +101,7 @@ class StreamCall(Generic[_W, _R]):
             try:
                 self._conversation.begin(kind, body)
                 return
-            except _core.Overtaken:
+            except Overtaken:
                 call.id = session.next_id()
             except BaseException as error:
                 raise session.unsent(self._name, error) from None
@@ -148,7 +149,7 @@ class StreamCall(Generic[_W, _R]):
                 self._wait()
             try:
                 self._send(frames.ITEM, body)
-            except (_core.Oversize, _core.Backlog) as error:
+            except (Oversize, Backlog) as error:
                 self._sending.grant(size)
                 raise unsendable(self._name, error) from None
 
@@ -173,7 +174,7 @@ class StreamCall(Generic[_W, _R]):
     def _send(self, kind: int, body: Body) -> None:
         try:
             self._session.connection.send(opcode(kind, 1), self._call.id, body)
-        except _core.ChannelError as error:
+        except ChannelError as error:
             raise self._session.unsent(self._name, error) from None
 
     def read(self) -> _R:
@@ -271,7 +272,7 @@ class StreamCall(Generic[_W, _R]):
                 return False
             self._conversation.take(frame)
             return True
-        except (ShmrpcError, _core.ChannelError) as error:
+        except (ShmrpcError, ChannelError) as error:
             self._conversation.fail(self._session.unsent(self._name, error))
             self._end()
             return True

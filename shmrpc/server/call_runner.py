@@ -24,6 +24,7 @@ from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.service.call import Call, running_here
 from shmrpc.service.interceptors import Interceptor
 from shmrpc.streams.receiving import Incoming
+from shmrpc.transport.errors import Backlog, Oversize
 from shmrpc.values.unsendable import reason, returned
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
@@ -193,10 +194,10 @@ class CallRunner:
         if isinstance(error, Rejected) and error.one_way:
             self.failures.note_one_way(client.service, "", error)
             return
-        if isinstance(error, _core.Backlog):
+        if isinstance(error, Backlog):
             client.peer.fault(str(error))
             return
-        if isinstance(error, _core.Oversize):
+        if isinstance(error, Oversize):
             error = Rejected(
                 "size",
                 f"the result is too large: {error}; set max_frame= on both sides, or for arrays and bytes max_memory= "

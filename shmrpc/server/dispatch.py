@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.server import batches
@@ -29,6 +28,7 @@ from shmrpc.streams.items import Reader
 from shmrpc.streams.receiving import Incoming, received
 from shmrpc.streams.sending import Outgoing
 from shmrpc.transport.listening import Peer
+from shmrpc.values.blocks import Unmapped
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, body_weight
 from shmrpc.wire.frames import Failure, Header, Rejected, opcode
@@ -549,7 +549,7 @@ def _streams_one_way(endpoint: Endpoint) -> Rejected:
 def _misfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
     """The rejection for an item of a stream from the caller."""
     words = f"{endpoint}(): an item of {parameter!r}"
-    if isinstance(error, _core.Unmapped):
+    if isinstance(error, Unmapped):
         return frames.unreadable(words, error)
     what = str(error)
     return Rejected("arguments", f"{words}: {what[0].lower()}{what[1:]}")

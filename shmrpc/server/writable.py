@@ -10,6 +10,7 @@ from shmrpc import _core
 from shmrpc.service.signature import Arguments, Signature
 from shmrpc.values import writable
 from shmrpc.values.arrays import base_of
+from shmrpc.values.blocks import Unmapped
 from shmrpc.wire.frames import unreadable
 
 
@@ -35,7 +36,7 @@ class WritableArguments:
             return value
         try:
             given = writable(value)
-        except _core.Unmapped as error:
+        except Unmapped as error:
             raise unreadable(f"{self._signature.name}(): {name!r} cannot be given to be written", error) from None
         memory = base_of(given)
         if isinstance(memory, _core.View):

@@ -10,11 +10,11 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from shmrpc import _core
 from shmrpc.basics.spelling import closest
 from shmrpc.service import stream_types
 from shmrpc.values import is_writable
 from shmrpc.values.aliases import type_hints
+from shmrpc.values.blocks import Unmapped
 from shmrpc.values.type_names import type_name
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, check_type, encode_inline, get_codec
 from shmrpc.wire.frames import Rejected, unreadable
@@ -162,7 +162,7 @@ class Signature:
                 deadline, *positional = codec.decode(body)
                 if type(deadline) is not int:
                     raise TypeError
-            except _core.Unmapped as error:
+            except Unmapped as error:
                 raise self.unreadable(error) from None
             except (*UNREADABLE, TypeError, ValueError):
                 raise self.unreadable("expected an array that begins with a deadline") from None

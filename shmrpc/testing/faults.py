@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from shmrpc import _core
 from shmrpc.client.requests import find_endpoint
 from shmrpc.errors import ConnectionLost, ShmrpcError
 from shmrpc.streams.items import Part
 from shmrpc.transport.base import Connection, Dial, End, Frame, OnEnd, OnFrame
+from shmrpc.transport.errors import ChannelError
 from shmrpc.transport.memory import Memory, MemoryHost, check_size
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire import frames
@@ -200,7 +200,7 @@ class _Faulty:
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame, or holds it back."""
         if not self._open:
-            raise _core.ChannelError("the connection is closed")
+            raise ChannelError("the connection is closed")
         check_size(body, self.max_frame)
         if call_id in self._held:
             if opcode == frames.CANCEL:
@@ -240,7 +240,7 @@ class _Faulty:
             return
         del self._held[call_id], self._timers[call_id]
         for frame in held:
-            with contextlib.suppress(_core.ChannelError):  # If the connection ends, its calls are told so.
+            with contextlib.suppress(ChannelError):  # If the connection ends, its calls are told so.
                 self._connection.send(*frame)
 
     def _fail(self, call_id: int, error: Exception) -> None:

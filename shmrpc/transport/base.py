@@ -49,7 +49,7 @@ class Connection(Protocol):
     def exchange(self) -> Callable[[int, int, Body], Any]:
         """Sends a request, and looks for its answer as long as that pays: body, frame, or None.
 
-        Raises _core.PeerLeft, and sends nothing, if the server is seen to have left.
+        Raises PeerLeft, and sends nothing, if the server is seen to have left.
         """
         ...
 

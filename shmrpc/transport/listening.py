@@ -28,7 +28,7 @@ class Peer(Protocol):
     key: Any
 
     def send(self, opcode: int, call_id: int, body: Body, /) -> None:
-        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
         ...
 
     def take_back(self, call_id: int, /) -> None:

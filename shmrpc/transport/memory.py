@@ -33,6 +33,7 @@ from shmrpc.host.runtime_dir import check_name
 from shmrpc.streams.items import Part
 from shmrpc.streams.sending import PlainSender
 from shmrpc.transport.base import Dial, End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
+from shmrpc.transport.errors import ChannelError, Oversize
 from shmrpc.transport.listening import BaseListener, Handler
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire.codec import Body, body_weight
@@ -47,14 +48,14 @@ _OVERHEAD: Final = 16
 
 
 def check_size(body: Body, max_frame: int) -> None:
-    """_core.Oversize if a body is too large. What lies beside it does not count."""
+    """Oversize if a body is too large. What lies beside it does not count."""
     size = len(body if isinstance(body, bytes) else body.body)
     if size > max_frame:
-        raise _core.Oversize(f"{size} bytes, the limit is {max_frame}")
+        raise Oversize(f"{size} bytes, the limit is {max_frame}")
 
 
 def _on_the_way(body: Body, max_frame: int) -> Body:
-    """What arrives: the buffers of a parcel as copies. _core.Oversize if it is too large."""
+    """What arrives: the buffers of a parcel as copies. Oversize if it is too large."""
     check_size(body, max_frame)
     return body if isinstance(body, bytes) else _core.Parcel(body.body, map(bytes, body.buffers))
 
@@ -198,7 +199,7 @@ class MemoryPeer:
         """Nothing waits to be sent: what was is on its way to the client at once."""
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large."""
+        """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
         body = _on_the_way(body, self.max_frame)
         if self._open:
             self.connection.deliver(opcode, call_id, body)
@@ -270,7 +271,7 @@ class MemoryConnection:
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame; False if many are on the way already."""
         if not self._open:
-            raise _core.ChannelError("the connection is closed")
+            raise ChannelError("the connection is closed")
         return self._peer.put(opcode, call_id, _on_the_way(body, self.max_frame))
 
     async def room(self) -> None:

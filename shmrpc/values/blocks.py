@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol, TypeGuard
 
+from shmrpc._core import Unmapped
+
+__all__ = ["LARGE", "LARGE_ARRAY", "Block", "Data", "Unmapped", "bytes_of", "is_block", "length_of_axis", "size_of"]
+
 #: Bytes from here on travel beside the body, in bytes.
 LARGE: Final = 32768
 #: The same for what need not be copied at the receiver.

@@ -10,14 +10,13 @@ from typing import Any, Final
 import msgspec
 from msgspec.msgpack import Ext
 
-from shmrpc import _core
 from shmrpc.basics.missing import why_missing
 from shmrpc.basics.signals import is_of_a_handler
-from shmrpc.values.blocks import Data
+from shmrpc.values.blocks import Data, Unmapped
 from shmrpc.values.writing import MAX_DEPTH
 
 #: What decoding raises for bytes that are no MessagePack, or hold a value that does not fit.
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _core.Unmapped)
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unmapped)
 
 #: Makes the value of a decoded payload.
 Reader = Callable[[Any, "Reading"], Any]

@@ -38,6 +38,7 @@ import msgspec
 
 from shmrpc import _core, errors
 from shmrpc.values import registry
+from shmrpc.values.blocks import Unmapped
 from shmrpc.wire.codec import UNREADABLE, Body, decode_inline, encode_inline
 
 RESULT: Final = 0
@@ -174,7 +175,7 @@ class Rejected(Exception):
 
 def unreadable(words: str, why: object) -> Rejected:
     """The rejection of a call of which something cannot be read: its fault, unless there is no room to look at it."""
-    return Rejected("overloaded" if isinstance(why, _core.Unmapped) else "arguments", f"{words}: {why}")
+    return Rejected("overloaded" if isinstance(why, Unmapped) else "arguments", f"{words}: {why}")
 
 
 def encode_metadata(metadata: dict[str, Any]) -> bytes:

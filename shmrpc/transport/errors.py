@@ -1,0 +1,17 @@
+"""What sending and receiving raise, whatever carries the frames.
+
+Over shared memory the core raises these itself, on the way of every call, so it defines them; every other transport
+raises the same ones. What a caller sees of them is in :mod:`shmrpc.errors`.
+
+::
+
+    ChannelError     the connection is closed, or the peer broke the rules: it is of no use any more
+    └── PeerLeft     the peer has left; nothing was sent
+    Overtaken        another thread has begun a call with a higher id; nothing was sent, it may go with a new id
+    Oversize         the body is over max_frame; nothing was sent
+    Backlog          too much waits for the peer to read; nothing was sent
+"""
+
+from shmrpc._core import Backlog, ChannelError, Oversize, Overtaken, PeerLeft
+
+__all__ = ["Backlog", "ChannelError", "Oversize", "Overtaken", "PeerLeft"]

@@ -9,8 +9,11 @@ import gc
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ import pytest
 import shmrpc
 from shmrpc.server import failures, processes
 from tests.helpers import grouped_services, services, stream_service
-from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop, is_alive
+from tests.helpers.server_process import PATIENCE, ServerProcess, eventually, eventually_in_loop, is_alive
 
 TARGET = "tests.helpers.stream_service:service"
 
@@ -292,6 +295,35 @@ async def test_a_pool_of_processes_outlives_its_thread(monkeypatch: pytest.Monke
 
     assert await eventually_in_loop(have_gone)
     assert ends == [False] * 2
+
+
+ENDS_WITH_A_POOL = """
+import asyncio, threading, time
+
+def note():
+    print([thread.name for thread in threading.enumerate()])
+
+async def main():
+    pool = processes.Processes()
+    await pool.run(abs, [1], {})
+    busy = asyncio.create_task(pool.run(time.sleep, [0.3], {}))
+    await asyncio.sleep(0)
+    pool.close()
+
+if __name__ == "__main__":
+    import concurrent.futures.process  # What registers last runs first: this after `note`.
+    threading._register_atexit(note)
+    from shmrpc.server import processes
+    asyncio.run(main())
+"""
+
+
+def test_a_program_ends_after_its_pools(tmp_path: Path) -> None:
+    """Otherwise Python's own end of the pools, before 3.12.8, wakes up one that is closing: Bad file descriptor."""
+    path = tmp_path / "program.py"
+    path.write_text(ENDS_WITH_A_POOL)
+    ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=PATIENCE)
+    assert (ended.stdout, ended.stderr) == ("['MainThread']\n", "")
 
 
 @pytest.mark.parametrize("endpoint", ["hold", "hold_later"])

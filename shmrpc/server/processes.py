@@ -10,16 +10,30 @@ import os
 import pickle
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Final
 
 from shmrpc.errors import ApplicationError
 from shmrpc.server.job import Job
 from shmrpc.values import registry
 from shmrpc.wire import frames
+
+#: The threads that shut pools down.
+_ending: Final = weakref.WeakSet[threading.Thread]()
+
+
+def _wait_for_ends() -> None:
+    for thread in list(_ending):
+        thread.join()
+
+
+# Before 3.12.8 Python, when it ends, writes to the pipe of each pool that is left, without the lock under which a pool
+# that is shutting down closes it: "Bad file descriptor" (python/cpython#125451). What registers last runs first.
+threading._register_atexit(_wait_for_ends)  # type: ignore[attr-defined]
 
 
 class Processes:
@@ -60,7 +74,9 @@ class Processes:
             # hold, or be the one that drops the pool while holding it, and then neither ever ends, nor the program.
             shutdown = functools.partial(self._pool.shutdown, cancel_futures=True)
             self._pool = None
-            threading.Thread(target=shutdown, name="shmrpc-processes-end").start()
+            ending = threading.Thread(target=shutdown, name="shmrpc-processes-end")
+            ending.start()
+            _ending.add(ending)
 
 
 class _Result:

@@ -169,6 +169,47 @@ def test_arguments_are_read_as_json_or_taken_as_text(arguments: list[str], text:
     assert json.loads(printed("shown", "shown", *arguments)) == text
 
 
+EXACT = "0.10000000000000000000000001"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["price", "1.10"], "Decimal('1.10') Decimal('0')"),
+        (["price", EXACT], f"Decimal('{EXACT}') Decimal('0')"),
+        (["price", "1e400"], "Decimal('1E+400') Decimal('0')"),
+        (["price", '"1.10"'], "Decimal('1.10') Decimal('0')"),
+        (["price", "5"], "Decimal('5') Decimal('0')"),
+        (["price", "null"], "None Decimal('0')"),
+        (["items", f'[{{"price": {EXACT}, "count": 2}}]', "1.10", "2.20"], None),
+        (["weighed", '{"price": "1.10", "weight": 1.10}'], "Decimal('1.10') 1.1"),
+        (["weighed", '{"price": 1.5, "weight": 1.5}'], "Decimal('1.5') 1.5"),
+        (["texts", "5"], "'5' None 0"),
+        (["texts", "1.10"], "'1.10' None 0"),
+        (["texts", "[1]"], "'[1]' None 0"),
+        (["texts", '"5"'], "'5' None 0"),
+        (["double", "4"], 8),
+    ],
+)
+def test_an_argument_is_what_its_parameter_takes(arguments: list[str], text: str | int | None) -> None:
+    if text is None:
+        text = f"[Decimal('{EXACT}')] (Decimal('1.10'), Decimal('2.20'))"
+    assert json.loads(printed("shown", *arguments)) == text
+
+
+def test_keywords_and_items_are_what_their_parameters_take() -> None:
+    assert json.loads(printed("-k", "tip=0.50", "shown", "price", "1.10")) == "Decimal('1.10') Decimal('0.50')"
+    assert json.loads(printed("-k", "path=7", "-k", "either=7", "shown", "texts", "a")) == "'a' '7' 7"
+    assert json.loads(printed("shown", "sum_up", "[1.10, 2]")) == ["1.10", "2"]
+    assert json.loads(printed("shown", "sum_up", "@-", given="1.10\n2\n")) == ["1.10", "2"]
+
+
+def test_text_for_a_number_is_told_to_lose_its_quotes() -> None:
+    done = call("shown", "double", '"4"')
+    assert done.exit_code == 2
+    assert "\"4\": parameter 'n' takes int, not text; without its quotes: 4" in done.stderr
+
+
 def test_files_and_standard_input_are_arguments(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(b"\x00\xff\n")

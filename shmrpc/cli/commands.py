@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import math
 import os
@@ -25,7 +26,7 @@ import msgspec
 from shmrpc import sync
 from shmrpc.basics.version import VERSION
 from shmrpc.cli.stubs import stub_text
-from shmrpc.cli.values import Source, argument, to_json, to_text
+from shmrpc.cli.values import is_text, read_argument, to_json, to_text
 from shmrpc.errors import (
     ApplicationError,
     CallError,
@@ -285,10 +286,10 @@ def call(
 ) -> None:
     """Call ENDPOINT of SERVICE and print the result; each item of a stream in a line of its own.
 
-    Each argument is read as JSON, and taken as text if it is none: 1, true, [1,2], '"5"', Ada. @FILE stands for
-    the bytes of a file, or the array of a .npy file, @- for those of standard input; for a parameter that takes a
-    stream for their lines, each read like an argument. '"@x"' is the text @x. Options come before SERVICE; all that
-    follows is the endpoint's, but for a first --.
+    An argument such as 1, true or [1,2] is read as JSON if the parameter takes that, and is text otherwise; '"5"' is
+    always text. @FILE stands for the bytes of a file, or the array of a .npy file, and @- for standard input; for a
+    parameter that takes a stream, for the lines, each read like an argument. '"@x"' is the text @x. Options come
+    before SERVICE; everything after it belongs to the endpoint, except a first --.
     """
     if "--" in arguments:  # It is said by habit, before what begins with a dash.
         dashes = arguments.index("--")
@@ -296,9 +297,8 @@ def call(
     pairs = [keyword.partition("=") for keyword in keywords]
     if any(not name or not equals for name, equals, _ in pairs):
         raise click.UsageError("--keyword: expected NAME=VALUE")
-    given = [*map(argument, arguments)], {name: argument(text) for name, _, text in pairs}
     with _connected(service, **options) as client:
-        args, kwargs = _read_sources(client, endpoint, *given)
+        args, kwargs = _read_arguments(client, endpoint, arguments, {name: text for name, _, text in pairs})
         result = client().call(endpoint, *args, **kwargs)
         if isinstance(result, Generator):
             for item in result:
@@ -324,25 +324,24 @@ def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterat
         yield lambda: client.with_options(timeout=max(0.0, end - time.monotonic()))
 
 
-def _read_sources(
-    client: Callable[[], sync.Client], endpoint: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments with what their files hold."""
-    if not any(isinstance(each, Source) for each in (*args, *kwargs.values())):
-        return [*args], {**kwargs}
-    parameters = next((each.parameters for each in client().describe().endpoints if each.name == endpoint), [])
-    streams = {each.name: "bytes" in each.accepts.split(" | ") for each in parameters if each.stream}
-    names = [each.name for each in parameters if each.kind.startswith("positional")]
-
-    def read(name: str | None, value: Any) -> Any:
-        if not isinstance(value, Source):
-            return value
-        return value.items(as_bytes=streams[name]) if name in streams else value.value()
-
-    places = [*names, *[None] * len(args)]
+def _read_arguments(
+    client: Callable[[], sync.Client], endpoint: str, arguments: Sequence[str], keywords: Mapping[str, str]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments of a call; what the endpoint takes is asked for only if they could be anything but text."""
+    if all(map(is_text, (*arguments, *keywords.values()))):
+        return arguments, keywords
+    description = client().describe()
+    parameters = next((each.parameters for each in description.endpoints if each.name == endpoint), [])
+    by_name = {each.name: each for each in parameters if each.kind != "positional only"}
+    others = {each.kind: each for each in parameters}
+    positional = [each for each in parameters if each.kind.startswith("positional")]
+    places = itertools.chain(positional, itertools.repeat(others.get("var positional")))
     return (
-        [read(name, value) for name, value in zip(places, args, strict=False)],
-        {name: read(name, value) for name, value in kwargs.items()},
+        [read_argument(text, each, description.types) for text, each in zip(arguments, places, strict=False)],
+        {
+            name: read_argument(text, by_name.get(name, others.get("var keyword")), description.types)
+            for name, text in keywords.items()
+        },
     )
 
 

@@ -8,71 +8,122 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from decimal import Decimal
 from pathlib import Path, PurePath
+from types import NoneType
 from typing import Any, BinaryIO, Final
 
 import click
 import msgspec
 
 from shmrpc.basics.missing import why_missing
+from shmrpc.introspection.describe import ParameterDescription, TypeDescription
 
+#: What each of these types, as a description names them, takes of what JSON has; any other may take anything.
+_TAKEN_FROM_JSON: Final[dict[str, tuple[type, ...]]] = {
+    "None": (NoneType,),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "complex": (int, float),
+    "decimal.Decimal": (int, Decimal),
+    "str": (str,),
+    **dict.fromkeys(["bytes", "bytearray", "memoryview", "uuid.UUID", "pathlib.Path"], ()),
+    **dict.fromkeys(["datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta"], ()),
+}
 #: Bytes of a value that are shown, and items of an array.
 _SHOWN: Final = 100
 #: What a terminal may obey. JSON has no need to escape these.
 _CONTROL: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
-def argument(text: str) -> Any:
-    """The argument that is written like this: a :class:`Source` for ``@...``, what it says as JSON, or the text."""
-    if text.startswith("@"):
-        return Source(text)
+def is_text(argument: str) -> bool:
+    """Whether an argument is text whatever its parameter takes: neither JSON nor ``@FILE``."""
+    return not argument.startswith("@") and _from_json(argument) is argument
+
+
+def read_argument(argument: str, parameter: ParameterDescription | None, types: Sequence[TypeDescription]) -> Any:
+    """Read an argument for a parameter, None if the endpoint has none for it. Raises UsageError.
+
+    ``@FILE`` and ``@-`` stand for what is in the file; for a stream, for its lines, each read like an argument.
+    Anything else is JSON, or else text. ``types`` are the classes of the service.
+    """
+    accepts, name, is_stream = "Any", "", False
+    if parameter is not None:
+        accepts, name, is_stream = parameter.accepts, parameter.name, parameter.stream
+    number = Decimal if _has_only_decimals(accepts, types) else float
+    if argument.startswith("@"):
+        return _lines(argument, name, accepts, number) if is_stream else _content(argument)
+    return _from_json(argument, number) if is_stream else _from_text(argument, name, accepts, number)
+
+
+def _from_json(text: str, number: type[Decimal | float] = float) -> Any:
+    """What a text says as JSON; the same text if it is none."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=number)
     except ValueError:
         return text
     except RecursionError:
         raise click.UsageError(f"{text[:20]}...: nested too deeply") from None
 
 
-class Source:
-    """A file, ``@FILE``, or standard input, ``@-``. UsageError if it cannot be read."""
+def _from_text(text: str, name: str, accepts: str, number: type[Decimal | float]) -> Any:
+    """The argument of a parameter: what its text says as JSON, unless the parameter only takes the text itself."""
+    value, alternatives = _from_json(text, number), accepts.split(" | ")
+    if any(type(value) in _TAKEN_FROM_JSON.get(each, (type(value),)) for each in alternatives):
+        return value
+    if "str" in alternatives:
+        return text
+    if isinstance(value, str) and not is_text(value):
+        raise click.UsageError(f"{text}: parameter {name!r} takes {accepts}, not text; without its quotes: {value}")
+    return value
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._is_input = text == "@-"
-        self._path = Path(text.removeprefix("@"))
 
-    def _open(self) -> BinaryIO:
+def _has_only_decimals(accepts: str, types: Sequence[TypeDescription]) -> bool:
+    """Whether every number with a point may be a Decimal, also within classes. Of others the server takes a float."""
+    within = {each.input_name: [each.accepts or "", *(field.accepts for field in each.fields)] for each in types}
+    found, rest = set[str](), {accepts}
+    while rest := rest - found:
+        found |= rest
+        rest = {text for name in re.findall(r"\w+", " ".join(rest)) for text in within.get(name, ())}
+    words = re.findall(r"[\w.]+", re.sub(r"(decimal\.Decimal( \| str)?) \| float", r"\1", " ".join(found)))
+    return "decimal.Decimal" in words and not {"float", "complex", "Any"}.intersection(words)
+
+
+def _open(source: str) -> BinaryIO:
+    try:
+        return sys.stdin.buffer if source == "@-" else Path(source.removeprefix("@")).open("rb")
+    except OSError as error:
+        raise click.UsageError(
+            f"{source}: {error.strerror}; for a text that begins with @ put it in quotes: '\"{source}\"'"
+        ) from None
+
+
+def _content(source: str) -> Any:
+    """The bytes of a file; the array of a ``.npy`` file."""
+    if source.endswith(".npy"):
         try:
-            return sys.stdin.buffer if self._is_input else self._path.open("rb")
-        except OSError as error:
-            raise click.UsageError(
-                f"{self._text}: {error.strerror}; for a text that begins with @ put it in quotes: '\"{self._text}\"'"
-            ) from None
+            with _open(source) as file:
+                return importlib.import_module("numpy").lib.format.read_array(file, allow_pickle=False)
+        except ImportError as error:
+            raise click.UsageError(f"{source}: an array needs NumPy: {why_missing('numpy', error)}") from None
+        except (ValueError, EOFError, OSError) as error:
+            raise click.UsageError(f"{source}: cannot be read as an array: {error}") from None
+    try:
+        with _open(source) as file:
+            return file.read()
+    except OSError as error:
+        raise click.UsageError(f"{source}: {error.strerror}") from None
 
-    def value(self) -> Any:
-        """Its bytes; the array of a ``.npy`` file."""
-        if self._path.suffix == ".npy":
-            try:
-                with self._open() as file:
-                    return importlib.import_module("numpy").lib.format.read_array(file, allow_pickle=False)
-            except ImportError as error:
-                raise click.UsageError(f"{self._text}: an array needs NumPy: {why_missing('numpy', error)}") from None
-            except (ValueError, EOFError, OSError) as error:
-                raise click.UsageError(f"{self._text}: cannot be read as an array: {error}") from None
-        try:
-            with self._open() as file:
-                return file.read()
-        except OSError as error:
-            raise click.UsageError(f"{self._text}: {error.strerror}") from None
 
-    def items(self, *, as_bytes: bool) -> Iterator[Any]:
-        """Its lines, for a stream: as bytes, or each read like an argument."""
-        with self._open() as file:
-            for line in file:
-                line = line.rstrip(b"\r\n")
-                yield line if as_bytes else argument(line.decode(errors="replace"))
+def _lines(source: str, name: str, accepts: str, number: type[Decimal | float]) -> Iterator[Any]:
+    """The lines of a file, without their ends: as bytes if the stream's items may be bytes."""
+    as_bytes = "bytes" in accepts.split(" | ")
+    with _open(source) as file:
+        for line in file:
+            item = line.rstrip(b"\r\n")
+            yield item if as_bytes else _from_text(item.decode(errors="replace"), name, accepts, number)
 
 
 def to_json(value: Any) -> str:

@@ -155,6 +155,48 @@ def shown(what: Any, *, more: Any = None) -> str:
     return f"{what!r} {more!r}"
 
 
+@dataclasses.dataclass
+class Item:
+    price: decimal.Decimal
+    count: int = 1
+
+
+@dataclasses.dataclass
+class Weighed:
+    price: decimal.Decimal
+    weight: float
+
+
+@service.endpoint
+def price(amount: decimal.Decimal | None, *, tip: decimal.Decimal = decimal.Decimal()) -> str:
+    return f"{amount!r} {tip!r}"
+
+
+@service.endpoint
+def items(items: list[Item], *prices: decimal.Decimal) -> str:
+    return f"{[item.price for item in items]} {prices}"
+
+
+@service.endpoint
+def weighed(weighed: Weighed) -> str:
+    return f"{weighed.price!r} {weighed.weight!r}"
+
+
+@service.endpoint
+async def sum_up(prices: AsyncIterator[decimal.Decimal]) -> list[str]:
+    return [str(each) async for each in prices]
+
+
+@service.endpoint
+def texts(text: str, *, path: pathlib.Path | None = None, either: int | str = 0) -> str:
+    return f"{text!r} {path and str(path)!r} {either!r}"
+
+
+@service.endpoint
+def double(n: int) -> int:
+    return 2 * n
+
+
 @service.endpoint
 def size(data: bytes) -> int:
     return len(data)

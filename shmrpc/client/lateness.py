@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from shmrpc.errors import DeadlineExceeded
 from shmrpc.host.processes import process, why_still
@@ -15,23 +15,16 @@ from shmrpc.transport.errors import ChannelError
 _TELLING: Final = 50_000_000
 
 
-class _Connection(Protocol):
-    """What is asked of a connection."""
-
-    service: str
-    pid: int
-
-    @property
-    def untaken(self) -> Callable[[], tuple[int, int, int, int]]:
-        """What the server has not taken yet: see :meth:`_core.Channel.untaken`."""
-        ...
-
-
 class Lateness:
-    """Watches whether a server reads what it is sent, looked at as each call with a deadline begins to wait."""
+    """Watches whether a server reads what it is sent, looked at as each call with a deadline begins to wait.
 
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
+    ``untaken``: see :meth:`shmrpc.transport.base.ClientSharing.untaken`.
+    """
+
+    def __init__(self, service: str, pid: int, untaken: Callable[[], tuple[int, int, int, int]]) -> None:
+        self._service = service
+        self._pid = pid
+        self._untaken = untaken
         #: Since when (nanoseconds) no byte was read although there were some, as far as anybody looked.
         self._quiet_since = 0
         #: Bytes that had been read by then, and that had been sent.
@@ -41,7 +34,7 @@ class Lateness:
         """A call begins to wait: the time, in nanoseconds."""
         now = time.monotonic_ns()
         with contextlib.suppress(ChannelError):  # Whoever sends or receives next says so.
-            read, in_ring, _, _ = self._connection.untaken()
+            read, in_ring, _, _ = self._untaken()
             if not self._is_quiet(read):
                 self._quiet_since, self._read, self._sent = now, read, read + in_ring
         return now
@@ -51,13 +44,13 @@ class Lateness:
 
     def error(self, endpoint: str, since: int, *, taken_back: bool) -> DeadlineExceeded:
         """The error for a call that has waited since then. ``taken_back``: there was no room to send it."""
-        connection, now = self._connection, time.monotonic_ns()
-        server = f"the server of {connection.service!r} ({process(connection.pid)})"
+        now = time.monotonic_ns()
+        server = f"the server of {self._service!r} ({process(self._pid)})"
         quiet, kept, size = False, 0, 0
         with contextlib.suppress(ChannelError):
-            read, _, kept, size = connection.untaken()
+            read, _, kept, size = self._untaken()
             quiet = self._is_quiet(read) and now - self._quiet_since >= _TELLING
-        why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {why_still(connection.pid)}"
+        why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {why_still(self._pid)}"
         if taken_back:
             if not quiet:
                 why = f"{server} reads more slowly than this client sends"

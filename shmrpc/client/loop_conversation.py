@@ -32,7 +32,7 @@ class LoopConversation(Conversation):
         #: Brings what is there already.
         self.pull: Callable[[], object] | None = None
         if streams:
-            self.pull = functools.partial(session.connection.pull, call.id, self.incoming.feed)
+            self.pull = functools.partial(session.sharing.pull, call.id, self.incoming.feed)
         self._tasks: list[_SourceTask] = []
         self._is_spent = False
         #: What a source raised, or what of it could not be sent.
@@ -82,7 +82,7 @@ class LoopConversation(Conversation):
             task = _SourceTask(self, session, codec, number, source)
             self._tasks.append(task)
             self.uploads[number] = task
-        session.connection.listen()
+        session.sharing.listen()
 
     async def start(self, kind: int, body: Body, codec: Codec, sources: Sequence[Source]) -> None:
         """Begins, and waits for the first item or the end. Closes it if that raises."""
@@ -136,7 +136,7 @@ class _SourceTask:
         self._session = session
         self._number = number
         # No credit: the handler gives the first when it begins.
-        self.outgoing = Outgoing(session.connection.sender(opcode(frames.ITEM, number), conversation.call.id, 0))
+        self.outgoing = Outgoing(session.sharing.sender(opcode(frames.ITEM, number), conversation.call.id, 0))
         self.grant = self.outgoing.grant
         self._closed = False
         self.task = asyncio.ensure_future(self._send_all(source, codec))

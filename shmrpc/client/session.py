@@ -17,7 +17,7 @@ from shmrpc.client.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.host.processes import process
 from shmrpc.service.call import Call
-from shmrpc.transport.base import Connection, End, Frame
+from shmrpc.transport.base import ClientSharing, Connection, End, Frame, NoClientSharing
 from shmrpc.transport.errors import ChannelError
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
@@ -49,7 +49,10 @@ class Session:
         self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
         self.numbers = {name: number for number, name in enumerate(connection.endpoints)}
         self.shapes = connection.shapes
-        self.exchange, self.begin, self.send = connection.exchange, connection.begin, connection.send
+        #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
+        self.sharing: ClientSharing = connection.sharing or NoClientSharing(connection)
+        self.exchange: Callable[[int, int, Body], Any] = self.sharing.exchange
+        self.begin, self.send = self.sharing.begin, connection.send
         self.next_id = itertools.count(1).__next__
         self.pending: dict[int, asyncio.Future[Frame] | Answered] = {}
         self.ended: ShmrpcError | None = None
@@ -61,7 +64,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._deadlines: Deadlines[int] = Deadlines(self._expire)
-        self._lateness = Lateness(connection)
+        self._lateness = Lateness(connection.service, connection.pid, self.sharing.untaken)
         #: By call id: the endpoint, and since when it is waited for.
         self._watched: dict[int, tuple[str, int]] = {}
         connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
@@ -90,7 +93,7 @@ class Session:
             try:
                 if frame is not None:
                     self._on_frame(*frame)
-                connection.listen()
+                self.sharing.listen()
             except BaseException as error:
                 future.cancel()
                 connection.interrupted(error)
@@ -114,7 +117,7 @@ class Session:
         # A call that was cancelled does not come here, and we go on listening: its late answer is to be
         # taken out of the ring.
         if not pending:
-            connection.unpark()
+            self.sharing.unpark()
         if answer[0] == frames.RESULT:
             return answer[2]
         return body_of(answer, call)
@@ -125,7 +128,7 @@ class Session:
         if self.ended is not None:
             raise ended_call(self.ended)
         try:
-            return self.connection.allocate(size)
+            return self.sharing.allocate(size)
         except ChannelError as error:
             raise self.unsent("allocate", error) from None
 
@@ -145,7 +148,7 @@ class Session:
         if not conversation.done():
             self.cancel(call.id)
         if not self.pending:
-            self.connection.unpark()
+            self.sharing.unpark()
             self.close_if_idle()
 
     def watch(self, call: Call) -> None:
@@ -169,7 +172,7 @@ class Session:
     def cancel(self, call_id: int) -> bool:
         """Nobody waits for this call any more. True if it was never sent: there was no room for it yet."""
         with contextlib.suppress(ChannelError):
-            if self.connection.take_back(call_id):
+            if self.sharing.take_back(call_id):
                 return True
             self.send(frames.CANCEL, call_id, frames.NIL)
         return False
@@ -183,7 +186,7 @@ class Session:
             async with asyncio.timeout(max(0.0, (call.deadline - since) / 1e9)):
                 await self.connection.room()
         except TimeoutError:
-            if self.connection.take_back(call.id):
+            if self.sharing.take_back(call.id):
                 raise self._lateness.error(call.endpoint, since, taken_back=True) from None
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:

@@ -89,7 +89,7 @@ class StreamCall(Generic[_W, _R]):
         self._reader = Reader(client._codec, self._kind)
         conversation = self._conversation = LoopConversation(session, call, streams=self._streams)
         if writes:
-            outgoing = Outgoing(session.connection.sender(opcode(frames.ITEM, 1), call.id, 0))
+            outgoing = Outgoing(session.sharing.sender(opcode(frames.ITEM, 1), call.id, 0))
             self._outgoing = conversation.uploads[1] = outgoing
         stack.callback(self._end)
         try:

@@ -17,7 +17,6 @@ from shmrpc.streams.credit import WORTH_GRANTING, ReceiveWindow, SendWindow, wei
 from shmrpc.streams.items import unsendable_item
 from shmrpc.transport.base import Frame
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
-from shmrpc.transport.shm.thread_client import LIFE_CHECK
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
 from shmrpc.wire.frames import opcode
@@ -192,7 +191,8 @@ def _next_frame(session: ThreadSession, call: Call, pending: _core.Pending, feed
         if not ready:
             return session.next_frame(pending, call)
         session.check_stopped(call.id)
-        if time.monotonic() - looked > LIFE_CHECK:  # A source may be slow, and the server gone meanwhile.
+        # A source may be slow, and the server gone meanwhile.
+        if time.monotonic() - looked > session.connection.life_check:
             looked = time.monotonic()
             session.tend()
         if session.ended is None:

@@ -12,7 +12,7 @@ from shmrpc.client.requests import ended_call, may_go_again, none_in_its_place
 from shmrpc.client.sync_session import ThreadSession, stopped_call
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ServiceUnavailable
 from shmrpc.service.call import Call
-from shmrpc.transport.places import ThreadDial
+from shmrpc.transport.base import ThreadDial
 from shmrpc.wire import control
 
 _T = TypeVar("_T")

@@ -20,10 +20,8 @@ from shmrpc.client.lateness import Lateness
 from shmrpc.client.requests import body_of, ended_call, lost_call, unsendable
 from shmrpc.errors import CallStopped, ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.service.call import Call
-from shmrpc.transport.base import End, Frame
+from shmrpc.transport.base import End, Frame, ThreadConnection
 from shmrpc.transport.errors import ChannelError, PeerLeft
-from shmrpc.transport.shm.goodbye import BELL_ENDED
-from shmrpc.transport.shm.thread_client import LIFE_CHECK, ThreadConnection
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
@@ -41,7 +39,7 @@ class ThreadSession:
         self.ended: End | None = None
         #: Not empty while no call may wait.
         self.stopped: list[bool] = []
-        self._lateness = Lateness(connection)
+        self._lateness = Lateness(connection.service, connection.pid, connection.untaken)
         #: Calls with lower ids had begun when stop() was called last.
         self._stopped_before = 0
 
@@ -121,13 +119,13 @@ class ThreadSession:
         self.end(end)
         self.connection.abandon()
 
-    def _hear_end(self) -> None:
+    def _hear_end(self, error: PeerLeft) -> None:
         """The server has left: learns how. A process that dies closes all that it has within moments."""
         until = time.monotonic() + control.DEATH_TIMEOUT
         while self.ended is None:
             self.hear()
             if time.monotonic() >= until:
-                self.end(End(self.connection.fault(RemoteProtocolError(BELL_ENDED))))
+                self.end(End(self.connection.fault(error)))
             if self.ended is None:
                 time.sleep(0.001)
 
@@ -146,12 +144,12 @@ class ThreadSession:
         while self.connection.is_stalled() and self.ended is None:
             self.check_stopped(call.id)
             self.connection.check_thread()
-            left = LIFE_CHECK if call.deadline is None else _remaining(call.deadline)
+            left = self.connection.life_check if call.deadline is None else _remaining(call.deadline)
             if left == 0.0:
                 if self.connection.take_back(call.id, frames.REQUESTS):
                     raise self._lateness.error(call.endpoint, since, taken_back=True)
                 return
-            if not self.tend(min(left, LIFE_CHECK)):
+            if not self.tend(min(left, self.connection.life_check)):
                 time.sleep(0.001)
         if self.ended is not None:
             raise ended_call(self.ended.error)
@@ -193,7 +191,7 @@ class ThreadSession:
             except LocalProtocolError as forked:
                 return forked
             if isinstance(error, PeerLeft):
-                self._hear_end()
+                self._hear_end(error)
             if self.ended is None:
                 self.end(End(self.connection.fault(error)))
             return ended_call(self.ended.error) if self.ended is not None else ConnectionLost(str(error))

@@ -7,12 +7,11 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shmrpc.client.requests import find_endpoint
 from shmrpc.errors import ConnectionLost, ShmrpcError
-from shmrpc.streams.items import Part
 from shmrpc.transport.base import Connection, Dial, End, Frame, OnEnd, OnFrame
 from shmrpc.transport.errors import ChannelError
 from shmrpc.transport.memory import Memory, MemoryHost, check_size
@@ -23,8 +22,6 @@ from shmrpc.wire.codec import Body
 #: The frames that begin a call.
 _REQUESTS: Final = frozenset({frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE, frames.CALL_WITH, frames.BATCH})
 _ANSWERS: Final = frozenset({frames.RESULT, frames.FAILURE, frames.RESULT_WITH})
-#: No call has this id.
-_NO_CALL: Final = 0
 
 
 @dataclasses.dataclass
@@ -154,48 +151,37 @@ class FaultyMemory(Memory):
         return self._faults.between(super().dial(service, options))
 
 
-class _Faulty:
-    """A connection with faults on it: any transport's."""
+class _Faulty(Connection):
+    """A connection with faults on it, of a transport that shares nothing: every frame comes by here."""
 
     def __init__(self, connection: Connection, faults: Faults) -> None:
-        self.service, self.pid, self.uid = connection.service, connection.pid, connection.uid
-        self.max_frame = connection.max_frame
-        self.endpoints, self.shapes = connection.endpoints, connection.shapes
-        self.sender, self.allocate = connection.sender, connection.allocate
-        self.unpark, self.listen = connection.unpark, connection.listen
-        self.room, self.fault = connection.room, connection.fault
-        self.untaken, self.take_back = connection.untaken, connection.take_back
-        self.interrupted = connection.interrupted
-        self.check_process, self.check_loop = connection.check_process, connection.check_loop
+        super().__init__(
+            connection.service,
+            connection.pid,
+            connection.uid,
+            connection.max_frame,
+            connection.endpoints,
+            connection.shapes,
+        )
         self._connection = connection
         self._faults = faults
-        self._loop = asyncio.get_running_loop()
         #: By call id: frames of calls that are held back, and when each goes on.
         self._held: dict[int, list[Frame]] = {}
         self._timers: dict[int, asyncio.Handle] = {}
         #: Calls of which nothing comes back.
         self._dropped: set[int] = set()
-        self._open = True
         faults.attach(self)
 
-    def start(self, pending: dict[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]) -> None:
-        """Begins to give what comes to these, but for what is dropped."""
-        self._pending = pending
-        self._on_frame = on_frame
-        self._on_end = on_end
+    def start(
+        self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
+    ) -> None:
+        """Gives frames to ``on_frame`` from now on, but for what is dropped, and the end to ``on_end``."""
+        super().start(pending, on_frame, on_end, on_go_away)
         self._connection.start(pending, self._receive, self._end, on_go_away)
 
-    def exchange(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a frame; its answer comes later."""
-        self.send(opcode, call_id, body)
-
-    def begin(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Sends a request, or holds it back."""
-        return self.send(opcode, call_id, body)
-
-    def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
-        """Takes what is there, all of it as frames: they may be held back."""
-        self._connection.pull(_NO_CALL, feed)
+    async def room(self) -> None:
+        """Waits until all that was sent, and is not held back, has found room."""
+        await self._connection.room()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame, or holds it back."""
@@ -278,8 +264,6 @@ class _Faulty:
             self._stop()
             self._connection.close()
 
-    def drop(self) -> None:
-        """Its client was dropped open: closes it."""
-        if self._open:
-            self._stop()
-            self._connection.drop()
+    def fault(self, error: Exception) -> None:
+        """Closes, and tells the server which rule it broke."""
+        self._connection.fault(error)

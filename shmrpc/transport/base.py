@@ -1,25 +1,30 @@
-"""How frames travel: what the layers above may know of it.
+"""How frames travel: a connection as the layers above know it.
 
 Between processes that is :mod:`shmrpc.transport.shm`, and within one loop, for tests, :mod:`shmrpc.transport.memory`.
-Nothing above this line knows what a segment is.
+Nothing above this line knows what a segment is. What sending raises is in :mod:`shmrpc.transport.errors`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import warnings
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
+from shmrpc.host import fork
 from shmrpc.streams.items import Part
-from shmrpc.streams.sending import Sender
-from shmrpc.wire import frames
+from shmrpc.streams.sending import PlainSender, Sender
 from shmrpc.wire.codec import Body
+from shmrpc.wire.frames import Shape
 
 #: Opcode, call id, body.
 Frame = tuple[int, int, Body]
-#: A frame has come.
+#: Takes a frame that has come.
 OnFrame = Callable[[int, int, Body], None]
 
 
@@ -31,112 +36,264 @@ class End(NamedTuple):
     reached: int | None = None
 
 
-#: The connection is over.
+#: Is told that the connection is over, and why.
 OnEnd = Callable[[End], None]
 
 
-class Connection(Protocol):
-    """What a session needs of a transport."""
+class Sharing(Protocol):
+    """What a side can do whose memory is shared with the other one. Any other has :class:`NoSharing`."""
 
-    service: str
-    pid: int
-    uid: int
-    max_frame: int
-    endpoints: list[str]
-    shapes: dict[int, frames.Shape]
+    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
+        """What sends the items of a stream."""
+        ...
 
-    @property
-    def exchange(self) -> Callable[[int, int, Body], Any]:
+    def take_back(self, call_id: int, /) -> object:
+        """Takes back what of a call still waits for room: it is never sent. True in a client: that was its request."""
+        ...
+
+    def allocate(self, size: int, /) -> Any:
+        """``size`` bytes of memory that the other side can be given; SharedMemoryError if there are none."""
+        ...
+
+
+class ClientSharing(Sharing, Protocol):
+    """The same in a client, which may also look for answers without leaving the loop."""
+
+    def exchange(self, opcode: int, call_id: int, body: Body, /) -> Any:
         """Sends a request, and looks for its answer as long as that pays: body, frame, or None.
 
         Raises PeerLeft, and sends nothing, if the server is seen to have left.
         """
         ...
 
-    @property
-    def begin(self) -> Callable[[int, int, Body], bool]:
+    def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
         """Sends a request whose answer is not looked for at once, as ``exchange`` does; False if it waits for room."""
         ...
 
-    @property
-    def send(self) -> Callable[[int, int, Body], bool]:
-        """Sends a frame of a call that has begun; False if it waits for room."""
-        ...
-
-    @property
-    def unpark(self) -> Callable[[], None]:
-        """Nobody waits in the loop any more."""
-        ...
-
-    def start(
-        self, pending: dict[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None], /
-    ) -> None:
-        """Begins to give what comes to these."""
-        ...
-
     def listen(self) -> None:
-        """Before the loop goes on: what is there comes now, and the loop wakes for what comes later."""
+        """Takes what is there before the loop goes on, and has the loop woken for what comes later."""
         ...
 
-    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
-        """What sends the items of a stream."""
+    def unpark(self) -> None:
+        """Stops having the loop woken."""
         ...
 
     def pull(self, call_id: int, feed: Callable[[Part], None], /) -> None:
         """Takes what is there, without a wait: items of this call go to ``feed``, some at a time."""
         ...
 
-    async def room(self) -> None:
-        """Waits until all that was sent has found room."""
-        ...
-
-    @property
-    def untaken(self) -> Callable[[], tuple[int, int, int, int]]:
+    def untaken(self) -> tuple[int, int, int, int]:
         """What the server has not taken yet: bytes read and in the ring; frames that wait for room, and their bytes."""
         ...
 
-    def take_back(self, call_id: int, /) -> bool:
-        """Takes back the request of a call, if it waits for room yet: it is never sent."""
+
+class NoSharing:
+    """What stands in for :class:`Sharing` on a transport that has none."""
+
+    def __init__(self, send: Callable[[int, int, Body], object]) -> None:
+        self._send = send
+
+    def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
+        """What sends the items of a stream, each as a frame."""
+        return PlainSender(functools.partial(self._send, opcode, call_id), credit)
+
+    def take_back(self, call_id: int) -> bool:
+        """False: what was sent is on its way."""
+        return False
+
+    def allocate(self, size: int) -> bytearray:
+        """Memory of this process's own."""
+        return bytearray(size)
+
+
+class NoClientSharing(NoSharing):
+    """The same for a client. Everything comes to it by the loop."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection.send)
+        self._check_loop = connection.check_loop
+        self.begin = connection.send
+
+    def exchange(self, opcode: int, call_id: int, body: Body) -> None:
+        """Sends a request."""
+        self._check_loop()  # Before anything is put into the other loop.
+        self._send(opcode, call_id, body)
+
+    def listen(self) -> None:
+        """Nothing: the loop wakes without being asked."""
+
+    def unpark(self) -> None:
+        """Nothing, too."""
+
+    def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
+        """Nothing is there before its turn of the loop."""
+
+    def untaken(self) -> tuple[int, int, int, int]:
+        """Nothing that is known here."""
+        return 0, 0, 0, 0
+
+
+class Connection(ABC):
+    """A client's connection in an event loop: what a session needs of a transport."""
+
+    #: Sends a frame; False if it waits for room. Raises what is in :mod:`shmrpc.transport.errors`.
+    send: Callable[[int, int, Body], bool]
+
+    def __init__(
+        self, service: str, pid: int, uid: int, max_frame: int, endpoints: list[str], shapes: dict[int, Shape]
+    ) -> None:
+        self.service = service
+        #: The server's process and user.
+        self.pid, self.uid = pid, uid
+        self.max_frame = max_frame
+        self.endpoints, self.shapes = endpoints, shapes
+        self._loop = asyncio.get_running_loop()
+        self._made_by = os.getpid()
+        self._open = True
+
+    @property
+    def sharing(self) -> ClientSharing | None:
+        """What it can do if it shares memory with the server; None if it does not."""
+        return None
+
+    def start(
+        self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
+    ) -> None:
+        """Gives frames to ``on_frame`` from now on, and the end to ``on_end``.
+
+        ``pending``: by call id what waits for frames; empty if nothing does. ``on_go_away`` is called when the server
+        says that it takes no new calls.
+        """
+        self._pending = pending
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._on_go_away = on_go_away
+
+    @abstractmethod
+    async def room(self) -> None:
+        """Waits until all that was sent has found room."""
+
+    @abstractmethod
+    def fault(self, error: Exception) -> None:
+        """Closes, and tells the server which rule it broke."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes. Again: nothing."""
+
+    def drop(self) -> None:
+        """Closes, and warns of it, since its client was dropped open."""
+        if self._open:
+            self.close()
+            warn_unclosed(self.service, self)
+
+    def interrupted(self, error: BaseException) -> None:
+        """Closes if anybody waits: an exception, such as a signal handler's, came while a frame was on its way.
+
+        What was in our hands is lost, and nobody knows whose it was. Those who wait hear that it is over.
+        """
+        if self._is_awaited():
+            self._lose(End(interruption(self.service, error)))
+
+    def _is_awaited(self) -> bool:
+        return bool(self._pending)
+
+    def _lose(self, end: End) -> None:
+        if self._open:
+            try:
+                self.close()
+            finally:
+                self.close()  # If an exception, as out of a signal handler, came before it was done.
+                self._on_end(end)
+
+    def check_process(self) -> None:
+        """Raises LocalProtocolError in a forked child."""
+        fork.check_process(self.service, self._made_by)
+
+    def check_loop(self) -> None:
+        """Raises LocalProtocolError unless the running loop is the connection's, and in a forked child."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # There is none; in a forked child nobody's loop counts.
+            self.check_process()
+            raise
+        if running is not self._loop:
+            self.check_process()
+            if self._loop.is_closed():
+                raise LocalProtocolError(f"the event loop of this client of {self.service!r} was closed; connect again")
+            raise LocalProtocolError("this client belongs to another event loop; connect once in each loop")
+
+
+class ThreadConnection(Protocol):
+    """A client's connection that waits in threads: what a session for threads needs of a transport."""
+
+    service: str
+    pid: int
+    uid: int
+    max_frame: int
+    endpoints: list[str]
+    shapes: dict[int, Shape]
+    #: Whether the server has said that it takes no new calls.
+    draining: bool
+    #: What the threads have under way.
+    calls: _core.Calls
+    #: Seconds after which a wait looks whether the server still lives.
+    life_check: float
+
+    def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
+        """Sends a request; False if it waits for room."""
+        ...
+
+    def send(self, opcode: int, call_id: int, body: Body, /) -> bool:
+        """Sends a frame of a call that has begun; False if it waits for room."""
+        ...
+
+    def is_stalled(self) -> bool:
+        """Whether anything that was sent waits for room."""
+        ...
+
+    def untaken(self) -> tuple[int, int, int, int]:
+        """See :meth:`ClientSharing.untaken`."""
+        ...
+
+    def take_back(self, call_id: int, kinds: bytes, /) -> bool:
+        """Takes back a frame of a call that waits for room, if it is of one of these kinds."""
         ...
 
     def allocate(self, size: int, /) -> Any:
-        """So many bytes of memory that the server can be given; SharedMemoryError if there are none."""
+        """See :meth:`Sharing.allocate`."""
+        ...
+
+    def hear(self) -> End | None:
+        """How the server has ended the connection, if it has."""
+        ...
+
+    def check_thread(self) -> None:
+        """Raises LocalProtocolError in a thread that would wait for itself."""
         ...
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""
         ...
 
-    def check_loop(self) -> None:
-        """Raises LocalProtocolError unless the running loop is the connection's, and in a forked child."""
-        ...
-
-    def fault(self, error: Exception) -> None:
-        """The server broke the rules: closes."""
-        ...
-
-    def interrupted(self, error: BaseException) -> None:
-        """An exception, such as a signal handler's, came while a frame was on its way to whoever waits for it."""
+    def fault(self, error: Exception, /) -> ShmrpcError:
+        """Closes, and tells the server which rule it broke; the error to raise."""
         ...
 
     def close(self) -> None:
         """Closes. Again: nothing."""
         ...
 
-    def drop(self) -> None:
-        """Its client was dropped open: closes, and warns of it."""
+    def abandon(self) -> None:
+        """Closes, and says nothing to the server."""
         ...
 
 
 #: Connects within so many seconds, None: for ever; and tells after each try why there is no connection so far.
 Dial = Callable[[float | None, Callable[[str], None]], Awaitable[Connection]]
-
-
-def wrong_loop(service: str, loop: asyncio.AbstractEventLoop) -> LocalProtocolError:
-    """The error for a use of a client outside of its loop."""
-    if loop.is_closed():
-        return LocalProtocolError(f"the event loop of this client of {service!r} was closed; connect again")
-    return LocalProtocolError("this client belongs to another event loop; connect once in each loop")
+#: Connects a client for threads: seconds, None: for ever; a check that raises if nobody wants the connection any
+#: more; and what is told after each try why there is no connection so far.
+ThreadDial = Callable[[float | None, Callable[[], None], Callable[[str], None]], ThreadConnection]
 
 
 def warn_unclosed(service: str, source: object) -> None:

@@ -15,7 +15,7 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from shmrpc import _core
@@ -27,12 +27,10 @@ from shmrpc.errors import (
     ServiceUnavailable,
     ShmrpcError,
 )
-from shmrpc.host import fork
 from shmrpc.host.processes import process
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.streams.items import Part
 from shmrpc.streams.sending import PlainSender
-from shmrpc.transport.base import Dial, End, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
+from shmrpc.transport.base import Connection, Dial, End
 from shmrpc.transport.errors import ChannelError, Oversize
 from shmrpc.transport.listening import BaseListener, Handler
 from shmrpc.transport.options import ConnectionOptions
@@ -237,36 +235,15 @@ class MemoryPeer:
             self._listener.lost(self, error)
 
 
-class MemoryConnection:
+class MemoryConnection(Connection):
     """A client's side."""
 
     def __init__(self, listener: MemoryListener, peer: MemoryPeer) -> None:
-        self.service = listener.service
-        self.pid, self.uid = peer.pid, peer.uid
-        self.max_frame = peer.max_frame
-        self.endpoints, self.shapes = listener.endpoints, listener.shapes
+        super().__init__(listener.service, peer.pid, peer.uid, peer.max_frame, listener.endpoints, listener.shapes)
         self._peer = peer
         self._server = str(listener)
-        self._loop = asyncio.get_running_loop()
         self._mail = _Mail(self._take)
         self._news: deque[Callable[[], None]] = deque()
-        self._open = True
-
-    def start(self, pending: Sized, on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]) -> None:
-        """From now on frames come to ``on_frame``, and the end to ``on_end``."""
-        self._pending = pending
-        self._on_frame = on_frame
-        self._on_end = on_end
-        self._on_go_away = on_go_away
-
-    def exchange(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a frame. Its answer takes a turn of the loop at the least."""
-        self.check_loop()  # Before anything is put into the other loop.
-        self.send(opcode, call_id, body)
-
-    def begin(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Sends a request; False if many frames are on the way already."""
-        return self.send(opcode, call_id, body)
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame; False if many are on the way already."""
@@ -279,32 +256,6 @@ class MemoryConnection:
         while self._open and self._peer.is_full:
             await asyncio.sleep(0)
 
-    def untaken(self) -> tuple[int, int, int, int]:
-        """Of no interest: a server in the same loop can neither be stopped nor fall behind alone."""
-        return 0, 0, 0, 0
-
-    def take_back(self, call_id: int) -> bool:
-        """Never: what was sent is in the server's inbox at once."""
-        return False
-
-    def allocate(self, size: int) -> bytearray:
-        """MemoryTransport of its own: nothing is shared here."""
-        return bytearray(size)
-
-    def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
-        """What sends the items of a stream."""
-        return PlainSender(functools.partial(self.send, opcode, call_id), credit)
-
-    def listen(self) -> None:
-        """The loop wakes for what comes without being asked."""
-
-    def unpark(self) -> None:
-        """Nor has it to be told that nobody waits."""
-
-    def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
-        """Takes what is there."""
-        self._take()
-
     def _take(self) -> None:
         try:
             while self._open and self._news:
@@ -312,11 +263,6 @@ class MemoryConnection:
         except BaseException as error:
             self.interrupted(error)
             raise
-
-    def interrupted(self, error: BaseException) -> None:
-        """An exception came at some point while a frame was delivered, as out of a signal handler."""
-        if self._pending:
-            self._lose(End(interruption(self.service, error)))
 
     @property
     def has_mail(self) -> bool:
@@ -340,14 +286,6 @@ class MemoryConnection:
             self._news.append(news)
             self._mail.has_come()
 
-    def _lose(self, end: End) -> None:
-        if self._open:
-            try:
-                self.close()
-            finally:
-                self.close()  # As over shared memory.
-                self._on_end(end)
-
     def fault(self, error: Exception) -> None:
         """The server broke the rules: says so, and closes."""
         if self._open:
@@ -361,22 +299,6 @@ class MemoryConnection:
             self._news.clear()
             self._mail.stop()
             self._peer.put(_GOODBYE, 0, b"closed")
-
-    def drop(self) -> None:
-        """Its client was dropped open: closes it."""
-        if self._open:
-            self.close()
-            warn_unclosed(self.service, self)
-
-    def check_process(self) -> None:
-        """Raises LocalProtocolError in a forked child, which has a copy of the server too, and of all its state."""
-        fork.check_process(self.service, self.pid)
-
-    def check_loop(self) -> None:
-        """Raises LocalProtocolError unless the running loop is the one of the connection."""
-        self.check_process()
-        if asyncio.get_running_loop() is not self._loop:
-            raise wrong_loop(self.service, self._loop)
 
 
 class MemoryListener(BaseListener[MemoryPeer]):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol, TypeVar
 
-from shmrpc.transport.base import Dial
+from shmrpc.transport.base import Dial, ThreadDial
 from shmrpc.transport.listening import ServerTransport
 from shmrpc.transport.memory import Memory
 from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.shm.thread_client import ThreadConnection
 from shmrpc.transport.shm.transport import SharedMemory
-
-#: Connects a client for threads: seconds, None: for ever; a check that raises if nobody wants the connection any
-#: more; and what is told after each try why there is no connection so far.
-ThreadDial = Callable[[float | None, Callable[[], None], Callable[[str], None]], ThreadConnection]
 
 
 class Transport(Protocol):

@@ -69,7 +69,7 @@ def kept_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
     """Frames that wait for room, and their bytes."""
     session = client._link.session
     assert session is not None
-    _, _, count, size = session.connection.untaken()
+    _, _, count, size = session._lateness._untaken()
     return count, size
 
 
@@ -226,25 +226,18 @@ async def test_a_server_whose_loop_is_held_is_not_called_stopped(
 
 
 def test_the_words_tell_a_slow_reader_from_one_that_does_not_read() -> None:
-    class Connection:
-        service, pid = "tested", 1
-        state = (0, 100, 0, 0)
-
-        def untaken(self) -> tuple[int, int, int, int]:
-            return self.state
-
-    connection = Connection()
-    lateness = Lateness(connection)
+    untaken = (0, 100, 0, 0)
+    lateness = Lateness("tested", 1, lambda: untaken)
     since = lateness.look()
     assert str(lateness.error("add", since, taken_back=False)) == "add() was not answered by its deadline"  # Too soon.
     lateness._quiet_since -= 1_000_000_000
     assert "has read nothing for 1 s: something holds its loop" in str(lateness.error("add", since, taken_back=False))
-    connection.state = (50, 100, 7, 5_000)
+    untaken = (50, 100, 7, 5_000)
     text = str(lateness.error("add", since, taken_back=True))
     assert "beside 7 other frames of 5,000 bytes; the server of 'tested' (process 1) reads more slowly" in text
     assert str(lateness.error("add", since, taken_back=False)) == "add() was not answered by its deadline"
     lateness.look()
-    connection.state = (150, 0, 0, 0)  # All that was there is read: what comes now is a new matter.
+    untaken = (150, 0, 0, 0)  # All that was there is read: what comes now is a new matter.
     lateness.look()
     assert str(lateness.error("add", since, taken_back=False)) == "add() was not answered by its deadline"
 

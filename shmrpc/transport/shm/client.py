@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import time
-from collections.abc import Callable, Sized
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
@@ -18,7 +17,7 @@ from shmrpc.host.processes import process
 from shmrpc.host.rendezvous import Note
 from shmrpc.streams.credit import OVERHEAD
 from shmrpc.streams.items import Part
-from shmrpc.transport.base import End, Frame, OnEnd, OnFrame, interruption, warn_unclosed, wrong_loop
+from shmrpc.transport.base import Connection, End, Frame, OnEnd, OnFrame, warn_unclosed
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import blocks, handshake
 from shmrpc.transport.shm.goodbye import BELL_ENDED, explain
@@ -85,16 +84,10 @@ async def _receive(dialled: socket.socket, limit: float) -> rendezvous.Received 
         loop.remove_reader(dialled)
 
 
-class LoopConnection:
+class LoopConnection(Connection):
     """A connection that waits in an event loop."""
 
     def __init__(self, dialled: socket.socket, established: handshake.Established) -> None:
-        self.service = established.service
-        self.pid = established.pid
-        self.max_frame = established.max_frame
-        self.uid = peer_credentials(dialled)[1]
-        self.endpoints = established.endpoints
-        self.shapes = established.shapes
         self.exchange = established.channel.exchange
         self.begin = established.channel.begin
         self.send = established.channel.send
@@ -105,9 +98,6 @@ class LoopConnection:
         assert established.bell is not None
         self._bell = established.bell
         self._control = dialled
-        self._loop = asyncio.get_running_loop()
-        self._open = True
-        self._made_by = os.getpid()
         #: For what is to be taken on the next turn of the loop.
         self._again: asyncio.Handle | None = None
         #: What the server has said and nobody has acted on, as after an exception of a signal's handler.
@@ -118,18 +108,26 @@ class LoopConnection:
         self._run: tuple[int, Callable[[Part], None]] = 0, lambda part: None
         #: Those who wait for room to send.
         self._room: list[asyncio.Future[None]] = []
+        super().__init__(
+            established.service,
+            established.pid,
+            peer_credentials(dialled)[1],
+            established.max_frame,
+            established.endpoints,
+            established.shapes,
+        )
         fork.close_in_child(self)
 
-    def start(self, pending: Sized, on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]) -> None:
-        """From now on frames that nobody exchanged come to ``on_frame``, and the end to ``on_end``.
+    @property
+    def sharing(self) -> LoopConnection:
+        """Itself: it shares memory with the server."""
+        return self
 
-        ``pending``: not empty while frames are waited for. ``on_go_away`` is called when the server says that
-        it takes no new calls.
-        """
-        self._pending = pending
-        self._on_frame = on_frame
-        self._on_end = on_end
-        self._on_go_away = on_go_away
+    def start(
+        self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
+    ) -> None:
+        """Gives frames that nobody exchanged to ``on_frame`` from now on, and the end to ``on_end``."""
+        super().start(pending, on_frame, on_end, on_go_away)
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
         self._loop.add_reader(self._control, self._on_control)
 
@@ -316,21 +314,8 @@ class LoopConnection:
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
         self._lose(End(RemoteProtocolError(f"the server of {self.service!r} ({process(self.pid)}): {error}")))
 
-    def interrupted(self, error: BaseException) -> None:
-        """An exception came at some point between here and the ring, as out of a signal handler.
-
-        What was in our hands is lost, and nobody knows whose it was. Those who wait hear that it is over.
-        """
-        if self._pending or self._room:
-            self._lose(End(interruption(self.service, error)))
-
-    def _lose(self, end: End) -> None:
-        if self._open:
-            try:
-                self.close()
-            finally:
-                self.close()  # If an exception, as out of a signal handler, came before it was done.
-                self._on_end(end)
+    def _is_awaited(self) -> bool:
+        return bool(self._pending or self._room)
 
     def close(self) -> None:
         """Closes the connection. Again: nothing."""
@@ -345,12 +330,6 @@ class LoopConnection:
                 self._control.send(control.encode(control.Goodbye("closed")))
             self.abandon()
             self._wake_senders()
-
-    def drop(self) -> None:
-        """Its client was dropped open: closes it."""
-        if self._open:
-            self.close()
-            warn_unclosed(self.service, self)
 
     def __del__(self) -> None:
         """It was dropped open, as after its loop was closed: the server is to see that it is gone."""
@@ -368,18 +347,3 @@ class LoopConnection:
             self._bell.close()
             fork.close(self._control)
             self._open = False
-
-    def check_process(self) -> None:
-        """Raises LocalProtocolError in a forked child."""
-        fork.check_process(self.service, self._made_by)
-
-    def check_loop(self) -> None:
-        """Raises LocalProtocolError unless the running loop is the one of the connection, and in a forked child."""
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:  # There is none; in a forked child nobody's loop counts.
-            self.check_process()
-            raise
-        if running is not self._loop:
-            self.check_process()
-            raise wrong_loop(self.service, self._loop)

@@ -20,7 +20,7 @@ from shmrpc.streams.credit import OVERHEAD, WINDOW
 from shmrpc.transport.base import End, warn_unclosed
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import blocks, handshake, served_here
-from shmrpc.transport.shm.goodbye import explain
+from shmrpc.transport.shm.goodbye import BELL_ENDED, explain
 from shmrpc.wire import control, frames
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
@@ -108,6 +108,7 @@ class ThreadConnection:
         )
         self.begin = established.channel.begin
         self.send = established.channel.send
+        self.life_check = LIFE_CHECK
         self.is_stalled = established.channel.is_stalled
         self.untaken = established.channel.untaken
         self.take_back = established.channel.take_back
@@ -157,7 +158,9 @@ class ThreadConnection:
         fork.check_process(self.service, self._made_by)
 
     def fault(self, error: Exception) -> ShmrpcError:
-        """The server broke the rules: says so, and closes. The error to raise."""
+        """Closes, and tells the server which rule it broke; the error to raise."""
+        if isinstance(error, _core.PeerLeft):
+            error = RemoteProtocolError(BELL_ENDED)
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
         self.abandon()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
-from shmrpc.transport.base import Dial
+from shmrpc.transport.base import Dial, ThreadDial
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import client, thread_client
 from shmrpc.transport.shm.server import ShmServerTransport
@@ -22,8 +21,6 @@ class SharedMemory:
         """What connects a client in a loop."""
         return functools.partial(client.connect, service, options=options)
 
-    def thread_dial(
-        self, service: str, options: ConnectionOptions
-    ) -> Callable[[float | None, Callable[[], None], Callable[[str], None]], thread_client.ThreadConnection]:
+    def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
         """What connects a client for threads."""
         return functools.partial(thread_client.connect, service, options=options)

@@ -289,7 +289,7 @@ class CallRunner:
             if under is not None:
                 self._abandon(under)
             # Of a call that has ended, too: its answer may wait for room.
-            client.peer.take_back(call_id)
+            client.sharing.take_back(call_id)
 
     def _credit(self, body: Body, client: ServedClient, call_id: int) -> None:
         size = frames.decode_credit(body)

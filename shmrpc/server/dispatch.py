@@ -258,7 +258,7 @@ class Dispatcher:
             if endpoint.signature.inputs:
                 args, kwargs = self._open_inputs(under, endpoint.signature, args, kwargs)
             if endpoint.signature.streams:
-                under.outgoing = Outgoing(client.peer.sender(frames.ITEM, call_id, WINDOW), limits.change_busy)
+                under.outgoing = Outgoing(client.sharing.sender(frames.ITEM, call_id, WINDOW), limits.change_busy)
                 under.reads_metadata = with_header
             return self.runner.run(under, self._invoke(under, endpoint, args, kwargs))
 

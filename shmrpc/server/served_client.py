@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from shmrpc.service.call import Call, check_metadata
 from shmrpc.streams.receiving import Incoming
 from shmrpc.streams.sending import Outgoing
+from shmrpc.transport.base import NoSharing, Sharing
 from shmrpc.transport.listening import Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
@@ -133,6 +134,7 @@ class ServedClient:
         "run_of",
         "send",
         "service",
+        "sharing",
         "state",
         "tables",
         "uid",
@@ -146,7 +148,9 @@ class ServedClient:
         self.channel: Any = None
         self.pid, self.uid, self.max_frame = peer.pid, peer.uid, peer.max_frame
         self.send = peer.send
-        self.allocate = peer.allocate
+        #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
+        self.sharing: Sharing = peer.sharing or NoSharing(peer.send)
+        self.allocate = self.sharing.allocate
         self.service = service
         self.state = state
         #: The endpoints' names, by number.

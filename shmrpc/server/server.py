@@ -23,7 +23,7 @@ from shmrpc.server.served_client import ServedClient
 from shmrpc.service.call import Call
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
-from shmrpc.transport.listening import Listener, Peer, ServerTransport
+from shmrpc.transport.listening import Listener, OpenInbox, Peer
 from shmrpc.transport.options import DEFAULT_SPIN, ConnectionOptions, check_seconds
 from shmrpc.transport.places import Transport, transport_at
 from shmrpc.wire import frames
@@ -50,7 +50,7 @@ class Server:
     def __init__(
         self,
         services: Sequence[Service],
-        transport: ServerTransport,
+        open_inbox: OpenInbox,
         codec: CodecName,
         interceptors: Sequence[Interceptor],
         limits: Limits,
@@ -66,7 +66,8 @@ class Server:
                 raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}{hint}")
             service.check_reachable()
         self.services = tuple(services)
-        self._transport = transport
+        self._open_inbox = open_inbox
+        self._on_change: Callable[[], None] = lambda: None
         self._codec: Codec = get_codec(codec)
         self._interceptors = check_interceptors(interceptors)
         self._limits = limits
@@ -100,8 +101,7 @@ class Server:
 
     def watch(self, changed: Callable[[], None]) -> None:
         """From now on ``changed`` is called when a client comes, is connected, or goes."""
-        for served in self._listeners:
-            served.listener.on_change = changed
+        self._on_change = changed
 
     @property
     def in_flight(self) -> int:
@@ -129,13 +129,15 @@ class Server:
         self._runner = CallRunner(
             self._codec, self._limits, self._interceptors, validate_results=self._validate_results
         )
-        self._inbox = self._transport.open(self._pump)
+        self._inbox = self._open_inbox(self._pump)
         self._runner.between = self._inbox.glance
         self._limits.on_change = lambda: self._inbox.set_spinning(self._limits.busy == 0)
         try:
             for service in self.services:
                 names, shapes = _names_and_shapes(service)
-                listener = self._transport.listen(service.name, names, shapes, claim=not self._adopting)
+                listener = self._inbox.listen(
+                    service.name, names, shapes, lambda: self._on_change(), claim=not self._adopting
+                )
                 self._listeners.append(_Served(listener))
             for service, served in zip(self.services, self._listeners, strict=True):
                 state = await self._enter_lifespan(service)
@@ -282,7 +284,7 @@ class Server:
 class _Served:
     """A service of a server: its listener, and what runs its calls."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener[Any]) -> None:
         self.listener = listener
         self.dispatcher: Dispatcher | None = None
         self.clients: set[ServedClient] = set()
@@ -290,7 +292,7 @@ class _Served:
     def begin(self, dispatcher: Dispatcher) -> None:
         """The service is ready."""
         self.dispatcher = dispatcher
-        self.listener.begin(self)
+        self.listener.begin(self.connected, self.lost)
 
     def connected(self, peer: Peer) -> ServedClient:
         """A client has come. For the listener."""
@@ -380,7 +382,7 @@ def serve(
     limits = Limits(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
     return Server(
         services,
-        transport_at(at).server(options),
+        transport_at(at).inbox(options),
         codec,
         interceptors,
         limits,

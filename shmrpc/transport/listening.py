@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Sized
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
-from shmrpc.streams.sending import Sender
+from shmrpc.transport.base import Sharing
 from shmrpc.wire.codec import Body
 from shmrpc.wire.control import Health
 from shmrpc.wire.frames import Shape
@@ -16,150 +17,66 @@ from shmrpc.wire.frames import Shape
 logger = logging.getLogger("shmrpc.server")
 
 
-class Peer(Protocol):
+class Peer(ABC):
     """A client's connection at the server's side."""
 
     pid: int
     uid: int
+    #: Bytes of the largest body.
     max_frame: int
     #: Where the poller sends its plain answers.
-    channel: Any
+    channel: Any = None
     #: What stands for it in the layer above.
-    key: Any
+    key: Any = None
+    _open = True
 
-    def send(self, opcode: int, call_id: int, body: Body, /) -> None:
+    @property
+    def sharing(self) -> Sharing | None:
+        """What it can do if it shares memory with the client; None if it does not."""
+        return None
+
+    @abstractmethod
+    def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
-        ...
 
-    def take_back(self, call_id: int, /) -> None:
-        """Nobody waits for this call any more: what waits to be sent for it is not."""
-        ...
+    @abstractmethod
+    def fault(self, reason: str) -> None:
+        """Ends this connection and no other, and tells the client which rule it broke."""
 
-    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
-        """What sends the items of a stream."""
-        ...
-
-    def allocate(self, size: int, /) -> Any:
-        """So many bytes of memory that the client can be given; SharedMemoryError if there are none."""
-        ...
-
-    def fault(self, reason: str, /) -> None:
-        """The client broke the rules: ends the connection."""
-        ...
-
+    @abstractmethod
     def go_away(self) -> None:
         """Tells the client to go elsewhere with its next call."""
-        ...
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """Says goodbye and closes."""
 
     @property
+    @abstractmethod
     def is_awaited(self) -> bool:
         """Whether answers wait for the client to read."""
-        ...
-
-
-class Handler(Protocol):
-    """What a listener needs of the layer above."""
-
-    def connected(self, peer: Peer, /) -> Any:
-        """A client has come; what stands for it in the inbox, and is given to :meth:`lost`."""
-        ...
-
-    def lost(self, key: Any, error: ShmrpcError, /) -> None:
-        """A client is gone; what was under way for it is for nobody."""
-        ...
-
-
-class Poller(Protocol):
-    """Where frames are taken from, one after the other."""
-
-    def next(self) -> tuple[Any, int, int, Any] | None:
-        """The next frame as (what stands for the client, opcode, call id, body); None: it is time to rest."""
-        ...
-
-    def send_next(self, channel: Any, opcode: int, id: int, payload: Body, /) -> Any:
-        """Sends a frame, then does as :meth:`next`; True: something can be freed first."""
-        ...
-
-
-class Inbox(Protocol):
-    """What a server's clients send, as one queue."""
-
-    @property
-    def poller(self) -> Poller:
-        """Its frames, in a callback of the loop."""
-        ...
-
-    @property
-    def set_spinning(self) -> Callable[[bool], None]:
-        """Whether a wait for the next frame may spin."""
-        ...
-
-    def glance(self) -> None:
-        """Takes what is there, if the loop has not turned for long. Not within a task."""
-        ...
-
-    def close(self) -> None:
-        """Nothing is taken any more."""
-        ...
-
-
-class Listener(Protocol):
-    """Serves one name."""
-
-    service: str
-    health: Health
-    #: Called when a client comes, is connected, or goes.
-    on_change: Callable[[], None]
-
-    @property
-    def peers(self) -> Sized:
-        """Clients that are connected, or about to be."""
-        ...
-
-    @property
-    def connections(self) -> int:
-        """Clients that are connected."""
-        ...
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether answers wait for clients to read."""
-        ...
-
-    def begin(self, handler: Handler, /) -> None:
-        """Serves, from now on."""
-        ...
-
-    def drain(self) -> None:
-        """Tells everybody to go elsewhere, and takes nobody new."""
-        ...
-
-    def adopt(self, accepted: socket.socket, /) -> None:
-        """Serves whoever is at the other end of a control socket, if it may be served."""
-        ...
-
-    def close(self, reason: str, /) -> None:
-        """Gives the name back and says goodbye to everybody."""
-        ...
 
 
 _P = TypeVar("_P", bound=Peer)
 
 
-class BaseListener(Generic[_P]):
-    """What listeners have in common, whatever the way to their clients."""
+class Listener(ABC, Generic[_P]):
+    """Serves one name. ``on_change`` is called when a client comes, is connected, or goes."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, on_change: Callable[[], None]) -> None:
         self.service = service
         self.health: Health = "starting"
+        #: Clients that are connected, or about to be.
         self.peers: set[_P] = set()
-        #: Called when a client comes, is connected, or goes.
-        self.on_change: Callable[[], None] = lambda: None
-        self._handler: Handler | None = None
+        self.on_change = on_change
 
-    def begin(self, handler: Handler) -> None:
-        """Serves, from now on."""
-        self._handler = handler
+    def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
+        """Serves, from now on.
+
+        ``connected`` is called when a client has come, and gives its key: what stands for it in the inbox. ``lost``
+        is given the key of a client that is gone, and why.
+        """
+        self._connected, self._lost = connected, lost
         self.health = "serving"
 
     def drain(self) -> None:
@@ -169,30 +86,80 @@ class BaseListener(Generic[_P]):
             peer.go_away()
 
     @property
+    @abstractmethod
+    def connections(self) -> int:
+        """Clients that are connected."""
+
+    @property
     def is_awaited(self) -> bool:
         """Whether answers wait for clients to read."""
         return any(peer.is_awaited for peer in self.peers)
 
+    @abstractmethod
+    def adopt(self, accepted: socket.socket) -> None:
+        """Serves whoever is at the other end of a control socket, if it may be served."""
+
+    def close(self, reason: str) -> None:
+        """Gives the name back and says goodbye to everybody."""
+        for peer in list(self.peers):
+            peer.close(reason)
+
     def lost(self, peer: _P, error: ShmrpcError) -> None:
-        """A client is gone."""
+        """Tells the layer above that a client is gone that was connected."""
         level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
         logger.log(level, "%s", error)
-        if self._handler is not None:
-            self._handler.lost(peer.key, error)
+        self._lost(peer.key, error)
 
     def forget(self, peer: _P) -> None:
-        """A client's connection is closed."""
+        """Forgets a client whose connection is closed."""
         self.peers.discard(peer)
         self.on_change()
 
 
-class ServerTransport(Protocol):
-    """One server's way to its clients."""
+class Poller(Protocol):
+    """Where frames are taken from, one after the other: the core's, or an inbox itself."""
 
-    def open(self, take: Callable[[], None], /) -> Inbox:
-        """The inbox. ``take`` is called when there are frames, and takes them from its poller."""
+    def next(self) -> tuple[Any, int, int, Any] | None:
+        """The next frame as (a client's key, opcode, call id, body); None: it is time to rest."""
         ...
 
-    def listen(self, service: str, endpoints: list[str], shapes: dict[int, Shape], /, *, claim: bool) -> Listener:
-        """Takes a name, unless ``claim`` is false; who comes is served once the listener was told to begin."""
+    def send_next(self, channel: Any, opcode: int, id: int, payload: Body, /) -> Any:
+        """Sends a frame, then does as :meth:`next`; True: something can be freed first."""
         ...
+
+
+class Inbox(ABC):
+    """What a server's clients send, as one queue. ``take`` is called when there are frames, until there are no more."""
+
+    poller: Poller
+    #: Says whether a wait for the next frame may spin, if any ever does.
+    set_spinning: Callable[[bool], None] = staticmethod(lambda spinning: None)
+    #: Takes what is there, if it can come while the loop does not turn, and has not for long. Not within a task.
+    glance: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, take: Callable[[], None]) -> None:
+        self._take = take
+        self._open = True
+
+    @abstractmethod
+    def listen(
+        self,
+        service: str,
+        endpoints: list[str],
+        shapes: dict[int, Shape],
+        on_change: Callable[[], None],
+        *,
+        claim: bool,
+    ) -> Listener[Any]:
+        """Takes a name, unless ``claim`` is false; who comes is served once the listener was told to begin.
+
+        Raises ServiceInUse if another server has the name.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Takes nothing any more."""
+
+
+#: Opens the inbox of one server, in its loop. What it is given takes the frames.
+OpenInbox = Callable[[Callable[[], None]], Inbox]

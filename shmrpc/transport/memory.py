@@ -29,10 +29,9 @@ from shmrpc.errors import (
 )
 from shmrpc.host.processes import process
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.streams.sending import PlainSender
 from shmrpc.transport.base import Connection, Dial, End
 from shmrpc.transport.errors import ChannelError, Oversize
-from shmrpc.transport.listening import BaseListener, Handler
+from shmrpc.transport.listening import Inbox, Listener, OpenInbox, Peer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire.codec import Body, body_weight
 from shmrpc.wire.frames import Shape
@@ -84,23 +83,32 @@ class _Mail:
             self._handle = None
 
 
-class MemoryInbox:
-    """The frames of all clients of a server. It is its own poller."""
+class MemoryInbox(Inbox):
+    """The frames of all clients of a server. It is its own poller. ``find`` is called in its loop."""
 
-    def __init__(self, take: Callable[[], None]) -> None:
+    def __init__(self, find: Callable[[], MemoryHost], max_frame: int, take: Callable[[], None]) -> None:
+        super().__init__(take)
         self.poller = self
-        self._take = take
+        self._find = find
+        self._max_frame = max_frame
         self._mail = _Mail(self._pump)
         self._frames: deque[tuple[MemoryPeer, int, int, Body]] = deque()
         #: Frames that are taken before the loop goes on.
         self._turn = 0
-        self._open = True
 
-    def set_spinning(self, spinning: bool) -> None:
-        """Nothing here ever spins."""
-
-    def glance(self) -> None:
-        """Here nothing comes while the loop does not turn."""
+    def listen(
+        self,
+        service: str,
+        endpoints: list[str],
+        shapes: dict[int, Shape],
+        on_change: Callable[[], None],
+        *,
+        claim: bool = True,
+    ) -> MemoryListener:
+        """Takes a name; ServiceInUse if another server has it, LocalProtocolError if it is to take none."""
+        if not claim:
+            raise LocalProtocolError("adopting=True is for clients that come by a socket: over memory:// none does")
+        return MemoryListener(self._find(), service, endpoints, shapes, on_change, self._max_frame, self)
 
     def put(self, peer: MemoryPeer, opcode: int, call_id: int, body: Body) -> None:
         """A client has sent a frame."""
@@ -142,18 +150,15 @@ _GOODBYE: Final = -1
 _FAULT: Final = -2
 
 
-class MemoryPeer:
+class MemoryPeer(Peer):
     """A client at the server's side."""
 
     def __init__(self, listener: MemoryListener, max_frame: int) -> None:
         self.pid, self.uid = os.getpid(), os.geteuid()
         self.max_frame = max_frame
-        self.channel: Any = self
-        #: What stands for it in the layer above.
-        self.key: Any = None
+        self.channel = self
         self.connection = MemoryConnection(listener, self)
         self._listener = listener
-        self._open = True
         #: Bytes that it has sent and the server has not taken.
         self._waiting = 0
         #: The highest id of a call that the server took.
@@ -184,17 +189,6 @@ class MemoryPeer:
         elif self._open:
             self._reached = max(self._reached, call_id)
         return self._open
-
-    def allocate(self, size: int) -> bytearray:
-        """MemoryTransport of its own: nothing is shared here."""
-        return bytearray(size)
-
-    def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
-        """What sends the items of a stream."""
-        return PlainSender(functools.partial(self.send, opcode, call_id), credit)
-
-    def take_back(self, call_id: int) -> None:
-        """Nothing waits to be sent: what was is on its way to the client at once."""
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
@@ -301,7 +295,7 @@ class MemoryConnection(Connection):
             self._peer.put(_GOODBYE, 0, b"closed")
 
 
-class MemoryListener(BaseListener[MemoryPeer]):
+class MemoryListener(Listener[MemoryPeer]):
     """Serves one name of a rendezvous."""
 
     def __init__(
@@ -310,10 +304,11 @@ class MemoryListener(BaseListener[MemoryPeer]):
         service: str,
         endpoints: list[str],
         shapes: dict[int, Shape],
+        on_change: Callable[[], None],
         max_frame: int,
         inbox: MemoryInbox,
     ) -> None:
-        super().__init__(service)
+        super().__init__(service, on_change)
         self.endpoints, self.shapes = endpoints, shapes
         self.inbox = inbox
         self._loop = asyncio.get_running_loop()
@@ -324,18 +319,17 @@ class MemoryListener(BaseListener[MemoryPeer]):
     def __str__(self) -> str:
         return f"the server of {self.service!r} ({process(os.getpid())})"
 
-    def begin(self, handler: Handler) -> None:
+    def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
         """Serves, from now on."""
-        super().begin(handler)
+        super().begin(connected, lost)
         self._host.changed()
 
     def accept(self, max_frame: int) -> MemoryConnection:
         """A client comes; its connection."""
         if asyncio.get_running_loop() is not self._loop:
             raise LocalProtocolError(f"{self} runs in another event loop: this transport is for one loop alone")
-        assert self._handler is not None
         peer = MemoryPeer(self, min(max_frame, self._max_frame))
-        peer.key = self._handler.connected(peer)
+        peer.key = self._connected(peer)
         self.peers.add(peer)
         self.on_change()
         return peer.connection
@@ -353,29 +347,7 @@ class MemoryListener(BaseListener[MemoryPeer]):
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
         self._host.release(self)
-        for peer in list(self.peers):
-            peer.close(reason)
-
-
-class MemoryServerTransport:
-    """A server's way to the clients in its own loop. ``find`` is called there, and gives where they meet."""
-
-    def __init__(self, find: Callable[[], MemoryHost], max_frame: int) -> None:
-        self._find = find
-        self._max_frame = max_frame
-
-    def open(self, take: Callable[[], None]) -> MemoryInbox:
-        """The inbox of a server."""
-        self._inbox = MemoryInbox(take)
-        return self._inbox
-
-    def listen(
-        self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool = True
-    ) -> MemoryListener:
-        """Takes a name; ServiceInUse if another server has it, LocalProtocolError if it is to take none."""
-        if not claim:
-            raise LocalProtocolError("adopting=True is for clients that come by a socket: over memory:// none does")
-        return MemoryListener(self._find(), service, endpoints, shapes, self._max_frame, self._inbox)
+        super().close(reason)
 
 
 class MemoryHost:
@@ -441,9 +413,9 @@ class Memory:
     def __init__(self, find: Callable[[], MemoryHost] = _host_of_loop) -> None:
         self._find = find
 
-    def server(self, options: ConnectionOptions) -> MemoryServerTransport:
-        """What a server takes its clients from."""
-        return MemoryServerTransport(self._find, _checked(options).max_frame)
+    def inbox(self, options: ConnectionOptions) -> OpenInbox:
+        """What opens a server's inbox."""
+        return functools.partial(MemoryInbox, self._find, _checked(options).max_frame)
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
         """What connects a client in a loop."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol, TypeVar
 
 from shmrpc.transport.base import Dial, ThreadDial
-from shmrpc.transport.listening import ServerTransport
+from shmrpc.transport.listening import OpenInbox
 from shmrpc.transport.memory import Memory
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm.transport import SharedMemory
@@ -20,8 +20,8 @@ class Transport(Protocol):
     it comes: what travels is the time that is left, and the receiver adds its own clock.
     """
 
-    def server(self, options: ConnectionOptions, /) -> ServerTransport:
-        """What a server takes its clients from."""
+    def inbox(self, options: ConnectionOptions, /) -> OpenInbox:
+        """What opens the inbox of a server."""
         ...
 
     def dial(self, service: str, options: ConnectionOptions, /) -> Dial:
@@ -44,7 +44,7 @@ _S = TypeVar("_S")
 def transport_at(at: str | Transport | None) -> Transport:
     """The transport of a place, ``"memory://"``; None: this host's shared memory. ValueError if there is none such."""
     if at is not None and not isinstance(at, str):
-        if not hasattr(at, "server"):
+        if not hasattr(at, "inbox"):
             raise TypeError(f"at: expected a URL such as 'memory://', got {at!r}")
         return at
     scheme, separator, rest = (_HERE if at is None else at).partition("://")

@@ -26,8 +26,9 @@ FILES: Final = (
     "transport/shm/segment.py",
     "host/rendezvous.py",
     "transport/shm/acceptor.py",
+    "transport/base.py",
+    "transport/listening.py",
     "transport/shm/server.py",
-    "transport/shm/inbox.py",
     "transport/shm/client.py",
     "transport/shm/thread_client.py",
     *(

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError, ShmrpcError
@@ -17,31 +17,30 @@ from shmrpc.host import exhaustion, fork
 from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.streams.credit import OVERHEAD
-from shmrpc.transport.listening import BaseListener
+from shmrpc.transport.listening import Inbox, Listener, Peer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import blocks, handshake, served_here
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
 from shmrpc.transport.shm.admission import Arrivals
 from shmrpc.transport.shm.goodbye import BELL_ENDED, explain, is_over
-from shmrpc.transport.shm.inbox import ShmInbox
-from shmrpc.wire import control
+from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
 
+#: Seconds for which a turn of the loop may keep new frames waiting, if there is a moment to look.
+LONG: Final = 1e-3
 
-class ShmPeer:
+
+class ShmPeer(Peer):
     """A client, from its arrival to its end."""
 
     def __init__(self, listener: ShmListener, control_socket: socket.socket) -> None:
         self.pid, self.uid = peer_credentials(control_socket)
         #: Only once the handshake is over.
         self.channel: _core.Channel | None = None
-        #: Bytes of the largest body.
-        self.max_frame: int = 0
-        #: What stands for it in the layer above.
-        self.key: Any = None
+        self.max_frame = 0
         self._listener = listener
         self._control = control_socket
         self._steps: handshake.ServerSteps | None = None
@@ -49,7 +48,6 @@ class ShmPeer:
         self._hello: control.Hello | None = None
         self._bell: _core.Descriptor | None = None
         self._index = -1
-        self._open = True
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(control_socket, self._on_control)
         self._timer = self._loop.call_later(control.STEP_TIMEOUT * 2, self._on_timeout)
@@ -57,6 +55,11 @@ class ShmPeer:
 
     def __str__(self) -> str:
         return process(self.pid, "client")
+
+    @property
+    def sharing(self) -> ShmPeer:
+        """Itself: it shares memory with the client."""
+        return self
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large.
@@ -279,7 +282,7 @@ class ShmPeer:
             self._bell.close()
 
 
-class ShmListener(BaseListener[ShmPeer]):
+class ShmListener(Listener[ShmPeer]):
     """Serves one name: whoever comes gets a segment, and their frames come to the inbox."""
 
     def __init__(
@@ -287,12 +290,13 @@ class ShmListener(BaseListener[ShmPeer]):
         service: str,
         endpoints: list[str],
         shapes: dict[int, Shape],
+        on_change: Callable[[], None],
         options: ConnectionOptions,
         inbox: ShmInbox,
         *,
         claim: bool,
     ) -> None:
-        super().__init__(service)
+        super().__init__(service, on_change)
         self.inbox = inbox
         self._offer = handshake.Offer(service, endpoints, shapes)
         self._options = options
@@ -320,10 +324,9 @@ class ShmListener(BaseListener[ShmPeer]):
 
     def connected(self, peer: ShmPeer) -> Any:
         """A client's handshake is over; its key for the inbox."""
-        assert self._handler is not None
         logger.debug("%s connected", peer)
         self.on_change()
-        return self._handler.connected(peer)
+        return self._connected(peer)
 
     def adopt(self, accepted: socket.socket) -> None:
         """Serves whoever is at the other end of a control socket, if it may be served."""
@@ -350,24 +353,59 @@ class ShmListener(BaseListener[ShmPeer]):
         if self._acceptor is not None:
             self._acceptor.close()
         self.arrivals.close()
-        for peer in list(self.peers):
-            peer.close(reason)
+        super().close(reason)
 
 
-class ShmServerTransport:
-    """A server's way to the processes of this host."""
+class ShmInbox(Inbox):
+    """The frames of all clients of a server."""
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    poller: _core.Poller
+
+    def __init__(self, options: ConnectionOptions, take: Callable[[], None]) -> None:
+        super().__init__(take)
+        self.poller = _core.Poller(spin=options.spin, fault=frames.FAULT)
+        self.set_spinning = self.poller.set_spinning
         self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._again: asyncio.Handle | None = None
+        #: When frames were last taken.
+        self._taken = 0.0
 
-    def open(self, take: Callable[[], None]) -> ShmInbox:
-        """The inbox of a server."""
-        self._inbox = ShmInbox(self._options.spin, take)
-        return self._inbox
-
-    def listen(self, service: str, endpoints: list[str], shapes: dict[int, Shape], *, claim: bool) -> ShmListener:
+    def listen(
+        self,
+        service: str,
+        endpoints: list[str],
+        shapes: dict[int, Shape],
+        on_change: Callable[[], None],
+        *,
+        claim: bool,
+    ) -> ShmListener:
         """Takes a name, unless ``claim`` is false; ServiceInUse if another live server has it."""
-        return ShmListener(service, endpoints, shapes, self._options, self._inbox, claim=claim)
+        return ShmListener(service, endpoints, shapes, on_change, self._options, self, claim=claim)
+
+    def glance(self) -> None:
+        """Takes what is there, if the loop has not turned for long. Not within a task."""
+        if time.monotonic() - self._taken > LONG:
+            self.pump()
+
+    def pump(self) -> None:
+        """Lets frames be taken; then rests until a bell rings, or for one turn of the loop."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        try:
+            if self._open:
+                self._take()
+        finally:  # Even if a signal is to end the program: until it does, others are served.
+            self._taken = time.monotonic()
+            if self._open and not self.poller.rest():
+                self._again = self._loop.call_soon(self.pump)
+
+    def close(self) -> None:
+        """Takes nothing any more."""
+        self._open = False
+        if self._again is not None:
+            self._again.cancel()
 
 
 def _check_offer(offer: handshake.Offer) -> None:

@@ -15,9 +15,9 @@
 //!   an announcement. What the *peer* announces is a claim: it is checked, and
 //!   a false one is a [`Violation`], after which the ring must not be used.
 //! * A [`ring::frame`] larger than the ring flows through it in pieces. Order is kept.
-//! * A [`memory::arena`] says which parts of a side's [`memory::extent`]s are free, to their owner alone;
-//!   [`connection::lending`] gives the peer leases of them, by the table of a [`connection::parcel`]. What the peer
-//!   says of a block is a claim like an index.
+//! * A [`memory::store`] is the memory that a process lends: its [`memory::arena`] says which parts of its
+//!   [`memory::extent`]s are free, and how many leases each holder has. [`connection::lending`] makes the peer such a
+//!   holder, by the table of a [`connection::parcel`]. What a holder says of a block is a claim like an index.
 //! * [`wait::flags`] tell when a sleeper must be woken. A wake-up is a hint: whoever
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
 //! * [`wait::closing`] ends a channel from this side: nobody sleeps on it any more.

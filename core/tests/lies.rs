@@ -933,7 +933,7 @@ fn a_client_that_lies_to_a_channel() {
                 // The list of all who have extents is looked through each second, and may have grown since.
                 assert!(largest <= 8 * SMALL, "{largest}");
                 connection.listen();
-                let (size, used) = connection.server.lending().usage();
+                let (size, used) = connection.server.lending().store().usage();
                 assert!(used <= size && size <= 256 << 10);
                 if outcome.is_err() {
                     violations += 1;

@@ -6,8 +6,8 @@
 mod pair;
 
 use _core::connection::channel::{Channel, SendError};
-use _core::connection::lending::{Carrier, Memory};
 use _core::connection::parcel::{self, PARCEL};
+use _core::connection::{buffer::Buffer, ledger::Carrier};
 use _core::ring::frame::Header;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -56,14 +56,14 @@ fn check(header: Header, payload: &[u8]) {
 }
 
 /// The buffer of a parcel: in a block of the peer's, or in the frame if there was no memory.
-fn open(channel: &Channel, payload: &[u8]) -> Option<Memory> {
+fn open(channel: &Channel, payload: &[u8]) -> Option<Buffer> {
     let parsed = parcel::parse(payload).unwrap();
     assert_eq!(parsed.entries.len(), 1);
     channel.lending().open(&parsed.entries[0]).unwrap()
 }
 
 /// Takes all that the peer's threads send, and hands what is lent on to other threads.
-fn take_all(channel: &Channel, droppers: &[Sender<(u64, Memory)>]) {
+fn take_all(channel: &Channel, droppers: &[Sender<(u64, Buffer)>]) {
     let mut next = [0; SENDERS as usize];
     for taken in 0..SENDERS * EACH {
         let (header, payload) = receive(channel);
@@ -82,7 +82,7 @@ fn take_all(channel: &Channel, droppers: &[Sender<(u64, Memory)>]) {
 }
 
 /// Looks at the bytes, and ends the lease by letting go.
-fn drop_all(leases: impl Iterator<Item = (u64, Memory)>) {
+fn drop_all(leases: impl Iterator<Item = (u64, Buffer)>) {
     for (id, memory) in leases {
         let mut bytes = vec![0; memory.len()];
         // SAFETY: as long as the memory.
@@ -131,14 +131,22 @@ fn many_threads_of_both_sides_talk_at_once() {
     });
     // The thread that gives idle memory back may look at this moment: then nobody else does.
     let end = Instant::now() + LONG;
-    while sides.iter().any(|side| side.lending().usage().1 > 0) && Instant::now() < end {
+    while sides
+        .iter()
+        .any(|side| side.lending().store().usage().1 > 0)
+        && Instant::now() < end
+    {
         for side in &sides {
             side.flush().unwrap();
             side.collect().unwrap();
         }
     }
     for side in &sides {
-        assert_eq!(side.lending().usage().1, 0, "all blocks have come back");
+        assert_eq!(
+            side.lending().store().usage().1,
+            0,
+            "all blocks have come back"
+        );
         assert_eq!(side.fault(), None);
     }
 }

@@ -7,7 +7,8 @@ mod parcels;
 mod waiting;
 
 use crate::clock;
-use crate::connection::lending::{Carrier, Lending};
+use crate::connection::ledger::Carrier;
+use crate::connection::lending::Lending;
 use crate::connection::parcel::{PARCEL, RELEASE, RELEASE_SIZE};
 use crate::connection::segment::{Direction, MappedRing, Segment};
 use crate::crash;

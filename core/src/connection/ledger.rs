@@ -1,23 +1,37 @@
 //! What a side has of its peer's memory: the extents that it was told of, and its leases in them.
 
-use crate::connection::parcel::{Entry, Lies};
+use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
 use crate::crash;
 use crate::memory::arena::{GRANULE, Place};
-use crate::memory::extent::{Extent, ExtentError};
+use crate::memory::extent::{self, Extent, ExtentError, Extents, MAX_EXTENTS};
 use crate::memory::news::{self, News, NewsError};
+use crate::sync::lock;
 use crate::violation::Violation;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
-/// Extents that a side has at most: each costs both a descriptor.
-pub(super) const MAX_EXTENTS: usize = 256;
+/// Carries the ends of leases from one side to the other.
+pub trait Carrier: Send + Sync {
+    /// Tells the peer that a lease has ended. A peer that cannot be told any more does not care.
+    fn send_release(&self, payload: &[u8; RELEASE_SIZE]);
+    /// Takes the ends of leases that have come and that nobody has looked at yet: there may be memory again.
+    fn collect(&self) -> Result<(), Violation>;
+}
 
 /// The peer's extents, and our leases in them.
 pub(super) struct Ledger {
+    /// Who tells the peer of the ends of leases.
+    carrier: Weak<dyn Carrier>,
+    /// The process that has the leases: a forked child has copies of them, and no right to end one.
+    process: u32,
+    known: Mutex<Known>,
+}
+
+struct Known {
     /// Those that are mapped.
-    extents: BTreeMap<u32, Arc<Extent>>,
+    extents: Extents,
     /// Those that the peer has told of, and that found no room: bytes, and the file.
     told: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
     /// The least that the number of a new one may be: they rise. None after the last.
@@ -32,17 +46,74 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// One without extents, which may take `limit` bytes.
-    pub(super) fn new(limit: u64) -> Self {
-        Ledger {
-            extents: BTreeMap::new(),
-            told: BTreeMap::new(),
-            next: Some(0),
-            gone: Vec::new(),
-            limit,
-            leases: BTreeMap::new(),
-        }
+    pub(super) fn new(carrier: Weak<dyn Carrier>, limit: u64) -> Arc<Self> {
+        Arc::new(Ledger {
+            carrier,
+            process: std::process::id(),
+            known: Mutex::new(Known {
+                extents: Extents::new(),
+                told: BTreeMap::new(),
+                next: Some(0),
+                gone: Vec::new(),
+                limit,
+                leases: BTreeMap::new(),
+            }),
+        })
     }
 
+    /// Who tells the peer of the ends of leases, while the connection lasts.
+    pub(super) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
+        self.carrier.upgrade()
+    }
+
+    /// Refers to the block of the peer's that these bytes lie in.
+    pub(super) fn refer(&self, address: usize, len: usize) -> Option<Entry> {
+        lock(&self.known).refer(address, len)
+    }
+
+    /// Begins a lease of the block at `place`, in which the buffer `entry` lies. News come out of `socket`.
+    pub(super) fn lease(
+        self: &Arc<Self>,
+        socket: BorrowedFd<'_>,
+        place: Place,
+        entry: &Entry,
+    ) -> Result<Lease, Violation> {
+        let extent = lock(&self.known).lease(socket, place, entry)?;
+        Ok(Lease {
+            extent,
+            ledger: self.clone(),
+            place,
+        })
+    }
+
+    /// No lease begins any more: unmaps the extents in which we have none.
+    pub(super) fn forget(&self) {
+        lock(&self.known).extents.clear();
+    }
+}
+
+/// A lease of a block of the peer's. When it is dropped, the peer is told.
+pub struct Lease {
+    pub(super) extent: Arc<Extent>,
+    pub(super) place: Place,
+    ledger: Arc<Ledger>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.ledger.process != std::process::id() {
+            return;
+        }
+        lock(&self.ledger.known).end(self.place);
+        crash::point!(LeaseEnded);
+        if let Some(carrier) = self.ledger.carrier() {
+            carrier.send_release(&parcel::release(self.place));
+            crash::point!(LeaseTold);
+        }
+    }
+}
+
+impl Known {
     /// Bytes of the extents that are mapped, or would be if there were room.
     fn taken(&mut self) -> u64 {
         self.gone.retain(|extent| extent.strong_count() > 0);
@@ -78,9 +149,8 @@ impl Ledger {
         Ok(self.extents.get(&number))
     }
 
-    /// Refers to the block of the peer's that these bytes lie in.
-    pub(super) fn refer(&self, address: usize, len: usize) -> Option<Entry> {
-        let (extent, offset) = range_in(&self.extents, address, len)?;
+    fn refer(&self, address: usize, len: usize) -> Option<Entry> {
+        let (extent, offset) = extent::find(&self.extents, address, len)?;
         let (&place, &(_, end)) = self
             .leases
             .range(Place { extent, offset: 0 }..=Place { extent, offset })
@@ -92,8 +162,8 @@ impl Ledger {
         })
     }
 
-    /// Begins a lease of the block at `place`, in which the buffer `entry` lies; the extent of it. News come out of `socket`.
-    pub(super) fn lease(
+    /// The extent of a lease that begins.
+    fn lease(
         &mut self,
         socket: BorrowedFd<'_>,
         place: Place,
@@ -171,7 +241,7 @@ impl Ledger {
     }
 
     /// A lease has ended.
-    pub(super) fn end(&mut self, place: Place) {
+    fn end(&mut self, place: Place) {
         if let Some((count, _)) = self.leases.get_mut(&place) {
             *count -= 1;
             if *count == 0 {
@@ -199,15 +269,4 @@ pub(super) fn no_block(place: Place) -> Violation {
         extent: place.extent,
         offset: place.offset,
     }
-}
-
-/// The extent that these addresses lie in, and where.
-pub(super) fn range_in(
-    extents: &BTreeMap<u32, Arc<Extent>>,
-    address: usize,
-    len: usize,
-) -> Option<(u32, u64)> {
-    extents
-        .values()
-        .find_map(|extent| Some((extent.number(), extent.offset_of(address, len)?)))
 }

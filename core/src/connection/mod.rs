@@ -1,9 +1,11 @@
 //! Two processes and what is between them: frames both ways, and memory that they lend each other.
 
 #[cfg(not(loom))]
+pub mod buffer;
+#[cfg(not(loom))]
 pub mod channel;
 #[cfg(not(loom))]
-mod ledger;
+pub mod ledger;
 #[cfg(not(loom))]
 pub mod lending;
 pub mod parcel;

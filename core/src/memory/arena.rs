@@ -1,16 +1,19 @@
-//! Which parts of a side's extents are taken, and by whom. Bookkeeping only: it touches no memory.
+//! Which parts of an owner's extents are taken, and by whom. Bookkeeping only: it touches no memory.
 //!
 //! # The contract
 //!
-//! * An arena is private to its owner. The peer knows only places, and what it says of them is a
+//! * An arena is private to its owner. Others know only places, and what they say of them is a
 //!   claim: [`Arena::find`] and [`Arena::give_back`] take any values and believe none.
 //! * A *block* is a run of whole granules of one extent. It lives while it has a *hold*, which is
-//!   ours, or a *lease*, which is the peer's.
+//!   ours, or a *lease*, which is a [`Holder`]'s.
+//! * Leases are counted for each holder. One that lies, or dies, can give back what it has itself, and
+//!   nothing of another one's.
 //! * Free ranges that touch are one range, at once. So an extent is idle when its first range is
 //!   all of it.
 //! * The smallest free range that is large enough is taken, and of equals the one lowest in the
 //!   oldest extent, so that late extents fall idle and can go.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks are whole pages: two leases never share one. The pages of aarch64 may have up to 64 KiB.
@@ -35,6 +38,21 @@ pub struct Place {
     pub offset: u64,
 }
 
+impl Place {
+    const FIRST: Place = Place {
+        extent: 0,
+        offset: 0,
+    };
+    const LAST: Place = Place {
+        extent: u32::MAX,
+        offset: u64::MAX,
+    };
+}
+
+/// Another party that blocks are lent to, by the number that their owner gives it. None is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder(pub u64);
+
 #[derive(Debug)]
 struct Room {
     size: u64,
@@ -46,11 +64,12 @@ struct Room {
 struct Block {
     len: u64,
     holds: u64,
+    /// Of all holders together.
     leases: u64,
 }
 
 impl Block {
-    /// Its bytes if the peer alone has it.
+    /// Its bytes if it is lent, and not ours any more.
     fn away(&self) -> u64 {
         if self.holds == 0 && self.leases > 0 {
             self.len
@@ -60,7 +79,7 @@ impl Block {
     }
 }
 
-/// The blocks and the free ranges of all extents of one side.
+/// The blocks and the free ranges of all extents of one owner.
 #[derive(Debug)]
 pub struct Arena {
     limit: u64,
@@ -69,6 +88,8 @@ pub struct Arena {
     away: u64,
     extents: BTreeMap<u32, Room>,
     blocks: BTreeMap<Place, Block>,
+    /// How many leases each holder has of a block.
+    leases: BTreeMap<(Holder, Place), u64>,
     /// The length of each free range.
     free: BTreeMap<Place, u64>,
     /// The same ranges, the shortest first.
@@ -85,6 +106,7 @@ impl Arena {
             away: 0,
             extents: BTreeMap::new(),
             blocks: BTreeMap::new(),
+            leases: BTreeMap::new(),
             free: BTreeMap::new(),
             by_len: BTreeSet::new(),
         }
@@ -105,7 +127,7 @@ impl Arena {
         self.used
     }
 
-    /// Bytes in live blocks that the peer alone has.
+    /// Bytes in live blocks that are lent, and not ours any more.
     pub fn away(&self) -> u64 {
         self.away
     }
@@ -113,11 +135,7 @@ impl Arena {
     /// A new block of at least `len` bytes, with one hold. `None` if no extent has room for it.
     pub fn allocate(&mut self, len: u64) -> Option<Place> {
         let len = rounded(len)?;
-        let lowest = Place {
-            extent: 0,
-            offset: 0,
-        };
-        let &(found, place) = self.by_len.range((len, lowest)..).next()?;
+        let &(found, place) = self.by_len.range((len, Place::FIRST)..).next()?;
         self.remove_free(place, found);
         if found > len {
             let rest = Place {
@@ -203,22 +221,45 @@ impl Arena {
         debug_assert!(dropped, "no hold on {place:?} to drop");
     }
 
-    /// The peer has one lease more of a live block.
-    pub fn lend(&mut self, place: Place) {
+    /// One lease more of a live block, for this holder.
+    pub fn lend(&mut self, place: Place, holder: Holder) {
         let lent = self.change(place, |block| {
             block.leases += 1;
             true
         });
         debug_assert!(lent, "no live block at {place:?} to lend");
+        if lent {
+            *self.leases.entry((holder, place)).or_insert(0) += 1;
+        }
     }
 
-    /// The peer gives one lease back. False if it has none of this block: it lies.
-    pub fn give_back(&mut self, place: Place) -> bool {
+    /// A holder gives one lease back. False if it has none of this block: it lies.
+    pub fn give_back(&mut self, place: Place, holder: Holder) -> bool {
+        let Entry::Occupied(mut count) = self.leases.entry((holder, place)) else {
+            return false;
+        };
+        if *count.get() > 1 {
+            *count.get_mut() -= 1;
+        } else {
+            count.remove();
+        }
         self.change(place, |block| {
-            let lent = block.leases > 0;
-            block.leases -= u64::from(lent);
-            lent
+            block.leases -= 1;
+            true
         })
+    }
+
+    /// Ends all leases of a holder that is gone: it must not read any of them any more.
+    pub fn drop_holder(&mut self, holder: Holder) {
+        let all = (holder, Place::FIRST)..=(holder, Place::LAST);
+        let leases: Vec<_> = self.leases.range(all).map(|(&k, &n)| (k, n)).collect();
+        for (key, count) in leases {
+            self.leases.remove(&key);
+            self.change(key.1, |block| {
+                block.leases -= count;
+                true
+            });
+        }
     }
 
     /// Changes the counts of a block, which is freed if none is left. What `count` returns; false if there is none.
@@ -229,15 +270,17 @@ impl Arena {
         let before = block.away();
         let changed = count(block);
         self.away = self.away - before + block.away();
-        self.free_if_unused(place);
+        if block.holds == 0 && block.leases == 0 {
+            let len = block.len;
+            self.blocks.remove(&place);
+            self.free(place, len);
+        }
         changed
     }
 
-    /// Whether the peer has a lease of the block that begins here.
-    pub fn is_lent(&self, place: Place) -> bool {
-        self.blocks
-            .get(&place)
-            .is_some_and(|block| block.leases > 0)
+    /// Whether a holder has a lease of the block that begins here.
+    pub fn is_lent(&self, place: Place, holder: Holder) -> bool {
+        self.leases.contains_key(&(holder, place))
     }
 
     /// Forgets the extents that are idle for `patience` nanoseconds, and tells their numbers. It
@@ -264,33 +307,27 @@ impl Arena {
         gone
     }
 
-    fn free_if_unused(&mut self, place: Place) {
-        let unused = |block: &Block| block.holds == 0 && block.leases == 0;
-        if !self.blocks.get(&place).is_some_and(unused) {
-            return;
-        }
-        let Some(block) = self.blocks.remove(&place) else {
-            return;
-        };
-        self.used -= block.len;
-        let (mut start, mut len) = (place, block.len);
+    /// Makes a range free that was a block's, and one with the free ranges that it touches.
+    fn free(&mut self, place: Place, len: u64) {
+        self.used -= len;
+        let (mut start, mut whole) = (place, len);
         let before = self.free.range(..place).next_back();
         if let Some((&before, &before_len)) = before {
             if before.extent == place.extent && before.offset + before_len == place.offset {
                 self.remove_free(before, before_len);
                 start = before;
-                len += before_len;
+                whole += before_len;
             }
         }
         let after = Place {
-            offset: place.offset + block.len,
+            offset: place.offset + len,
             ..place
         };
         if let Some(&after_len) = self.free.get(&after) {
             self.remove_free(after, after_len);
-            len += after_len;
+            whole += after_len;
         }
-        self.insert_free(start, len);
+        self.insert_free(start, whole);
     }
 
     fn insert_free(&mut self, place: Place, len: u64) {

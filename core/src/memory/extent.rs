@@ -13,10 +13,23 @@ use crate::crash;
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::view::{Mode, View};
 use crate::os::{done, retry};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+
+/// Extents that an owner has at most: each costs everybody who maps it a descriptor.
+pub const MAX_EXTENTS: usize = 256;
+
+/// Extents by their numbers.
+pub type Extents = BTreeMap<u32, Arc<Extent>>;
+
+/// The extent that all of these bytes lie in, and where in it they begin.
+pub(crate) fn find(extents: &Extents, address: usize, len: usize) -> Option<(u32, u64)> {
+    let mut extents = extents.values();
+    extents.find_map(|extent| Some((extent.number(), extent.offset_of(address, len)?)))
+}
 
 /// Bytes that are set aside in one go. A signal makes the kernel undo the go it interrupts, so
 /// with a profiler's timer one go for all of a large extent might never end.

@@ -12,4 +12,6 @@ pub mod region;
 #[cfg(not(loom))]
 pub mod sigbus;
 #[cfg(not(loom))]
+pub mod store;
+#[cfg(not(loom))]
 pub mod view;

@@ -1,7 +1,7 @@
 //! `Block`: a buffer in memory that both sides of a connection have mapped.
 
 use super::errors::unmapped;
-use crate::connection::lending::Memory;
+use crate::connection::buffer::Buffer;
 use crate::memory::extent::Extent;
 use crate::memory::view::{self, Mode};
 use crate::sync::lock;
@@ -21,7 +21,7 @@ const LONG: usize = 64 << 10;
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Block {
     /// None once it was given back early.
-    memory: Mutex<Option<Memory>>,
+    memory: Mutex<Option<Buffer>>,
     /// Stays mapped for as long as there are views, whatever becomes of the block.
     _extent: Arc<Extent>,
     address: usize,
@@ -74,7 +74,7 @@ pub(super) fn bytes_of<'py>(
 }
 
 impl Block {
-    pub(super) fn new(memory: Memory, writable: bool) -> Self {
+    pub(super) fn new(memory: Buffer, writable: bool) -> Self {
         Block {
             _extent: memory.extent().clone(),
             address: memory.address().addr(),
@@ -84,7 +84,7 @@ impl Block {
         }
     }
 
-    fn with<R>(&self, use_it: impl FnOnce(&Memory) -> PyResult<R>) -> PyResult<R> {
+    fn with<R>(&self, use_it: impl FnOnce(&Buffer) -> PyResult<R>) -> PyResult<R> {
         let memory = lock(&self.memory);
         match &*memory {
             Some(memory) => use_it(memory),
@@ -118,7 +118,7 @@ impl Block {
 }
 
 /// Copies out of shared memory into a new bytes object.
-pub(super) fn copy_out<'py>(py: Python<'py>, memory: &Memory) -> PyResult<Bound<'py, PyBytes>> {
+pub(super) fn copy_out<'py>(py: Python<'py>, memory: &Buffer) -> PyResult<Bound<'py, PyBytes>> {
     // SAFETY: it is as long as the memory.
     bytes_of(py, memory.len(), |to| unsafe { memory.read(to) })
 }

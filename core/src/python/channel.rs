@@ -5,7 +5,7 @@ use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
 use super::incoming::receive_one;
 use super::outgoing::Outgoing;
 use crate::connection::channel::{self, Sent, Sleep};
-use crate::connection::lending::{Carrier, Memory};
+use crate::connection::ledger::Carrier;
 use crate::connection::poller::SLICE;
 use crate::connection::segment::{Direction, Segment, SegmentError};
 use crate::memory::region::RegionError;
@@ -345,13 +345,13 @@ impl Channel {
         channel.collect().map_err(broken)?;
         let block = py.detach(|| channel.lending().allocate(len));
         let block = block.map_err(|why| no_memory(py, why))?;
-        Bound::new(py, Block::new(Memory::Owned(block), true))
+        Bound::new(py, Block::new(block, true))
     }
 
     /// Bytes of shared memory that we have set aside on this channel, and of those in use.
     fn memory(&self) -> (u64, u64) {
         self.open()
-            .map_or((0, 0), |channel| channel.lending().usage())
+            .map_or((0, 0), |channel| channel.lending().store().usage())
     }
 
     /// Nothing is sent any more, and a thread that waits here wakes.

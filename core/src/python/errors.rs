@@ -1,7 +1,7 @@
 //! What the core raises, and of what it is made.
 
 use crate::connection::channel::SendError;
-use crate::connection::lending;
+use crate::memory::store;
 use crate::violation::Violation;
 use pyo3::exceptions::PyOSError;
 use pyo3::intern;
@@ -76,12 +76,12 @@ fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
     }
 }
 
-pub(super) fn no_memory(py: Python<'_>, why: lending::NoMemory) -> PyErr {
+pub(super) fn no_memory(py: Python<'_>, why: store::NoMemory) -> PyErr {
     let text = why.to_string();
     match why {
-        lending::NoMemory::Unheard { .. } => with_errno(py, Unheard::new_err(text), None),
-        lending::NoMemory::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
-        lending::NoMemory::System { error, .. } => {
+        store::NoMemory::Unheard { .. } => with_errno(py, Unheard::new_err(text), None),
+        store::NoMemory::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
+        store::NoMemory::System { error, .. } => {
             with_errno(py, NoMemory::new_err(text), error.raw_os_error())
         }
     }

@@ -3,8 +3,9 @@
 use super::block::{Block, copy_out};
 use super::errors::broken;
 use super::parcel::{self as body, Parcel};
+use crate::connection::buffer::Buffer;
 use crate::connection::channel::{self, Receiver};
-use crate::connection::lending::{Carrier, Memory};
+use crate::connection::ledger::Carrier;
 use crate::connection::parcel::{self, Lies, PARCEL};
 use crate::ring::frame::Header;
 use crate::violation::Violation;
@@ -13,7 +14,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use std::sync::Arc;
 
 /// What a parcel's payload says, and the memory that each buffer lies in; None for those in the payload.
-pub(super) type Opened = (parcel::Parsed, Vec<Option<Memory>>);
+pub(super) type Opened = (parcel::Parsed, Vec<Option<Buffer>>);
 
 /// A frame that was taken out of the ring.
 pub(super) enum Taken<'py> {

@@ -7,8 +7,8 @@ pub mod descriptors;
 pub mod reading;
 
 use _core::connection::channel::Channel;
-use _core::connection::lending::{Lending, Memory};
 use _core::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
+use _core::connection::{buffer::Buffer, lending::Lending};
 use _core::memory::arena::{GRANULE, Place};
 use _core::memory::extent::Extent;
 use _core::memory::news::{self, News};
@@ -170,14 +170,14 @@ pub fn release(bytes: &[u8]) {
                 give_back(&lending, &payload, &mut lent);
             }
         }
-        let (size, used) = lending.usage();
+        let (size, used) = lending.store().usage();
         assert!(used <= size && size <= LIMIT);
     }
     for entry in std::mem::take(&mut lent) {
         lending.unlend(&entry);
     }
     drop(regained);
-    assert_eq!(lending.usage().1, 0, "what is back is free");
+    assert_eq!(lending.store().usage().1, 0, "what is back is free");
 }
 
 /// A buffer of ours that comes back, if the peer has a lease of it.
@@ -187,7 +187,7 @@ fn send_back(
     place: Place,
     start: u64,
     len: u64,
-) -> Option<Memory> {
+) -> Option<Buffer> {
     let lies = Lies::AtReceiver(place);
     let known = lent.iter().any(|entry| place_of(entry) == place);
     let memory = lending.open(&Entry { lies, start, len }).ok()??;

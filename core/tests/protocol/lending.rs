@@ -5,11 +5,12 @@
 
 use crate::model::{Arc, Mutex, Plain, Shared, model, receive, thread};
 use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
-use _core::memory::arena::{Arena, GRANULE, Place};
+use _core::memory::arena::{Arena, GRANULE, Holder, Place};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer};
 
 const WORDS: usize = 2;
+const PEER: Holder = Holder(1);
 
 /// The only block that there is room for.
 struct Block([Plain; WORDS]);
@@ -50,7 +51,7 @@ fn lend(arena: &mut Arena, place: Place, leases: usize, writer: &mut FrameWriter
     let start = 0;
     let entries = vec![Entry { lies, start, len }; leases];
     for _ in 0..leases {
-        arena.lend(place);
+        arena.lend(place, PEER);
     }
     let payload = parcel::begin(&entries, false, 0);
     assert!(writer.send(PARCEL, 1, &payload).unwrap());
@@ -85,7 +86,10 @@ fn take_release(reader: &mut FrameReader<Shared>, arena: &Mutex<Arena>) -> bool 
     };
     assert_eq!(frame.opcode, RELEASE);
     let payload: [u8; RELEASE_SIZE] = frame.payload.try_into().unwrap();
-    let known = arena.lock().unwrap().give_back(parcel::released(&payload));
+    let known = arena
+        .lock()
+        .unwrap()
+        .give_back(parcel::released(&payload), PEER);
     assert!(known, "the peer had this lease");
     true
 }

@@ -2,7 +2,8 @@
 
 use super::{Channel, LARGE_BODY, LOOKS_PER_CLOCK, SendError, Sent};
 use crate::clock;
-use crate::connection::lending::{Carrier, Lending};
+use crate::connection::ledger::Carrier;
+use crate::connection::lending::Lending;
 use crate::connection::parcel::{self, Entry, Lies, PARCEL};
 use crate::crash;
 use crate::ring::frame::Kept;
@@ -124,7 +125,7 @@ impl Channel {
         if !self.is_client {
             return Ok(());
         }
-        let (away, mut returned) = self.lending.away();
+        let (away, mut returned) = self.lending.store().away();
         // Relaxed, here and below: a hint.
         if away < AHEAD || returned == self.in_vain.load(Ordering::Relaxed) {
             return Ok(());
@@ -136,7 +137,7 @@ impl Channel {
                 spin_loop();
             }
             self.collect()?;
-            let (away, now_returned) = self.lending.away();
+            let (away, now_returned) = self.lending.store().away();
             if away < AHEAD {
                 return Ok(());
             }

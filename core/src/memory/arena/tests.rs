@@ -1,6 +1,8 @@
 use super::*;
 
 const MIB: u64 = 1 << 20;
+const HOLDERS: [Holder; 3] = [Holder(0), Holder(1), Holder(u64::MAX)];
+const PEER: Holder = HOLDERS[0];
 
 fn at(extent: u32, offset: u64) -> Place {
     Place { extent, offset }
@@ -67,6 +69,17 @@ fn check(arena: &Arena) {
     assert_eq!(arena.away, arena.blocks.values().map(Block::away).sum());
     let lengths: BTreeSet<_> = arena.free.iter().map(|(&p, &len)| (len, p)).collect();
     assert_eq!(arena.by_len, lengths);
+    let mut lent: BTreeMap<Place, u64> = BTreeMap::new();
+    for (&(_, place), &count) in &arena.leases {
+        assert!(count > 0);
+        *lent.entry(place).or_default() += count;
+    }
+    let leases = arena.blocks.iter().map(|(&place, b)| (place, b.leases));
+    assert_eq!(
+        lent,
+        leases.filter(|&(_, count)| count > 0).collect(),
+        "a block has the leases of its holders"
+    );
 }
 
 /// What a block is to the plain model, which knows nothing of ranges.
@@ -74,7 +87,14 @@ struct Taken {
     place: Place,
     granules: u64,
     holds: u64,
-    leases: u64,
+    /// Of each holder.
+    leases: [u64; HOLDERS.len()],
+}
+
+impl Taken {
+    fn leases(&self) -> u64 {
+        self.leases.iter().sum()
+    }
 }
 
 /// A byte for each granule of each extent: 1 if it is in a live block.
@@ -153,29 +173,50 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
                 place,
                 granules,
                 holds: 1,
-                leases: 0,
+                leases: [0; HOLDERS.len()],
             });
             peak_used = peak_used.max(used);
             peak_size = peak_size.max(arena.size());
             assert_eq!(arena.used(), used);
             continue;
         }
+        let who = dice.below(HOLDERS.len() as u64) as usize;
+        let holder = HOLDERS[who];
+        if step % 20_000 == 1 {
+            // It dies with all that it has.
+            arena.drop_holder(holder);
+            taken.retain_mut(|block| {
+                block.leases[who] = 0;
+                let lives = block.holds + block.leases() > 0;
+                if !lives {
+                    map.turn(block.place, block.granules, 1, 0);
+                    used -= block.granules * GRANULE;
+                }
+                lives
+            });
+            assert_eq!(arena.used(), used);
+            check(&arena);
+            continue;
+        }
         let index = dice.below(taken.len() as u64) as usize;
         let block = &mut taken[index];
         match what {
             ..70 => {
-                if block.holds > 0 && (block.leases == 0 || dice.below(2) == 0) {
+                if block.holds > 0 && (block.leases() == 0 || dice.below(2) == 0) {
                     arena.drop_hold(block.place);
                     block.holds -= 1;
                 } else {
-                    assert!(arena.give_back(block.place));
-                    block.leases -= 1;
+                    let has = block.leases[who] > 0;
+                    assert_eq!(arena.give_back(block.place, holder), has);
+                    block.leases[who] -= u64::from(has);
                 }
-                if block.holds + block.leases == 0 {
+                if block.holds + block.leases() == 0 {
                     let gone = taken.swap_remove(index);
                     map.turn(gone.place, gone.granules, 1, 0);
                     used -= gone.granules * GRANULE;
-                    assert!(!arena.give_back(gone.place), "what is free is not lent");
+                    for holder in HOLDERS {
+                        assert!(!arena.give_back(gone.place, holder), "it is free, not lent");
+                    }
                 }
                 assert_eq!(arena.used(), used);
             }
@@ -184,8 +225,8 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
                 block.holds += 1;
             }
             75..85 => {
-                arena.lend(block.place);
-                block.leases += 1;
+                arena.lend(block.place, holder);
+                block.leases[who] += 1;
             }
             _ => {
                 let Place { extent, offset } = block.place;
@@ -196,10 +237,10 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
                 assert_eq!(arena.find(extent, offset + start, part), whole);
                 assert_eq!(arena.find(extent, offset, len), whole);
                 assert_eq!(arena.find(extent, offset + start, len - start + 1), None);
-                assert_eq!(arena.is_lent(block.place), block.leases > 0);
-                assert!(!arena.give_back(at(extent, offset + 1 + dice.below(len - 1))));
-                if block.leases == 0 {
-                    assert!(!arena.give_back(block.place));
+                assert_eq!(arena.is_lent(block.place, holder), block.leases[who] > 0);
+                assert!(!arena.give_back(at(extent, offset + 1 + dice.below(len - 1)), holder));
+                if block.leases[who] == 0 {
+                    assert!(!arena.give_back(block.place, holder));
                 }
             }
         }
@@ -213,12 +254,14 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
     );
     for block in taken.drain(..) {
         (0..block.holds).for_each(|_| arena.drop_hold(block.place));
-        (0..block.leases).for_each(|_| assert!(arena.give_back(block.place)));
+        for (holder, count) in HOLDERS.into_iter().zip(block.leases) {
+            (0..count).for_each(|_| assert!(arena.give_back(block.place, holder)));
+        }
         map.turn(block.place, block.granules, 1, 0);
     }
     check(&arena);
     assert_eq!(arena.used(), 0);
-    assert!(arena.blocks.is_empty());
+    assert!(arena.blocks.is_empty() && arena.leases.is_empty());
     let whole: BTreeMap<Place, u64> = map
         .0
         .iter()
@@ -304,22 +347,54 @@ fn a_block_lives_until_the_last_hold_and_the_last_lease_are_gone() {
     let mut arena = arena(1);
     let place = arena.allocate(1).unwrap();
     arena.hold(place);
-    arena.lend(place);
-    arena.lend(place);
+    arena.lend(place, PEER);
+    arena.lend(place, PEER);
     arena.drop_hold(place);
     arena.drop_hold(place);
-    assert!(arena.is_lent(place));
-    assert!(arena.give_back(place));
-    assert_eq!((arena.used(), arena.is_lent(place)), (GRANULE, true));
-    assert!(arena.give_back(place));
-    assert_eq!((arena.used(), arena.is_lent(place)), (0, false));
+    assert!(arena.is_lent(place, PEER));
+    assert!(arena.give_back(place, PEER));
+    assert_eq!((arena.used(), arena.is_lent(place, PEER)), (GRANULE, true));
+    assert!(arena.give_back(place, PEER));
+    assert_eq!((arena.used(), arena.is_lent(place, PEER)), (0, false));
 
     let place = arena.allocate(1).unwrap();
-    arena.lend(place);
-    assert!(arena.give_back(place));
+    arena.lend(place, PEER);
+    assert!(arena.give_back(place, PEER));
     assert_eq!(arena.used(), GRANULE, "the hold is left");
     arena.drop_hold(place);
     assert_eq!(arena.used(), 0);
+}
+
+#[test]
+fn what_a_holder_has_another_one_neither_gives_back_nor_loses() {
+    let mut arena = arena(4);
+    let [shared, first, second] = [0; 3].map(|_| arena.allocate(1).unwrap());
+    let [one, other, stranger] = HOLDERS;
+    for (place, holder) in [
+        (shared, one),
+        (shared, one),
+        (shared, other),
+        (first, one),
+        (second, other),
+    ] {
+        arena.lend(place, holder);
+    }
+    for place in [shared, first, second] {
+        arena.drop_hold(place);
+        assert!(!arena.give_back(place, stranger));
+    }
+    assert!(!arena.give_back(second, one) && !arena.give_back(first, other));
+    arena.drop_holder(stranger);
+    assert_eq!((arena.used(), arena.away()), (3 * GRANULE, 3 * GRANULE));
+    arena.drop_holder(one);
+    assert_eq!((arena.used(), arena.away()), (2 * GRANULE, 2 * GRANULE));
+    assert_eq!(arena.allocate(1), Some(first), "what it alone had is free");
+    assert!(!arena.is_lent(shared, one) && arena.is_lent(shared, other));
+    assert!(!arena.give_back(shared, one), "it is gone");
+    assert!(arena.give_back(shared, other) && arena.give_back(second, other));
+    assert!(!arena.give_back(shared, other));
+    check(&arena);
+    assert_eq!(arena.used(), GRANULE);
 }
 
 #[test]
@@ -327,13 +402,13 @@ fn a_peer_that_lies_gets_no_block_and_frees_none() {
     let mut arena = arena(8);
     let first = arena.allocate(2 * GRANULE).unwrap();
     let second = arena.allocate(GRANULE).unwrap();
-    arena.lend(first);
+    arena.lend(first, PEER);
     let wild = [0, 1, GRANULE - 1, GRANULE, 3 * GRANULE, 1 << 63, u64::MAX];
     for extent in [0, 1, u32::MAX] {
         for offset in wild {
             if at(extent, offset) != first {
-                assert!(!arena.give_back(at(extent, offset)));
-                assert!(!arena.is_lent(at(extent, offset)));
+                assert!(!arena.give_back(at(extent, offset), PEER));
+                assert!(!arena.is_lent(at(extent, offset), PEER));
             }
             for len in wild {
                 let end = u128::from(offset) + u128::from(len);
@@ -348,11 +423,11 @@ fn a_peer_that_lies_gets_no_block_and_frees_none() {
             }
         }
     }
-    assert!(arena.give_back(first));
-    assert!(!arena.give_back(first), "it had one lease");
+    assert!(arena.give_back(first, PEER));
+    assert!(!arena.give_back(first, PEER), "it had one lease");
     assert_eq!(arena.used(), 3 * GRANULE);
     arena.drop_hold(first);
-    assert!(!arena.give_back(first), "the block is gone");
+    assert!(!arena.give_back(first, PEER), "the block is gone");
     assert_eq!(arena.find(0, 0, 1), None);
     check(&arena);
 }
@@ -452,10 +527,10 @@ fn an_extent_that_was_used_between_two_looks_stays() {
 fn an_extent_with_a_block_that_only_the_peer_has_stays() {
     let mut arena = arena(2);
     let place = arena.allocate(1).unwrap();
-    arena.lend(place);
+    arena.lend(place, PEER);
     arena.drop_hold(place);
     assert_eq!([arena.sweep(0, 0), arena.sweep(1, 0)], [[], []]);
-    assert!(arena.give_back(place));
+    assert!(arena.give_back(place, PEER));
     assert_eq!(arena.sweep(2, 0), []);
     assert_eq!(arena.sweep(3, 0), [0]);
 }
@@ -467,10 +542,10 @@ fn an_extent_with_a_block_that_only_the_peer_has_stays() {
 fn a_hold_that_is_not_there_is_not_dropped() {
     let mut arena = arena(1);
     let place = arena.allocate(1).unwrap();
-    arena.lend(place);
+    arena.lend(place, PEER);
     arena.drop_hold(place);
     arena.drop_hold(place);
-    assert!(arena.is_lent(place));
+    assert!(arena.is_lent(place, PEER));
 }
 
 #[test]
@@ -485,8 +560,8 @@ fn what_is_free_is_not_held() {
 #[cfg_attr(debug_assertions, should_panic(expected = "to lend"))]
 fn what_is_free_is_not_lent() {
     let mut arena = arena(1);
-    arena.lend(at(0, 0));
-    assert!(!arena.is_lent(at(0, 0)));
+    arena.lend(at(0, 0), PEER);
+    assert!(!arena.is_lent(at(0, 0), PEER));
 }
 
 #[test]

@@ -1,0 +1,247 @@
+//! Memory that a process owns and lends to others: blocks in extents of its own.
+//!
+//! The store speaks to nobody. Whoever adds an extent tells the holders of it before a block in it is lent to them.
+
+use crate::crash;
+use crate::memory::arena::{Arena, Holder, Place};
+use crate::memory::extent::{self, Extent, Extents, MAX_EXTENTS};
+use crate::sync::lock;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// Why there is no block.
+#[derive(Debug)]
+pub enum NoMemory {
+    /// The arena may not grow any more.
+    Limit {
+        /// Bytes that were asked for.
+        asked: u64,
+        /// Bytes in live blocks.
+        used: u64,
+        /// Bytes that the arena may have.
+        limit: u64,
+    },
+    /// The system refused.
+    System {
+        /// Bytes that were asked for.
+        asked: u64,
+        /// Its error.
+        error: io::Error,
+    },
+    /// The peer cannot be told of new memory: it has closed its end of the socket for that, or is gone.
+    Unheard {
+        /// Bytes that were asked for.
+        asked: u64,
+    },
+}
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoMemory::Limit { asked, used, limit } => write!(
+                out,
+                "{asked} bytes were asked for, {used} of this connection's max_memory of {limit} are in use"
+            ),
+            NoMemory::System { asked, error } => {
+                write!(
+                    out,
+                    "{asked} bytes were asked for, and the system refused: {error}"
+                )
+            }
+            NoMemory::Unheard { asked } => {
+                write!(
+                    out,
+                    "{asked} bytes were asked for, and the peer does not hear of new memory any more"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for NoMemory {}
+
+struct Owned {
+    arena: Arena,
+    extents: Extents,
+    /// The number of the next extent. None is used twice.
+    next_extent: u32,
+    next_holder: u64,
+    /// Leases that the holders have ended.
+    returned: u64,
+}
+
+/// The memory of one owner.
+pub struct Store {
+    /// The process that uses it: a forked child has copies of what is lent, and no right to give it back.
+    process: u32,
+    /// Held for moments only.
+    owned: Mutex<Owned>,
+}
+
+impl Store {
+    /// A store without extents, whose extents may have `limit` bytes together.
+    pub fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Store {
+            process: std::process::id(),
+            owned: Mutex::new(Owned {
+                arena: Arena::new(limit),
+                extents: Extents::new(),
+                next_extent: 0,
+                next_holder: 0,
+                returned: 0,
+            }),
+        })
+    }
+
+    /// Whether this is the process that uses it. In a forked child a lock may be held for ever.
+    pub fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Bytes of the extents, and those of them in live blocks.
+    pub fn usage(&self) -> (u64, u64) {
+        let owned = lock(&self.owned);
+        (owned.arena.size(), owned.arena.used())
+    }
+
+    /// Bytes of blocks that are lent and not ours any more, and how many leases their holders have ended.
+    pub fn away(&self) -> (u64, u64) {
+        let owned = lock(&self.owned);
+        (owned.arena.away(), owned.returned)
+    }
+
+    /// Whether it has any extents.
+    pub fn has_extents(&self) -> bool {
+        !lock(&self.owned).extents.is_empty()
+    }
+
+    /// Another party that blocks are lent to.
+    pub fn add_holder(&self) -> Holder {
+        let mut owned = lock(&self.owned);
+        owned.next_holder += 1;
+        Holder(owned.next_holder)
+    }
+
+    /// Ends all leases of a holder. From now on what it had may be written again: it must be dead, or nobody allocates
+    /// here any more.
+    pub fn drop_holder(&self, holder: Holder) {
+        lock(&self.owned).arena.drop_holder(holder);
+    }
+
+    /// A block in the extents that there are, to be written. None if there is no room in them.
+    pub fn allocate(self: &Arc<Self>, len: u64) -> Option<Hold> {
+        let mut owned = lock(&self.owned);
+        let place = owned.arena.allocate(len)?;
+        crash::point!(BlockAllocated);
+        Some(self.hold(&owned, place))
+    }
+
+    /// A new extent, large enough for a block of `len` bytes: to be told of, and then added. One at a time, or together
+    /// they would have one number and be over the limit.
+    pub fn make_extent(&self, len: u64) -> Result<Extent, NoMemory> {
+        let owned = lock(&self.owned);
+        let full = owned.extents.len() >= MAX_EXTENTS;
+        let Some(size) = owned.arena.growth(len).filter(|_| !full) else {
+            return Err(NoMemory::Limit {
+                asked: len,
+                used: owned.arena.used(),
+                limit: owned.arena.limit(),
+            });
+        };
+        let number = owned.next_extent;
+        drop(owned);
+        Extent::create(number, size as usize)
+            .map_err(|error| NoMemory::System { asked: len, error })
+    }
+
+    /// Adds what [`make_extent`](Self::make_extent) has made. True if it is the only one.
+    pub fn add_extent(&self, extent: Extent) -> bool {
+        let mut owned = lock(&self.owned);
+        owned.next_extent = extent.number() + 1;
+        owned.arena.add(extent.number(), extent.size() as u64);
+        owned.extents.insert(extent.number(), Arc::new(extent));
+        owned.extents.len() == 1
+    }
+
+    /// Takes out the extents that were idle for `patience` nanoseconds at `now`: see [`Arena::sweep`].
+    pub fn sweep(&self, now: u64, patience: u64) -> Vec<Arc<Extent>> {
+        let mut owned = lock(&self.owned);
+        let numbers = owned.arena.sweep(now, patience);
+        let extents = &mut owned.extents;
+        numbers.iter().filter_map(|n| extents.remove(n)).collect()
+    }
+
+    /// Lends a block that is held.
+    pub fn lend_held(&self, hold: &Hold, holder: Holder) -> Place {
+        lock(&self.owned).arena.lend(hold.place, holder);
+        crash::point!(BlockLent);
+        hold.place
+    }
+
+    /// Lends the block that these bytes lie in, if one does: where it begins, and how far into it they do.
+    pub fn lend(&self, address: usize, len: usize, holder: Holder) -> Option<(Place, u64)> {
+        let mut owned = lock(&self.owned);
+        let (extent, offset) = extent::find(&owned.extents, address, len)?;
+        let (place, _) = owned.arena.find(extent, offset, len as u64)?;
+        owned.arena.lend(place, holder);
+        crash::point!(BlockLent);
+        Some((place, offset - place.offset))
+    }
+
+    /// A lease ends that a holder was never told of.
+    pub fn unlend(&self, place: Place, holder: Holder) {
+        lock(&self.owned).arena.give_back(place, holder);
+    }
+
+    /// A holder ends a lease. False if it has none of this block: it lies.
+    pub fn give_back(&self, place: Place, holder: Holder) -> bool {
+        let mut owned = lock(&self.owned);
+        let given = owned.arena.give_back(place, holder);
+        owned.returned += u64::from(given);
+        given
+    }
+
+    /// Holds a block of which a holder sends `len` bytes back, from `start` on. None if it has no lease of it.
+    pub fn regain(
+        self: &Arc<Self>,
+        place: Place,
+        start: u64,
+        len: u64,
+        holder: Holder,
+    ) -> Option<Hold> {
+        let mut owned = lock(&self.owned);
+        let offset = place.offset.checked_add(start)?;
+        let (block, _) = owned.arena.find(place.extent, offset, len)?;
+        if block != place || !owned.arena.is_lent(place, holder) {
+            return None;
+        }
+        owned.arena.hold(place);
+        crash::point!(BlockRegained);
+        Some(self.hold(&owned, place))
+    }
+
+    /// One of the holds that the arena has counted.
+    fn hold(self: &Arc<Self>, owned: &Owned, place: Place) -> Hold {
+        Hold {
+            extent: owned.extents[&place.extent].clone(),
+            store: self.clone(),
+            place,
+        }
+    }
+}
+
+/// A hold of a block. The block is free once nobody holds it, here or by a lease.
+pub struct Hold {
+    pub(crate) extent: Arc<Extent>,
+    store: Arc<Store>,
+    pub(crate) place: Place,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.store.is_ours() {
+            lock(&self.store.owned).arena.drop_hold(self.place);
+        }
+    }
+}

@@ -1,4 +1,4 @@
-"""The types of Python's own library that MessagePack has not."""
+"""Types of Python's standard library that MessagePack lacks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pathlib
 import re
 import uuid
 import zoneinfo
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reader, Reading
-from shmrpc.values.writing import Writer, Writing
+from shmrpc.values.writing import Writing
+
+_T = TypeVar("_T")
 
 INTEGER: Final = 16
 COMPLEX: Final = 17
@@ -36,105 +37,82 @@ FRACTION: Final = 29
 UUID: Final = 30
 PATH: Final = 31
 
-#: To reduce a fraction takes the square of its size: this many bits of each part are done in a few milliseconds.
+#: The largest part of a fraction, in bits. Reducing it takes the square of its size: a few milliseconds for this.
 MAX_FRACTION_BITS: Final = 65536
 
 _LEAST: Final = -(2**63)
 _MOST: Final = 2**64 - 1
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _IANA_NAME: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,5}")
+#: What an error calls MessagePack's own types.
+_WIRE_NAMES: Final[dict[type, str]] = {bytes: "bin", float: "float", int: "int", list: "an array", str: "text"}
+
+
+def _checked(payload: Any, kind: type[_T]) -> _T:
+    if not isinstance(payload, kind):
+        raise TypeError(f"expected {_WIRE_NAMES[kind]}, got {type(payload).__name__}")
+    return payload
 
 
 def write_integer(value: int, writing: Writing) -> Any:
-    """One that fits into 64 bits is MessagePack's own."""
+    """MessagePack's own integer if it fits into 64 bits."""
     if _LEAST <= value <= _MOST:
         return value
     data = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
     return Ext(INTEGER, writing.pack(data))
 
 
-def read_integer(payload: Any, reading: Reading) -> int:
-    """From its bytes."""
-    return int.from_bytes(_bytes(payload), "big", signed=True)
-
-
-def write_complex(value: complex, writing: Writing) -> Ext:
-    """Its parts."""
-    return Ext(COMPLEX, writing.pack([value.real, value.imag]))
-
-
-def read_complex(payload: Any, reading: Reading) -> complex:
-    """From its parts, which keep their signs."""
+def _read_complex(payload: Any, reading: Reading) -> complex:
     real, imaginary = payload
-    if not isinstance(real, float) or not isinstance(imaginary, float):
-        raise TypeError("expected two floats")
-    return complex(real, imaginary)
+    return complex(_checked(real, float), _checked(imaginary, float))
 
 
-def _items_as(code: int) -> Writer:
-    """Its elements; of a set in no order."""
-
-    def write(value: Any, writing: Writing) -> Ext:
-        return writing.extension(code, value)
-
-    return write
-
-
-def _set_of(kind: type) -> Reader:
-    """A list if an element cannot be in a set here: an instance of a class that is not registered came as a map."""
+def _collection(code: int, kind: type[Any]) -> Extension:
+    """The extension of a collection that is made of a list."""
 
     def read(payload: Any, reading: Reading) -> Any:
+        items = _checked(payload, list)
         try:
-            return kind(_list(payload))
-        except TypeError:
-            return _list(payload)
+            return kind(items)
+        except TypeError:  # A set's element that cannot be hashed here: its class is not registered, it came as a map.
+            return items
 
-    return read
-
-
-def read_tuple(payload: Any, reading: Reading) -> tuple[Any, ...]:
-    """From its elements."""
-    return tuple(_list(payload))
-
-
-def _ends_as(code: int) -> Writer:
-    """Its ends, which of a slice may be any values."""
-
-    def write(value: Any, writing: Writing) -> Ext:
-        return writing.extension(code, [value.start, value.stop, value.step])
-
-    return write
+    return Extension(
+        code,
+        kind.__name__,
+        "array of the elements",
+        read,
+        {kind: lambda value, writing: writing.extension(code, value)},
+    )
 
 
-def _between(kind: Any) -> Reader:
-    """From its ends."""
+def _span(code: int, kind: type[Any]) -> Extension:
+    """The extension of range or slice; the ends of a slice may be any values."""
 
     def read(payload: Any, reading: Reading) -> Any:
         start, stop, step = payload
         return kind(start, stop, step)
 
-    return read
+    def write(value: Any, writing: Writing) -> Ext:
+        return writing.extension(code, [value.start, value.stop, value.step])
+
+    return Extension(code, kind.__name__, "`[start, stop, step]`", read, {kind: write})
 
 
-def write_date(value: datetime.date, writing: Writing) -> Ext:
-    """ISO text."""
-    return Ext(DATE, writing.pack(datetime.date.isoformat(value)))
-
-
-def read_date(payload: Any, reading: Reading) -> datetime.date:
-    """From ISO text."""
-    return datetime.date.fromisoformat(payload)
-
-
-def write_time(value: datetime.time, writing: Writing) -> Ext:
-    """Local time, and its zone."""
+def _write_time(value: datetime.time, writing: Writing) -> Ext:
     text = datetime.time.isoformat(value.replace(tzinfo=None))
     return Ext(TIME, writing.pack(_with_zone(text, value)))
 
 
-def _at(kind: Any) -> Reader:
-    """With its zone."""
+def _write_datetime(value: datetime.datetime, writing: Writing) -> Any:
+    """MessagePack's own timestamp if it is in UTC; else local time, and the zone."""
+    if value.tzinfo is datetime.UTC and not value.fold and type(value) is datetime.datetime:
+        return value
+    text = datetime.datetime.isoformat(value.replace(tzinfo=None))
+    return Ext(DATETIME, writing.pack(_with_zone(text, value)))
 
+
+def _time_reader(kind: Any) -> Reader:
     def read(payload: Any, reading: Reading) -> Any:
         if isinstance(payload, str):
             return kind.fromisoformat(payload)
@@ -144,27 +122,12 @@ def _at(kind: Any) -> Reader:
     return read
 
 
-def write_datetime(value: datetime.datetime, writing: Writing) -> Any:
-    """One in UTC is MessagePack's own timestamp; for others local time, and the zone."""
-    if value.tzinfo is datetime.UTC and not value.fold and type(value) is datetime.datetime:
-        return value
-    text = datetime.datetime.isoformat(value.replace(tzinfo=None))
-    return Ext(DATETIME, writing.pack(_with_zone(text, value)))
+def _read_timedelta(payload: Any, reading: Reading) -> datetime.timedelta:
+    days, seconds, microseconds = payload
+    return datetime.timedelta(_checked(days, int), _checked(seconds, int), _checked(microseconds, int))
 
 
-def write_timedelta(value: datetime.timedelta, writing: Writing) -> Ext:
-    """As Python keeps it."""
-    return Ext(TIMEDELTA, writing.pack([value.days, value.seconds, value.microseconds]))
-
-
-def read_timedelta(payload: Any, reading: Reading) -> datetime.timedelta:
-    """As Python keeps it."""
-    days, seconds, microseconds = map(_integer, payload)
-    return datetime.timedelta(days, seconds, microseconds)
-
-
-def write_zone(value: datetime.tzinfo, writing: Writing) -> Ext:
-    """A fixed offset, or a name that the receiver's own tables know."""
+def _write_tzinfo(value: datetime.tzinfo, writing: Writing) -> Ext:
     zone = _zone(value)
     if zone is None:
         kind = type(value).__qualname__
@@ -172,8 +135,7 @@ def write_zone(value: datetime.tzinfo, writing: Writing) -> Ext:
     return Ext(ZONE, writing.pack(zone))
 
 
-def read_zone(payload: Any, reading: Reading) -> datetime.tzinfo:
-    """A `datetime.timezone`, or a `zoneinfo.ZoneInfo`."""
+def _read_tzinfo(payload: Any, reading: Reading) -> datetime.tzinfo:
     zone = _read_zone(payload)
     if zone is None:
         raise ValueError("there is no zone in it")
@@ -184,7 +146,7 @@ def _with_zone(text: str, value: datetime.time | datetime.datetime) -> Any:
     if value.tzinfo is None:
         return [text, None, value.fold] if value.fold else text
     zone = _zone(value.tzinfo)
-    if zone is None:  # Of a class that we do not know: its offset at this time is kept.
+    if zone is None:  # Of a class that we do not know: keep its offset at this time.
         offset = value.utcoffset()
         if offset is None:
             kind = type(value.tzinfo).__qualname__
@@ -194,7 +156,7 @@ def _with_zone(text: str, value: datetime.time | datetime.datetime) -> Any:
 
 
 def _zone(value: datetime.tzinfo) -> Any:
-    """As it travels; None for a class that has no fixed offset, and no name that others know."""
+    """A zone as it travels; None if its class has neither a fixed offset nor a name that others know."""
     if isinstance(value, zoneinfo.ZoneInfo):
         return value.key
     if not isinstance(value, datetime.timezone):
@@ -215,65 +177,21 @@ def _read_zone(zone: Any) -> datetime.tzinfo | None:
         except zoneinfo.ZoneInfoNotFoundError:
             raise ValueError(f"the time zone {zone!r} is not known here; the package tzdata knows all") from None
     offset, *name = zone
-    return datetime.timezone(datetime.timedelta(microseconds=_integer(offset)), *name)
+    return datetime.timezone(datetime.timedelta(microseconds=_checked(offset, int)), *name)
 
 
-def write_decimal(value: decimal.Decimal, writing: Writing) -> Ext:
-    """Text, with all its digits."""
-    return Ext(DECIMAL, writing.pack(decimal.Decimal.__str__(value)))
-
-
-def read_decimal(payload: Any, reading: Reading) -> decimal.Decimal:
-    """From text."""
-    if not isinstance(payload, str):
-        raise TypeError("expected text")
-    return decimal.Decimal(payload)
-
-
-def write_fraction(value: fractions.Fraction, writing: Writing) -> Ext:
-    """Two integers."""
+def _write_fraction(value: fractions.Fraction, writing: Writing) -> Ext:
     parts = [value.numerator, value.denominator]
     if max(part.bit_length() for part in parts) > MAX_FRACTION_BITS:
         raise ValueError(f"a Fraction with a part over {MAX_FRACTION_BITS} bits cannot be sent; send its parts")
     return writing.extension(FRACTION, parts)
 
 
-def read_fraction(payload: Any, reading: Reading) -> fractions.Fraction:
-    """From two integers."""
-    numerator, denominator = map(_integer, payload)
-    if max(numerator.bit_length(), denominator.bit_length()) > MAX_FRACTION_BITS:
+def _read_fraction(payload: Any, reading: Reading) -> fractions.Fraction:
+    numerator, denominator = payload
+    if max(_checked(numerator, int).bit_length(), _checked(denominator, int).bit_length()) > MAX_FRACTION_BITS:
         raise ValueError(f"a part is over {MAX_FRACTION_BITS} bits")
     return fractions.Fraction(numerator, denominator)
-
-
-def write_uuid(value: uuid.UUID, writing: Writing) -> Ext:
-    """16 bytes."""
-    return Ext(UUID, writing.pack(value.bytes))
-
-
-def read_uuid(payload: Any, reading: Reading) -> uuid.UUID:
-    """From 16 bytes."""
-    return uuid.UUID(bytes=_bytes(payload))
-
-
-def write_path(value: pathlib.PurePath, writing: Writing) -> Ext:
-    """Its name, and of which kind it is."""
-    if isinstance(value, pathlib.Path):
-        kind = "path"
-    else:
-        kind = "windows" if isinstance(value, pathlib.PureWindowsPath) else "posix"
-    name: str | bytes = str(value)
-    try:
-        str(name).encode()
-    except UnicodeEncodeError:  # A file's name may be no text.
-        name = os.fsencode(name)
-    return Ext(PATH, writing.pack([kind, name]))
-
-
-def read_path(payload: Any, reading: Reading) -> pathlib.PurePath:
-    """Of the same kind; one that names a file is of the receiver's system."""
-    kind, name = payload
-    return _PATHS[kind](os.fsdecode(name))
 
 
 _PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
@@ -283,62 +201,108 @@ _PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
 }
 
 
-def _list(payload: Any) -> list[Any]:
-    if not isinstance(payload, list):
-        raise msgspec.DecodeError(f"expected an array, got {type(payload).__name__}")
-    return payload
+def _write_path(value: pathlib.PurePath, writing: Writing) -> Ext:
+    if isinstance(value, pathlib.Path):
+        kind = "path"
+    else:
+        kind = "windows" if isinstance(value, pathlib.PureWindowsPath) else "posix"
+    name: str | bytes = str(value)
+    try:
+        str(name).encode()
+    except UnicodeEncodeError:  # A file's name need not be text.
+        name = os.fsencode(name)
+    return Ext(PATH, writing.pack([kind, name]))
 
 
-def _bytes(payload: Any) -> bytes:
-    if not isinstance(payload, bytes):
-        raise TypeError(f"expected bin, got {type(payload).__name__}")
-    return payload
+def _read_path(payload: Any, reading: Reading) -> pathlib.PurePath:
+    """A path of the same kind; of the receiver's system if it names a file."""
+    kind, name = payload
+    return _PATHS[kind](os.fsdecode(name))
 
 
-def _integer(payload: Any) -> int:
-    if not isinstance(payload, int):
-        raise TypeError(f"expected int, got {type(payload).__name__}")
-    return payload
-
-
-#: A datetime is a date too, and so comes before it.
 EXTENSIONS: Final = (
-    # Which integers travel by it, only their value says.
-    Extension(INTEGER, "int", "bin: two's complement, most significant byte first", read_integer),
-    Extension(COMPLEX, "complex", "`[real, imaginary]`", read_complex, {complex: write_complex}),
-    Extension(SET, "set", "array of the elements", _set_of(set), {set: _items_as(SET)}),
-    Extension(FROZENSET, "frozenset", "array of the elements", _set_of(frozenset), {frozenset: _items_as(FROZENSET)}),
-    Extension(TUPLE, "tuple", "array of the elements", read_tuple, {tuple: _items_as(TUPLE)}),
-    Extension(RANGE, "range", "`[start, stop, step]`", _between(range), {range: _ends_as(RANGE)}),
-    Extension(SLICE, "slice", "`[start, stop, step]`", _between(slice), {slice: _ends_as(SLICE)}),
+    # No writer: an integer's value decides, not its type.
+    Extension(
+        INTEGER,
+        "int",
+        "bin: two's complement, most significant byte first",
+        lambda payload, reading: int.from_bytes(_checked(payload, bytes), "big", signed=True),
+    ),
+    Extension(
+        COMPLEX,
+        "complex",
+        "`[real, imaginary]`",
+        _read_complex,
+        {complex: lambda value, writing: Ext(COMPLEX, writing.pack([value.real, value.imag]))},
+    ),
+    _collection(SET, set),
+    _collection(FROZENSET, frozenset),
+    _collection(TUPLE, tuple),
+    _span(RANGE, range),
+    _span(SLICE, slice),
+    # Before date: a datetime is a date too.
     Extension(
         DATETIME,
         "datetime",
         "as for a time: `2026-01-02T03:04:05.000006`",
-        _at(datetime.datetime),
-        {datetime.datetime: write_datetime},
+        _time_reader(datetime.datetime),
+        {datetime.datetime: _write_datetime},
     ),
-    Extension(DATE, "date", "ISO 8601 text: `2026-01-02`", read_date, {datetime.date: write_date}),
-    Extension(TIME, "time", "ISO 8601 text, or `[text, zone, fold]`", _at(datetime.time), {datetime.time: write_time}),
     Extension(
-        TIMEDELTA, "timedelta", "`[days, seconds, microseconds]`", read_timedelta, {datetime.timedelta: write_timedelta}
+        DATE,
+        "date",
+        "ISO 8601 text: `2026-01-02`",
+        lambda payload, reading: datetime.date.fromisoformat(payload),
+        {datetime.date: lambda value, writing: Ext(DATE, writing.pack(datetime.date.isoformat(value)))},
+    ),
+    Extension(
+        TIME,
+        "time",
+        "ISO 8601 text, or `[text, zone, fold]`",
+        _time_reader(datetime.time),
+        {datetime.time: _write_time},
+    ),
+    Extension(
+        TIMEDELTA,
+        "timedelta",
+        "`[days, seconds, microseconds]`",
+        _read_timedelta,
+        {
+            datetime.timedelta: lambda value, writing: Ext(
+                TIMEDELTA, writing.pack([value.days, value.seconds, value.microseconds])
+            )
+        },
     ),
     Extension(
         ZONE,
         "time zone",
         "zone",
-        read_zone,
-        {datetime.timezone: write_zone, zoneinfo.ZoneInfo: write_zone, datetime.tzinfo: write_zone},
+        _read_tzinfo,
+        dict.fromkeys((datetime.timezone, zoneinfo.ZoneInfo, datetime.tzinfo), _write_tzinfo),
     ),
-    Extension(DECIMAL, "Decimal", "text: `1.10`", read_decimal, {decimal.Decimal: write_decimal}),
-    Extension(FRACTION, "Fraction", "`[numerator, denominator]`", read_fraction, {fractions.Fraction: write_fraction}),
-    Extension(UUID, "UUID", "bin of 16 bytes", read_uuid, {uuid.UUID: write_uuid}),
+    Extension(
+        DECIMAL,
+        "Decimal",
+        "text: `1.10`",
+        lambda payload, reading: decimal.Decimal(_checked(payload, str)),
+        {decimal.Decimal: lambda value, writing: Ext(DECIMAL, writing.pack(decimal.Decimal.__str__(value)))},
+    ),
+    Extension(
+        FRACTION, "Fraction", "`[numerator, denominator]`", _read_fraction, {fractions.Fraction: _write_fraction}
+    ),
+    Extension(
+        UUID,
+        "UUID",
+        "bin of 16 bytes",
+        lambda payload, reading: uuid.UUID(bytes=_checked(payload, bytes)),
+        {uuid.UUID: lambda value, writing: Ext(UUID, writing.pack(value.bytes))},
+    ),
     Extension(
         PATH,
         "path",
         "`[kind, name]`: `path`, `posix` or `windows`, the last two being pure ones; text, or bin if it is not UTF-8",
-        read_path,
-        {pathlib.PurePath: write_path},
+        _read_path,
+        {pathlib.PurePath: _write_path},
         covers_derived=True,
     ),
 )

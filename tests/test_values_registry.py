@@ -34,6 +34,11 @@ class Point:
     y: Any = None
 
 
+@dataclasses.dataclass
+class Empty:
+    pass
+
+
 class Item(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     name: str
     size: int = 0
@@ -124,6 +129,7 @@ VALUES = [
     Order("book", 2, {"a"}),
     Point(1, (2, {3})),
     Point(1, np.float64(2)),
+    Empty(),
     Item(name="a", size=2),
     Doubled(3),
     Pair(1, {2}),

@@ -82,8 +82,7 @@ def is_registered(info: Any) -> bool:
 
 def arrives_untold(info: Any) -> bool:
     """Whether a class is registered with functions of its own: then nobody else can read its instances."""
-    entry = registry.entry_of(get_origin(info.cls) or info.cls)
-    return entry is not None and entry.form == "custom"
+    return isinstance(registry.entry_of(get_origin(info.cls) or info.cls), registry.Custom)
 
 
 def depends_on_place(info: Any) -> bool:

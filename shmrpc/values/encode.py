@@ -112,7 +112,7 @@ class ValueEncoder:
     def _writer_for(self, value: Any, kind: type) -> Writer:
         entry = registry.entry_of(kind)
         if entry is not None:
-            return registry.writer(entry)
+            return entry.write
         if kind in self._exact:  # Which it was not a moment ago: another thread has just forgotten all.
             return self._exact[kind]
         base, write, covers_derived = next((each for each in self._bases() if issubclass(kind, each[0])), _NO_BASE)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import threading
 import typing
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.msgpack import Ext
@@ -22,36 +23,115 @@ ENUM: Final = 32
 OBJECT: Final = 33
 CUSTOM: Final = 34
 
-_T = TypeVar("_T")
 _E = TypeVar("_E", bound=type)
-_Form = Literal["enum", "dataclass", "struct", "namedtuple", "exception", "custom"]
 
-#: What goes past us to the codec: it would never be asked about.
+#: Types that the codec writes itself: it would never ask for what is registered.
 _NATIVE: Final = (type(None), bool, int, float, str, bytes, list, dict)
 _MISSING: Final = object()
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A registered class."""
+    """A registered class, and how its instances travel."""
 
-    cls: type
+    cls: Any
     name: str
-    form: _Form
-    encode: Callable[[Any], Any] | None = None
-    decode: Callable[[Any], Any] | None = None
+    #: The names of its fields; none for an Enum, an exception, or a class with functions of its own.
+    fields = functools.cached_property[tuple[str, ...]](lambda self: ())
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of its fields; none for an Enum, an exception, or a class with functions of its own."""
-        match self.form:
-            case "dataclass":
-                return tuple(field.name for field in dataclasses.fields(self.cls))
-            case "struct":
-                return self.cls.__struct_fields__  # type: ignore[attr-defined, no-any-return]
-            case "namedtuple":
-                return self.cls._fields  # type: ignore[attr-defined, no-any-return]
-        return ()
+    def write(self, value: Any, writing: Writing) -> Ext:
+        """The extension for an instance."""
+        raise NotImplementedError
+
+
+class _Enum(Entry):
+    def write(self, value: Any, writing: Writing) -> Ext:
+        return writing.extension(ENUM, [self.name, value.name, value.value])
+
+    def make(self, name: Any, value: Any) -> Any:
+        found = self.cls.__members__.get(name)
+        return self.cls(value) if found is None else found
+
+
+class _Object(Entry):
+    """A class whose fields travel."""
+
+    def write(self, value: Any, writing: Writing) -> Ext:
+        items = {field: getattr(value, field, _MISSING) for field in self.fields}
+        present = {field: item for field, item in items.items() if item is not _MISSING and item is not msgspec.UNSET}
+        return writing.extension(OBJECT, [self.name, present])
+
+    def make(self, fields: dict[str, Any]) -> Any:
+        """An instance; fields that the class does not have are left out."""
+        raise NotImplementedError
+
+
+class _Dataclass(_Object):
+    fields = functools.cached_property(lambda self: tuple(field.name for field in dataclasses.fields(self.cls)))
+
+    def make(self, fields: dict[str, Any]) -> Any:
+        made: Any = object.__new__(self.cls)
+        for field in dataclasses.fields(self.cls):
+            if field.name in fields:
+                value = fields[field.name]
+            elif field.default is not dataclasses.MISSING:
+                value = field.default
+            elif field.default_factory is not dataclasses.MISSING:
+                value = field.default_factory()
+            elif field.init:
+                raise ValueError(f"{self.name}: field {field.name!r} is missing")
+            else:  # One that __post_init__ would set, and that was not set at the sender either.
+                continue
+            object.__setattr__(made, field.name, value)
+        return made
+
+
+class _Struct(_Object):
+    fields = functools.cached_property(lambda self: self.cls.__struct_fields__)
+
+    def make(self, fields: dict[str, Any]) -> Any:
+        known = {field: fields[field] for field in self.fields if field in fields}
+        made = self.cls(**known)
+        if hasattr(self.cls, "__post_init__"):  # It may have changed what was sent.
+            for field, value in known.items():
+                msgspec.structs.force_setattr(made, field, value)
+        return made
+
+
+class _NamedTuple(_Object):
+    fields = functools.cached_property(lambda self: self.cls._fields)
+
+    def make(self, fields: dict[str, Any]) -> Any:
+        defaults = self.cls._field_defaults
+        return tuple.__new__(self.cls, [fields[f] if f in fields else defaults[f] for f in self.fields])
+
+
+class _Exception(_Object):
+    def write(self, value: Any, writing: Writing) -> Ext:
+        return writing.extension(OBJECT, [self.name, errors.parts_of(value)])
+
+    def make(self, fields: dict[str, Any]) -> Any:
+        return errors.made_of(self.cls, fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Custom(Entry):
+    """A class that is registered with functions of its own."""
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+    def write(self, value: Any, writing: Writing) -> Ext:
+        """What its ``encode`` makes of an instance."""
+        try:
+            plain = self.encode(value)
+        except (TypeError, ValueError, RecursionError):
+            raise
+        except Exception as error:
+            if is_of_a_handler(error):
+                raise
+            raise TypeError(f"encoding a {self.name} failed: {type(error).__name__}: {error}") from error
+        return writing.extension(CUSTOM, [self.name, plain])
 
 
 _by_type: Final[dict[type, Entry]] = {}
@@ -89,7 +169,7 @@ def register(
         raise TypeError(f"{cls.__qualname__} travels as it is, and cannot be registered")
     if (encode is None) != (decode is None):
         raise TypeError(f"register({cls.__qualname__}): give both encode and decode, or neither")
-    entry = Entry(cls, name or f"{cls.__module__}.{cls.__qualname__}", _form_of(cls, encode), encode, decode)
+    entry = _entry_for(cls, name or f"{cls.__module__}.{cls.__qualname__}", encode, decode)
     with _lock:
         known = _by_name.get(entry.name)
         if known is not None and known.cls is not cls:
@@ -107,19 +187,19 @@ def register(
     return cls
 
 
-def _form_of(cls: type, encode: Callable[[Any], Any] | None) -> _Form:
-    if encode is not None:
-        return "custom"
+def _entry_for(cls: type, name: str, encode: Callable[[Any], Any] | None, decode: Callable[[Any], Any] | None) -> Entry:
+    if encode is not None and decode is not None:
+        return Custom(cls, name, encode, decode)
     if issubclass(cls, BaseException):
-        return "exception"
+        return _Exception(cls, name)
     if issubclass(cls, enum.Enum):
-        return "enum"
+        return _Enum(cls, name)
     if issubclass(cls, msgspec.Struct):
-        return "struct"
+        return _Struct(cls, name)
     if dataclasses.is_dataclass(cls):
-        return "dataclass"
+        return _Dataclass(cls, name)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return "namedtuple"
+        return _NamedTuple(cls, name)
     raise TypeError(
         f"{cls.__qualname__} is no dataclass, Struct, NamedTuple, Enum or exception: "
         f"say how it travels with register({cls.__name__}, encode, decode)"
@@ -143,66 +223,26 @@ def is_covered(cls: type) -> bool:
     return not typing.is_typeddict(cls) and any(issubclass(known, cls) for known in list(_by_type))
 
 
-def writer(entry: Entry) -> Callable[[Any, Writing], Ext]:
-    """What turns instances of the class into an extension."""
-    name, fields, encode = entry.name, entry.fields, entry.encode
-
-    def write_enum(value: Any, writing: Writing) -> Ext:
-        return writing.extension(ENUM, [name, value.name, value.value])
-
-    def write_object(value: Any, writing: Writing) -> Ext:
-        items = {field: getattr(value, field, _MISSING) for field in fields}
-        present = {field: item for field, item in items.items() if item is not _MISSING and item is not msgspec.UNSET}
-        return writing.extension(OBJECT, [name, present])
-
-    def write_exception(value: Any, writing: Writing) -> Ext:
-        return writing.extension(OBJECT, [name, errors.parts_of(value)])
-
-    def write_custom(value: Any, writing: Writing) -> Ext:
-        assert encode is not None
-        try:
-            plain = encode(value)
-        except (TypeError, ValueError, RecursionError):
-            raise
-        except Exception as error:
-            if is_of_a_handler(error):
-                raise
-            raise TypeError(f"encoding a {name} failed: {type(error).__name__}: {error}") from error
-        return writing.extension(CUSTOM, [name, plain])
-
-    writers = {"enum": write_enum, "exception": write_exception, "custom": write_custom}
-    return writers.get(entry.form, write_object)
-
-
-def read_enum(payload: Any, reading: Reading) -> Any:
+def _read_enum(payload: Any, reading: Reading) -> Any:
     """The member; its value if the class is not registered here."""
     name, member, value = _named(payload)
     entry = _by_name.get(name)
-    if entry is None or entry.form != "enum":
-        return value
-    found: Any = entry.cls.__members__.get(member)  # type: ignore[attr-defined]
-    return entry.cls(value) if found is None else found
+    return entry.make(member, value) if isinstance(entry, _Enum) else value
 
 
-def read_object(payload: Any, reading: Reading) -> Any:
-    """An instance; a dict of its fields if the class is not registered here. Fields that it has not are left out."""
+def _read_object(payload: Any, reading: Reading) -> Any:
+    """An instance; a dict of its fields if the class is not registered here."""
     name, fields = _named(payload)
     if not isinstance(fields, dict):
         raise TypeError(f"expected a map of fields, got {type(fields).__name__}")
     entry = _by_name.get(name)
-    if entry is not None and entry.form == "exception":
-        return errors.made_of(entry.cls, fields)
-    if entry is None or not entry.fields:
-        return fields
-    known = {field: fields[field] for field in entry.fields if field in fields}
-    return _MAKERS[entry.form](entry, known)
+    return entry.make(fields) if isinstance(entry, _Object) else fields
 
 
-def read_custom(payload: Any, reading: Reading) -> Any:
-    """What the class's decode makes of it."""
+def _read_custom(payload: Any, reading: Reading) -> Any:
     name, value = _named(payload)
     entry = _by_name.get(name)
-    if entry is None or entry.decode is None:
+    if not isinstance(entry, Custom):
         raise ValueError(f"{name!r} is not registered here: call shmrpc.register() for it, as its sender did")
     return entry.decode(value)
 
@@ -228,44 +268,8 @@ def _named(payload: Any) -> list[Any]:
     return payload
 
 
-def _make_dataclass(entry: Entry, fields: dict[str, Any]) -> Any:
-    made: Any = object.__new__(entry.cls)
-    for field in dataclasses.fields(entry.cls):
-        if field.name in fields:
-            value = fields[field.name]
-        elif field.default is not dataclasses.MISSING:
-            value = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        elif field.init:
-            raise ValueError(f"{entry.name}: field {field.name!r} is missing")
-        else:  # One that __post_init__ would set, and that was not set at the sender either.
-            continue
-        object.__setattr__(made, field.name, value)
-    return made
-
-
-def _make_struct(entry: Entry, fields: dict[str, Any]) -> Any:
-    made = entry.cls(**fields)
-    if hasattr(entry.cls, "__post_init__"):  # It may have changed what was sent.
-        for field, value in fields.items():
-            msgspec.structs.force_setattr(made, field, value)
-    return made
-
-
-def _make_namedtuple(entry: Entry, fields: dict[str, Any]) -> Any:
-    defaults = entry.cls._field_defaults  # type: ignore[attr-defined]
-    return tuple.__new__(entry.cls, [fields[f] if f in fields else defaults[f] for f in entry.fields])
-
-
-_MAKERS: Final[dict[str, Callable[[Entry, dict[str, Any]], Any]]] = {
-    "dataclass": _make_dataclass,
-    "struct": _make_struct,
-    "namedtuple": _make_namedtuple,
-}
-
 EXTENSIONS: Final = (
-    Extension(ENUM, "registered Enum", "`[registered name, name of the member, value]`", read_enum),
-    Extension(OBJECT, "registered class", "`[registered name, map of text to its fields]`", read_object),
-    Extension(CUSTOM, "registered type", "`[registered name, what its function made of it]`", read_custom),
+    Extension(ENUM, "registered Enum", "`[registered name, name of the member, value]`", _read_enum),
+    Extension(OBJECT, "registered class", "`[registered name, map of text to its fields]`", _read_object),
+    Extension(CUSTOM, "registered type", "`[registered name, what its function made of it]`", _read_custom),
 )

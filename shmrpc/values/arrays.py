@@ -19,17 +19,17 @@ from shmrpc.values.writing import Writer, Writing
 NDARRAY: Final = 5
 SCALAR: Final = 6
 
-#: Kinds of dtypes whose arrays have the buffer protocol.
+#: The kinds of dtypes whose arrays have the buffer protocol.
 _EXPORTED: Final = frozenset("biufcSU")
-#: Of elements of no bytes there may be this many: nothing that has come bounds them.
+#: The most elements of no bytes in one array: the bytes that came do not limit them.
 _MAX_EMPTY: Final = 65536
 
 
-def write_array(value: Any, writing: Writing) -> Ext:
+def _write_array(value: Any, writing: Writing) -> Ext:
     """The memory itself, by reference, if it lies in a row or is ours; else a copy without gaps."""
     np = sys.modules["numpy"]
     try:
-        dtype = dtypes.describe(np, value.dtype)
+        dtype = dtypes.describe(value.dtype)
     except dtypes.HoldsObjects:
         if writing.pickled:
             return write_pickle(value, writing)
@@ -42,7 +42,7 @@ def write_array(value: Any, writing: Writing) -> Ext:
         memory, strides, offset = _compact(np, array)
         data = memory.tobytes()
     else:
-        memory, strides, offset = _lent(np, array) or _compact(np, array)
+        memory, strides, offset = _lent(array) or _compact(np, array)
         data = writing.place(value, memory)
     payload = [dtype, list(array.shape), data]
     if strides is not None:
@@ -50,40 +50,39 @@ def write_array(value: Any, writing: Writing) -> Ext:
     return Ext(NDARRAY, writing.pack(payload))
 
 
-def write_masked(value: Any, writing: Writing) -> Any:
-    """Refused, unless it can be pickled: it is two arrays."""
+def _write_masked(value: Any, writing: Writing) -> Any:
+    """A pickle, if that may be: a masked array is two arrays."""
     if writing.pickled:
         return write_pickle(value, writing)
     raise TypeError("a masked array cannot be sent: send .filled(), or its .data and .mask")
 
 
-def write_foreign(value: Any, writing: Writing) -> Ext:
-    """An array of another library that speaks DLPack: it arrives as NumPy's."""
+def _adopt(value: Any) -> Writer | None:
+    return _write_foreign if hasattr(type(value), "__dlpack__") else None
+
+
+def _write_foreign(value: Any, writing: Writing) -> Ext:
+    """An array of another library that speaks DLPack. It arrives as NumPy's."""
+    kind = type(value).__qualname__
     try:
         import numpy as np
     except ImportError as error:
-        kind = type(value).__qualname__
         raise TypeError(f"sending an array of type {kind} needs NumPy: {why_missing('numpy', error)}") from error
     try:
         array = np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        kind = type(value).__qualname__
         raise TypeError(f"an array of type {kind} cannot be sent: it must be in the CPU's memory: {error}") from None
-    return write_array(array, writing)
+    return _write_array(array, writing)
 
 
-def _adopt(value: Any) -> Writer | None:
-    return write_foreign if hasattr(type(value), "__dlpack__") else None
-
-
-def write_scalar(value: Any, writing: Writing) -> Ext:
-    """One element. An empty text has a dtype of no bytes, and gives some all the same."""
-    dtype = dtypes.describe(sys.modules["numpy"], value.dtype)
+def _write_scalar(value: Any, writing: Writing) -> Ext:
+    dtype = dtypes.describe(value.dtype)
+    # An empty text has a dtype of no bytes, and `tobytes` gives some all the same.
     return Ext(SCALAR, writing.pack([dtype, value.tobytes()[: value.dtype.itemsize]]))
 
 
-def read_array(payload: Any, reading: Reading) -> Any:
-    """A view of the received memory, which can only be read."""
+def _read_array(payload: Any, reading: Reading) -> Any:
+    """A read-only view of the received memory."""
     np: Any = library("numpy", "a NumPy array")
     described, shape, place, *layout = payload
     dtype, data = dtypes.build(np, described), reading.data(place)
@@ -100,8 +99,7 @@ def read_array(payload: Any, reading: Reading) -> Any:
     return np.ndarray(shape, dtype, buffer=data, offset=offset, strides=strides)
 
 
-def read_scalar(payload: Any, reading: Reading) -> Any:
-    """One element."""
+def _read_scalar(payload: Any, reading: Reading) -> Any:
     np: Any = library("numpy", "a NumPy scalar")
     described, data = payload
     dtype = dtypes.build(np, described)
@@ -113,8 +111,8 @@ def read_scalar(payload: Any, reading: Reading) -> Any:
 def covering(array: Any) -> tuple[Any, int]:
     """The bytes from an array's first to its last in memory, and where in them its first element is."""
     np = sys.modules["numpy"]
-    before = -sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True) if step < 0)
-    after = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True) if step > 0)
+    ways = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    before, after = -sum(way for way in ways if way < 0), sum(way for way in ways if way > 0)
     lowest = array[(..., *(slice(None, None, -1 if step < 0 else 1) for step in array.strides))]
     first = lowest[(..., *(slice(0, 1),) * array.ndim)].reshape(1).view(np.uint8)
     size = before + after + array.itemsize
@@ -132,11 +130,11 @@ def base_of(value: Any) -> Any:
 
 
 def _is_ours(array: Any) -> bool:
-    """Whether it looks at shared memory, as of `empty()`: its receiver may be meant to write it."""
+    """Whether it looks at shared memory, as that of `empty()`: its receiver may be meant to write there."""
     return type(base_of(array)).__module__ == "shmrpc._core"
 
 
-def _lent(np: Any, array: Any) -> tuple[Any, tuple[int, ...], int] | None:
+def _lent(array: Any) -> tuple[Any, tuple[int, ...], int] | None:
     """The range of our own memory that an array with gaps looks at; None if a copy of the array is better."""
     if _in_a_row(array) is not None or not _is_ours(array):
         return None
@@ -145,22 +143,18 @@ def _lent(np: Any, array: Any) -> tuple[Any, tuple[int, ...], int] | None:
 
 
 def _compact(np: Any, array: Any) -> tuple[Any, tuple[int, ...] | None, int]:
-    """Its bytes without gaps, in the order that they have, copied if need be; strides if that is not C order."""
-    if array.flags.c_contiguous:
-        return _flat(np, array), None, 0
-    row = _in_a_row(array)
+    """The bytes without gaps, in the order that they have, copied if need be; strides if that is not C order."""
+    row = array if array.flags.c_contiguous else _in_a_row(array)
     if row is None:
         array = array.copy(order="K")
-        if array.flags.c_contiguous:
-            return _flat(np, array), None, 0
-        row = _in_a_row(array)
-        if row is None:
-            return _flat(np, np.ascontiguousarray(array)), None, 0
-    return _flat(np, row), array.strides, 0
+        row = array if array.flags.c_contiguous else _in_a_row(array)
+    if row is None:
+        array = row = np.ascontiguousarray(array)
+    return _flat(np, row), None if row is array else array.strides, 0
 
 
 def _in_a_row(array: Any) -> Any:
-    """The same elements with the axes in such an order that they lie in C order; None if there is none."""
+    """The same elements with the axes in such an order that they lie in C order; None if there is no such order."""
     row = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
     return row if row.flags.c_contiguous else None
 
@@ -170,7 +164,7 @@ def _flat(np: Any, array: Any) -> Any:
 
 
 def without_scalars(value: Any) -> Any:
-    """The same value with Python's numbers in the place of NumPy's; the very same object if there were none."""
+    """The same value with Python's numbers in place of NumPy's; the very same object if it has none of these."""
     np = sys.modules.get("numpy")
     return value if np is None else _without_scalars(value, np.generic)
 
@@ -194,11 +188,11 @@ EXTENSIONS: Final = (
         NDARRAY,
         "NumPy array",
         "`[dtype, shape, data]` in C order, else `[dtype, shape, data, strides, offset]`, in bytes",
-        read_array,
-        {"numpy.ma.MaskedArray": write_masked, "numpy.memmap": write_array, "numpy.ndarray": write_array},
+        _read_array,
+        {"numpy.ma.MaskedArray": _write_masked, "numpy.memmap": _write_array, "numpy.ndarray": _write_array},
         adopt=_adopt,
     ),
     Extension(
-        SCALAR, "NumPy scalar", "`[dtype, bin]`", read_scalar, {"numpy.generic": write_scalar}, covers_derived=True
+        SCALAR, "NumPy scalar", "`[dtype, bin]`", _read_scalar, {"numpy.generic": _write_scalar}, covers_derived=True
     ),
 )

@@ -1,7 +1,7 @@
 """Arrow's buffers, record batches and tables. pyarrow is never imported to send, only to receive.
 
-A table is received without a copy, and so only its outline is checked: the lengths of columns and buffers. Whoever
-does not trust the sender calls ``.validate(full=True)``, which reads all of it.
+A table is received without a copy, so only its outline is checked: the lengths of columns and buffers. A receiver
+that does not trust the sender calls ``.validate(full=True)``, which reads all of it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,24 @@ from msgspec.msgpack import Ext
 from shmrpc.basics.missing import why_missing
 from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, is_block
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reader, Reading, library
+from shmrpc.values.reading import Reading, library
 from shmrpc.values.writing import Writing
 
 ARROW_BUFFER: Final = 8
-RECORD_BATCH: Final = 9
-TABLE: Final = 10
 
-#: By the address of a living Arrow buffer: the block that it looks at, which Arrow does not tell.
+#: By the address of a living Arrow buffer: the block under it, which Arrow does not tell.
 _blocks: Final[dict[int, Block]] = {}
 
 
-def write_buffer(value: Any, writing: Writing) -> Ext:
-    """Its bytes."""
+def _write_buffer(value: Any, writing: Writing) -> Ext:
     if not value.is_cpu:
         raise TypeError("an Arrow buffer that is not in the CPU's memory cannot be sent: copy it there first")
     return Ext(ARROW_BUFFER, writing.pack(_data(value, value, writing)))
 
 
-def write_batch(value: Any, writing: Writing) -> Ext:
-    """A stream of one batch."""
-    return Ext(RECORD_BATCH, writing.pack(_data(value, _stream_of(value), writing)))
-
-
-def write_table(value: Any, writing: Writing) -> Ext:
-    """A stream of its batches."""
-    return Ext(TABLE, writing.pack(_data(value, _stream_of(value), writing)))
+def _read_buffer(payload: Any, reading: Reading) -> Any:
+    pa = _pyarrow("an Arrow buffer")
+    return reading.once(ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
 
 
 def _data(owner: Any, buffer: Any, writing: Writing) -> bytes | int:
@@ -50,7 +42,7 @@ def _data(owner: Any, buffer: Any, writing: Writing) -> bytes | int:
 
 
 def _stream_of(value: Any) -> Any:
-    """Written twice: the first time only to know its size."""
+    """An IPC stream of a batch or a table. It is written twice: the first time only to measure it."""
     pa: Any = sys.modules["pyarrow"]
     try:
         importlib.import_module("pyarrow.ipc")
@@ -69,17 +61,14 @@ def _write(pa: Any, sink: Any, value: Any) -> None:
         writer.write(value)
 
 
-def read_buffer(payload: Any, reading: Reading) -> Any:
-    """The received memory itself."""
-    pa = _pyarrow("an Arrow buffer")
-    return reading.once(ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
+def _stream(code: int, name: str, cls: str, payload: str, take: Callable[[Any], Any]) -> Extension:
+    """The extension of what travels as a stream; ``take`` takes it out of one. Its columns stay in received memory."""
 
-
-def _stream_reader(code: int, what: str, take: Callable[[Any], Any]) -> Reader:
-    """What makes a value of its stream: its columns are in the received memory."""
+    def write(value: Any, writing: Writing) -> Ext:
+        return Ext(code, writing.pack(_data(value, _stream_of(value), writing)))
 
     def read(payload: Any, reading: Reading) -> Any:
-        pa = _pyarrow(what)
+        pa = _pyarrow(f"an {name}")
 
         def opened(data: Data) -> Any:
             with pa.ipc.open_stream(_buffer_of(pa, data)) as stream:
@@ -89,7 +78,7 @@ def _stream_reader(code: int, what: str, take: Callable[[Any], Any]) -> Reader:
 
         return reading.once(code, payload, opened)
 
-    return read
+    return Extension(code, name, payload, read, {cls: write}, covers_derived=True)
 
 
 def _first_batch(stream: Any) -> Any:
@@ -131,21 +120,9 @@ def block_of_buffer(value: Any) -> Block | None:
 
 
 EXTENSIONS: Final = (
-    Extension(ARROW_BUFFER, "Arrow buffer", "data", read_buffer, {"pyarrow.Buffer": write_buffer}, covers_derived=True),
     Extension(
-        RECORD_BATCH,
-        "Arrow record batch",
-        "data: an IPC stream of one batch",
-        _stream_reader(RECORD_BATCH, "an Arrow record batch", _first_batch),
-        {"pyarrow.RecordBatch": write_batch},
-        covers_derived=True,
+        ARROW_BUFFER, "Arrow buffer", "data", _read_buffer, {"pyarrow.Buffer": _write_buffer}, covers_derived=True
     ),
-    Extension(
-        TABLE,
-        "Arrow table",
-        "data: an IPC stream",
-        _stream_reader(TABLE, "an Arrow table", lambda stream: stream.read_all()),
-        {"pyarrow.Table": write_table},
-        covers_derived=True,
-    ),
+    _stream(9, "Arrow record batch", "pyarrow.RecordBatch", "data: an IPC stream of one batch", _first_batch),
+    _stream(10, "Arrow table", "pyarrow.Table", "data: an IPC stream", lambda stream: stream.read_all()),
 )

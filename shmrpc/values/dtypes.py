@@ -1,57 +1,55 @@
-"""The types of NumPy's elements, as they travel."""
+"""NumPy's dtypes as they travel."""
 
 from __future__ import annotations
 
 import functools
 import re
+import sys
 from typing import Any, Final
 
-#: Objects are none of them, and neither are the texts that NumPy reads as several fields.
+#: What NumPy reads as one dtype of its own; not objects, and not a text with several fields.
 _TEXT: Final = re.compile(r"[<>|][biufcSUV]\d+|[<>][mM]8(\[\d*[A-Za-z]+\])?")
-
-
-_described: Final[dict[Any, Any]] = {}
 _MAX_KEPT: Final = 1024
+_described: Final[dict[Any, Any]] = {}
 
 
 class HoldsObjects(TypeError):
-    """Elements that are Python's objects mean nothing to another process."""
+    """Elements are Python objects, which mean nothing to another process."""
 
 
-def describe(np: Any, dtype: Any) -> Any:
+def describe(dtype: Any) -> Any:
     """What travels for a dtype; TypeError for one that cannot."""
     try:
-        return _described[dtype]
+        return _described[dtype]  # Quicker than `functools.lru_cache`.
     except KeyError:
         if len(_described) >= _MAX_KEPT:
             _described.clear()
-        made = _described[dtype] = _describe(np, dtype)
+        made = _described[dtype] = _describe(dtype)
         return made
 
 
-def _describe(np: Any, dtype: Any) -> Any:
+def _describe(dtype: Any) -> Any:
     if dtype.hasobject:
         raise HoldsObjects(
             f"a NumPy array of Python objects (dtype {dtype}) cannot be sent: use .tolist(), or codec='pickle'"
         )
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        return {"base": describe(np, base), "shape": list(shape)}
+        return {"base": describe(base), "shape": list(shape)}
     if dtype.names is None:
-        if np.dtype(dtype.str) != dtype:
+        if sys.modules["numpy"].dtype(dtype.str) != dtype:
             raise TypeError(f"the dtype {dtype} is not NumPy's own and cannot be sent: send a .view() as integers")
         return dtype.str
-    fields = [[name, describe(np, field), *rest] for name, (field, *rest) in _fields_of(dtype)]
-    return {"fields": fields, "itemsize": dtype.itemsize}
-
-
-def _fields_of(dtype: Any) -> list[tuple[str, Any]]:
-    # The dtype of each, its offset and perhaps its title.
-    return [(name, dtype.fields[name]) for name in dtype.names]
+    # Of each field its dtype, its offset and perhaps its title.
+    fields = ((name, *dtype.fields[name]) for name in dtype.names)
+    return {
+        "fields": [[name, describe(field), *rest] for name, field, *rest in fields],
+        "itemsize": dtype.itemsize,
+    }
 
 
 def build(np: Any, described: Any) -> Any:
-    """The dtype; ValueError or TypeError if there is none such."""
+    """The dtype that was described; ValueError or TypeError if there is no such dtype."""
     if isinstance(described, str):
         return _build_simple(np, described)
     if "base" in described:

@@ -1,4 +1,4 @@
-"""What MessagePack does not carry, as pickles: only for a codec that was asked to."""
+"""Pickles of what MessagePack does not carry: only for the codec ``"pickle"``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_pickle(value: Any, writing: Writing) -> Ext:
     beside: list[Any] = []
 
     def take(buffer: pickle.PickleBuffer) -> bool:
-        """False: it is ours. A small one, or one with gaps, stays in the pickle."""
+        """False if the buffer travels beside the body. A small one, or one with gaps, stays in the pickle."""
         try:
             memory = buffer.raw()
         except BufferError:
@@ -47,12 +47,11 @@ def write_pickle(value: Any, writing: Writing) -> Ext:
     return Ext(PICKLE, writing.pack([where, places]))
 
 
-def read_pickle(payload: Any, reading: Reading) -> Any:
-    """What the pickle makes, which can be anything that its sender likes."""
+def _read_pickle(payload: Any, reading: Reading) -> Any:
     if not reading.pickled:
         raise ValueError(
             "it was pickled; set codec='pickle' on both sides, if you trust the other one: "
-            "who sends a pickle can run any code at its receiver"
+            "whoever sends a pickle can run any code at its receiver"
         )
     place, places = payload
     buffers = [reading.data(each) for each in places]
@@ -60,5 +59,5 @@ def read_pickle(payload: Any, reading: Reading) -> Any:
 
 
 EXTENSIONS: Final = (
-    Extension(PICKLE, "pickle", "`[data, array of data]`: a pickle of protocol 5, and its buffers", read_pickle),
+    Extension(PICKLE, "pickle", "`[data, array of data]`: a pickle of protocol 5, and its buffers", _read_pickle),
 )

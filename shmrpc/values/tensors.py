@@ -16,8 +16,8 @@ from shmrpc.values.writing import Writing
 TENSOR: Final = 7
 
 
-def write_tensor(value: Any, writing: Writing) -> Ext:
-    """Its numbers; not its gradient, nor that it wants one."""
+def _write_tensor(value: Any, writing: Writing) -> Ext:
+    """Its numbers; not its gradient, nor whether it requires one."""
     torch = sys.modules["torch"]
     if value.device.type != "cpu":
         raise TypeError(f"a tensor on {value.device} cannot be sent: call .cpu() first")
@@ -41,8 +41,8 @@ def write_tensor(value: Any, writing: Writing) -> Ext:
     return Ext(TENSOR, writing.pack(payload))
 
 
-def read_tensor(payload: Any, reading: Reading) -> Any:
-    """A tensor of its own: PyTorch has none that can only be read. Pages of a block are copied where it is written."""
+def _read_tensor(payload: Any, reading: Reading) -> Any:
+    """A tensor of private memory, since PyTorch has no read-only ones: writing copies the pages of a block."""
     torch: Any = library("torch", "a PyTorch tensor")
     name, shape, place, *layout = payload
     dtype: Any = getattr(torch, name, None) if isinstance(name, str) else None
@@ -85,8 +85,8 @@ EXTENSIONS: Final = (
         TENSOR,
         "PyTorch tensor",
         "`[name of the dtype, shape, data]` in C order, else `[name, shape, data, strides]`, in elements",
-        read_tensor,
-        {"torch.Tensor": write_tensor},
+        _read_tensor,
+        {"torch.Tensor": _write_tensor},
         covers_derived=True,
     ),
 )

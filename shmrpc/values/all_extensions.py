@@ -1,4 +1,4 @@
-"""All extensions: the codecs make their tables of these, and docs/wire.md describes them."""
+"""All extensions: the codecs make their tables of these, and docs/wire.md lists them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from typing import Final
 from shmrpc.values import arrays, arrow, buffers, pickling, registry, standard, tensors
 from shmrpc.values.extension import Extension
 
-#: In the order in which they are asked: NumPy's float64 is a float too.
-ALL_EXTENSIONS: Final[tuple[Extension, ...]] = (
-    *arrays.EXTENSIONS,
-    *tensors.EXTENSIONS,
-    *arrow.EXTENSIONS,
-    *buffers.EXTENSIONS,
-    *standard.EXTENSIONS,
-    *registry.EXTENSIONS,
-    *pickling.EXTENSIONS,
-)
+#: The modules that add types. Their classes are tried in this order: NumPy's float64 is a float too.
+_MODULES: Final = (arrays, tensors, arrow, buffers, standard, registry, pickling)
+
+ALL_EXTENSIONS: Final[tuple[Extension, ...]] = tuple(each for module in _MODULES for each in module.EXTENSIONS)

@@ -1,4 +1,4 @@
-"""The blocks that large data arrive in, and from which size on that is."""
+"""The blocks that large data arrives in, and how large that is."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from shmrpc._core import Unmapped
 
 __all__ = ["LARGE", "LARGE_ARRAY", "Block", "Data", "Unmapped", "bytes_of", "is_block", "length_of_axis", "size_of"]
 
-#: Bytes from here on travel beside the body, in bytes.
+#: From this size on, in bytes, bytes travel beside the body.
 LARGE: Final = 32768
-#: The same for what need not be copied at the receiver.
+#: The same for what the receiver need not copy.
 LARGE_ARRAY: Final = 4096
 
 
 class Block(Protocol):
-    """Received memory: bytes that are read only, and stay as long as anything looks at them."""
+    """Received memory: read-only bytes, which stay as long as anything looks at them."""
 
     def to_bytes(self) -> bytes:
         """A copy."""
         ...
 
     def release(self) -> None:
-        """Gives it back now."""
+        """Give the memory back now."""
         ...
 
     def private(self) -> Any:
-        """The same bytes as a buffer that can be written, and nobody else sees it."""
+        """A writable buffer of the same bytes, which nobody else sees."""
         ...
 
     def shared(self) -> Any:
-        """The same bytes as a buffer that can be written, and the sender sees it."""
+        """A writable buffer of the same bytes, which the sender sees."""
         ...
 
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
-#: What a payload's data is found to be.
+
+#: Where a payload's data is: in the payload, or in a buffer beside it.
 Data = bytes | Block
 
 
 def is_block(value: object) -> TypeGuard[Block]:
-    """Whether it is received memory, and not plain bytes."""
+    """Whether a value is received memory."""
     return hasattr(value, "private") and hasattr(value, "shared")
 
 
 def size_of(data: Data) -> int:
-    """In bytes."""
-    return len(data) if isinstance(data, bytes) else memoryview(data).nbytes  # type: ignore[arg-type]
+    """The size in bytes."""
+    return len(data) if isinstance(data, bytes) else memoryview(data).nbytes
 
 
 def bytes_of(data: Data) -> bytes:
@@ -54,7 +56,7 @@ def bytes_of(data: Data) -> bytes:
 
 
 def length_of_axis(value: Any) -> int:
-    """The same number; ValueError for what is none of 0 or more."""
+    """The same number; ValueError if it is no integer of 0 or more."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no length of an axis")
     return value

@@ -1,4 +1,4 @@
-"""Bytes, bytearrays, memoryviews and arrays of Python's own."""
+"""Bytes, bytearrays, memoryviews, Python's own arrays, and whatever else has the buffer protocol."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ _TYPECODES: Final = frozenset("bBuwhHiIlLqQfd")
 _OWN_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 
 
-def write_bytes(value: bytes, writing: Writing) -> Any:
-    """Small ones are MessagePack's own."""
+def _write_bytes(value: bytes, writing: Writing) -> Any:
+    """MessagePack's own bin if they are small."""
     if len(value) < LARGE:
         return value if type(value) is bytes else bytes(value)
     return Ext(BYTES, writing.pack(writing.place(value, value)))
 
 
-def write_bytearray(value: bytearray, writing: Writing) -> Ext:
-    """An extension also when it is small."""
+def _write_bytearray(value: bytearray, writing: Writing) -> Ext:
     data = bytes(value) if len(value) < LARGE else writing.place(value, value)
     return Ext(BYTEARRAY, writing.pack(data))
 
 
-def write_memoryview(value: memoryview, writing: Writing) -> Ext:
-    """Its bytes, and how they are to be looked at."""
+def _write_memoryview(value: memoryview, writing: Writing) -> Ext:
     form = _native_format(value.format)
     if form is None:
         raise TypeError(f"a memoryview of format {value.format!r} cannot be sent: .cast('B') makes bytes of it")
     return _write_view(value, value, form, writing)
 
 
-def write_buffer(value: Any, writing: Writing) -> Ext:
-    """Whatever else has the buffer protocol; what memoryview cannot name the elements of goes as bytes."""
+def _adopt(value: Any) -> Writer | None:
+    return _write_buffer if is_buffer(value) else None
+
+
+def _write_buffer(value: Any, writing: Writing) -> Ext:
+    """Anything else with the buffer protocol. If memoryview has no name for its elements, they travel as bytes."""
     try:
         view = memoryview(value)
     except BufferError as error:
@@ -66,10 +68,6 @@ def is_buffer(value: Any) -> bool:
     return bool(ctypes.pythonapi.PyObject_CheckBuffer(ctypes.py_object(value)))
 
 
-def _adopt(value: Any) -> Writer | None:
-    return write_buffer if is_buffer(value) else None
-
-
 def _write_view(owner: Any, view: memoryview, form: str, writing: Writing) -> Ext:
     size, shape = view.nbytes, view.shape or ()
     if size < LARGE or not view.c_contiguous:
@@ -77,14 +75,14 @@ def _write_view(owner: Any, view: memoryview, form: str, writing: Writing) -> Ex
         data = copy if size < LARGE else writing.place(owner, copy)
     else:
         data = writing.place(owner, pickle.PickleBuffer(view).raw())
-    if 0 in shape:  # memoryview makes none that look at nothing in several dimensions.
+    if 0 in shape:  # A memoryview of several dimensions cannot look at nothing.
         shape = (0,)
     plain = form == "B" and len(shape) == 1
     return Ext(MEMORYVIEW, writing.pack(data if plain else [data, form, list(shape)]))
 
 
 def _native_format(form: str) -> str | None:
-    """One that `memoryview.cast` takes; None if there is none for it."""
+    """The same format as `memoryview.cast` takes it; None if it takes none such."""
     order, letter = (form[0], form[1:]) if form[:1] in ("@", "=", "<", ">", "!") else ("@", form)
     if letter not in _FORMATS:
         return None
@@ -95,72 +93,62 @@ def _native_format(form: str) -> str | None:
     return letter if same and order in ("=", _OWN_ORDER) else None
 
 
-def write_python_array(value: array.array[Any], writing: Writing) -> Ext:
-    """Its bytes as they are in memory."""
+def _write_array(value: array.array[Any], writing: Writing) -> Ext:
     size = len(value) * value.itemsize
     data = value.tobytes() if size < LARGE else writing.place(value, memoryview(value).cast("B"))
     return Ext(ARRAY, writing.pack([value.typecode, data]))
 
 
-def read_bytes(payload: Any, reading: Reading) -> bytes:
-    """A copy; the same one wherever the same buffer stands."""
-    return reading.once(BYTES, payload, bytes_of)  # type: ignore[no-any-return]
-
-
-def read_bytearray(payload: Any, reading: Reading) -> bytearray:
-    """A copy; the same one wherever the same buffer stands, as at the sender."""
-    return reading.once(BYTEARRAY, payload, _bytearray_of)  # type: ignore[no-any-return]
-
-
-def _bytearray_of(data: Data) -> bytearray:
-    return bytearray(data)  # type: ignore[arg-type]
-
-
-def read_memoryview(payload: Any, reading: Reading) -> memoryview:
-    """A view that can only be read."""
+def _read_memoryview(payload: Any, reading: Reading) -> memoryview[Any]:
+    """A read-only view."""
     if not isinstance(payload, list):
-        return memoryview(reading.data(payload)).toreadonly()  # type: ignore[arg-type]
+        return memoryview(reading.data(payload)).toreadonly()
     place, form, shape = payload
-    view = memoryview(reading.data(place)).toreadonly()  # type: ignore[arg-type]
+    view = memoryview(reading.data(place)).toreadonly()
     if form not in _FORMATS:
         raise ValueError(f"{form!r} is no format of a memoryview")
-    result: Any = view.cast(form) if len(shape) == 1 and _fits(view, form, shape[0]) else view.cast(form, shape)
-    return result  # type: ignore[no-any-return]
+    if len(shape) == 1 and struct.calcsize(form) * shape[0] != view.nbytes:
+        raise ValueError(f"{view.nbytes} bytes are not {shape[0]} elements")
+    return view.cast(form) if len(shape) == 1 else view.cast(form, shape)
 
 
-def _fits(view: memoryview, form: str, length: int) -> bool:
-    if struct.calcsize(form) * length != view.nbytes:
-        raise ValueError(f"{view.nbytes} bytes are not {length} elements")
-    return True
-
-
-def read_python_array(payload: Any, reading: Reading) -> array.array[Any]:
-    """A copy; the same one wherever the same buffer stands."""
+def _read_array(payload: Any, reading: Reading) -> array.array[Any]:
     typecode, place = payload
     if not (isinstance(typecode, str) and typecode in _TYPECODES):
         raise ValueError(f"{typecode!r} is no typecode")
 
     def copied(data: Data) -> array.array[Any]:
         result: array.array[Any] = array.array(typecode)
-        result.frombytes(data)  # type: ignore[arg-type]
+        result.frombytes(data)
         return result
 
     return reading.once((ARRAY, typecode), place, copied)  # type: ignore[no-any-return]
 
 
+#: Of bytes, a bytearray and an array, the receiver has a copy: the same one wherever the same buffer stands.
 EXTENSIONS: Final = (
     Extension(
-        BYTES, "bytes", "data: large ones only, small ones are MessagePack's own bin", read_bytes, {bytes: write_bytes}
+        BYTES,
+        "bytes",
+        "data: large ones only, small ones are MessagePack's own bin",
+        lambda payload, reading: reading.once(BYTES, payload, bytes_of),
+        {bytes: _write_bytes},
     ),
-    Extension(BYTEARRAY, "bytearray", "data", read_bytearray, {bytearray: write_bytearray}),
+    Extension(
+        BYTEARRAY,
+        "bytearray",
+        "data",
+        lambda payload, reading: reading.once(BYTEARRAY, payload, bytearray),
+        {bytearray: _write_bytearray},
+    ),
     Extension(
         MEMORYVIEW,
         "memoryview",
         "data, or `[data, format, shape]` if it is not plain bytes in a row; *format* is a letter of Python's `struct`,"
         " in the machine's sizes",
-        read_memoryview,
-        {memoryview: write_memoryview},
+        _read_memoryview,
+        {memoryview: _write_memoryview},
         adopt=_adopt,
     ),
-    Extension(ARRAY, "array.array", "`[typecode, data]`", read_python_array, {array.array: write_python_array}),
+    Extension(ARRAY, "array.array", "`[typecode, data]`", _read_array, {array.array: _write_array}),
 )

@@ -60,7 +60,7 @@ def _writable_array(value: Any) -> Any:
     if block is None:
         return value.copy(order="K")
     np: Any = sys.modules["numpy"]
-    offset = value.__array_interface__["data"][0] - _address(memoryview(block))  # type: ignore[arg-type]
+    offset = value.__array_interface__["data"][0] - _address(memoryview(block))
     return np.ndarray(value.shape, value.dtype, buffer=block.shared(), offset=offset, strides=value.strides)
 
 
@@ -70,7 +70,7 @@ def _writable_view(value: memoryview) -> memoryview:
     block = block_of(value)
     if block is None:
         return _shaped(memoryview(bytearray(value.tobytes())), value)
-    offset = _address(value) - _address(memoryview(block))  # type: ignore[arg-type]
+    offset = _address(value) - _address(memoryview(block))
     if not value.c_contiguous:
         raise TypeError("a memoryview with gaps cannot be made writable: take the whole one, and then the part of it")
     return _shaped(memoryview(block.shared())[offset : offset + value.nbytes], value)

@@ -77,7 +77,7 @@ def block_of_tensor(value: Any) -> Block | None:
 
 
 def _writable(data: Data) -> Any:
-    return data.private() if is_block(data) else bytearray(data)  # type: ignore[arg-type]
+    return data.private() if is_block(data) else bytearray(data)
 
 
 EXTENSIONS: Final = (

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import types
-from collections.abc import AsyncIterable, Awaitable, Iterator, KeysView, MappingView
+from collections.abc import AsyncIterable, Awaitable, Iterator, MappingView
 from typing import Any, Final
 
 from shmrpc.basics.signals import is_of_a_handler
 
 #: What encoding raises for a value that cannot be sent.
 UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
-
-_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
 def is_unsendable(error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> bool:
@@ -31,39 +29,38 @@ def reason(error: Exception) -> str:
 def unsupported(value: Any) -> TypeError:
     """The error for a value of a type that does not travel."""
     kind = type(value)
-    advice = _advice(value) or f"shmrpc.register({kind.__name__}, encode, decode) says how they travel"
+    advice, _ = _advice(value)
+    advice = advice or f"shmrpc.register({kind.__name__}, encode, decode) says how they travel"
     return TypeError(f"Encoding objects of type {kind.__qualname__} is unsupported; {advice}")
-
-
-def _advice(value: Any) -> str:
-    if isinstance(value, Awaitable):
-        return "await it, and send what that gives"
-    if isinstance(value, (AsyncIterable, Iterator)) and not isinstance(value, io.IOBase):
-        return "send a list of its items, or declare a stream"
-    if isinstance(value, (MappingView, KeysView)):
-        return "send a list of it"
-    if isinstance(value, io.IOBase):
-        return "read it, and send what was in it"
-    if _is_context_manager(value):
-        return "enter it, and send what that gives"
-    if isinstance(value, (type, types.ModuleType, *_FUNCTIONS)):
-        return "functions, classes and modules do not travel: send a name"
-    return ""
 
 
 def returned(result: Any) -> str:
     """What an endpoint should do instead of returning this; "" for what is merely of a class that does not travel."""
-    if isinstance(result, Awaitable):
-        return "make the endpoint an async def, and await it there"
-    if isinstance(result, AsyncIterable):
-        return "declare the result as AsyncIterator[T], and it streams"
-    if isinstance(result, Iterator) and not isinstance(result, io.IOBase):
-        return "declare the result as Iterator[T], and it streams; or return a list"
-    if _is_context_manager(result):
-        return "enter it in the endpoint, or in the service's lifespan if it is to last"
-    return ""
+    return _advice(result)[1]
 
 
-def _is_context_manager(value: Any) -> bool:
-    managers = (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextManager)
-    return isinstance(value, managers) and type(value).__module__ == "contextlib"
+def _advice(value: Any) -> tuple[str, str]:
+    """What to do instead of sending a value; and instead of returning it from an endpoint."""
+    if isinstance(value, Awaitable):
+        return "await it, and send what that gives", "make the endpoint an async def, and await it there"
+    if isinstance(value, io.IOBase):  # An iterator too.
+        return "read it, and send what was in it", ""
+    if isinstance(value, AsyncIterable):
+        return _SEND_A_LIST, "declare the result as AsyncIterator[T], and it streams"
+    if isinstance(value, Iterator):
+        return _SEND_A_LIST, "declare the result as Iterator[T], and it streams; or return a list"
+    if isinstance(value, MappingView):
+        return "send a list of it", ""
+    if isinstance(value, _CONTEXT_MANAGERS) and type(value).__module__ == "contextlib":
+        return (
+            "enter it, and send what that gives",
+            "enter it in the endpoint, or in the service's lifespan if it is to last",
+        )
+    if isinstance(value, _NO_VALUES):
+        return "functions, classes and modules do not travel: send a name", ""
+    return "", ""
+
+
+_SEND_A_LIST: Final = "send a list of its items, or declare a stream"
+_CONTEXT_MANAGERS: Final = (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextManager)
+_NO_VALUES: Final = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)

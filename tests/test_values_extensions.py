@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import importlib
+import pkgutil
 import sys
 import types
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from shmrpc import values
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
@@ -94,6 +97,12 @@ def test_a_library_is_looked_for_only_once_the_program_has_imported_it(
 
 def test_a_class_that_nobody_names_is_asked_for_what_it_has(codec: Codec) -> None:
     assert codec.decode(codec.encode(Marked())).value == "m"
+
+
+def test_no_module_that_adds_types_is_left_out() -> None:
+    modules = [importlib.import_module(f"shmrpc.values.{each.name}") for each in pkgutil.iter_modules(values.__path__)]
+    added = [each for module in modules for each in getattr(module, "EXTENSIONS", ())]
+    assert {each.name for each in added} == {each.name for each in ALL_EXTENSIONS}
 
 
 def test_no_two_extensions_have_one_code_or_one_name() -> None:

@@ -1,7 +1,7 @@
-"""What MessagePack does not carry as it is: Python's own types, arrays and buffers, and the classes of users."""
+"""Values that MessagePack does not carry as they are: Python's own types, arrays, buffers, and users' classes."""
 
 from shmrpc.values.blocks import Block
-from shmrpc.values.leases import WRITABLE, Writable, block_of, is_writable, writable
 from shmrpc.values.registry import register
+from shmrpc.values.sharing import WRITABLE, Writable, block_of, is_writable, writable
 
 __all__ = ["WRITABLE", "Block", "Writable", "block_of", "is_writable", "register", "writable"]

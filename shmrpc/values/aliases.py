@@ -1,6 +1,6 @@
-"""Declared types as they are: what ``type Name = ...`` names, wherever it stands, in place of the name.
+"""Declared types without aliases: wherever ``type Name = ...`` is used, what it names.
 
-NumPy's ``NDArray`` is such an alias, too, on CPython 3.12 and later.
+On CPython 3.12 and later, NumPy's ``NDArray`` is such an alias too.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar, get_args, get_origin
 
-#: What `get_origin` says of a union, as ``Union[A, B]`` and as ``A | B``.
+#: What `get_origin` gives for ``Union[A, B]`` and for ``A | B``.
 UNIONS: Final = (typing.Union, types.UnionType)
 
 
 def type_hints(of: Any) -> dict[str, Any]:
-    """The types that a function or a class declares, without aliases. Raises NameError as `typing.get_type_hints`."""
+    """The types that a function or a class declares, without aliases. Raises what `typing.get_type_hints` raises."""
     return {name: without_aliases(hint) for name, hint in typing.get_type_hints(of, include_extras=True).items()}
 
 
 def without_aliases(kind: Any) -> Any:
-    """The very same type if there is no alias in it. Where one comes again within itself is Any: no codec has such."""
+    """A type without aliases; the very same type if it has none. An alias within itself becomes Any."""
     return _without(kind, ())
 
 
 def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
-    """A type in which these stand for its type parameters."""
+    """A type with its type parameters replaced."""
     if isinstance(kind, TypeVar):
         return given.get(kind, kind)
     parameters = getattr(kind, "__parameters__", ())
@@ -35,7 +35,7 @@ def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
 
 
 def union(kinds: Iterable[Any]) -> Any:
-    """The type of what is of any of these."""
+    """The union of several types."""
     return functools.reduce(operator.or_, kinds)
 
 

@@ -1,4 +1,4 @@
-"""NumPy's arrays and scalars. NumPy is never imported to send, only to receive."""
+"""NumPy's arrays and scalars. NumPy is never imported to send them, only to receive them."""
 
 from __future__ import annotations
 

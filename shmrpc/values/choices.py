@@ -1,4 +1,4 @@
-"""The values that an Enum or a Literal allows, wherever in a type it stands."""
+"""The values that an Enum or a Literal allows, anywhere in a type."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, Final
 from msgspec import inspect as mi
 
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-#: What a path begins with that leads to a key of a dict.
+#: The beginning of a path that leads to a key of a dict.
 _KEY_IN: Final = "key` in `$"
 _KEY: Final = ("", "key")
 _ITEMS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.CollectionType)
 _CLASSES: Final = (mi.StructType, mi.DataclassType, mi.TypedDictType, mi.NamedTupleType)
-#: More are not listed.
+#: How many choices are listed.
 _MOST: Final = 20
-#: Among the choices: something that is not one of a few values.
+#: Stands among the choices for a type that allows more than a few values.
 _ANYTHING_ELSE: Final = object()
 
 
 def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
-    """What is allowed at a path such as ``.colours[0]`` in a value of this type; "" if that cannot be told.
+    """What a type allows at a path such as ``.colours[0]``, in words; "" if that cannot be told.
 
-    ``complete``: "" also if something else than these choices is allowed there.
+    ``complete``: "" also if something besides these choices is allowed there.
     """
     try:
         info = mi.EnumType(kind) if isinstance(kind, type) and issubclass(kind, enum.Enum) else mi.type_info(kind)
@@ -49,7 +49,7 @@ def steps(path: str) -> list[tuple[str, str]]:
 
 
 def _choices(info: Any, steps: Sequence[tuple[str, str]]) -> Iterator[Any]:
-    """The texts of what may be written; _ANYTHING_ELSE for what is no choice."""
+    """The choices as texts; _ANYTHING_ELSE for what is no choice."""
     if isinstance(info, mi.UnionType):
         for each in info.types:
             yield from _choices(each, steps)
@@ -67,13 +67,13 @@ def _choices(info: Any, steps: Sequence[tuple[str, str]]) -> Iterator[Any]:
 
 
 def _member_text(member: enum.Enum) -> str:
-    """Its value, and unless that is a text, which says enough, its name."""
+    """A member's value; with its name, unless the value is a text, which says enough."""
     value = member.value
     return repr(value) if isinstance(value, str) else f"{value!r} ({type(member).__name__}.{member.name})"
 
 
 def _parts(info: Any, name: str, index: str) -> list[Any]:
-    """The types of what stands at one step of a path."""
+    """The types of what is found at one step of a path."""
     if isinstance(info, _CLASSES):
         place = int(index) if index.isdigit() else -1
         return [field.type for number, field in enumerate(info.fields) if name == field.encode_name or place == number]

@@ -1,4 +1,4 @@
-"""Declared types: those that msgspec does not know, and those that a value already is."""
+"""Values as their declared types: also types that msgspec does not know, and instances that came as such."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import msgspec
 from shmrpc.values import arrays, defaults, fields, registry
 from shmrpc.values.aliases import UNIONS, type_hints, union
 from shmrpc.values.fields import CONTAINERS
-from shmrpc.values.wording import INNER, readable, split
+from shmrpc.values.wording import nested, readable, split
 
-#: These are what they are: anything else is made into bytes by msgspec from text in base64.
+#: Types that stay as they are: msgspec would make bytes of any text in base64.
 _BUILTIN: Final = (bytes, bytearray, memoryview)
 _MAX_KEPT: Final = 4096
 
 
 class _Choice(type):
-    """A class that stands for a type which msgspec cannot have; `take` has checked what is an instance of it."""
+    """A stand-in for a type that msgspec cannot have. `take` makes its instances, and so checks them."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
@@ -35,7 +35,7 @@ def _choice(name: str, take: Callable[[Any], Any]) -> _Choice:
 
 
 def dec_hook(kind: Any, value: Any) -> Any:
-    """For msgspec: a value that is declared as a type which it does not know. msgspec checks the class after it."""
+    """For msgspec: make a value of a declared type that it does not know. msgspec then checks the class."""
     if type(value) is kind:
         return value
     if isinstance(kind, _Choice):
@@ -52,7 +52,7 @@ def dec_hook(kind: Any, value: Any) -> Any:
 
 
 def _check_array(kind: Any, value: Any) -> None:
-    """ValueError for an array that is not of the declared shape or dtype."""
+    """Raise ValueError for an array that is not of the declared shape or dtype."""
     np: Any = sys.modules["numpy"]
     if not isinstance(value, np.ndarray):
         return
@@ -71,7 +71,7 @@ def _check_array(kind: Any, value: Any) -> None:
 
 @functools.lru_cache(_MAX_KEPT)
 def _declared_array(kind: Any) -> tuple[list[tuple[Any, ...]] | None, tuple[type, ...]]:
-    """The lengths that each axis may have, none for any, or None for any number of axes; and the types of elements."""
+    """The lengths that each axis may have (none: any), or None for any axes; and the types that elements may have."""
     args = get_args(kind)
     axes = get_args(args[0]) if args and get_origin(args[0]) is tuple else (Ellipsis,)
     lengths = [get_args(axis) if get_origin(axis) is typing.Literal else () for axis in axes]
@@ -87,15 +87,15 @@ def _members(kind: Any) -> tuple[Any, ...]:
 def _is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
     if issubclass(dtype.type, scalar):
         return True
-    # Two of C's integers may be the same one to NumPy; the abstract classes are none.
+    # Two of C's integer types may have equal dtypes. An abstract class has no dtype.
     return scalar.__module__ == "numpy" and scalar.__name__ in np.sctypeDict and np.dtype(scalar) == dtype
 
 
 class DeclaredTypes:
-    """Declared types for one codec: translated for msgspec, and kept."""
+    """Declared types for one codec, translated for msgspec and kept."""
 
     def __init__(self, *, pickled: bool) -> None:
-        """``pickled``: whether an instance of any class can come, and not only of those that are registered."""
+        """``pickled``: whether instances of any class can come, and not only of registered ones."""
         self._pickled = pickled
         self._for_decoding: dict[Any, Any] = {}
         self._for_converting: dict[Any, Any] = {}
@@ -103,16 +103,16 @@ class DeclaredTypes:
         self._changes = 0
 
     def forget(self) -> None:
-        """Something has been registered."""
+        """Translate again for converting, since something has been registered."""
         self._for_converting.clear()
         self._changes += 1
 
     def for_decoding(self, kind: Any) -> Any:
-        """What msgspec is to decode for: the type itself as a rule. TypeError if there is nothing for it."""
+        """The type for msgspec to decode: usually the declared type itself. TypeError if there is none."""
         return self._kept(self._for_decoding, kind, instances=False)
 
     def converter(self, kind: Any) -> Callable[[Any], Any]:
-        """What does :meth:`convert` for one type, without looking for it each time."""
+        """A function that does :meth:`convert` for one type, without looking the type up each time."""
         made, wanted = -1, kind
 
         def convert(value: Any) -> Any:
@@ -124,7 +124,7 @@ class DeclaredTypes:
         return convert
 
     def convert(self, value: Any, kind: Any) -> Any:
-        """A value that has been decoded, as the declared type has it; msgspec.ValidationError if it does not fit."""
+        """Make a decoded value one of the declared type; msgspec.ValidationError if it does not fit."""
         if kind is Any:
             return value
         return self._converted(value, self._kept(self._for_converting, kind, instances=True), kind)
@@ -194,11 +194,11 @@ class DeclaredTypes:
         return union([made, None]) if optional else made
 
     def _can_come(self, kind: type) -> bool:
-        """Whether an instance can come as itself, and not as a map."""
+        """Whether an instance can arrive as itself, and not as a map."""
         return self._pickled or registry.is_covered(kind)
 
     def _instance(self, kind: type, value: Any) -> Any:
-        """An instance that has come as one, with fields that are checked if the class is registered; else of a map."""
+        """An instance that came as one, its fields checked if the class is registered; or one made of a map."""
         if not isinstance(value, kind):
             return _inner_convert(value, kind)
         entry = registry.entry_of(type(value))
@@ -209,16 +209,15 @@ class DeclaredTypes:
     def _check_fields(self, value: Any, entry: registry.Entry) -> None:
         try:
             hints = type_hints(entry.cls)
-        except Exception:  # Such as a name that exists for type checkers only.
+        except Exception:  # Such as a NameError, for a name that only type checkers import.
             return
         for name in entry.fields:
             if name in hints and hasattr(value, name):
                 try:
                     self.convert(getattr(value, name), hints[name])
                 except msgspec.ValidationError as error:
-                    what, path = split(str(error))
-                    raise ValueError(f"{what}{INNER}.{name}{path}") from None
-                except TypeError:  # A field of a type that msgspec cannot have; it came as it was.
+                    raise nested(error, f".{name}") from None
+                except TypeError:  # msgspec cannot have the field's type: leave the value as it came.
                     continue
 
 
@@ -232,16 +231,15 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 def _inner_convert(value: Any, kind: Any) -> Any:
-    """Within a hook: what is wrong is told to the conversion around it."""
+    """Convert within a hook: an error goes to the conversion around it."""
     try:
         return _convert(value, kind)
     except msgspec.ValidationError as error:
-        what, path = split(str(error))
-        raise ValueError(f"{what}{INNER}{path}") from None
+        raise nested(error) from None
 
 
 def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
-    """For a union: what is of one of the types that msgspec does not know, or fits the others."""
+    """Convert for a union: try the types that msgspec does not know, then the others together."""
     for each in ours:
         try:
             return _convert(value, each)
@@ -251,9 +249,8 @@ def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
         try:
             return _convert(value, rest)
         except msgspec.ValidationError as error:
-            what, path = split(str(error))
-            if path:
-                raise ValueError(f"{what}{INNER}{path}") from None
+            if split(str(error))[1]:  # It is one of the others, and something in it is wrong.
+                raise nested(error) from None
     raise ValueError(f"Expected `{name}`, got `{type(value).__name__}`")
 
 

@@ -1,10 +1,10 @@
 """The defaults of a dataclass, in instances that msgspec makes.
 
-msgspec does not call `__init__`. It sets a default only where an instance has no attribute of that name, and a plain
-default is an attribute of the class. So the class would answer in the instance's place, and `vars()` and `pickle`
-would not find the field; if a base class has an attribute of the name, it would even hide a default factory, or that a
-field is missing. What msgspec does call is `__post_init__`, which it looks up when it first meets a class, and keeps:
-let it find one that sets what is missing, and then calls the class's own.
+msgspec does not call `__init__`. It sets a default only if the instance has no attribute of that name, and a plain
+default is an attribute of the class. So the class answers in the instance's place, and `vars()` and `pickle` do not
+find the field; an attribute of a base class even hides a default factory, or that a field is missing. But msgspec calls
+`__post_init__`, which it looks up when it first meets a class, and keeps. So let it find one that sets what is missing
+and then calls the class's own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _hooked: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def complete(kind: Any) -> None:
-    """From now on, instances of dataclasses that msgspec makes for this type have all the fields they would have."""
+    """Have msgspec make instances with all their fields from now on, of every dataclass in this type."""
     met = _classes_in(kind, {})
     with _lock:
         hooks = {cls: hook for cls in set(met.values()) if (hook := _hook(cls)) is not None}
@@ -43,8 +43,8 @@ def complete(kind: Any) -> None:
         try:
             for cls, hook in hooks.items():
                 setattr(cls, _POST_INIT, hook)
-            for each in met:  # What holds a class keeps what was known of it, too.
-                with contextlib.suppress(AttributeError, TypeError):  # As a Struct: it has not kept that there.
+            for each in met:  # A class keeps what msgspec knew of those in its fields.
+                with contextlib.suppress(AttributeError, TypeError):  # Such as a Struct, which has no cache there.
                     delattr(each, _CACHE)
             for each in (*met, kind):
                 _meet(each)
@@ -60,12 +60,12 @@ def complete(kind: Any) -> None:
 def _meet(kind: Any) -> None:
     try:
         msgspec.msgpack.Decoder(kind)
-    except Exception:  # It is told of where the type is used; parts of it may be known now.
+    except Exception:  # The use of the type will raise it; msgspec may have met parts of it now.
         return
 
 
 def _classes_in(kind: Any, met: dict[Any, type]) -> dict[Any, type]:
-    """The classes with fields that a type consists of, as what they are there: itself, or a generic alias of it."""
+    """The classes with fields in a type: by each class, or generic alias of it, as it stands there."""
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(kind, typing.NewType):
         return _classes_in(kind.__supertype__, met)
@@ -82,7 +82,7 @@ def _classes_in(kind: Any, met: dict[Any, type]) -> dict[Any, type]:
 
 
 class _Hook:
-    """A `__post_init__` for as long as msgspec looks at the class; another thread may make an instance just then."""
+    """A `__post_init__` while msgspec looks at the class; another thread may make an instance just then."""
 
     def __init__(self, function: Callable[[Any], None]) -> None:
         self._function = function
@@ -92,11 +92,11 @@ class _Hook:
 
 
 def _hook(cls: type) -> _Hook | None:
-    """What sets the fields of an instance that msgspec leaves to the class; None if it leaves none."""
+    """A hook that sets the fields which msgspec leaves to the class; None if there are none."""
     if not dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct):
         return None
     left = set(class_defaults(cls, names_of(cls) or ()))
-    # `__init__` leaves a plain default to the class if it has no parameter for it.
+    # `__init__` itself leaves a plain default to the class if it has no parameter for the field.
     makers = {each.name: _maker(each) for each in dataclasses.fields(cls) if each.name in left and _is_set(each)}
     if not makers:
         return None

@@ -1,4 +1,4 @@
-"""From values to what the codec carries: MessagePack's own types and extensions, with large buffers beside them."""
+"""Values to bodies: MessagePack's own types and extensions, with large buffers beside them."""
 
 from __future__ import annotations
 
@@ -17,71 +17,71 @@ from shmrpc.values.pickling import write_pickle
 from shmrpc.values.unsendable import unsupported
 from shmrpc.values.writing import ExtKey, InlineWriting, Writer, Writing, write_dict, write_list, write_same
 
-#: Types that are remembered: more than a program has, unless it makes them as it runs.
+#: How many types are remembered: more than a program has, unless it makes them as it runs.
 _MAX_TYPES: Final = 4096
 
 
-class Unlowered(OverflowError):
-    """The codec has met something that it does not carry where by its declared type nothing such can be.
+class NotPlain(OverflowError):
+    """The codec met something that it does not carry, in a field whose declared type rules that out.
 
-    An OverflowError, as for an integer that is too large: after it the value is lowered, every field of it.
+    It is an OverflowError, as for an integer that is too large: after either, the value is written again, thoroughly.
     """
 
 
 def enc_hook(value: Any) -> Any:
-    """For the codec: what it writes for a value that it does not know."""
+    """For msgspec: what to write for a value that it does not know."""
     if type(value) is ExtKey:
         return value.ext
-    raise Unlowered(str(unsupported(value)))
+    raise NotPlain(str(unsupported(value)))
 
 
 class ValueEncoder:
     """Writes values for one codec."""
 
     def __init__(self, pack: Callable[[Any], bytes], extensions: Iterable[Extension], *, pickled: bool) -> None:
-        """``pack``: bytes of what the codec carries; ``pickled``: whether what cannot travel otherwise is pickled."""
+        """``pack`` makes bytes of plain values; ``pickled``: whether to pickle what cannot travel otherwise."""
         self._pack = pack
         self._pickled = pickled
         self._extensions = tuple(extensions)
         written = [pair for each in self._extensions for pair in each.writers.items()]
         self._exact = _EXACT | {kind: write for kind, write in written if isinstance(kind, type)}
-        #: By type.
+        #: What writes values of each type that has been met.
         self._writers = dict(self._exact)
-        #: How often they were forgotten.
+        #: How often these were forgotten.
         self._changes = 0
 
-    def lower(self, value: Any) -> bytes | _core.Parcel:
+    def encode(self, value: Any) -> bytes | _core.Parcel:
         """The body for a value."""
-        return self._body(value, Writing.lower)
+        return self._body(value, Writing.plain)
 
-    def lower_all(self, values: Sequence[Any]) -> bytes | _core.Parcel:
+    def encode_all(self, values: Sequence[Any]) -> bytes | _core.Parcel:
         """The body for an array of values."""
-        return self._body(values, _lower_each)
+        return self._body(values, _plain_each)
 
-    def lower_inline(self, value: Any) -> bytes:
-        """The bytes for a value, large buffers among them."""
-        return self._packed(value, Writing.lower, InlineWriting)[0]
+    def encode_inline(self, value: Any) -> bytes:
+        """The bytes for a value, with its large buffers among them."""
+        return self._packed(value, Writing.plain, InlineWriting)[0]
 
-    def _body(self, value: Any, lower: Callable[[Writing, Any], Any]) -> bytes | _core.Parcel:
-        body, buffers = self._packed(value, lower, Writing)
+    def _body(self, value: Any, plain: Callable[[Writing, Any], Any]) -> bytes | _core.Parcel:
+        body, buffers = self._packed(value, plain, Writing)
         return _core.Parcel(body, buffers) if buffers else body
 
-    def _packed(self, value: Any, lower: Callable[[Writing, Any], Any], make: type[Writing]) -> tuple[bytes, list[Any]]:
+    def _packed(self, value: Any, plain: Callable[[Writing, Any], Any], make: type[Writing]) -> tuple[bytes, list[Any]]:
         try:
             writing = make(self._writers, self.classify, self._pack, self._pickled, False)
-            body = self._pack(lower(writing, value))
+            body = self._pack(plain(writing, value))
         except OverflowError:
             writing = make(self._writers, self.classify, self._pack, self._pickled, True)
             try:
-                body = self._pack(lower(writing, value))
-            except Unlowered as error:
+                body = self._pack(plain(writing, value))
+            except NotPlain as error:
                 raise TypeError(str(error)) from None
         return body, writing.buffers
 
     def is_plain(self, kind: type) -> bool | tuple[tuple[str, ...], tuple[str, ...]]:
         """Whether the codec carries instances of a class as they are.
 
-        Two tuples: those that have the first of these fields themselves, and something plain in the second ones.
+        Two tuples of fields: it carries an instance that has the first ones itself and plain values in the second.
         """
         if kind in (msgspec.Raw, Ext):
             return True
@@ -94,7 +94,7 @@ class ValueEncoder:
         return issubclass(kind, enum.Enum) and not self._pickled and fields.is_closed(kind)
 
     def forget(self) -> None:
-        """Types are looked at anew: something has been registered."""
+        """Look at types anew, since something has been registered."""
         self._changes += 1
         self._writers.clear()
         self._writers.update(self._exact)
@@ -105,7 +105,7 @@ class ValueEncoder:
         if len(self._writers) >= _MAX_TYPES:
             self.forget()
         writer = self._writer_for(value, kind)
-        if changes == self._changes:  # Else it may have been registered meanwhile.
+        if changes == self._changes:  # Else the type may have been registered meanwhile.
             self._writers[kind] = writer
         return writer
 
@@ -113,7 +113,7 @@ class ValueEncoder:
         entry = registry.entry_of(kind)
         if entry is not None:
             return entry.write
-        if kind in self._exact:  # Which it was not a moment ago: another thread has just forgotten all.
+        if kind in self._exact:  # It was not a moment ago: another thread has just called `forget`.
             return self._exact[kind]
         base, write, covers_derived = next((each for each in self._bases() if issubclass(kind, each[0])), _NO_BASE)
         if base is kind:
@@ -129,7 +129,7 @@ class ValueEncoder:
         return next(filter(None, adopted), write_pickle if self._pickled else _refuse)
 
     def _bases(self) -> Iterator[tuple[type, Writer, bool]]:
-        """Classes whose instances can be written, what writes them, and whether that covers derived classes."""
+        """Each class whose instances can be written, what writes them, and whether that covers derived classes."""
         yield enum.Enum, _write_enum, False
         for extension in self._extensions:
             for kind, write in extension.writers.items():
@@ -140,22 +140,22 @@ class ValueEncoder:
             yield base, write, False
 
     def _pickles(self, kind: type) -> bool:
-        """Whether instances of a class with fields are pickled: not those that our own frames are made of."""
+        """Whether instances of a class with fields are pickled: all but those that our own frames are made of."""
         return self._pickled and not kind.__module__.startswith("shmrpc.")
 
 
 def _imported(name: str) -> type | None:
-    """The class of this name if the program has imported its module."""
+    """The class of this name; None if the program has not imported its module."""
     module, _, attribute = name.rpartition(".")
     return getattr(sys.modules.get(module), attribute, None)
 
 
-def _lower_each(writing: Writing, values: Sequence[Any]) -> list[Any]:
-    return [writing.lower(value) for value in values]
+def _plain_each(writing: Writing, values: Sequence[Any]) -> list[Any]:
+    return [writing.plain(value) for value in values]
 
 
 def _write_enum(value: enum.Enum, writing: Writing) -> Any:
-    return writing.lower(value._value_)
+    return writing.plain(value._value_)
 
 
 def _write_text(value: str, writing: Writing) -> str:
@@ -174,7 +174,7 @@ def _refuse(value: Any, writing: Writing) -> Any:
     raise unsupported(value)
 
 
-#: What writes values of exactly these types, which are MessagePack's or the codec's own.
+#: What writes values of exactly these types, MessagePack's own and the codec's.
 _EXACT: Final[dict[type, Writer]] = {
     type(None): write_same,
     bool: write_same,
@@ -188,7 +188,7 @@ _EXACT: Final[dict[type, Writer]] = {
     msgspec.UnsetType: write_same,
     ExtKey: write_same,
 }
-#: What writes instances of classes that are derived from one of these, and from none that travels by an extension.
+#: What writes instances of classes derived from these, unless they travel by an extension.
 _DERIVED: Final[dict[type, Writer]] = {
     int: _write_derived_int,
     float: _write_float,
@@ -196,5 +196,5 @@ _DERIVED: Final[dict[type, Writer]] = {
     list: write_list,
     dict: write_dict,
 }
-#: For a class that is derived from none of these.
+#: For a class that is derived from nothing that can be written.
 _NO_BASE: Final[tuple[None, Writer, bool]] = (None, _refuse, True)

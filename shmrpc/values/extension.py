@@ -1,4 +1,4 @@
-"""What a module of values adds to MessagePack: extensions. :mod:`shmrpc.values.all_extensions` gathers them."""
+"""What a module of values adds to MessagePack. :mod:`shmrpc.values.all_extensions` gathers these."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from shmrpc.values.writing import Writer
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """One of MessagePack's extensions: the values that travel by it, and how they are written and read."""
+    """An extension of MessagePack's: which values travel by it, and how they are written and read."""
 
-    #: How a body tells it from others.
+    #: Its number in a body.
     code: int
     #: What an error calls such a value.
     name: str
-    #: What its payload is, as the table in docs/wire.md has it. *Data* is bytes, or the place of a buffer.
+    #: What its payload is, as in the table of docs/wire.md. *Data* is bytes, or the place of a buffer.
     payload: str
-    #: Makes the value of its decoded payload.
+    #: Makes the value from its decoded payload.
     read: Reader
-    #: What writes instances of a class and of those derived from it: the first class that fits. A class is given by its
-    #: name, such as ``numpy.ndarray``, if it is to be looked for only once the program has imported its module.
+    #: What writes instances of each class, and of classes derived from it; the first class that fits counts. A name
+    #: such as ``numpy.ndarray`` stands for a class that is looked for only once the program has imported its module.
     writers: Mapping[type | str, Writer] = dataclasses.field(default_factory=dict)
-    #: Whether instances of derived classes are written so even by a codec that can pickle them.
+    #: Whether a codec that could pickle instances of derived classes writes them this way too.
     covers_derived: bool = False
-    #: What writes a value of a class that nothing is known of; None for one that does not travel by this extension.
+    #: Finds what writes a value of a class that no extension names; None if the value does not travel by this one.
     adopt: Callable[[Any], Writer | None] = lambda value: None

@@ -1,4 +1,4 @@
-"""Instances that travel as maps: which of their fields the codec cannot write as they are, and copies that it can."""
+"""Instances that travel as maps: which fields the codec might not carry, and copies whose fields it does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shmrpc.values import registry
 from shmrpc.values.aliases import UNIONS, type_hints
 from shmrpc.values.writing import Writing
 
-#: A value that is declared as one of these is one that the codec carries in a map's field.
+#: Types whose values the codec carries in a field.
 _CLOSED: Final = frozenset(
     {
         bool,
@@ -39,7 +39,7 @@ _CLOSED: Final = frozenset(
         msgspec.msgpack.Ext,
     }
 )
-#: What is closed if its arguments are.
+#: Types that are closed if their arguments are.
 CONTAINERS: Final = frozenset(
     {
         list,
@@ -70,10 +70,10 @@ def names_of(cls: type) -> tuple[str, ...] | None:
 
 
 def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields whose default is an attribute of the class: an instance may have none of its own.
+    """The fields whose default is an attribute of the class, so that an instance may lack them.
 
-    `__init__` leaves such a field to the class with ``init=False``, and the codec writes only what the instance itself
-    has. What sets and gets itself, as a slot, is no default.
+    With ``init=False``, `__init__` does not set such a field, and the codec writes only what the instance itself has.
+    A descriptor, such as a slot, is no default.
     """
     if not cls.__dictoffset__ or issubclass(cls, msgspec.Struct):
         return ()
@@ -82,21 +82,21 @@ def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields of a class that can hold something else than what the codec carries as it is."""
+    """The fields of a class that can hold what the codec does not carry."""
     hints = hints_of(cls)
     return tuple(name for name in names if hints is None or not _is_closed(hints.get(name, Any), set()))
 
 
 def is_closed(cls: type) -> bool:
-    """Whether what is declared as this class is something that the codec carries as it is."""
+    """Whether the codec carries every value that is declared as this class."""
     return _is_closed(cls, set())
 
 
 def hints_of(cls: type) -> dict[str, Any] | None:
-    """The types that a class declares; None if they cannot be told."""
+    """The types that a class declares for its fields; None if they cannot be resolved."""
     try:
         return type_hints(cls)
-    except Exception:  # Such as a name that exists for type checkers only.
+    except Exception:  # Such as a NameError, for a name that only type checkers import.
         return None
 
 
@@ -118,7 +118,7 @@ def _is_closed(kind: Any, seen: set[Any]) -> bool:
 
 
 def _is_closed_class(cls: type, seen: set[Any]) -> bool:
-    if cls in _CLOSED or cls in seen:  # What is being looked at holds nothing new; one loose field ends the look.
+    if cls in _CLOSED or cls in seen:  # A class within itself adds nothing: one loose field elsewhere decides.
         return True
     if registry.is_covered(cls):
         return False
@@ -129,7 +129,7 @@ def _is_closed_class(cls: type, seen: set[Any]) -> bool:
     if names is None and (typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))):
         names = tuple(getattr(cls, "_fields", cls.__annotations__))
     elif names is not None and not issubclass(cls, msgspec.Struct):
-        return False  # What it holds may be of a derived class, whose fields it says nothing about.
+        return False  # An instance may be of a derived class with further fields.
     hints = hints_of(cls)
     if names is None or hints is None:
         return False
@@ -137,38 +137,38 @@ def _is_closed_class(cls: type, seen: set[Any]) -> bool:
 
 
 def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:
-    """What gives an instance back for the codec to write: as it is, or a copy with all fields, loose ones lowered."""
+    """What makes an instance one that the codec can write: the instance itself, or a copy with plain fields."""
     loose, defaults = loose_names(cls, names), frozenset(class_defaults(cls, names))
     is_struct = issubclass(cls, msgspec.Struct)
 
     def write(value: Any, writing: Writing) -> Any:
-        lowered: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
         for name in names if writing.thorough else loose:
             item = getattr(value, name, _ABSENT)
             if item is not _ABSENT and item is not msgspec.UNSET:
-                plain = writing.lower(item)
+                plain = writing.plain(item)
                 if plain is not item:
-                    lowered[name] = plain
-        if not lowered and (not defaults or defaults.issubset(value.__dict__)):
+                    changed[name] = plain
+        if not changed and (not defaults or defaults.issubset(value.__dict__)):
             return value
         if is_struct:
             made = copy.copy(value)
-            for name, item in lowered.items():
+            for name, item in changed.items():
                 msgspec.structs.force_setattr(made, name, item)
             return made
-        return _copy_with(value, names, lowered)
+        return _copy_with(value, names, changed)
 
     return write
 
 
-def _copy_with(value: Any, names: tuple[str, ...], lowered: dict[str, Any]) -> Any:
-    """A copy that neither `__init__` nor `__copy__` has made."""
+def _copy_with(value: Any, names: tuple[str, ...], changed: dict[str, Any]) -> Any:
+    """A copy, made without `__init__` and `__copy__`."""
     try:
         made = object.__new__(type(value))
     except TypeError:  # An exception that is a dataclass, for example.
         made = copy.copy(value)
     for name in names:
-        item = lowered.get(name, getattr(value, name, _ABSENT))
+        item = changed.get(name, getattr(value, name, _ABSENT))
         if item is not _ABSENT:
             object.__setattr__(made, name, item)
     return made

@@ -1,4 +1,4 @@
-"""Types in Python's own notation: what the texts of those that arrive and of those that may be sent are made of."""
+"""Types in Python's own notation: the parts of texts that describe what arrives and what may be sent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal, NewType, get_args, get_origin
 
 from shmrpc.values.aliases import UNIONS
 
-#: Libraries whose classes travel. Those of other libraries are named by no text: the reader need not have them.
+#: Libraries whose classes travel. No text names a class of another library: its reader may not have that.
 LIBRARIES: Final = ("numpy", "pyarrow", "torch")
 
-#: What a class without its parameters is written with.
+#: The parameters that are added to a class without any.
 _PARAMETERS: Final[dict[str, str]] = {
     "list": "Any",
     "set": "Any",
@@ -30,23 +30,23 @@ _PARAMETERS: Final[dict[str, str]] = {
 
 
 def union(alternatives: Iterable[str]) -> str:
-    """One of these."""
+    """The text of a union."""
     unique = list(dict.fromkeys(alternatives))
     return "Any" if "Any" in unique else " | ".join(unique)
 
 
 def tuple_of(items: Iterable[str]) -> str:
-    """A tuple with these items."""
+    """The text of a tuple with these items."""
     return f"tuple[{', '.join(items) or '()'}]"
 
 
 def list_of(items: Iterable[str]) -> str:
-    """A list of these, which cannot be told apart."""
+    """The text of a list whose items may each be any of these."""
     return f"list[{union(items) or 'Any'}]"
 
 
 def class_text(kind: Any) -> str:
-    """A class of Python's or of a known library's, with its parameters; Any if it is no such class."""
+    """The text of a class of Python's or of a known library's, with its parameters; Any for another class."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return class_text(args[0])
@@ -78,14 +78,14 @@ def public_name(cls: object) -> str | None:
         return name
     if module not in LIBRARIES and module not in sys.stdlib_module_names:
         return None
-    # Where a library has a class for its users is seldom where the class stands.
+    # A library seldom defines a class in the module from which its users import it.
     if getattr(sys.modules.get(module), name, None) is cls:
         return f"{module}.{name}"
     return f"{cls.__module__}.{name}" if module not in LIBRARIES and cls.__qualname__ == name else None
 
 
 def _scalar_of_any_shape(shape: Any, dtype: Any) -> str | None:
-    """What it is an array of; None if the shape says something, or the dtype is no usual one."""
+    """What an array of any shape holds; None if the shape is declared, or the dtype is unusual."""
     lengths = get_args(shape) if get_origin(shape) is tuple else (shape, ...)
     if len(lengths) != 2 or lengths[1] is not ... or lengths[0] not in (Any, int):
         return None

@@ -1,4 +1,4 @@
-"""Extensions in a body: each is handed to what makes a value of its payload."""
+"""Reading a body's extensions: each goes to the function that makes a value of its payload."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shmrpc.basics.signals import is_of_a_handler
 from shmrpc.values.blocks import Data, Unmapped
 from shmrpc.values.writing import MAX_DEPTH
 
-#: What decoding raises for bytes that are no MessagePack, or hold a value that does not fit.
+#: What decoding raises for bytes that are not MessagePack, or hold a value that does not fit.
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unmapped)
 
 #: Makes the value of a decoded payload.
@@ -25,11 +25,11 @@ Unpack = Callable[..., Any]
 
 
 class BuffersMissing(msgspec.DecodeError):
-    """The value refers to buffers, and only a body was read: a codec's `decode` and `decoder` read all of it."""
+    """The value refers to buffers, but only a body was read. A codec's `decode` and `decoder` read both."""
 
 
 class Reading:
-    """Reads the extensions that stand at one depth: of a body with buffers, or of every body that has none."""
+    """Reads the extensions at one depth: of one body with buffers, or of any body without."""
 
     __slots__ = ("_buffers", "_depth", "_inner_hook", "_made", "_readers", "_unpack", "pickled")
 
@@ -42,25 +42,25 @@ class Reading:
         made: dict[Hashable, Any] | None = None,
         depth: int = 0,
     ) -> None:
-        """``readers``: by code, an extension's name and what reads it; ``pickled``: whether pickles are read."""
+        """``readers``: for each code, the extension's name and what reads it; ``pickled``: whether pickles are read."""
         self.pickled = pickled
         self._readers = readers
         self._unpack = unpack
-        #: Those beside the body; None if there are none.
+        #: The buffers beside the body; None for a body without.
         self._buffers = buffers
-        #: What has been made of them: a buffer that is named twice is copied once.
+        #: What has been made of these: a buffer that is named twice is copied once.
         self._made = made
         #: The number of extensions around these.
         self._depth = depth
-        #: Reads the extensions within these; made when there are some.
+        #: Reads the extensions within these; None until there are some.
         self._inner_hook: Callable[[int, Any], Any] | None = None
 
     def with_buffers(self, buffers: tuple[Any, ...]) -> Reading:
-        """Reads the extensions of one body."""
+        """The same for one body with buffers."""
         return Reading(self._readers, self._unpack, self.pickled, buffers, {})
 
     def hook(self, code: int, data: Any) -> Any:
-        """The value of an extension; one of UNREADABLE if it has none."""
+        """The value of an extension; raises one of UNREADABLE if there is none."""
         reader = self._readers.get(code)
         if reader is None:
             return Ext(code, bytes(data))
@@ -96,7 +96,7 @@ class Reading:
         return self._buffers[place]  # type: ignore[no-any-return]
 
     def once(self, what: Hashable, place: Any, make: Callable[[Data], Any]) -> Any:
-        """What ``make`` makes of the data; the same thing for the same buffer."""
+        """What ``make`` makes of the data; the same object each time for the same buffer."""
         data, made = self.data(place), self._made
         if type(place) is bytes or made is None:
             return make(data)
@@ -106,12 +106,12 @@ class Reading:
         return made[key]
 
 
-#: Modules that have been imported, to the end.
+#: Modules whose import has ended.
 _modules: Final[dict[str, Any]] = {}
 
 
 def library(module: str, what: str) -> Any:
-    """The module that a value needs, which is ``what``; DecodeError if it cannot be had."""
+    """The module that a value needs; DecodeError if it cannot be imported. ``what``: what the value is."""
     known = _modules.get(module)
     if known is not None and sys.modules.get(module) is known:
         return known

@@ -1,4 +1,4 @@
-"""Classes that users have registered: what travels as an instance of its own class."""
+"""Classes that users have registered: their instances arrive as instances of the same class."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Dataclass(_Object):
                 value = field.default_factory()
             elif field.init:
                 raise ValueError(f"{self.name}: field {field.name!r} is missing")
-            else:  # One that __post_init__ would set, and that was not set at the sender either.
+            else:  # One for __post_init__ to set, which the sender's instance lacked too.
                 continue
             object.__setattr__(made, field.name, value)
         return made
@@ -147,21 +147,21 @@ def register(
     *,
     name: str | None = None,
 ) -> _E:
-    """Lets instances of a class travel as what they are. Both sides register it, under one name.
+    """Let instances of a class arrive as what they are. Both sides register it, under the same name.
 
-    A dataclass, a Struct, a NamedTuple or an Enum needs no more: its fields travel. Instances are made from these
-    without calling ``__init__``; nor is ``__post_init__`` called, except a Struct's, whose fields are set again after
-    it. A receiver that has not registered the class gets a dict of the fields, or the Enum's value. Any other class
-    needs ``encode``, which makes of an instance some value that can be sent, and ``decode``, which makes an instance
-    of that; a receiver that has not registered it cannot read such a value.
+    A dataclass, a Struct, a NamedTuple or an Enum needs no more: its fields travel. The receiver makes instances of
+    these without calling ``__init__`` or ``__post_init__``, except a Struct's ``__post_init__``, after which it sets
+    the fields again. A receiver that has not registered the class gets a dict of the fields, or the Enum's value. Any
+    other class needs ``encode``, which makes an instance into some value that can be sent, and ``decode``, which makes
+    that into an instance; a receiver that has not registered the class cannot read such a value.
 
-    An exception needs no functions either: its ``args`` and its attributes travel. Raised by an endpoint, it arrives
-    at the caller as this very class, which then is a :class:`shmrpc.RemoteError` too; and as a plain RemoteError at
-    one that has not registered it.
+    An exception needs no functions either: its ``args`` and its attributes travel. If an endpoint raises it, it arrives
+    at the caller as this very class, which then is a :class:`shmrpc.RemoteError` too; and as a plain RemoteError if
+    the caller has not registered it.
 
-    ``name``: by which both sides know it; the module and the qualified name of the class if it is not given. Classes
-    derived from it are not registered with it. Gives back ``cls``, and so is a decorator too. TypeError for a class
-    that cannot be registered so; ValueError if the name is another's, or the class is registered otherwise.
+    ``name``: what both sides call the class; by default its module and qualified name. Derived classes are not
+    registered with it. Returns ``cls``, and so is a decorator too. Raises TypeError for a class that cannot be
+    registered like this; ValueError if the name belongs to another class, or the class is registered differently.
     """
     if not isinstance(cls, type):
         raise TypeError(f"expected a class to register, got {cls!r}")
@@ -207,19 +207,19 @@ def _entry_for(cls: type, name: str, encode: Callable[[Any], Any] | None, decode
 
 
 def on_change(listener: Callable[[], None]) -> None:
-    """``listener`` is called whenever a class has been registered."""
+    """Call ``listener`` whenever a class has been registered."""
     with _lock:
         _listeners.append(listener)
 
 
 def entry_of(cls: type) -> Entry | None:
-    """What is registered for exactly this class; of an exception that has come from an endpoint, for what it was."""
+    """The entry for exactly this class, or for what an endpoint raised if it is a class made for that."""
     entry = _by_type.get(cls)
     return _by_type.get(errors.own_class(cls)) if entry is None and issubclass(cls, errors.RemoteError) else entry
 
 
 def is_covered(cls: type) -> bool:
-    """Whether it, or a class derived from it, is registered."""
+    """Whether a class, or one derived from it, is registered."""
     return not typing.is_typeddict(cls) and any(issubclass(known, cls) for known in list(_by_type))
 
 
@@ -248,7 +248,7 @@ def _read_custom(payload: Any, reading: Reading) -> Any:
 
 
 def name_in(data: bytes) -> str | None:
-    """The name of the class, if a body is one instance of a registered one."""
+    """The registered name, if a body is one instance of a registered class."""
     try:
         value = _shallow.decode(data)
         if isinstance(value, Ext) and value.code in (OBJECT, CUSTOM):
@@ -258,7 +258,7 @@ def name_in(data: bytes) -> str | None:
     return None
 
 
-#: Leaves extensions as they are.
+#: Decodes without reading extensions.
 _shallow: Final = msgspec.msgpack.Decoder()
 
 

@@ -1,4 +1,4 @@
-"""A type as its source has it, in words for people."""
+"""The names of types for people, as source code has them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import msgspec
 
 from shmrpc.values.aliases import UNIONS
-from shmrpc.values.leases import WRITABLE
 from shmrpc.values.notation import LIBRARIES, class_text, public_name
+from shmrpc.values.sharing import WRITABLE
 
-#: Modules whose names say nothing in front of a type.
+#: Modules that are left out in front of a type.
 _SILENT: Final = {"builtins", "typing", "typing_extensions", "collections.abc", "types"}
 
 
 def type_name(kind: Any) -> str:
-    """A type's name: of a class of the user's without its module, of Python's library or a known one with it."""
+    """A type's name; with its module if it is from Python's library or a known one, else without."""
     if kind is None or kind is type(None):
         return "None"
     if kind is ...:

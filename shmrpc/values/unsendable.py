@@ -1,4 +1,4 @@
-"""Words for a value that cannot be sent: why not, and what can be sent in its place."""
+"""Values that cannot be sent: why not, and what to send instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def is_unsendable(error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> bool:
-    """Whether an exception out of encoding says that the value cannot be sent; others are a signal handler's."""
+    """Whether an exception from encoding says that the value cannot be sent, and is not a signal handler's."""
     return isinstance(error, kinds) and not is_of_a_handler(error)
 
 
@@ -35,7 +35,7 @@ def unsupported(value: Any) -> TypeError:
 
 
 def returned(result: Any) -> str:
-    """What an endpoint should do instead of returning this; "" for what is merely of a class that does not travel."""
+    """What an endpoint should do instead of returning this; "" if its class simply does not travel."""
     return _advice(result)[1]
 
 

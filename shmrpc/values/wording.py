@@ -9,9 +9,9 @@ import msgspec
 
 from shmrpc.values.choices import choices_text, steps
 
-#: In an error's text: here goes the rest of the path, which only the outer conversion knows the beginning of.
-INNER: Final = "\0"
-#: Other words of msgspec for types are Python's own.
+#: In an error's text: here ends what is wrong, and begins the inner part of the path. The outer one comes later.
+_INNER: Final = "\0"
+#: msgspec's words for types that are not Python's own.
 _WORDS: Final = {
     "any": "Any",
     "array": "list",
@@ -22,11 +22,11 @@ _WORDS: Final = {
     "object": "dict",
     "uuid": "UUID",
 }
-#: How it begins to say what was expected. What follows may quote a value, and stays as it is.
+#: How msgspec begins to say what was expected. What follows may quote a value, and stays as it is.
 _EXPECTED: Final = re.compile(r"Expected `([a-z |]+)`(?:, got `([^`]+)`)?")
-#: At the end, and not in a value that it quotes.
+#: The path, at the end and not in a value that is quoted.
 _PATH: Final = re.compile(r" - at `((?:key` in `)?\$[^`]*)`\Z")
-#: What it says of a dict, before the name of the field.
+#: How msgspec begins to speak of a dict's field, and how we do.
 _FIELDS: Final = {
     "Object missing required field `": "Missing required field `",
     "Object contains unknown field `": "Unknown field `",
@@ -35,17 +35,23 @@ _NOWHERE: Final = object()
 
 
 def readable(error: msgspec.ValidationError, kind: Any, value: Any = _NOWHERE) -> msgspec.ValidationError:
-    """With one path, from the outermost value to what is wrong in it, in Python's words, and with what may be chosen.
+    """The same error in Python's words: one path, from the outermost value to what is wrong in it; and the choices.
 
-    ``value``: what does not fit, where it is known.
+    ``value``: what does not fit, if it is known.
     """
     text = str(error)
-    if INNER in text:
-        what, rest = text.split(INNER, 1)
-        inner, outer = split(rest.replace(INNER, ""))
+    if _INNER in text:
+        what, rest = text.split(_INNER, 1)
+        inner, outer = split(rest.replace(_INNER, ""))
         text = f"{what} - at `${outer}{inner}`" if outer or inner else what
     what, path = split(text)
     return msgspec.ValidationError(_in_words(what, path, kind, value) + text[len(what) :])
+
+
+def nested(error: msgspec.ValidationError, at: str = "") -> ValueError:
+    """The same error, for the conversion around it to complete the path. ``at``: a step that leads to the value."""
+    what, path = split(str(error))
+    return ValueError(f"{what}{_INNER}{at}{path}")
 
 
 def split(text: str) -> tuple[str, str]:
@@ -77,7 +83,7 @@ def _translated(words: str) -> str:
 
 
 def _name_at(value: Any, path: str) -> str | None:
-    """What stands at a path, if it is one of the collections that are arrays to the codec."""
+    """The type's name of what stands at a path, if it is a collection that the codec calls an array."""
     for name, index in steps(path):
         if isinstance(value, dict) and name in value:
             value = value[name]

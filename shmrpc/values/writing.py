@@ -1,4 +1,4 @@
-"""A value on its way into a body."""
+"""Writing a value: each part that the codec does not carry is replaced by something that it does, a plain one."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-#: This many extensions may stand in each other. The reference package takes 40 KB of the stack for each.
+#: How deep extensions may be nested. The reference package takes 40 KB of stack for each.
 MAX_DEPTH: Final = 100
-#: What is an array to the codec.
+#: What the codec writes as an array.
 _ARRAYS: Final = (list, tuple, set, frozenset)
-#: Keys that every codec writes as they are.
+#: The types of keys that every codec writes as they are.
 PLAIN_KEYS: Final = frozenset({str, float, bool, type(None)})
 
-#: Gives what the codec carries in a value's place.
+#: Makes what the codec carries in a value's place.
 Writer = Callable[[Any, "Writing"], Any]
 
 
 class ExtKey:
-    """An extension that is the key of a map: `Ext` itself cannot be hashed."""
+    """An extension as the key of a map: `Ext` itself cannot be hashed."""
 
     __slots__ = ("ext",)
 
@@ -28,7 +28,7 @@ class ExtKey:
 
 
 class Writing:
-    """One value on its way into a body, and the buffers that travel beside it."""
+    """Writes one value into a body, and collects the buffers that travel beside it."""
 
     __slots__ = ("_classify", "_depth", "_held", "_places", "_writers", "buffers", "pack", "pickled", "thorough")
 
@@ -40,15 +40,14 @@ class Writing:
         pickled: bool,
         thorough: bool,
     ) -> None:
-        """``writers``, ``classify``: what writes values of a type, and asks for a type that is not among these.
+        """``writers``: what writes values of each known type; ``classify`` finds it for any other value.
 
-        ``pack``: bytes of what the codec carries; ``pickled``: whether what cannot travel otherwise is pickled;
-        ``thorough``: to look also where by the declared types nothing can be found.
+        ``pack`` makes bytes of a plain value; ``pickled``: whether what cannot travel otherwise is pickled;
+        ``thorough``: look also at fields that by their declared types hold only plain values.
         """
         self.thorough = thorough
         self.pickled = pickled
         self.buffers: list[Any] = []
-        #: Bytes for a value that has been lowered.
         self.pack = pack
         self._writers = writers
         self._classify = classify
@@ -56,24 +55,24 @@ class Writing:
         self._places: dict[int, int] = {}
         self._held: list[Any] = []
 
-    def lower(self, value: Any) -> Any:
-        """What the codec carries in its place: the very same object if it carries that."""
+    def plain(self, value: Any) -> Any:
+        """What the codec carries in a value's place; the very same object if it carries the value itself."""
         return (self._writers.get(type(value)) or self._classify(value))(value, self)
 
     def extension(self, code: int, content: Any) -> Ext:
-        """An extension that holds a value. Of a tuple or a set: an array of its elements."""
+        """An extension that holds a value; for a tuple or a set, an array of its elements."""
         if self._depth == MAX_DEPTH:
             raise RecursionError(
                 f"more than {MAX_DEPTH} tuples, sets or registered objects in each other cannot be sent"
             )
         self._depth += 1
-        plain = self.lower_items(content) if isinstance(content, _ARRAYS) else self.lower(content)
+        plain = self.plain_items(content) if isinstance(content, _ARRAYS) else self.plain(content)
         made = Ext(code, self.pack(plain))
         self._depth -= 1
         return made
 
-    def lower_items(self, items: Collection[Any]) -> Collection[Any]:
-        """The same for each element: the very same collection if the codec carries them all, else a list."""
+    def plain_items(self, items: Collection[Any]) -> Collection[Any]:
+        """A list with what the codec carries for each element; the very same collection if it carries them all."""
         writers, classify, changed = self._writers, self._classify, None
         for index, item in enumerate(items):
             writer = writers.get(type(item)) or classify(item)
@@ -86,7 +85,7 @@ class Writing:
         return items if changed is None else changed
 
     def place(self, owner: Any, memory: Any) -> int:
-        """The place of a buffer beside the body. ``owner``: that whose it is; one that comes twice travels once."""
+        """Put a buffer beside the body and give its place there. One whose ``owner`` was seen before travels once."""
         place = self._places.get(id(owner))
         if place is None:
             place = self._places[id(owner)] = len(self.buffers)
@@ -95,24 +94,24 @@ class Writing:
         return place
 
     def key(self, value: Any) -> Any:
-        """The same for a map's key. A tuple stays MessagePack's own array, which is read as a tuple there."""
+        """What the codec carries for a map's key. A tuple stays MessagePack's array, which is read as a tuple there."""
         kind = type(value)
         if kind in PLAIN_KEYS:
             return value
         if kind is tuple:
             return tuple([self.key(item) for item in value])
-        lowered = self.lower(value)
-        if type(lowered) is Ext:
-            return ExtKey(lowered)
+        plain = self.plain(value)
+        if type(plain) is Ext:
+            return ExtKey(plain)
         try:
-            hash(lowered)
+            hash(plain)
         except TypeError:
             raise TypeError(f"a dict with a key of type {kind.__qualname__} cannot be sent") from None
-        return lowered
+        return plain
 
 
 class InlineWriting(Writing):
-    """The same with nothing beside the body."""
+    """Writes one value into a body with all its buffers."""
 
     __slots__ = ()
 
@@ -122,13 +121,13 @@ class InlineWriting(Writing):
 
 
 def write_same(value: Any, writing: Writing) -> Any:
-    """For what the codec carries as it is."""
+    """The value itself, which the codec carries."""
     return value
 
 
 def write_list(value: list[Any], writing: Writing) -> Any:
     """The very same list if the codec carries all that is in it, else a copy."""
-    return writing.lower_items(value)
+    return writing.plain_items(value)
 
 
 def write_dict(value: dict[Any, Any], writing: Writing) -> Any:

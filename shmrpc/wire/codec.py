@@ -24,7 +24,7 @@ from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.blocks import LARGE
 from shmrpc.values.convert import DeclaredTypes, dec_hook
-from shmrpc.values.encode import Unlowered, ValueEncoder, enc_hook
+from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
 from shmrpc.values.reading import UNREADABLE, Reading, Unpack
 from shmrpc.values.wording import readable
 from shmrpc.values.writing import ExtKey
@@ -95,8 +95,8 @@ class _Values:
         values = ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled)
         encoder = _core.Encoder(
             encode=pack,
-            lower=values.lower,
-            lower_all=values.lower_all,
+            lower=values.encode,
+            lower_all=values.encode_all,
             is_plain=values.is_plain,
             large=LARGE,
         )
@@ -207,7 +207,7 @@ def _plain(value: Any) -> Any:
         value = value.ext
     if isinstance(value, Ext):
         return msgpack.ExtType(value.code, bytes(value.data))
-    raise Unlowered(f"Encoding objects of type {type(value).__qualname__} is unsupported")
+    raise NotPlain(f"Encoding objects of type {type(value).__qualname__} is unsupported")
 
 
 def _unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
@@ -262,7 +262,7 @@ def _inline() -> ValueEncoder:
 
 def encode_inline(value: Any) -> bytes:
     """The bytes for a value that is part of another body: all of it is in them, and nothing is pickled."""
-    return _inline().lower_inline(value)
+    return _inline().encode_inline(value)
 
 
 def decode_inline(data: bytes) -> Any:

@@ -12,14 +12,12 @@ import builtins
 import dataclasses
 import re
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import inspect as mi
 
 from shmrpc.introspection import foreign
-from shmrpc.introspection.accepted import Accepted
-from shmrpc.introspection.sendable import Sendable
 from shmrpc.introspection.type_facts import (
     CLASSES,
     ClassKind,
@@ -31,18 +29,15 @@ from shmrpc.introspection.type_facts import (
     field_default,
     is_always_there,
     is_array,
-    is_plain,
     is_registered,
     parts,
     registered_name,
     tag_of,
 )
-from shmrpc.introspection.type_info import info_of
+from shmrpc.introspection.type_info import TypeReader
+from shmrpc.introspection.type_texts import Place, TypeTexts, place_of
 from shmrpc.values.notation import LIBRARIES, union
 from shmrpc.values.type_names import type_name
-
-#: Where a class occurs: in what is sent, in what arrives, and in what has become plain MessagePack on its way.
-Place = Literal["sent", "received", "plain"]
 
 #: Names that stand for something else where the texts are read.
 _RESERVED: Final = {
@@ -116,11 +111,10 @@ class PlainTypes:
     """
 
     def __init__(self, received: Iterable[Any], sent: Iterable[Any]) -> None:
-        self._infos: dict[Any, Any] = {}
+        self._info = TypeReader().read
         self._classes: dict[Any, _Class] = {}
         self._taken_names: set[str] = set(_RESERVED)
-        self._sendable = Sendable(lambda cls, plain: self._classes[cls].names["plain" if plain else "received"])
-        self._accepted = Accepted(lambda cls: self._classes[cls].names["sent"] if cls in self._classes else "Any")
+        self._texts = TypeTexts(lambda cls, place: self._classes[cls].names[place] if cls in self._classes else "Any")
         for kind in received:
             self._meet(self._info(kind), "received")
         for kind in sent:
@@ -130,22 +124,15 @@ class PlainTypes:
 
     def gives(self, kind: Any) -> str:
         """What arrives where a server sends this type."""
-        return union(self._sendable.texts(self._info(kind)))
+        return union(self._texts.texts(self._info(kind), "received"))
 
     def accepts(self, kind: Any) -> str:
         """What may be sent where a server takes this type."""
-        return union(self._accepted.texts(self._info(kind)))
+        return union(self._texts.texts(self._info(kind), "sent"))
 
     def definitions(self) -> list[TypeDescription]:
         """The classes in these types, in the order in which they were met."""
         return [definition for each in self._classes.values() for definition in self._definitions(each)]
-
-    def _info(self, kind: Any) -> Any:
-        """What a type consists of."""
-        key = _key(kind)
-        if key not in self._infos:
-            self._infos[key] = info_of(kind)
-        return self._infos[key]
 
     def _meet(self, info: Any, place: Place) -> None:
         """Notes the classes in a type, and gives them names."""
@@ -173,7 +160,7 @@ class PlainTypes:
             return
         known.places.add(place)
         for field in () if isinstance(info, mi.EnumType) else info.fields:
-            self._meet(field.type, _place_of(info, field, place))
+            self._meet(field.type, place_of(info, field, place))
 
     def _new_name(self, name: str) -> str:
         base = name = re.sub(r"\W+", "_", name).strip("_") or "Type"
@@ -227,23 +214,20 @@ class PlainTypes:
 
     def _define(self, each: _Class, place: Place) -> TypeDescription:
         """A class as it is in one place, and what may be sent for it."""
-        info, plain = each.info, place == "plain"
-        fields: list[FieldDescription] = []
-        gives: str | None
-        accepts: str | None
+        info, arrives = each.info, "received" if place == "sent" else place
+        gives = accepts = None
         if isinstance(info, mi.EnumType):
             gives = accepts = foreign.values_of(info.cls)
-        else:
-            fields = self._fields(each, place)
-            as_map = not is_array(info) or (place != "sent" and is_registered(info))
-            gives = None if as_map else self._sendable.array(info, plain=plain)
-            accepts = union(self._accepted.array(info)) if is_array(info) else None
+        elif is_array(info):
+            accepts = union(self._texts.array(info, "sent"))
+            if place == "sent" or not is_registered(info):
+                gives = union(self._texts.array(info, arrives))
         return TypeDescription(
             type_name(info.cls),
             each.names[place],
             each.names["sent"],
             class_kind(info),
-            fields,
+            [] if isinstance(info, mi.EnumType) else self._fields(each, place),
             gives,
             accepts,
             bool(each.arrives_as),
@@ -254,29 +238,23 @@ class PlainTypes:
     def _fields(self, each: _Class, place: Place) -> list[FieldDescription]:
         info, declared = each.info, declared_types(each.info.cls)
         own_names = place != "sent" and is_registered(info)
+        gives = self._texts.fields(info, "received" if place == "sent" else place)
         fields = [
             FieldDescription(
                 field.name if own_names else field.encode_name,
                 type_name(declared.get(field.name, Any)),
-                gives,
-                union(self._accepted.texts(field.type)),
+                given,
+                accepted,
                 field.required,
                 is_always_there(info, field, declared.get(field.name, Any)),
                 field_default(field),
             )
-            for field, gives in zip(info.fields, self._sendable.fields(info, plain=place == "plain"), strict=True)
+            for field, given, accepted in zip(info.fields, gives, self._texts.fields(info, "sent"), strict=True)
         ]
         tag = "".join(tag_of(info))
         if tag and not own_names and not is_array(info):
             fields.insert(0, FieldDescription(info.tag_field, tag, tag, tag, each.tag_needed))
         return fields
-
-
-def _place_of(info: Any, field: mi.Field, place: Place) -> Place:
-    """Where the field of a class is."""
-    if place == "sent":
-        return "sent"
-    return "plain" if is_plain(info, field, within=place == "plain") else "received"
 
 
 def _travels_otherwise(info: Any) -> bool:
@@ -293,12 +271,3 @@ def _spread(among: list[_Class], differing: list[_Class]) -> list[_Class]:
     while more := {cls for cls, used in uses.items() if cls not in found and used & found}:
         found |= more
     return [each for each in among if each.info.cls in found]
-
-
-def _key(kind: Any) -> Any:
-    """What a type is found by: there are annotations that cannot be hashed."""
-    try:
-        hash(kind)
-    except TypeError:
-        return id(kind)
-    return kind

@@ -17,8 +17,14 @@ from shmrpc.values.aliases import type_hints, with_parameters
 
 ClassKind = Literal["dataclass", "struct", "typed dict", "named tuple", "enum"]
 
-_MAP_CLASSES: Final = (mi.StructType, mi.DataclassType, mi.TypedDictType)
-CLASSES: Final = (*_MAP_CLASSES, mi.NamedTupleType, mi.EnumType)
+_KINDS: Final[dict[type[mi.Type], ClassKind]] = {
+    mi.DataclassType: "dataclass",
+    mi.StructType: "struct",
+    mi.TypedDictType: "typed dict",
+    mi.NamedTupleType: "named tuple",
+    mi.EnumType: "enum",
+}
+CLASSES: Final[Any] = tuple(_KINDS)
 ARRAYS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.CollectionType)
 
 
@@ -100,17 +106,7 @@ def is_plain(info: Any, field: mi.Field, *, within: bool) -> bool:
 
 def class_kind(info: Any) -> ClassKind:
     """What kind of class it is."""
-    match info:
-        case mi.StructType():
-            return "struct"
-        case mi.TypedDictType():
-            return "typed dict"
-        case mi.NamedTupleType():
-            return "named tuple"
-        case mi.EnumType():
-            return "enum"
-        case _:
-            return "dataclass"
+    return _KINDS[type(info)]
 
 
 def is_always_there(info: Any, field: mi.Field, declared: Any) -> bool:
@@ -161,27 +157,6 @@ def default_text(value: Any) -> str:
     except Exception as error:  # A default whose repr fails must not hide the rest.
         return f"<{type(value).__qualname__}, whose __repr__ raised {type(error).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def simple(info: Any) -> list[str]:
-    """The text of what travels as it is."""
-    match info:
-        case mi.NoneType():
-            return ["None"]
-        case mi.BoolType():
-            return ["bool"]
-        case mi.IntType():
-            return ["int"]
-        case mi.FloatType():
-            return ["float"]
-        case mi.StrType():
-            return ["str"]
-        case mi.LiteralType():
-            return [f"Literal[{', '.join(map(repr, info.values))}]"]
-        case mi.ExtType():
-            return ["msgspec.msgpack.Ext"]
-        case _:
-            return ["Any"]
 
 
 def declared_types(cls: Any) -> dict[str, Any]:

@@ -40,18 +40,14 @@ class AbstractType(mi.CollectionType, kw_only=True):
     name: str
 
 
-def info_of(kind: Any) -> Any:
-    """What a type consists of; ``AnyType`` for what cannot be told."""
-    return _Reader().read(kind)
-
-
-class _Reader:
-    """Reads one type, and the classes within it."""
+class TypeReader:
+    """Tells what types consist of, each class once."""
 
     def __init__(self) -> None:
         self._classes: dict[Any, Any] = {}
 
     def read(self, kind: Any) -> Any:
+        """What a type consists of; ``AnyType`` for what cannot be told."""
         origin, args = get_origin(kind), get_args(kind)
         if origin is Annotated:
             return _in_zone(self.read(args[0]), args[1:])

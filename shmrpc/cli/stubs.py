@@ -1,4 +1,4 @@
-"""A service's description as a ``.pyi`` file, for type checkers of clients that have not the server's source."""
+"""A service's description as a ``.pyi`` file, for type checkers of clients without the server's source."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import keyword
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -17,29 +18,20 @@ from shmrpc.introspection.describe import (
     FieldDescription,
     ParameterDescription,
     TypeDescription,
+    written,
+    written_signature,
 )
 
-#: Where the names in the texts of types come from.
+#: The modules of the names in the texts of types.
 _SOURCES: Final[dict[str, str]] = {
-    "AbstractSet": "collections.abc",
-    "Any": "typing",
-    "AsyncGenerator": "collections.abc",
-    "AsyncIterable": "collections.abc",
-    "Collection": "collections.abc",
+    **dict.fromkeys(["AbstractSet", "AsyncGenerator", "AsyncIterable", "Collection", "Generator"], "collections.abc"),
+    **dict.fromkeys(["Iterable", "Mapping", "MutableSequence", "Sequence"], "collections.abc"),
+    **dict.fromkeys(["Any", "Literal", "NotRequired", "TypeAlias", "TypedDict"], "typing"),
     "EndpointGroup": "shmrpc.client.groups",
-    "Generator": "collections.abc",
-    "Iterable": "collections.abc",
-    "Literal": "typing",
-    "Mapping": "collections.abc",
-    "MutableSequence": "collections.abc",
-    "NotRequired": "typing",
     "ReadOnly": "typing_extensions",
-    "Sequence": "collections.abc",
-    "TypeAlias": "typing",
-    "TypedDict": "typing",
 }
 _LINE_LENGTH: Final = 120
-#: mypy wants no types of those that have none; where there are some, it has nothing to ignore.
+#: Libraries that may be without types; mypy then has something to ignore.
 _UNTYPED: Final = {"pyarrow": "  # type: ignore[import-untyped, unused-ignore]"}
 
 _HEADER: Final = """\
@@ -68,15 +60,15 @@ class _Node:
 
 
 class _Names:
-    """What the texts of types are called where the name of an endpoint hides them."""
+    """The names in the texts of types, where that of an endpoint may hide them."""
 
     def __init__(self, endpoints: Iterable[EndpointDescription]) -> None:
         self._hiding = {part for endpoint in endpoints for part in endpoint.name.split(".")}
-        #: Names that are hidden somewhere, with those under which they can be reached.
+        #: Names that are hidden somewhere, and what to write in their place.
         self.aliases: dict[str, str] = {}
 
     def visible(self, text: str) -> str:
-        """A type for the body of a class whose attributes are endpoints."""
+        """The text of a type, for the body of a class whose attributes are endpoints."""
         tree = ast.parse(text, mode="eval")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         hidden = [node for node in names if node.id in self._hiding]
@@ -86,7 +78,7 @@ class _Names:
 
 
 def stub_text(description: Description) -> str:
-    """The stub of a service's clients: one for a loop and one for threads."""
+    """The stub of a service's two clients, one for a loop and one for threads."""
     taken = {name for each in description.types for name in (each.name, each.input_name)}
     base = _camel(description.service)
     client, sync_client = _unused(f"{base}Client", taken), _unused(f"{base}SyncClient", taken)
@@ -108,7 +100,7 @@ def stub_text(description: Description) -> str:
 
 
 def _modules(description: Description) -> set[str]:
-    """The modules that the texts of types name."""
+    """The modules named in the texts of types."""
     endpoints = [text for each in description.endpoints for text in (each.gives, *(p.accepts for p in each.parameters))]
     classes = [text for each in description.types for text in (each.gives, each.accepts) if text is not None]
     fields = [text for each in description.types for field in each.fields for text in (field.gives, field.accepts)]
@@ -117,7 +109,7 @@ def _modules(description: Description) -> set[str]:
 
 
 def _imports(used: set[str], modules: set[str]) -> list[str]:
-    """The imports for these names, and of these modules."""
+    """The imports of the names that are used, and of the modules."""
     by_module: dict[str, list[str]] = {}
     for name in sorted(used & _SOURCES.keys()):
         by_module.setdefault(_SOURCES[name], []).append("Set as AbstractSet" if name == "AbstractSet" else name)
@@ -144,7 +136,7 @@ def _tree(endpoints: Iterable[EndpointDescription], client: type[object]) -> tup
 
 
 def _definition(each: TypeDescription) -> Iterator[str]:
-    """The TypedDict or the alias for a class; two if what may be sent is written otherwise than what arrives."""
+    """The TypedDict or the alias of a class; two if what may be sent has another text than what arrives."""
     if each.received:
         yield from _one_definition(each, each.name, as_input=False)
     if each.sent and (each.input_name != each.name or not each.received):
@@ -173,7 +165,7 @@ def _needs_quotes(field: str, fields: Mapping[str, str]) -> bool:
 
 
 def _field_type(field: FieldDescription, *, as_input: bool) -> str:
-    # What may be sent is read-only: then a wider type also takes values of a narrower one.
+    # A read-only field of a wider type also takes values of a narrower one.
     text = f"ReadOnly[{field.accepts}]" if as_input else field.gives
     there = field.required if as_input else field.always
     return text if there else f"NotRequired[{text}]"
@@ -191,63 +183,41 @@ def _client(name: str, description: Description, names: _Names, *, in_loop: bool
 
 def _members(node: _Node, names: _Names, *, in_loop: bool) -> Iterator[str]:
     """The body of the class of a client or a group."""
-    for endpoint_name, endpoint in node.endpoints.items():
-        yield from _method(endpoint_name, endpoint, names, in_loop=in_loop)
-    for group_name, group in node.groups.items():
-        # No endpoint's name begins so: it hides nothing.
-        yield f"    class _{group_name}_group({names.visible('EndpointGroup')}):"
-        yield from (f"    {line}" for line in _members(group, names, in_loop=in_loop))
-        yield f"    {group_name}: _{group_name}_group"
+    for name, endpoint in node.endpoints.items():
+        yield textwrap.indent(_method(name, endpoint, names, in_loop=in_loop), "    ")
+    for name, group in node.groups.items():
+        yield f"    class _{name}_group({names.visible('EndpointGroup')}):"  # No endpoint has a name like this.
+        yield from (textwrap.indent(lines, "    ") for lines in _members(group, names, in_loop=in_loop))
+        yield f"    {name}: _{name}_group"
     yield f"    def __getattr__(self, name: {names.visible('str')}) -> _NoSuchEndpoint: ..."
 
 
-def _method(name: str, endpoint: EndpointDescription, names: _Names, *, in_loop: bool) -> Iterator[str]:
+def _method(name: str, endpoint: EndpointDescription, names: _Names, *, in_loop: bool) -> str:
     gives = names.visible(endpoint.gives)
     if endpoint.streams:
-        kind = f"AsyncGenerator[{gives}, None]" if in_loop else f"Generator[{gives}, None, None]"
-        gives = names.visible(kind)
-    start = "async def" if in_loop and not endpoint.streams else "def"
-    parameters = list(_parameters(endpoint.parameters, names, in_loop=in_loop))
-    end = f") -> {gives}:" + ("" if endpoint.docstring else " ...")
-    line = f"    {start} {name}({', '.join(parameters)}{end}"
-    if len(line) <= _LINE_LENGTH:
-        yield line
-    else:
-        yield from (f"    {start} {name}(", *(f"        {each}," for each in parameters), f"    {end}")
-    if endpoint.docstring:
-        yield from _docstring(endpoint.docstring)
-
-
-def _docstring(text: str) -> Iterator[str]:
-    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    if escaped.endswith('"'):
-        escaped = f'{escaped[:-1]}\\"'
-    first, *others = escaped.splitlines()
-    if not others:
-        yield f'        """{first}"""'
-        return
-    yield f'        """{first}'
-    yield from (f"        {line}".rstrip() for line in others)
-    yield '        """'
+        gives = names.visible(f"AsyncGenerator[{gives}, None]" if in_loop else f"Generator[{gives}, None, None]")
+    start = f"async def {name}" if in_loop and not endpoint.streams else f"def {name}"
+    parameters = _parameters(endpoint.parameters, names, in_loop=in_loop)
+    end = f" -> {gives}:" + ("" if endpoint.docstring else " ...")
+    signature = written_signature(start, parameters, end, _LINE_LENGTH - 4)
+    if not endpoint.docstring:
+        return signature
+    lines = endpoint.docstring + "\n" * ("\n" in endpoint.docstring)
+    return f"{signature}\n{textwrap.indent(ast.unparse(ast.Module([ast.Expr(ast.Constant(lines))], [])), ' ' * 4)}"
 
 
 def _parameters(parameters: list[ParameterDescription], names: _Names, *, in_loop: bool) -> Iterator[str]:
     """A method's parameters, with the marks between their kinds."""
-    positional = [each for each in parameters if each.kind == "positional only"]
+
+    def write(each: ParameterDescription) -> str:
+        optional = "" if each.required or each.kind.startswith("var") else " = ..."
+        return f"{each.name}: {_argument(each, names, in_loop=in_loop)}{optional}"
+
     hides_self = any(each.name == "self" for each in parameters)
     yield "_self" if hides_self else "self"
-    if hides_self and not positional:
+    if hides_self and not any(each.kind == "positional only" for each in parameters):
         yield "/"
-    starred = any(each.kind == "var positional" for each in parameters)
-    for each in parameters:
-        if each.kind == "keyword only" and not starred:
-            yield "*"
-            starred = True
-        stars = {"var positional": "*", "var keyword": "**"}.get(each.kind, "")
-        optional = "" if each.required or stars else " = ..."
-        yield f"{stars}{each.name}: {_argument(each, names, in_loop=in_loop)}{optional}"
-        if positional and each is positional[-1]:
-            yield "/"
+    yield from written(parameters, write)
 
 
 def _argument(each: ParameterDescription, names: _Names, *, in_loop: bool) -> str:

@@ -1,9 +1,10 @@
-"""What a service offers, in words and types: for people, and for tools that have not its source."""
+"""What a service offers, in words and types: for people, and for tools without its source."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -40,44 +41,40 @@ class ParameterDescription(msgspec.Struct, frozen=True):
 
     name: str
     kind: ParameterKind
-    #: As it is declared.
+    #: Its type as declared.
     type: str
-    #: What may be sent without the server's classes: of a stream, as each item.
+    #: What may be sent without the server's classes; for a stream, as each item.
     accepts: str
     required: bool = True
-    #: The repr of its default.
+    #: Its default as source code.
     default: str | None = None
     #: Whether it takes a stream.
     stream: bool = False
 
 
 class EndpointDescription(msgspec.Struct, frozen=True):
-    """An endpoint: how it is called, and what comes of it."""
+    """An endpoint: how it is called, and what it gives."""
 
     name: str
     kind: EndpointKind
     parameters: list[ParameterDescription]
-    #: The type of its result as it is declared; of a stream, of each item.
+    #: The type of its result as declared; of a stream, of each item.
     result: str
-    #: What of it arrives without the server's classes.
+    #: What arrives of the result, or of an item, without the server's classes.
     gives: str
     docstring: str = ""
     run_in: RunIn = "loop"
 
     @property
     def streams(self) -> bool:
-        """Whether it streams to the caller."""
+        """Whether its result is a stream."""
         return self.kind in ("server stream", "bidirectional")
 
     @property
     def text(self) -> str:
         """Its signature: ``add(a: int, b: int = 2) -> int``; a long one on several lines."""
         result = f"stream of {self.result}" if self.streams else self.result
-        parameters = list(_written(self.parameters))
-        line = f"{self.name}({', '.join(parameters)}) -> {result}"
-        if len(line) <= _LINE_LENGTH:
-            return line
-        return "\n".join([f"{self.name}(", *(f"    {each}," for each in parameters), f") -> {result}"])
+        return written_signature(self.name, written(self.parameters, _declared), f" -> {result}", _LINE_LENGTH)
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -89,11 +86,11 @@ class Description(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """All of it, for people."""
+        """The whole description, for people."""
         blocks = [f"{self.service}: {len(self.endpoints)} endpoint{'s' * (len(self.endpoints) != 1)}"]
         for endpoint in self.endpoints:
             place = "" if endpoint.run_in == "loop" else f"    [runs in a {endpoint.run_in}]"
-            blocks.append("\n".join([endpoint.text + place, *_indented(endpoint.docstring)]))
+            blocks.append(f"{endpoint.text}{place}\n{textwrap.indent(endpoint.docstring, ' ' * 4)}".rstrip())
         blocks.extend(_type_texts(self.types))
         return "\n\n".join(blocks)
 
@@ -148,8 +145,8 @@ def _kind(*, streams: bool, takes_streams: bool) -> EndpointKind:
     return "client stream" if takes_streams else "unary"
 
 
-def _written(parameters: Iterable[ParameterDescription]) -> Iterator[str]:
-    """Parameters as a signature has them."""
+def written(parameters: Iterable[ParameterDescription], write: Callable[[ParameterDescription], str]) -> Iterator[str]:
+    """The parameters of a signature, each as ``write`` has it, with the marks between their kinds."""
     before: ParameterKind | None = None
     for each in parameters:
         if before == "positional only" and each.kind != before:
@@ -157,14 +154,26 @@ def _written(parameters: Iterable[ParameterDescription]) -> Iterator[str]:
         if each.kind == "keyword only" and before not in ("keyword only", "var positional"):
             yield "*"
         before = each.kind
-        stars = {"var positional": "*", "var keyword": "**"}.get(each.kind, "")
-        yield f"{stars}{each.name}: {each.type}" + (f" = {each.default}" if each.default is not None else "")
+        yield {"var positional": "*", "var keyword": "**"}.get(each.kind, "") + write(each)
     if before == "positional only":
         yield "/"
 
 
+def written_signature(start: str, parameters: Iterable[str], end: str, length: int) -> str:
+    """A signature in one line of this length at most, or with a line for each parameter."""
+    parameters = list(parameters)
+    line = f"{start}({', '.join(parameters)}){end}"
+    if len(line) <= length:
+        return line
+    return "\n".join([f"{start}(", *(f"    {each}," for each in parameters), f"){end}"])
+
+
+def _declared(each: ParameterDescription) -> str:
+    return f"{each.name}: {each.type}" + (f" = {each.default}" if each.default is not None else "")
+
+
 def _type_texts(types: list[TypeDescription]) -> Iterable[str]:
-    """The classes, each once; but a registered Struct may be sent with other fields than it arrives with."""
+    """The classes, each once; a registered Struct twice if it is sent with other fields than it arrives with."""
     arriving = {each.registered for each in types if each.received}
     only_sent = [not each.received and each.registered in arriving - {None} for each in types]
     return dict.fromkeys(map(_type_text, types, only_sent))
@@ -181,7 +190,3 @@ def _type_text(each: TypeDescription, only_sent: bool) -> str:
     ]
     sent = " as it may be sent" * only_sent
     return "\n".join([f"{each.type} ({kind}){sent}", *(f"    {field}" for field in fields)])
-
-
-def _indented(text: str) -> list[str]:
-    return [f"    {line}".rstrip() for line in text.splitlines()]

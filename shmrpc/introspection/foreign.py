@@ -1,4 +1,4 @@
-"""The classes whose values travel and that msgspec does not know: Python's own, and those of NumPy and others."""
+"""Classes whose instances travel though msgspec does not know them: Python's own, NumPy's and other libraries'."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any, Final, get_origin
 from shmrpc.values import registry
 from shmrpc.values.notation import class_text, union
 
-#: Instances of a class that is derived from one of these arrive as instances of this one: the first that fits.
+#: An instance of a class derived from one of these arrives as an instance of the first that fits.
 _BASES: Final = (
     *(float, int, str, bytes, list, dict, bytearray, array.array, complex, set, frozenset, tuple, range, slice),
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
     *(decimal.Decimal, fractions.Fraction, uuid.UUID),
     *(pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PurePath),
 )
-#: By module. What is derived from them arrives as they do, except a scalar, which is what it is.
+#: Classes of libraries, which stand for those derived from them.
 _LIBRARIES: Final = (
     ("numpy", "ndarray"),
     ("torch", "Tensor"),
@@ -33,12 +33,12 @@ _LIBRARIES: Final = (
     ("pyarrow", "Table"),
 )
 _ZONES: Final = (datetime.tzinfo, datetime.timezone, zoneinfo.ZoneInfo)
-#: The types of an enum's values that a Literal can name.
+#: The types of values that a Literal can name.
 _LITERAL: Final = (int, str, bytes, bool, types.NoneType)
 
 
-def given(kind: Any) -> list[str]:
-    """What arrives for an instance of a class; Any for one that the receiver must have registered, too."""
+def received(kind: Any) -> list[str]:
+    """What arrives for an instance of a class; Any if the receiver must have registered the class."""
     cls = get_origin(kind) or kind
     if not isinstance(cls, type) or registry.entry_of(cls) is not None:
         return ["Any"]
@@ -48,7 +48,7 @@ def given(kind: Any) -> list[str]:
     return ["numpy.ndarray[Any, Any]"] if hasattr(cls, "__dlpack__") else ["Any"]
 
 
-def taken(kind: Any) -> list[str]:
+def sent(kind: Any) -> list[str]:
     """What may be sent for a class."""
     cls = get_origin(kind) or kind
     if not isinstance(cls, type) or registry.entry_of(cls) is not None:
@@ -63,17 +63,17 @@ def taken(kind: Any) -> list[str]:
 
 
 def values_of(cls: type[enum.Enum]) -> str:
-    """The values of an enum, as they arrive and may be sent."""
+    """The values of an enum: what arrives, and what may be sent."""
     if issubclass(cls, enum.Flag) or not len(cls):
         return "int"
     values = [member.value for member in cls]
     named = ", ".join(repr(value) for value in values if type(value) in _LITERAL)
-    others = [text for value in values if type(value) not in _LITERAL for text in given(type(value))]
+    others = [text for value in values if type(value) not in _LITERAL for text in received(type(value))]
     return union([*([f"Literal[{named}]"] if named else []), *others])
 
 
 def _arriving(cls: type) -> type | None:
-    """The class of which an instance of this one arrives; None if there is none known."""
+    """The class as whose instance one of this class arrives; None if it is not known."""
     if cls in _ZONES or issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
         return cls
     libraries = [getattr(sys.modules.get(module), name, ()) for module, name in _LIBRARIES]

@@ -1,4 +1,4 @@
-"""What msgspec knows of a type and of the fields of a class."""
+"""Facts about types, and about the fields of classes, beyond what ``msgspec.inspect`` says."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from shmrpc.values import fields, registry
 from shmrpc.values.aliases import type_hints, with_parameters
 
 ClassKind = Literal["dataclass", "struct", "typed dict", "named tuple", "enum"]
+#: Where a type stands: in what is sent to the server, in what arrives as it is, and in what arrives as plain
+#: MessagePack, as fields of a class that is not registered may: there a set is a list, and a UUID is text.
+Place = Literal["sent", "received", "plain"]
 
 _KINDS: Final[dict[type[mi.Type], ClassKind]] = {
     mi.DataclassType: "dataclass",
@@ -29,7 +32,7 @@ ARRAYS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.
 
 
 def parts(info: Any) -> Sequence[Any]:
-    """The types within a type that is no class."""
+    """The types of which a type consists, unless it is a class."""
     match info:
         case mi.UnionType():
             return info.types
@@ -41,7 +44,7 @@ def parts(info: Any) -> Sequence[Any]:
 
 
 def classes_in(info: Any) -> Iterable[Any]:
-    """The classes of the fields of a class, also within other types."""
+    """The classes in the types of a class's fields."""
     rest = [] if isinstance(info, mi.EnumType) else [field.type for field in info.fields]
     while rest:
         part = rest.pop()
@@ -70,7 +73,7 @@ def is_array(info: Any) -> bool:
 
 
 def tag_of(info: Any) -> list[str]:
-    """The text of what tells a Struct from others in a union; nothing for a class that has no tag."""
+    """The type of the tag that tells a Struct from others in a union; empty for a class without a tag."""
     tag = info.tag if isinstance(info, mi.StructType) else None
     return [] if tag is None else [f"Literal[{tag!r}]"]
 
@@ -82,26 +85,26 @@ def registered_name(info: Any) -> str | None:
 
 
 def is_registered(info: Any) -> bool:
-    """Whether a class is: then the fields of an instance travel by their names, whatever kind of class it is."""
+    """Whether a class is registered: the fields of its instances then travel by name, whatever kind of class it is."""
     return registered_name(info) is not None
 
 
-def arrives_untold(info: Any) -> bool:
-    """Whether a class is registered with functions of its own: then nobody else can read its instances."""
+def is_opaque(info: Any) -> bool:
+    """Whether a class is registered with functions of its own: only a client that has it registered can read it."""
     return isinstance(registry.entry_of(get_origin(info.cls) or info.cls), registry.Custom)
 
 
 def depends_on_place(info: Any) -> bool:
-    """Whether the fields of a class are plain MessagePack where the class itself is, and only there."""
+    """Whether the fields of a class are plain MessagePack exactly where the class itself is."""
     return isinstance(info, mi.TypedDictType | mi.NamedTupleType) and not is_registered(info)
 
 
-def is_plain(info: Any, field: mi.Field, *, within: bool) -> bool:
-    """Whether a field of a class travels as plain MessagePack. ``within``: whether the class itself does."""
-    if depends_on_place(info):
-        return within
-    cls = get_origin(info.cls) or info.cls
-    return not is_registered(info) and field.name not in fields.loose_names(cls, (field.name,))
+def place_of(info: Any, field: mi.Field, place: Place) -> Place:
+    """Where a field stands, of a class that stands at ``place``."""
+    if place == "sent" or depends_on_place(info):
+        return place
+    loose = fields.loose_names(get_origin(info.cls) or info.cls, (field.name,))
+    return "received" if is_registered(info) or field.name in loose else "plain"
 
 
 def class_kind(info: Any) -> ClassKind:
@@ -110,7 +113,7 @@ def class_kind(info: Any) -> ClassKind:
 
 
 def is_always_there(info: Any, field: mi.Field, declared: Any) -> bool:
-    """Whether every value that arrives has this field."""
+    """Whether every instance that arrives has this field."""
     if isinstance(info, mi.TypedDictType):
         return field.required
     cls = get_origin(info.cls) or info.cls
@@ -125,20 +128,20 @@ def is_always_there(info: Any, field: mi.Field, declared: Any) -> bool:
 
 
 def _is_set(cls: Any, known: dataclasses.Field[Any], *, registered: bool) -> bool:
-    """Whether every object of a dataclass has a field, as it is looked for where it is sent."""
+    """Whether every instance of a dataclass has a field where the encoder looks for it."""
     if registered:
         return known.init or hasattr(cls, known.name)
     return known.init and not _stands_in_class(cls, known.name)
 
 
 def _stands_in_class(cls: Any, name: str) -> bool:
-    """Whether a field's default is an attribute of the class: an object made by decoding then has none of its own."""
+    """Whether a field's default is an attribute of the class, which instances made by decoding do without."""
     slot = types.MemberDescriptorType
     return hasattr(cls, name) and not isinstance(inspect.getattr_static(cls, name), slot)
 
 
 def field_default(field: mi.Field) -> str | None:
-    """A field's default as its source may have it; None if it has none."""
+    """A field's default as source code; None if it has none."""
     if field.default is not msgspec.NODEFAULT:
         return default_text(field.default)
     if field.default_factory is msgspec.NODEFAULT:
@@ -149,22 +152,22 @@ def field_default(field: mi.Field) -> str | None:
 
 
 def default_text(value: Any) -> str:
-    """A default as its source may have it, shortened."""
+    """A default as source code, shortened."""
     try:
         if isinstance(value, enum.Enum):
             return f"{type(value).__name__}.{value.name}"
         text = repr(value)
-    except Exception as error:  # A default whose repr fails must not hide the rest.
+    except Exception as error:  # The rest of the description is useful without it.
         return f"<{type(value).__qualname__}, whose __repr__ raised {type(error).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def declared_types(cls: Any) -> dict[str, Any]:
-    """The types of a class's fields; those of ``Box[int]`` with int in the place of the parameter."""
+    """The types of a class's fields; for ``Box[int]``, with int in place of the parameter."""
     origin = get_origin(cls)
     try:
         hints = type_hints(origin or cls)
-    except Exception:  # As in PlainTypes: a name may stand for something else by now.
+    except Exception:  # A name in an annotation may mean something else by now.
         return {}
     if origin is None:
         return hints

@@ -1,9 +1,9 @@
-"""Types in Python's notation, as a client has them that knows none of the server's classes."""
+"""Types in Python's notation, as a client without the server's classes has them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import inspect as mi
 
@@ -11,24 +11,21 @@ from shmrpc.introspection import foreign
 from shmrpc.introspection.type_facts import (
     ARRAYS,
     CLASSES,
-    arrives_untold,
+    Place,
     holds_itself,
     is_array,
-    is_plain,
+    is_opaque,
     is_registered,
     parts,
+    place_of,
     tag_of,
 )
 from shmrpc.introspection.type_info import AbstractType
 from shmrpc.values.notation import list_of, tuple_of, union
 
-#: Where a type stands: in what is sent to the server, in what arrives as it is, and in what arrives as plain
-#: MessagePack, as the fields of a class that is not registered may: there a set is a list, and a UUID text.
-Place = Literal["sent", "received", "plain"]
-
 _BYTES: Final = (mi.BytesType, mi.ByteArrayType, mi.MemoryViewType)
 _ANY_BYTES: Final = "bytes | bytearray | memoryview"
-#: The texts of types without parts, by place; of those that are not here the text is Any.
+#: The texts, by place, of types without parts. Any other is Any.
 _LEAVES: Final[dict[type[mi.Type], dict[Place, str]]] = {
     **{
         kind: dict.fromkeys(("received", "plain", "sent"), text)
@@ -65,12 +62,12 @@ class TypeTexts:
         self._name_of = name_of
 
     def texts(self, info: Any, place: Place, *, as_key: bool = False) -> list[str]:
-        """What a type is in a place. As a key of a map it is something that has a hash."""
+        """What a type is in a place. A key of a map must be hashable: arrays become tuples."""
         match info:
             case mi.UnionType():
                 return [text for part in info.types for text in self.texts(part, place, as_key=as_key)]
             case mi.CustomType():
-                return foreign.taken(info.cls) if place == "sent" else foreign.given(info.cls)
+                return foreign.sent(info.cls) if place == "sent" else foreign.received(info.cls)
             case mi.LiteralType():
                 return [f"Literal[{', '.join(map(repr, info.values))}]"]
             case mi.DictType():
@@ -94,11 +91,11 @@ class TypeTexts:
         return _LEAVES[type(info)][place].split(" | ") if type(info) in _LEAVES else ["Any"]
 
     def fields(self, info: Any, place: Place, *, as_key: bool = False) -> list[str]:
-        """What each field of a class is."""
+        """What each field of a class is, when the class stands in a place."""
         return [union(self.texts(each.type, place_of(info, each, place), as_key=as_key)) for each in info.fields]
 
     def array(self, info: Any, place: Place, *, as_key: bool = False) -> list[str]:
-        """What a class is that travels as an array. Where it is sent, its last fields may be left out."""
+        """What a class that travels as an array is in a place. When sending, the last fields may be left out."""
         before, items = tag_of(info), self.fields(info, place, as_key=as_key)
         least = sum(field.required for field in info.fields) if place == "sent" else len(items)
         tuples = [tuple_of([*before, *items[:length]]) for length in range(least, len(items) + 1)]
@@ -107,7 +104,7 @@ class TypeTexts:
         return [*(tuples if place == "sent" else []), list_of([*before, *items])]
 
     def _class(self, info: Any, place: Place, *, as_key: bool) -> list[str]:
-        if place != "sent" and arrives_untold(info):
+        if place != "sent" and is_opaque(info):
             return ["Any"]
         by_name = place != "sent" and (is_registered(info) or _stays_tuple(info, place))
         if as_key and is_array(info) and not by_name:
@@ -115,7 +112,7 @@ class TypeTexts:
         return [self._name_of(info.cls, place)]
 
     def _items(self, info: Any, place: Place, *, as_key: bool) -> list[str]:
-        """What has items of one type, in any number."""
+        """What a type with any number of items of one type is in a place."""
         item = union(self.texts(info.item_type, place, as_key=as_key))
         if place == "sent":
             return [f"tuple[{item}, ...]", f"frozenset[{item}]"] if as_key else _arrays(item)
@@ -133,7 +130,7 @@ class TypeTexts:
         return [f"{info.name if isinstance(info, AbstractType) else 'list'}[{item}]"]
 
     def _set(self, name: str, item: Any) -> list[str]:
-        """A list if there is an element that cannot be in a set: a frozen dataclass has become a dict."""
+        """A set, or a list if some element arrives unhashable, as a frozen dataclass does, which becomes a dict."""
         alternatives = item.types if isinstance(item, mi.UnionType) else (item,)
         hashable = [each for each in alternatives if _is_hashable(each)]
         texts = [f"{name}[{union(text for each in hashable for text in self.texts(each, 'received'))}]"]
@@ -142,31 +139,24 @@ class TypeTexts:
         return [*(texts if hashable else []), f"list[{union(self.texts(item, 'received'))}]"]
 
 
-def place_of(info: Any, field: mi.Field, place: Place) -> Place:
-    """Where a field of a class stands that stands there itself."""
-    if place == "sent":
-        return "sent"
-    return "plain" if is_plain(info, field, within=place == "plain") else "received"
-
-
 def _arrays(item: str) -> list[str]:
-    """An array of these. A str is a Sequence too, of str, as bytes is one of int: they are none here."""
+    """What may be sent as an array. Where Sequence would let a str or bytes pass as one, it is spelled out."""
     if item in ("Any", "str", "int"):
         return [f"list[{item}]", f"tuple[{item}, ...]", f"set[{item}]", f"frozenset[{item}]"]
     return [f"Sequence[{item}]", f"AbstractSet[{item}]"]
 
 
 def _stays_tuple(info: Any, place: Place) -> bool:
-    """Whether a class arrives as the tuple that it is."""
+    """Whether a class arrives as a tuple."""
     return isinstance(info, mi.NamedTupleType) and place == "received"
 
 
 def _is_hashable(info: Any) -> bool:
-    """Whether what arrives has a hash, where the value at the sender has one."""
+    """Whether an instance that is hashable at the sender still is when it arrives."""
     if isinstance(info, mi.NamedTupleType):
         if is_registered(info) or holds_itself(info):
             return False
         return all(_is_hashable(each.type) for each in info.fields)
     if isinstance(info, CLASSES) and not isinstance(info, mi.EnumType):
-        return arrives_untold(info)
+        return is_opaque(info)
     return not isinstance(info, mi.DictType | mi.ListType) and all(map(_is_hashable, parts(info)))

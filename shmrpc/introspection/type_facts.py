@@ -20,6 +20,7 @@ ClassKind = Literal["dataclass", "struct", "typed dict", "named tuple", "enum"]
 #: MessagePack, as fields of a class that is not registered may: there a set is a list, and a UUID is text.
 Place = Literal["sent", "received", "plain"]
 
+CLASSES: Final = (mi.DataclassType, mi.StructType, mi.TypedDictType, mi.NamedTupleType, mi.EnumType)
 _KINDS: Final[dict[type[mi.Type], ClassKind]] = {
     mi.DataclassType: "dataclass",
     mi.StructType: "struct",
@@ -27,7 +28,6 @@ _KINDS: Final[dict[type[mi.Type], ClassKind]] = {
     mi.NamedTupleType: "named tuple",
     mi.EnumType: "enum",
 }
-CLASSES: Final[Any] = tuple(_KINDS)
 ARRAYS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.CollectionType)
 
 

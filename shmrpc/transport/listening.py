@@ -131,7 +131,6 @@ class Poller(Protocol):
 class Inbox(ABC):
     """What a server's clients send, as one queue. ``take`` is called when there are frames, until there are no more."""
 
-    poller: Poller
     #: Says whether a wait for the next frame may spin, if any ever does.
     set_spinning: Callable[[bool], None] = staticmethod(lambda spinning: None)
     #: Takes what is there, if it can come while the loop does not turn, and has not for long. Not within a task.
@@ -140,6 +139,11 @@ class Inbox(ABC):
     def __init__(self, take: Callable[[], None]) -> None:
         self._take = take
         self._open = True
+
+    @property
+    @abstractmethod
+    def poller(self) -> Poller:
+        """Where its frames are taken from."""
 
     @abstractmethod
     def listen(

@@ -88,13 +88,17 @@ class MemoryInbox(Inbox):
 
     def __init__(self, find: Callable[[], MemoryHost], max_frame: int, take: Callable[[], None]) -> None:
         super().__init__(take)
-        self.poller = self
         self._find = find
         self._max_frame = max_frame
         self._mail = _Mail(self._pump)
         self._frames: deque[tuple[MemoryPeer, int, int, Body]] = deque()
         #: Frames that are taken before the loop goes on.
         self._turn = 0
+
+    @property
+    def poller(self) -> MemoryInbox:
+        """Itself."""
+        return self
 
     def listen(
         self,

@@ -359,17 +359,20 @@ class ShmListener(Listener[ShmPeer]):
 class ShmInbox(Inbox):
     """The frames of all clients of a server."""
 
-    poller: _core.Poller
-
     def __init__(self, options: ConnectionOptions, take: Callable[[], None]) -> None:
         super().__init__(take)
-        self.poller = _core.Poller(spin=options.spin, fault=frames.FAULT)
-        self.set_spinning = self.poller.set_spinning
+        self._poller = _core.Poller(spin=options.spin, fault=frames.FAULT)
+        self.set_spinning = self._poller.set_spinning
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._again: asyncio.Handle | None = None
         #: When frames were last taken.
         self._taken = 0.0
+
+    @property
+    def poller(self) -> _core.Poller:
+        """Where its frames are taken from."""
+        return self._poller
 
     def listen(
         self,
@@ -398,7 +401,7 @@ class ShmInbox(Inbox):
                 self._take()
         finally:  # Even if a signal is to end the program: until it does, others are served.
             self._taken = time.monotonic()
-            if self._open and not self.poller.rest():
+            if self._open and not self._poller.rest():
                 self._again = self._loop.call_soon(self.pump)
 
     def close(self) -> None:

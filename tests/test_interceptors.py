@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.server.dispatch import Dispatcher
 from shmrpc.service.interceptors import Interceptor
 from shmrpc.wire import frames
 from tests.helpers.server_process import eventually_in_loop, forever_expires
@@ -470,19 +469,17 @@ async def test_each_call_of_a_batch_is_inside_the_interceptors_of_the_server() -
 
 def runner(service: shmrpc.Service, server: shmrpc.Server, endpoint: str) -> str:
     """Which way a call of the endpoint with positional arguments goes at the server."""
-    dispatcher = server._listeners[0].dispatcher
-    assert isinstance(dispatcher, Dispatcher)
-    run = dispatcher._serving.plain(frames.opcode(frames.CALL, list(service.endpoints).index(endpoint)))
+    run = server._dispatchers[0]._serving.plain(frames.opcode(frames.CALL, list(service.endpoints).index(endpoint)))
     return getattr(run, "__qualname__", "")
 
 
 async def test_without_interceptors_a_call_takes_the_short_way() -> None:
     service = make_service()
     async with shmrpc.serve(service) as server, shmrpc.connect("tested") as client:
-        assert runner(service, server, "plain") == "Dispatcher._function.<locals>.run"
-        assert runner(service, server, "coroutine") == "Dispatcher._coroutine.<locals>.run"
+        assert runner(service, server, "plain") == "_run_function.<locals>.run"
+        assert runner(service, server, "coroutine") == "_run_coroutine.<locals>.run"
         assert not isinstance(client.plain, functools.partial)
     async with shmrpc.serve(service, interceptors=[as_ada]) as server:
         async with shmrpc.connect("tested", interceptors=[as_ada]) as client:
-            assert runner(service, server, "plain") == "Dispatcher._general.<locals>.run"
+            assert runner(service, server, "plain") == "_run.<locals>.run"
             assert isinstance(client.plain, functools.partial)

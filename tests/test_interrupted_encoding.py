@@ -1,7 +1,8 @@
-"""What the handler of a signal raises while a client encodes or sends is the handler's: nobody reads EncodeError."""
+"""What the handler of a signal raises while a side encodes or sends is the handler's: nobody reads EncodeError."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
@@ -82,6 +83,36 @@ def test_a_signal_as_a_thread_encodes(sync_client: shmrpc.sync.Client, raised: t
         IN_THREADS[way](sync_client)
     assert type(caught.value) is raised
     assert sync_client.add(1, 2) == 3
+
+
+_serving = shmrpc.Service("tested.signalled")
+
+
+@_serving.endpoint
+def plain(number: int) -> Any:
+    return Signalling()
+
+
+@_serving.endpoint
+async def coroutine(number: int) -> Any:
+    return Signalling()
+
+
+@_serving.endpoint
+async def later(number: int) -> Any:
+    await asyncio.sleep(0)
+    return Signalling()
+
+
+@pytest.mark.parametrize("name", ["plain", "coroutine", "later"])
+async def test_a_signal_as_a_server_encodes(raised: type[Exception], name: str) -> None:
+    async with shmrpc.serve(_serving), shmrpc.connect("tested.signalled") as client:
+        for calling in (client, client.with_options(timeout=60), client.with_options(metadata={"for": "the long way"})):
+            with pytest.raises(raised, match="of the handler") as caught:
+                await calling.call(name, 1)
+            assert isinstance(caught.value, shmrpc.RemoteError)
+        with pytest.raises(raised, match="of the handler"):
+            await anext(client.map(name, [1]))
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])

@@ -193,6 +193,26 @@ def test_a_batch_of_any_endpoints_answers_each_call(wire: WireClient) -> None:
     assert failures[1]["base"] == "KeyError"
 
 
+def test_a_call_of_a_batch_that_cannot_be_read_fails_alone(wire: WireClient) -> None:
+    add, pack = wire.number("add"), msgpack.packb
+    no_text = b"\xa1\xff"  # One byte of text that is no UTF-8.
+    calls = [pack([1, 2]), pack(5), b"\x92\x01" + no_text, pack({}), pack([3, 4])]
+    results, failures = wire.answer(wire.send(BATCH | add << 8, b"\x92\x80\x95" + b"".join(calls)))
+    assert results == [3, None, None, None, 7]
+    assert {index: map_["kind"] for index, map_ in failures.items()} == dict.fromkeys((1, 2, 3), "arguments")
+    calls = [
+        pack([add, [1], {"b": 2}]),
+        pack([add, 5, {}]),
+        pack([add, [1], 5]),
+        b"\x93" + pack(add) + pack([1]) + b"\x81" + no_text + pack(2),
+        pack([add, [1, 2], {}, None]),
+    ]
+    results, failures = wire.answer(wire.send(BATCH | ANY << 8, b"\x92\x80\x95" + b"".join(calls)))
+    assert results == [3, None, None, None, None]
+    kinds = dict.fromkeys((1, 2, 3), "arguments") | {4: "endpoint"}
+    assert {index: map_["kind"] for index, map_ in failures.items()} == kinds
+
+
 def test_a_batch_that_cannot_be_read_is_one_failure(wire: WireClient) -> None:
     for number in (wire.number("add"), ANY):
         for body in ([], [{}, 5], [[[1, 2]]], None):

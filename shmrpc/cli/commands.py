@@ -40,7 +40,8 @@ from shmrpc.host import cleanup as leftovers
 from shmrpc.host import exhaustion
 from shmrpc.host.status import statuses
 from shmrpc.introspection.describe import Description
-from shmrpc.server.server import DEFAULT_GRACE, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
+from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
+from shmrpc.server.server import DEFAULT_GRACE
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.reloading import supervise_reloading
 from shmrpc.supervisor.running import run_here

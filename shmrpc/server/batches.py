@@ -4,69 +4,157 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
 
 from shmrpc import _core
-from shmrpc.server.call_runner import CallRunner, Encoded
+from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.service.signature import Signature
+from shmrpc.server.requests import header_reader, no_endpoint
+from shmrpc.server.results import Encoded
+from shmrpc.server.served_client import RunRequest, ServedClient, Underway
+from shmrpc.server.served_endpoint import ServedEndpoint
+from shmrpc.service.call import Call, handled
 from shmrpc.streams.sending import SLICE
-from shmrpc.wire.codec import UNREADABLE, Body, Codec
-from shmrpc.wire.frames import Failure, Header, Rejected, unreadable
+from shmrpc.values.unsendable import is_unsendable
+from shmrpc.wire.codec import UNREADABLE, Body, body_weight
+from shmrpc.wire.frames import Failure, Header, Rejected, part_of, unreadable
 
 #: The results in order, None for the failed ones, and these by their place.
-Outcomes = tuple[list[Any], dict[int, Failure]]
-#: What to tell the caller of one call of a batch that has failed, by its place.
-Describe = Callable[[int, BaseException], Failure]
+_Outcomes = tuple[list[Any], dict[int, Failure]]
+#: An endpoint, and the arguments for it.
+_Prepared = tuple[ServedEndpoint, Sequence[Any], Mapping[str, Any]]
+#: What to tell the client of a call that has failed.
+_Describe = Callable[[Any, BaseException], Failure]
+
 #: Calls between two looks at the clock.
 _CALLS_PER_LOOK: Final = 16
 
+_split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, list[msgspec.Raw]])
+_split_call = msgspec.msgpack.Decoder(tuple[Annotated[int, msgspec.Meta(ge=0)], msgspec.Raw, msgspec.Raw])
 
-def reader(signature: Signature, codec: Codec) -> Callable[[Body], tuple[Header, Sequence[Any]]]:
-    """Reads the header and each call's arguments; in the place of those that do not fit stands the rejection."""
-    validate = signature.validator(codec)
-    kinds = signature.positional_types
-    decode = codec.decoder(tuple[Header, list[tuple.__class_getitem__(kinds)]])  # type: ignore[misc]
-    loose = codec.decoder(tuple[Header, list[list[Any]]])
 
-    def checked(args: list[Any]) -> Sequence[Any] | Rejected:
+class _Batch(NamedTuple):
+    """A batch that has been read, and whose calls are made ready one by one: a thousand take many turns of the loop."""
+
+    header: Header
+    calls: Sequence[Sequence[Any]]
+    #: Makes a call ready, of its parts; raises its rejection.
+    prepare: Callable[..., _Prepared]
+    #: The name of a call's endpoint.
+    name_of: Callable[[Any], str]
+    #: Whether each call is over before anything else can happen.
+    is_inline: bool
+    #: The one plain function that all calls are for, if they need nothing to be made ready.
+    function: Callable[..., Any] | None = None
+
+
+def batch_of_one(endpoint: ServedEndpoint, runner: CallRunner) -> RunRequest:
+    """Runs many calls of one endpoint, with positional arguments."""
+    signature, decode, inline = endpoint.signature, endpoint.decode_positional, endpoint.is_inline
+    read_header, kinds = header_reader(runner.codec), signature.positional_types
+    decode_all = runner.codec.decoder(tuple[Header, list[tuple.__class_getitem__(kinds)]])  # type: ignore[misc]
+    function = endpoint.function if inline else None
+
+    def name_of(call: Any) -> str:
+        return endpoint.name
+
+    def read(body: Body) -> _Batch:
         try:
-            positional, keywords = validate(args, {})
-            assert not keywords
-        except Rejected as error:
-            return error
-        return positional
-
-    def read(body: Body) -> tuple[Header, Sequence[Any]]:
-        try:
-            return decode(body)  # type: ignore[no-any-return]
+            header, calls = decode_all(body)
+            return _Batch(header, calls, lambda *args: (endpoint, args, {}), name_of, inline, function)
         except UNREADABLE:  # Not all have the most arguments, or some do not fit.
             pass
         try:
-            header, calls = loose(body)
+            first, parts = _split.decode(body)
+            header = read_header(body, first)
         except UNREADABLE as error:
             raise signature.unreadable(error) from None
-        return header, [checked(args) for args in calls]
+        return _Batch(
+            header,
+            list(zip(parts)),
+            lambda part: (endpoint, decode(part_of(body, part)), {}),
+            name_of,
+            inline,
+        )
 
-    return read
+    return _run(runner, endpoint.name, read)
 
 
-def mixed_reader(service: str, codec: Codec) -> Callable[[Body], tuple[Header, Sequence[Any]]]:
-    """Reads the header and the calls of several endpoints, which are still to be checked."""
-    decode = codec.decoder(tuple[Header, list[Any]])
+def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> RunRequest:
+    """Runs calls of several endpoints, each of which names its own."""
+    read_header = header_reader(runner.codec)
 
-    def read(body: Body) -> tuple[Header, Sequence[Any]]:
+    def name_of(call: Any) -> str:
+        return "batch" if call[0] is None else str(call[0].name)
+
+    def split(part: msgspec.Raw) -> tuple[ServedEndpoint | None, msgspec.Raw, msgspec.Raw]:
         try:
-            return decode(body)  # type: ignore[no-any-return]
+            number, args, kwargs = _split_call.decode(part)
+            return endpoints[number], args, kwargs
+        except (*UNREADABLE, IndexError):
+            return None, part, part
+
+    def read(body: Body) -> _Batch:
+        try:
+            first, parts = _split.decode(body)
+            header = read_header(body, first)
         except UNREADABLE as error:
             raise unreadable(f"{service}: the batch cannot be read", error) from None
 
-    return read
+        def prepare(endpoint: ServedEndpoint | None, args: msgspec.Raw, kwargs: msgspec.Raw) -> _Prepared:
+            if endpoint is None:
+                raise no_endpoint(service)
+            return endpoint, *endpoint.read_parts(body, args, kwargs)
+
+        calls = list(map(split, parts))
+        return _Batch(header, calls, prepare, name_of, all(call[0] is None or call[0].is_inline for call in calls))
+
+    return _run(runner, "batch", read)
 
 
-async def call_each(function: Callable[..., Any], calls: Iterable[Any], describe: Describe) -> Outcomes:
+def _run(runner: CallRunner, name: str, read: Callable[[Body], _Batch]) -> RunRequest:
+    def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
+        if runner.limiter.is_full(client):
+            runner.limiter.wait(client, call_id, run, body)
+            return None
+        batch = read(body)
+        under = runner.begin(name, client, call_id, batch.header, body_weight(body))
+        return runner.run(under, _answer(runner, under, batch))
+
+    return run
+
+
+async def _answer(runner: CallRunner, under: Underway, batch: _Batch) -> Encoded:
+    """Runs the calls; the body of the answer. A result that cannot be carried is a failure of its own."""
+
+    def describe(call: Any, error: BaseException) -> Failure:
+        return runner.describe(under.call.service, batch.name_of(call), error)
+
+    if batch.is_inline:
+        function = batch.function or functools.partial(_call_one, runner, under, batch.prepare)
+        results, failures = await _call_each(function, batch.calls, describe)
+    else:
+        results, failures = await _gather(runner, under, batch, describe)
+    try:
+        return Encoded(runner.codec.encode_all((results, failures)))
+    except Exception as error:
+        if not is_unsendable(error, (Exception,)):
+            raise
+    for index, result in enumerate(results):
+        try:
+            runner.encode_result(f"call {index} of the batch", result)
+        except Rejected as error:
+            results[index] = None
+            failures[index] = describe(batch.calls[index], error)
+    return Encoded(runner.codec.encode_all((results, failures)))
+
+
+async def _call_each(function: Callable[..., Any], calls: Sequence[Sequence[Any]], describe: _Describe) -> _Outcomes:
     """Calls a plain function with each of the arguments, in a context for each; the loop has its turn now and then."""
     isolation = _core.Isolation(contextvars.copy_context())
     results: list[Any] = []
@@ -78,13 +166,11 @@ async def call_each(function: Callable[..., Any], calls: Iterable[Any], describe
         for args in calls:
             isolation.renew()
             try:
-                if type(args) is Rejected:
-                    raise args
                 results.append(function(*args))
             except BaseException as error:
                 if is_for_the_program(error):
                     raise
-                failures[len(results)] = describe(len(results), error)
+                failures[len(results)] = describe(args, error)
                 results.append(None)
             looks += 1
             if looks == _CALLS_PER_LOOK:
@@ -112,27 +198,49 @@ class _Turns:
 _turns: Final = _Turns()
 
 
-def sorted_out(results: list[Any], describe: Describe) -> Outcomes:
-    """Results and exceptions apart."""
-    failures: dict[int, Failure] = {}
-    for index, result in enumerate(results):
-        if isinstance(result, BaseException):
-            failures[index] = describe(index, result)
-            results[index] = None
-    return results, failures
-
-
-def encode_outcomes(
-    runner: CallRunner, describe: Callable[[BaseException], Failure], results: list[Any], failures: dict[int, Failure]
-) -> Encoded:
-    """The body of the answer. A result that cannot be carried is a failure of its own."""
+def _call_one(runner: CallRunner, under: Underway, prepare: Callable[..., _Prepared], *parts: Any) -> Any:
+    """Makes one call ready, and calls its plain function."""
+    endpoint, args, kwargs = prepare(*parts)
+    call = _handle_part(under, endpoint)
+    if runner.running.frame is not None:  # Before the batch has let the loop turn, it is what runs.
+        runner.running.frame = call
     try:
-        return Encoded(runner.codec.encode_all((results, failures)))
-    except Exception:
-        for index, result in enumerate(results):
+        return endpoint.function(*args, **kwargs)
+    finally:
+        call._ended = True
+
+
+async def _gather(runner: CallRunner, under: Underway, batch: _Batch, describe: _Describe) -> _Outcomes:
+    """Runs each call in a task of its own."""
+    places = asyncio.Semaphore(runner.limiter.places)
+
+    async def one(parts: Sequence[Any]) -> Any:
+        async with places:
+            endpoint, args, kwargs = batch.prepare(*parts)
+            if endpoint.has_streams:
+                raise Rejected("arguments", f"{endpoint.name}() streams, and so cannot be called in a batch")
+            call = _handle_part(under, endpoint)
             try:
-                runner.encode_result(f"call {index} of the batch", result)
-            except Rejected as error:
-                results[index] = None
-                failures[index] = describe(error)
-    return Encoded(runner.codec.encode_all((results, failures)))
+                return await endpoint.invoke(Underway(under.client, call, 0), args, kwargs)
+            except (SystemExit, KeyboardInterrupt) as error:  # No task can keep one: it would end the loop.
+                if is_for_the_program(error):
+                    raise
+                return error
+            finally:
+                call._ended = True
+
+    results = await asyncio.gather(*map(one, batch.calls), return_exceptions=True)
+    failures = {
+        index: describe(batch.calls[index], result)
+        for index, result in enumerate(results)
+        if isinstance(result, BaseException)
+    }
+    return [None if index in failures else result for index, result in enumerate(results)], failures
+
+
+def _handle_part(under: Underway, endpoint: ServedEndpoint) -> Call:
+    """The call that a handler sees for one of a batch."""
+    batch = under.call
+    call = Call(under.client, endpoint.name, batch.id, batch.deadline, batch._metadata)
+    handled.set(call)
+    return call

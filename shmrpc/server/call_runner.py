@@ -5,53 +5,52 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import inspect
 import logging
 import sys
-import weakref
-from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from shmrpc import _core
+from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.basics.deadlines import Deadlines
-from shmrpc.errors import RemoteProtocolError
 from shmrpc.server.eager import Eager, Raised, Suspended
 from shmrpc.server.executors import Executors
 from shmrpc.server.failures import Failures
 from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.server.limits import Limits
+from shmrpc.server.limits import Limiter, Limits
+from shmrpc.server.results import Encoded, unencodable
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway
-from shmrpc.service.call import Call, running_here
+from shmrpc.service.call import Call, check_metadata, inheriting, running_here
 from shmrpc.service.interceptors import Interceptor
-from shmrpc.streams.receiving import Incoming
 from shmrpc.transport.errors import Backlog, Oversize
-from shmrpc.values.unsendable import reason, returned
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
-from shmrpc.wire.frames import Failure, Rejected
+from shmrpc.wire.frames import Failure, Header, Rejected
 
 logger = logging.getLogger("shmrpc.server")
-
-
-class Encoded:
-    """A result that is encoded already."""
-
-    __slots__ = ("body",)
-
-    def __init__(self, body: Body) -> None:
-        self.body = body
 
 
 class CallRunner:
     """Runs the calls of all services of a server, in its loop."""
 
     def __init__(
-        self, codec: Codec, limits: Limits, interceptors: Sequence[Interceptor], *, validate_results: bool
+        self,
+        codec: Codec,
+        limits: Limits,
+        interceptors: Sequence[Interceptor],
+        *,
+        validate_results: bool,
+        set_busy: Callable[[bool], None],
+        between: Callable[[], None],
     ) -> None:
+        """``set_busy``: see :class:`Limiter`. ``between`` is called after each call that has ended.
+
+        Many calls may end in one turn of the loop, and others wait meanwhile.
+        """
         self.codec = codec
-        self.limits = limits
+        self.limiter = Limiter(limits, self._begin_waiting, self.fail, set_busy)
         self.interceptors = tuple(interceptors)
-        #: Whether a result that is not of its declared type fails its call. Where one debugs, it is warned of.
+        #: Whether a result that is not of its declared type fails its call. In debug mode a warning is logged.
         self.validate_results = validate_results
         self.looks_at_results = validate_results or sys.flags.dev_mode or asyncio.get_running_loop().get_debug()
         self.executors = Executors()
@@ -66,12 +65,9 @@ class CallRunner:
         self.kept: list[Any] = [None]
         #: All calls that are under way, one-way ones of clients that have gone included.
         self._under_way: set[Underway] = set()
-        #: Endpoints of which the log has said that they held the loop.
+        #: Endpoints that the log has named for holding the loop.
         self._held: set[str] = set()
-        #: Called after each call that has ended: many may end in one turn of the loop, and others wait meanwhile.
-        self.between: Callable[[], None] = lambda: None
-        limits.begin = self._begin_waiting
-        limits.refuse = self.fail
+        self._between = between
 
     def take_context(self) -> None:
         """From now on calls see the context variables that are set here, as by a lifespan."""
@@ -79,7 +75,7 @@ class CallRunner:
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
         """Cancels what is under way, and lets nothing begin that waits; the tasks that are to end yet."""
-        self.limits.close()
+        self.limiter.close()
         tasks = [under.task for under in self._under_way if under.task is not None]
         for task in tasks:
             task.cancel()
@@ -89,12 +85,18 @@ class CallRunner:
         """The endpoint of each call whose handler has not ended, cancelled or not. From any thread."""
         calls = [under.call for under in list(self._under_way) if under.task is not None and not under.task.done()]
         calls += self.executors.working
-        frame = self.running.frame  # A plain function's, which holds the loop.
+        names = [f"{call.service}.{call.endpoint}" for call in calls]
+        here = self._held_by()  # A plain function, which holds the loop.
+        return names if here is None else [*names, f"{here[0]}.{here[1]}"]
+
+    def _held_by(self) -> tuple[str, str] | None:
+        """The service and the endpoint whose frame is being run, from any thread; None if there is none."""
+        frame = self.running.frame
+        if type(frame) is Call:
+            return frame.service, frame.endpoint
         if type(frame) is tuple and frame[1] >> 8 < len(frame[0].names):
-            calls.append(Call(frame[0], frame[0].endpoint_name(frame[1])))
-        elif type(frame) is Call:
-            calls.append(frame)
-        return [f"{call.service}.{call.endpoint}" for call in calls]
+            return frame[0].service, frame[0].endpoint_name(frame[1])
+        return None
 
     def close(self) -> None:
         """Begins nothing more."""
@@ -102,6 +104,19 @@ class CallRunner:
         self.deadlines.close()
         self.executors.close()
         self.failures.close()
+
+    def begin(self, endpoint: str, client: ServedClient, call_id: int, header: Header, size: int) -> Underway:
+        """The call that a header describes; the rejection if its time is over, or its metadata cannot be any."""
+        if header.deadline is not None:
+            check_time(endpoint, header.deadline)
+        if header.metadata:
+            try:
+                check_metadata(header.metadata)
+            except TypeError as error:
+                raise Rejected("arguments", f"{endpoint}(): {error}") from None
+        call = Call(client, endpoint, call_id, header.deadline, header.metadata)
+        self.running.frame = call
+        return Underway(client, call, size, one_way=header.one_way)
 
     def run(self, under: Underway, coroutine: Coroutine[Any, Any, Any]) -> Body | None:
         """Runs a call's coroutine: its answer's body, or None if the answer comes later, or is none."""
@@ -121,7 +136,7 @@ class CallRunner:
         """The call goes on in a task; its answer is sent when that has ended."""
         under.task = task
         self._under_way.add(under)
-        self.limits.started(under)
+        self.limiter.started(under)
         if under.call.deadline is not None:
             self.deadlines.add(under, under.call.deadline)
         task.add_done_callback(functools.partial(self._resumed, under))
@@ -146,11 +161,11 @@ class CallRunner:
                 raise
         finally:
             self._under_way.discard(under)
-            self.limits.ended(under)
+            self.limiter.ended(under)
             # An exception of the task has this frame in its traceback.
             under.task = None
             del task
-            self.between()
+            self._between()
 
     def _answer(self, under: Underway, result: Any) -> Body | None:
         """The body of the plain answer; None if there is none, or it is sent already with its metadata."""
@@ -207,18 +222,10 @@ class CallRunner:
         metadata = under.metadata_of_failure if under is not None else None
         client.send(frames.FAILURE, call_id, frames.encode_failure(told, client.max_frame, metadata))
         if under is None:
-            self.failures.note(client.service, self._endpoint(), error)
+            here = self._held_by()
+            self.failures.note(client.service, "?" if here is None else here[1], error)
         elif under.aborted is None or under.aborted() is not error:  # Else it is the caller's own.
             self.failures.note(client.service, under.call.endpoint, error)
-
-    def _endpoint(self) -> str:
-        """The name of the endpoint that the frame is for which is being run."""
-        frame = self.running.frame
-        if type(frame) is Call:
-            return frame.endpoint
-        if type(frame) is tuple and frame[1] >> 8 < len(frame[0].names):
-            return str(frame[0].endpoint_name(frame[1]))
-        return "?"
 
     def _begin_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
         """Begins a call that has waited for its turn."""
@@ -254,79 +261,25 @@ class CallRunner:
 
     def gone(self, client: ServedClient) -> None:
         """A client is gone: nobody waits for what it asked. What it only told goes on."""
-        self.limits.leave(client)
+        self.limiter.leave(client)
         for under in client.calls.values():
             if not under.one_way:
                 self._abandon(under)
 
-    def _abandon(self, under: Underway) -> None:
-        # A handler that has ended in this very turn of the loop counts as one that has ended, but nobody hears of it.
-        if under.task is not None:
-            under.task.cancel()
-            under.silent = True
-
-    def control_table(self) -> dict[int, RunRequest]:
-        """What runs the frames that belong to a call under way, by opcode. Those to streams: by kind."""
-        return {
-            frames.CANCEL: self._cancel,
-            frames.CREDIT: self._credit,
-            frames.ITEM: self._misplaced,
-            frames.END: self._misplaced,
-            frames.ABORT: self._misplaced,
-        }
-
-    def input_table(self, number: int) -> dict[int, RunRequest]:
-        """What runs the frames of the stream of this number from the caller; the first is 1."""
-        return {
-            frames.opcode(frames.ITEM, number): functools.partial(self._item, number),
-            frames.opcode(frames.END, number): functools.partial(self._end, number),
-            frames.opcode(frames.ABORT, number): functools.partial(self._abort, number),
-        }
-
-    def _cancel(self, body: Body, client: ServedClient, call_id: int) -> None:
-        if not self.limits.give_up(client, call_id):
+    def cancel(self, client: ServedClient, call_id: int) -> None:
+        """A client does not want a call any more."""
+        if not self.limiter.give_up(client, call_id):
             under = client.calls.get(call_id)
             if under is not None:
                 self._abandon(under)
             # Of a call that has ended, too: its answer may wait for room.
             client.sharing.take_back(call_id)
 
-    def _credit(self, body: Body, client: ServedClient, call_id: int) -> None:
-        size = frames.decode_credit(body)
-        if size is None:
-            client.peer.fault("it sent credit that is no number of bytes")
-            return
-        under = client.calls.get(call_id)
-        if under is not None and under.outgoing is not None:
-            under.outgoing.grant(size)
-
-    def _misplaced(self, body: Body, client: ServedClient, call_id: int) -> None:
-        client.peer.fault("it sent part of a stream to where none is")
-
-    def _input(self, number: int, client: ServedClient, call_id: int) -> Incoming | None:
-        """A stream from the caller; None if its call has ended or never began, which the client cannot know yet."""
-        under = client.calls.get(call_id)
-        return under.inputs[number - 1] if under is not None and number <= len(under.inputs) else None
-
-    def _item(self, number: int, body: Body, client: ServedClient, call_id: int) -> None:
-        incoming = self._input(number, client, call_id)
-        if incoming is not None:
-            try:
-                incoming.feed((0, body))
-            except RemoteProtocolError as error:
-                client.peer.fault(str(error))
-
-    def _end(self, number: int, body: Body, client: ServedClient, call_id: int) -> None:
-        incoming = self._input(number, client, call_id)
-        if incoming is not None:
-            incoming.finish()
-
-    def _abort(self, number: int, body: Body, client: ServedClient, call_id: int) -> None:
-        incoming = self._input(number, client, call_id)
-        if incoming is not None:
-            error = frames.decode_failure(body)
-            client.calls[call_id].aborted = weakref.ref(error)
-            incoming.finish(error)
+    def _abandon(self, under: Underway) -> None:
+        # A handler that has ended in this very turn of the loop counts as one that has ended, but nobody hears of it.
+        if under.task is not None:
+            under.task.cancel()
+            under.silent = True
 
 
 def _cancelled() -> asyncio.CancelledError:
@@ -339,29 +292,9 @@ def expired(endpoint: str) -> Rejected:
     return Rejected("deadline", f"{endpoint}() had not ended by its deadline")
 
 
-def unencodable(name: str, result: Any, error: Exception) -> Rejected:
-    """The rejection of a result that cannot be carried."""
-    if inspect.iscoroutine(result):
-        result.close()  # Or Python warns, somewhere else, that nobody has awaited it.
-    return Rejected(
-        "encode",
-        f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: "
-        f"{returned(result) or reason(error)}",
-    )
-
-
-def items_of(name: str, result: Any, *, in_thread: bool) -> Any:
-    """What an endpoint that streams has returned; the rejection if it has no items."""
-    if hasattr(result, "__iter__") or hasattr(result, "__getitem__"):
-        return iter(result) if in_thread else result
-    if isinstance(result, AsyncIterable) and not in_thread:
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
-    expected = "an iterable" if in_thread else "an iterable or an async iterable"
-    advice = returned(result) if not isinstance(result, AsyncIterable) else "what is async runs in the loop"
-    raise Rejected(
-        "encode",
-        f"{name}() is declared to stream: expected {expected}, but it returned {type(result).__qualname__}"
-        f"{f'; {advice}' if advice else ''}",
-    )
+def check_time(endpoint: str, deadline: int) -> None:
+    """Rejects a call whose time is over. From the first with a deadline on, calls made here look for one to inherit."""
+    if host_nanoseconds() >= deadline:
+        raise expired(endpoint)
+    if not inheriting:
+        inheriting.append(True)

@@ -1,101 +1,120 @@
-"""How many calls are under way at a server, and those that wait for their turn."""
+"""How many calls may be under way at a server, and the line of those that wait for their turn."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Final
 
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway, Waiting
 from shmrpc.transport.options import check_count
 from shmrpc.wire.codec import Body, body_weight
-from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import Rejected
 
+DEFAULT_MAX_IN_FLIGHT: Final = 10_000
+DEFAULT_MAX_PER_CONNECTION: Final = 1_000
+DEFAULT_MAX_WAITING: Final = 10_000
 
+
+@dataclasses.dataclass(frozen=True)
 class Limits:
-    """The limits of a server: those under way, those that wait, and whose turn it is."""
+    """How many calls may be under way at a server, and wait. Raises ValueError for a number that is out of range."""
+
+    #: Suspended handlers of the server, and of one connection.
+    max_in_flight: int
+    max_per_connection: int
+    #: Calls that wait for their turn.
+    max_waiting: int
+    #: Bytes of the requests of one connection that are under way, and as many of those that wait.
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        check_count("max_in_flight", self.max_in_flight, 1)
+        check_count("max_per_connection", self.max_per_connection, 1)
+        check_count("max_waiting", self.max_waiting, 0)
+
+
+class Limiter:
+    """Holds the calls of a server to its limits: counts those under way, and keeps the line of those that wait.
+
+    ``begin`` begins a call that has waited, ``refuse`` answers one that has waited in vain, and ``set_busy`` is told
+    when the first call needs the loop to turn, and when none does any more.
+    """
 
     def __init__(
-        self, max_in_flight: int, max_per_connection: int, max_waiting: int, max_bytes: int = DEFAULT_MAX_MEMORY
+        self,
+        limits: Limits,
+        begin: Callable[[ServedClient, int, RunRequest, Body], None],
+        refuse: Callable[[ServedClient, int, Rejected], None],
+        set_busy: Callable[[bool], None],
     ) -> None:
-        limits = {"max_in_flight": max_in_flight, "max_per_connection": max_per_connection, "max_waiting": max_waiting}
-        for name, value in limits.items():
-            check_count(name, value, 0 if name == "max_waiting" else 1)
+        self._limits = limits
+        self._begin = begin
+        self._refuse = refuse
+        self._set_busy = set_busy
+        #: Suspended handlers, streams included.
         self.in_flight = 0
-        #: Those that need the loop to turn: suspended handlers, and streams that only let the others have a turn.
-        self.busy = 0
-        self._waiting = 0
-        self._max_in_flight = max_in_flight
-        self._max_per_connection = max_per_connection
-        self._max_waiting = max_waiting
-        #: Bytes of the requests of one connection that are under way, and of those that wait.
-        self._max_bytes = max_bytes
-        #: Callers of whom calls wait. Each has its turn before any has its second.
+        #: Calls that wait for their turn.
+        self.waiting = 0
+        #: Calls that need the loop to turn: suspended handlers, and streams that only let the others have a turn.
+        self._busy = 0
+        #: Clients of whom calls wait. Each has its turn before any has its second.
         self._line: dict[ServedClient, None] = {}
-        #: Called when ``busy`` becomes 0, or was 0.
-        self.on_change: Callable[[], None] = lambda: None
-        #: What begins a call that has waited.
-        self.begin: Callable[[ServedClient, int, RunRequest, Body], None]
-        #: What answers one that has waited in vain.
-        self.refuse: Callable[[ServedClient, int, Rejected], None]
-
-    @property
-    def waiting(self) -> int:
-        """Calls that wait for their turn."""
-        return self._waiting
 
     @property
     def places(self) -> int:
         """Handlers that may be suspended for one client."""
-        return min(self._max_in_flight, self._max_per_connection)
+        return min(self._limits.max_in_flight, self._limits.max_per_connection)
 
     def close(self) -> None:
-        """Nothing that waits begins any more."""
+        """Drops the calls that wait."""
         for client in self._line:
             client.waiting.clear()
             client.waiting_bytes = 0
             client.choose_table()
         self._line.clear()
-        self._waiting = 0
+        self.waiting = 0
 
     def is_full(self, client: ServedClient) -> bool:
-        """Whether a call of this caller's has to wait."""
+        """Whether a call of this client has to wait."""
+        limits = self._limits
         return (
-            self.in_flight >= self._max_in_flight
-            or len(client.calls) >= self._max_per_connection
-            or client.bytes >= self._max_bytes
+            self.in_flight >= limits.max_in_flight
+            or len(client.calls) >= limits.max_per_connection
+            or client.bytes >= limits.max_bytes
         )
 
     def wait(self, client: ServedClient, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
         """Lets a call wait for its turn; raises the rejection if too many do.
 
-        Who has less than a fair share of the line takes the place of the last call of who has most.
+        A client with less than its fair share of the line displaces the newest waiting call of the busiest client.
         """
-        if self._waiting >= self._max_waiting and not self._make_room(client):
+        if self.waiting >= self._limits.max_waiting and not self._make_room(client):
             raise self._overloaded(client, one_way)
         size = body_weight(body)
-        if client.waiting and client.waiting_bytes + size > self._max_bytes:
+        if client.waiting and client.waiting_bytes + size > self._limits.max_bytes:
             raise self._overloaded(client, one_way)
-        self._waiting += 1
+        self.waiting += 1
         client.waiting[call_id] = Waiting(run, body, one_way)
         client.waiting_bytes += size
         client.choose_table()
         self._line[client] = None
 
     def _make_room(self, client: ServedClient) -> bool:
-        share = self._max_waiting // (len(self._line) + (client not in self._line))
+        share = self._limits.max_waiting // (len(self._line) + (client not in self._line))
         if len(client.waiting) >= share:
             return False
         longest = max(self._line, key=lambda each: len(each.waiting))
         call_id, waiting = next(reversed(longest.waiting.items()))
         rejected = self._overloaded(longest, waiting.one_way)
         self.give_up(longest, call_id)
-        self.refuse(longest, call_id, rejected)
+        self._refuse(longest, call_id, rejected)
         return True
 
     def _overloaded(self, client: ServedClient, one_way: bool) -> Rejected:
         rejected = Rejected(
             "overloaded",
-            f"service {client.service!r} has {self.in_flight} calls under way and {self._waiting} waiting, of yours "
+            f"service {client.service!r} has {self.in_flight} calls under way and {self.waiting} waiting, of yours "
             f"{len(client.calls)} ({client.bytes:,} bytes) and {len(client.waiting)} ({client.waiting_bytes:,} bytes): "
             "it takes no more for now",
         )
@@ -103,11 +122,11 @@ class Limits:
         return rejected
 
     def give_up(self, client: ServedClient, call_id: int) -> bool:
-        """The caller does not want a call any more; whether it was one that waits."""
+        """Drops a call that waits; False if it is none."""
         waiting = client.waiting.pop(call_id, None)
         if waiting is None:
             return False
-        self._waiting -= 1
+        self.waiting -= 1
         client.waiting_bytes -= body_weight(waiting.body)
         if not client.waiting:
             self._line.pop(client, None)
@@ -115,12 +134,12 @@ class Limits:
         return True
 
     def leave(self, client: ServedClient) -> None:
-        """The caller is gone: nothing of it waits any more, but for its one-way calls."""
+        """Drops what waits of a client that is gone, but for its one-way calls."""
         for call_id in [call_id for call_id, waiting in client.waiting.items() if not waiting.one_way]:
             self.give_up(client, call_id)
 
     def started(self, under: Underway) -> None:
-        """A call goes on after its first step."""
+        """Counts a call that goes on after its first step."""
         client = under.client
         client.calls[under.call.id] = under
         client.run_of = client.tables.checked
@@ -130,7 +149,7 @@ class Limits:
             self.change_busy(1)
 
     def ended(self, under: Underway) -> None:
-        """It has ended: those that wait have their turn."""
+        """Counts a call no longer, and begins those that wait for its place."""
         client = under.client
         del client.calls[under.call.id]
         if not client.calls:
@@ -143,10 +162,10 @@ class Limits:
             self.change_busy(-1)
 
     def change_busy(self, change: int) -> None:
-        """So many more, or fewer, need the loop to turn."""
-        before, self.busy = self.busy, self.busy + change
-        if not before or not self.busy:
-            self.on_change()
+        """Adjusts the count of calls that need the loop to turn, and tells when it becomes 0, or was 0."""
+        before, self._busy = self._busy, self._busy + change
+        if not before or not self._busy:
+            self._set_busy(self._busy > 0)
 
     def _begin_next(self) -> bool:
         for client in self._line:
@@ -160,5 +179,5 @@ class Limits:
         if client.waiting:  # To the end of the line.
             self._line.pop(client)
             self._line[client] = None
-        self.begin(client, call_id, run, body)
+        self._begin(client, call_id, run, body)
         return True

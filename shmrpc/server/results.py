@@ -1,14 +1,15 @@
-"""Whether endpoints return what they declare. Nobody looks, unless a server was told to or is in debug mode."""
+"""The results of endpoints: why one cannot be sent, and whether it is of the declared type."""
 
 from __future__ import annotations
 
-import copy
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from shmrpc.service.service import Endpoint
-from shmrpc.wire.codec import Codec
+from shmrpc.values.unsendable import is_unsendable, reason, returned
+from shmrpc.wire.codec import Body, Codec
 from shmrpc.wire.frames import Rejected
 
 logger = logging.getLogger("shmrpc.server")
@@ -17,8 +18,30 @@ logger = logging.getLogger("shmrpc.server")
 Check = Callable[[Any], None]
 
 
+class Encoded:
+    """A result that is encoded already."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+
+
+def unencodable(name: str, result: Any, error: Exception) -> Exception:
+    """The rejection of a result that cannot be encoded; the error itself if a signal's handler raised it."""
+    if not is_unsendable(error, (Exception,)):
+        return error
+    if inspect.iscoroutine(result):
+        result.close()  # Or Python warns, somewhere else, that nobody has awaited it.
+    return Rejected(
+        "encode",
+        f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: "
+        f"{returned(result) or reason(error)}",
+    )
+
+
 def check_of(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Check | None:
-    """What looks at an endpoint's results: raises the rejection, or warns of the first. None if no type is declared."""
+    """What checks an endpoint's results: raises the rejection, or warns of the first. None if no type is declared."""
     check = endpoint.signature.result_check(codec)
     if check is None or refuse:
         return check
@@ -37,8 +60,8 @@ def check_of(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Check | None:
     return warn
 
 
-def checking(endpoint: Endpoint, check: Check) -> Endpoint:
-    """The same endpoint, with a function whose result is looked at."""
+def checked_function(endpoint: Endpoint, check: Check) -> Callable[..., Any]:
+    """The endpoint's function, whose result is checked."""
     function = endpoint.function
 
     async def check_async(*args: Any, **kwargs: Any) -> Any:
@@ -51,6 +74,14 @@ def checking(endpoint: Endpoint, check: Check) -> Endpoint:
         check(result)
         return result
 
-    made = copy.copy(endpoint)
-    made.function = check_async if endpoint.is_coroutine else check_plain
-    return made
+    return check_async if endpoint.is_coroutine else check_plain
+
+
+def checked_encode(encode: Callable[[Any], Body], check: Check) -> Callable[[Any], Body]:
+    """Encodes items that have passed the check."""
+
+    def encode_checked(item: Any) -> Body:
+        check(item)
+        return encode(item)
+
+    return encode_checked

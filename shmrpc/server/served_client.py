@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shmrpc.service.call import Call, check_metadata
 from shmrpc.streams.receiving import Incoming
@@ -144,8 +144,8 @@ class ServedClient:
 
     def __init__(self, peer: Peer, service: str, names: list[str], state: object, tables: Tables) -> None:
         self.peer = peer
-        #: For who pumps many: the way of the plain answer.
-        self.channel: Any = None
+        #: The way of a plain answer, which the pump takes.
+        self.channel = peer.channel
         self.pid, self.uid, self.max_frame = peer.pid, peer.uid, peer.max_frame
         self.send = peer.send
         #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
@@ -174,10 +174,6 @@ class ServedClient:
         """A call was begun, or has ended: only while there are any, a request may have the id of another one."""
         tables = self.tables
         self.run_of = tables.checked if self.calls or self.waiting else tables.plain
-
-    def used_twice(self, call_id: int) -> None:
-        """The client has given a call the id of one that has not ended: nobody could tell their answers apart."""
-        self.peer.fault(f"it used the id {call_id} for two calls at once")
 
     def endpoint_name(self, opcode: int) -> str:
         """Name of the endpoint that a request's opcode means."""

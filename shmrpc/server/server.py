@@ -13,17 +13,16 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any, Final
 
-from shmrpc.errors import LocalProtocolError, ShmrpcError
+from shmrpc.errors import LocalProtocolError
 from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.dispatch import Dispatcher
 from shmrpc.server.eager import HOLD
 from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.server.limits import Limits
-from shmrpc.server.served_client import ServedClient
+from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Limits
 from shmrpc.service.call import Call
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
-from shmrpc.transport.listening import Listener, OpenInbox, Peer
+from shmrpc.transport.listening import OpenInbox
 from shmrpc.transport.options import DEFAULT_SPIN, ConnectionOptions, check_seconds
 from shmrpc.transport.places import Transport, transport_at
 from shmrpc.wire import frames
@@ -32,10 +31,6 @@ from shmrpc.wire.control import DEFAULT_MAX_MEMORY, Health
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Calls that may be under way, and wait: of a server, of one connection, and in line.
-DEFAULT_MAX_IN_FLIGHT: Final = 10_000
-DEFAULT_MAX_PER_CONNECTION: Final = 1_000
-DEFAULT_MAX_WAITING: Final = 10_000
 #: Seconds that calls under way have to end when a server drains.
 DEFAULT_GRACE: Final = 30.0
 #: Seconds that handlers have to end once they are cancelled.
@@ -73,31 +68,32 @@ class Server:
         self._limits = limits
         self._adopting = adopting
         self._validate_results = validate_results
-        self._used = False
+        #: Once it was entered.
+        self._runner: CallRunner | None = None
         self._lifespans = contextlib.AsyncExitStack()
         #: The service whose lifespan ends at the moment.
         self._leaving = ""
-        self._listeners: list[_Served] = []
+        self._dispatchers: list[Dispatcher] = []
 
     @property
     def health(self) -> Health | None:
         """``"starting"``, ``"serving"``, ``"draining"``; None before and after."""
-        return self._listeners[0].listener.health if self._listeners else None
+        return self._dispatchers[0].listener.health if self._dispatchers else None
 
     @property
     def connections(self) -> int:
         """Clients that are connected."""
-        return sum(served.listener.connections for served in self._listeners)
+        return sum(dispatcher.listener.connections for dispatcher in self._dispatchers)
 
     @property
     def connections_by_service(self) -> dict[str, int]:
         """Clients that are connected to each service."""
-        return {served.listener.service: served.listener.connections for served in self._listeners}
+        return {dispatcher.listener.service: dispatcher.listener.connections for dispatcher in self._dispatchers}
 
     @property
     def arriving(self) -> int:
         """Clients that are about to be connected."""
-        return sum(len(served.listener.peers) for served in self._listeners) - self.connections
+        return sum(len(dispatcher.listener.peers) for dispatcher in self._dispatchers) - self.connections
 
     def watch(self, changed: Callable[[], None]) -> None:
         """From now on ``changed`` is called when a client comes, is connected, or goes."""
@@ -106,12 +102,12 @@ class Server:
     @property
     def in_flight(self) -> int:
         """Calls whose handlers are suspended, streams included."""
-        return self._limits.in_flight
+        return self._runner.limiter.in_flight if self._runner is not None else 0
 
     @property
     def waiting(self) -> int:
         """Calls that wait for their turn."""
-        return self._limits.waiting
+        return self._runner.limiter.waiting if self._runner is not None else 0
 
     async def __aenter__(self) -> Server:
         """Takes the services' names, enters their lifespans, and begins to serve.
@@ -119,30 +115,30 @@ class Server:
         Raises ServiceInUse if another live server has a name, LocalProtocolError if the directory where
         services meet is not safely this user's, or if this server was used before; and what a lifespan raises.
         """
-        if self._used:
+        if self._runner is not None:
             raise LocalProtocolError(
                 f"this server of {', '.join(s.name for s in self.services)} was used before; make another one"
             )
-        self._used = True
+        self._inbox = inbox = self._open_inbox(self._pump)
+        self._runner = runner = CallRunner(
+            self._codec,
+            self._limits,
+            self._interceptors,
+            validate_results=self._validate_results,
+            set_busy=lambda busy: inbox.set_spinning(not busy),
+            between=inbox.glance,
+        )
         for service in self.services:
             service.servers.add(self)
-        self._runner = CallRunner(
-            self._codec, self._limits, self._interceptors, validate_results=self._validate_results
-        )
-        self._inbox = self._open_inbox(self._pump)
-        self._runner.between = self._inbox.glance
-        self._limits.on_change = lambda: self._inbox.set_spinning(self._limits.busy == 0)
         try:
             for service in self.services:
-                names, shapes = _names_and_shapes(service)
-                listener = self._inbox.listen(
-                    service.name, names, shapes, lambda: self._on_change(), claim=not self._adopting
+                self._dispatchers.append(
+                    Dispatcher(service, runner, inbox, lambda: self._on_change(), claim=not self._adopting)
                 )
-                self._listeners.append(_Served(listener))
-            for service, served in zip(self.services, self._listeners, strict=True):
+            for service, dispatcher in zip(self.services, self._dispatchers, strict=True):
                 state = await self._enter_lifespan(service)
-                self._runner.take_context()
-                served.begin(Dispatcher(service, self._runner, state))
+                runner.take_context()
+                dispatcher.begin(state)
         except BaseException:
             await self.close()
             raise
@@ -155,9 +151,9 @@ class Server:
 
     def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
         """Serves a client that somebody else has accepted, as for a worker of many. ``service``: which it wants."""
-        for served in self._listeners:
-            if service in (None, served.listener.service):
-                served.listener.adopt(accepted)
+        for dispatcher in self._dispatchers:
+            if service in (None, dispatcher.listener.service):
+                dispatcher.listener.adopt(accepted)
                 return
         accepted.close()
 
@@ -168,32 +164,32 @@ class Server:
         call of it is lost.
         """
         check_seconds("grace", grace)
-        for served in self._listeners:
-            served.drain()
+        for dispatcher in self._dispatchers:
+            dispatcher.drain()
         end = time.monotonic() + grace
-        if self._limits.in_flight or self._limits.waiting:
+        if self.in_flight or self.waiting:
             logger.info("stopping: waiting up to %g s for %s", grace, self._under_way())
-        while (self._limits.in_flight or self._limits.waiting or self._is_awaited()) and time.monotonic() < end:
+        while (self.in_flight or self.waiting or self._is_awaited()) and time.monotonic() < end:
             await asyncio.sleep(_DRAIN_LOOK)
-        if self._limits.in_flight or self._limits.waiting:
+        if self.in_flight or self.waiting:
             logger.warning("stopping now: after %g s there are yet %s", grace, self._under_way())
         await self.close()
 
     def _under_way(self) -> str:
         """What a draining server waits for, in words."""
-        clients = [client for served in self._listeners for client in served.clients]
+        clients = [client for dispatcher in self._dispatchers for client in dispatcher.clients]
         names = Counter(f"{c.service}.{under.call.endpoint}" for c in clients for under in c.calls.values())
         calls = _listed(names)
-        count, waiting = self._limits.in_flight, self._limits.waiting
+        count, waiting = self.in_flight, self.waiting
         return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
 
     def _is_awaited(self) -> bool:
         """Whether answers still wait for their readers."""
-        return any(served.listener.is_awaited for served in self._listeners)
+        return any(dispatcher.listener.is_awaited for dispatcher in self._dispatchers)
 
     def still_running(self) -> list[str]:
         """What its end waits for, in words. From any thread."""
-        calls = Counter(self._runner.still_running()) if self._used else Counter()
+        calls = Counter(self._runner.still_running() if self._runner is not None else ())
         running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_listed(calls)}"] if calls else []
         if self._leaving:
             running.append(f"the lifespan of service {self._leaving!r}")
@@ -204,16 +200,17 @@ class Server:
 
         A handler that has not ended :data:`CLOSING` seconds later is not waited for any longer. A lifespan is.
         """
-        listeners, self._listeners = self._listeners, []
-        tasks = self._runner.cancel_all() if listeners else []
-        for served in listeners:
-            served.close()
-        if listeners:
+        dispatchers, self._dispatchers = self._dispatchers, []
+        runner, tasks = self._runner, []
+        if dispatchers and runner is not None:
+            tasks = runner.cancel_all()
+            for dispatcher in dispatchers:
+                dispatcher.close()
             self._inbox.close()
-            self._runner.close()
+            runner.close()
         try:
-            if tasks and (await asyncio.wait(tasks, timeout=CLOSING))[1]:
-                calls = _listed(Counter(self._runner.still_running()))
+            if tasks and runner is not None and (await asyncio.wait(tasks, timeout=CLOSING))[1]:
+                calls = _listed(Counter(runner.still_running()))
                 logger.error(
                     "closed, and %g s after they were cancelled these calls have not ended: %s", CLOSING, calls
                 )
@@ -243,6 +240,7 @@ class Server:
     def _pump(self) -> None:
         """Takes frames and answers them until there are no more."""
         runner, inbox = self._runner, self._inbox.poller
+        assert runner is not None
         running, send_next, kept, fail = runner.running, inbox.send_next, runner.kept, runner.fail
         began = time.monotonic()
         isolation = runner.isolation
@@ -281,57 +279,9 @@ class Server:
             runner.held(Call(client, client.endpoint_name(opcode)), seconds)
 
 
-class _Served:
-    """A service of a server: its listener, and what runs its calls."""
-
-    def __init__(self, listener: Listener[Any]) -> None:
-        self.listener = listener
-        self.dispatcher: Dispatcher | None = None
-        self.clients: set[ServedClient] = set()
-
-    def begin(self, dispatcher: Dispatcher) -> None:
-        """The service is ready."""
-        self.dispatcher = dispatcher
-        self.listener.begin(self.connected, self.lost)
-
-    def connected(self, peer: Peer) -> ServedClient:
-        """A client has come. For the listener."""
-        assert self.dispatcher is not None
-        client = self.dispatcher.connected(peer)
-        client.channel = peer.channel
-        self.clients.add(client)
-        return client
-
-    def lost(self, client: ServedClient, error: ShmrpcError) -> None:
-        """A client is gone: nobody waits for what it asked. For the listener."""
-        assert self.dispatcher is not None
-        self.clients.discard(client)
-        self.dispatcher.runner.gone(client)
-
-    def drain(self) -> None:
-        """Clients are told to go, and new calls are refused."""
-        if self.dispatcher is not None:
-            for client in self.clients:
-                self.dispatcher.drain(client)
-        self.listener.drain()
-
-    def close(self) -> None:
-        """Stops at once."""
-        if self.dispatcher is not None:
-            for client in self.clients:
-                self.dispatcher.runner.gone(client)
-        self.listener.close("the server stopped")
-
-
 def _listed(names: Counter[str]) -> str:
     """Endpoints, and how often each."""
     return ", ".join(f"{name} ({count})" for name, count in names.most_common())
-
-
-def _names_and_shapes(service: Service) -> tuple[list[str], dict[int, frames.Shape]]:
-    endpoints = list(service.endpoints.values())
-    shapes = {number: endpoint.shape for number, endpoint in enumerate(endpoints)}
-    return [endpoint.name for endpoint in endpoints], {n: s for n, s in shapes.items() if s != frames.Shape()}
 
 
 def serve(

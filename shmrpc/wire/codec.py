@@ -38,6 +38,7 @@ __all__ = [
     "body_weight",
     "check_type",
     "decode_inline",
+    "drop_buffers",
     "encode_inline",
     "get_codec",
 ]
@@ -54,6 +55,12 @@ def body_weight(body: Body) -> int:
     It is not what ``max_frame`` limits, which is the body alone.
     """
     return len(body) if isinstance(body, bytes) else body.weight
+
+
+def drop_buffers(body: Body) -> None:
+    """Lets a body's large buffers go, once its parts have been decoded: they last as long as the values do."""
+    if type(body) is _core.Parcel:
+        body.drop_buffers()
 
 
 class Codec(Protocol):

@@ -373,7 +373,7 @@ def deadline_of(body: Body) -> int:
     return int(_first.decode(body)[0])
 
 
-def part_of(body: Body, part: msgspec.Raw) -> Body:
+def part_of(body: Body, part: msgspec.Raw | bytes) -> Body:
     """A value within a body as a body of its own, which refers to the same buffers."""
     return body.with_body(bytes(part)) if isinstance(body, _core.Parcel) else bytes(part)
 

@@ -288,7 +288,7 @@ class _Child:
 
     def _look(self) -> dict[str, Any]:
         server: Any = self._server
-        callers = [caller for served in server._listeners for caller in served.clients]
+        callers = [caller for dispatcher in server._dispatchers for caller in dispatcher.clients]
         for caller in callers:
             with contextlib.suppress(Exception):
                 caller.channel.has_frame()  # It looks at what has been given back.

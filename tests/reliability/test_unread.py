@@ -57,7 +57,7 @@ class Unread:
 
 def channel_of(server: shmrpc.Server) -> _core.Channel:
     """The way to the only client."""
-    peers: Any = server._listeners[0].listener.peers
+    peers: Any = server._dispatchers[0].listener.peers
     (peer,) = peers
     channel: _core.Channel = peer.channel
     return channel

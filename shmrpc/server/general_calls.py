@@ -1,0 +1,119 @@
+"""The general way of a call: with metadata, streams, interceptors, or in a place of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shmrpc.server.call_runner import CallRunner
+from shmrpc.server.interrupts import is_for_the_program
+from shmrpc.server.requests import NO_HEADER, Read, header_reader, is_one_way, with_deadline, with_header
+from shmrpc.server.served_client import RunRequest, ServedClient, Underway
+from shmrpc.server.served_endpoint import ServedEndpoint
+from shmrpc.service.signature import Arguments
+from shmrpc.streams.credit import WINDOW
+from shmrpc.streams.items import Reader
+from shmrpc.streams.receiving import Incoming, received
+from shmrpc.streams.sending import Outgoing
+from shmrpc.values.blocks import Unmapped
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body, body_weight
+from shmrpc.wire.frames import Rejected, opcode
+
+
+def general_calls(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
+    """By kind, what runs the requests to any endpoint."""
+    signature, codec = endpoint.signature, runner.codec
+    decode, decode_keywords = endpoint.decode_positional, endpoint.decode_keywords
+    read_with = with_header(signature, header_reader(codec), endpoint.read_parts)
+    read_timed = with_deadline(signature.deadline_decoder(codec))
+    return {
+        frames.CALL: _run(runner, endpoint, lambda body: (NO_HEADER, decode(body), {})),
+        frames.CALL_KEYWORDS: _run(runner, endpoint, lambda body: (NO_HEADER, *decode_keywords(body))),
+        frames.CALL_DEADLINE: _run(runner, endpoint, read_timed),
+        frames.CALL_WITH: _run(runner, endpoint, read_with, has_header=True),
+    }
+
+
+def _run(runner: CallRunner, endpoint: ServedEndpoint, read: Read, *, has_header: bool = False) -> RunRequest:
+    limiter, signature = runner.limiter, endpoint.signature
+
+    def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
+        if limiter.is_full(client):
+            limiter.wait(client, call_id, run, body, one_way=has_header and is_one_way(body))
+            return None
+        header, args, kwargs = read(body)
+        if header.one_way:
+            if endpoint.has_streams:
+                raise _streams_one_way(endpoint.name)
+            if endpoint.is_inline and header.deadline is None and not header.metadata:
+                _tell(runner, endpoint, client, args, kwargs)
+                return None
+        under = runner.begin(endpoint.name, client, call_id, header, body_weight(body))
+        if signature.inputs:
+            args, kwargs = _open_inputs(runner, under, endpoint, args, kwargs)
+        if signature.streams:
+            under.outgoing = Outgoing(client.sharing.sender(frames.ITEM, call_id, WINDOW), limiter.change_busy)
+            under.reads_metadata = has_header
+        return runner.run(under, endpoint.invoke(under, args, kwargs))
+
+    return run
+
+
+def _tell(
+    runner: CallRunner, endpoint: ServedEndpoint, client: ServedClient, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Calls a plain function one way."""
+    try:
+        endpoint.function(*args, **kwargs)
+    except BaseException as error:
+        runner.failures.note_one_way(client.service, endpoint.name, error)
+        if is_for_the_program(error):
+            raise
+
+
+def _open_inputs(
+    runner: CallRunner, under: Underway, endpoint: ServedEndpoint, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Arguments:
+    """Puts streams in the places of the parameters that take one."""
+    positional, keywords = list(args), dict(kwargs)
+    send, call_id, signature = under.client.send, under.call.id, endpoint.signature
+    for number, (name, place) in enumerate(signature.input_places.items(), 1):
+        credit, stop = opcode(frames.CREDIT, number), opcode(frames.STOP, number)
+        incoming = Incoming(
+            lambda size, credit=credit: send(credit, call_id, frames.encode_credit(size)),  # type: ignore[misc]
+            allowed=0,
+        )
+        stream = received(
+            incoming,
+            Reader(runner.codec, signature.inputs[name]),
+            functools.partial(_unfit, signature.name, name),
+            functools.partial(send, stop, call_id, frames.NIL),
+        )
+        under.inputs.append(incoming)
+        if name in keywords:
+            keywords[name] = stream
+        elif 0 <= place < len(positional):
+            positional[place] = stream
+        else:  # It was left out, and has a default.
+            incoming.finish()
+            continue
+        incoming.open()
+    return positional, keywords
+
+
+def _unfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
+    """The rejection for an item of a stream from the caller."""
+    words = f"{endpoint}(): an item of {parameter!r}"
+    if isinstance(error, Unmapped):
+        return frames.unreadable(words, error)
+    what = str(error)
+    return Rejected("arguments", f"{words}: {what[0].lower()}{what[1:]}")
+
+
+def _streams_one_way(name: str) -> Rejected:
+    """The rejection of a call that would wait for ever for a reader, or for items."""
+    rejected = Rejected("arguments", f"{name}() streams, and so cannot be called one way")
+    rejected.one_way = True
+    return rejected

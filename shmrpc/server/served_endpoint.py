@@ -1,0 +1,131 @@
+"""An endpoint as one server runs it: inside its interceptors, in the loop, a thread or another process."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from shmrpc.server.call_runner import CallRunner
+from shmrpc.server.requests import parts_reader
+from shmrpc.server.results import Check, check_of, checked_encode, checked_function
+from shmrpc.server.served_client import Underway
+from shmrpc.server.writable import WritableArguments
+from shmrpc.service.interceptors import Interceptor, enter_all
+from shmrpc.service.service import Endpoint, Service
+from shmrpc.service.signature import Signature
+from shmrpc.values.unsendable import returned
+from shmrpc.wire.frames import Rejected
+
+#: Runs a call with its positional and keyword arguments.
+Invoke = Callable[[Underway, Sequence[Any], Mapping[str, Any]], Coroutine[Any, Any, Any]]
+
+
+class ServedEndpoint:
+    """An endpoint, and what runs its calls."""
+
+    def __init__(self, service: Service, endpoint: Endpoint, runner: CallRunner) -> None:
+        codec = runner.codec
+        self.name = endpoint.name
+        self.signature = signature = endpoint.signature
+        self.is_coroutine = endpoint.is_coroutine
+        self.has_streams = signature.streams or bool(signature.inputs)
+        interceptors = (*runner.interceptors, *service.interceptors, *endpoint.interceptors)
+        #: Whether there is nothing to a call but arguments and a result.
+        self.is_plain = endpoint.run_in == "loop" and not (self.has_streams or signature.writable or interceptors)
+        #: Whether a call is over before anything else can happen.
+        self.is_inline = self.is_plain and not endpoint.is_coroutine
+        self.decode_positional = signature.positional_decoder(codec)
+        self.decode_keywords = signature.keyword_decoder(codec)
+        self.read_parts = parts_reader(self.decode_positional, self.decode_keywords)
+        check = check_of(endpoint, codec, refuse=runner.validate_results) if runner.looks_at_results else None
+        self.function = endpoint.function
+        if check is not None and not signature.streams and endpoint.run_in != "process":  # Which pickles the function.
+            self.function = checked_function(endpoint, check)
+        self.invoke = _invoker(service, endpoint, self.function, check, runner)
+        if signature.writable:
+            self.invoke = _writing_in_place(signature, self.invoke)
+        if interceptors:
+            self.invoke = _intercepted(interceptors, self.invoke)
+
+
+def _invoker(
+    service: Service, endpoint: Endpoint, function: Callable[..., Any], check: Check | None, runner: CallRunner
+) -> Invoke:
+    """What runs a call where its endpoint wants it."""
+    if endpoint.signature.streams:
+        return _streaming(service, endpoint, check, runner)
+    executors = runner.executors
+
+    async def in_loop(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = function(*args, **kwargs)
+        return await result if endpoint.is_coroutine else result
+
+    async def in_thread(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return await executors.threads(service, endpoint).call(function, args, kwargs)
+
+    async def in_process(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = await executors.in_process(function, args, kwargs)
+        if check is not None:
+            check(result)
+        return result
+
+    return {"loop": in_loop, "thread": in_thread, "process": in_process}[endpoint.run_in]
+
+
+def _streaming(service: Service, endpoint: Endpoint, check: Check | None, runner: CallRunner) -> Invoke:
+    """What sends the items of a stream to the caller."""
+    in_thread, executors = endpoint.run_in == "thread", runner.executors
+    encode = runner.codec.encode if check is None else checked_encode(runner.codec.encode, check)
+
+    async def stream(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        assert under.outgoing is not None
+        items = _items_of(endpoint.name, endpoint.function(*args, **kwargs), in_thread=in_thread)
+        if in_thread:
+            items = executors.threads(service, endpoint).iterate(items)
+        before_first = under.tell_metadata if under.reads_metadata else None
+        await under.outgoing.pump(items, encode, before_first=before_first)
+
+    return stream
+
+
+def _writing_in_place(signature: Signature, invoke: Invoke) -> Invoke:
+    """Gives a handler the caller's own memory to write, for the time of the call."""
+
+    async def lend(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        arguments = WritableArguments(signature)
+        try:
+            return await invoke(under, *arguments.give(args, kwargs))
+        finally:
+            arguments.end()
+
+    return lend
+
+
+def _intercepted(interceptors: Sequence[Interceptor], invoke: Invoke) -> Invoke:
+    """Runs each call inside the interceptors, the first one outermost."""
+
+    async def intercept(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        async with AsyncExitStack() as stack:
+            await enter_all(stack, interceptors, under.call)
+            return await invoke(under, args, kwargs)
+
+    return intercept
+
+
+def _items_of(name: str, result: Any, *, in_thread: bool) -> Any:
+    """What an endpoint that streams has returned; the rejection if it has no items."""
+    if hasattr(result, "__iter__") or hasattr(result, "__getitem__"):
+        return iter(result) if in_thread else result
+    if isinstance(result, AsyncIterable) and not in_thread:
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    expected = "an iterable" if in_thread else "an iterable or an async iterable"
+    advice = returned(result) if not isinstance(result, AsyncIterable) else "what is async runs in the loop"
+    raise Rejected(
+        "encode",
+        f"{name}() is declared to stream: expected {expected}, but it returned {type(result).__qualname__}"
+        f"{f'; {advice}' if advice else ''}",
+    )

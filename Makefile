@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.built
 CARGO := cargo
 FUZZ_SECONDS ?= 60
+# Processes that share the Python tests: one more than there are CPUs, since many tests wait for something.
+WORKERS ?= $(shell expr $$(nproc) + 1)
+PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
@@ -21,7 +24,7 @@ test-rust: tools
 	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --release --target-dir core/target/loom --test protocol
 
 test-python: build crashpoints compiled
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB.
 	SHMRPC_LONG=1 $(BIN)/python -m pytest tests/test_large_streams.py
@@ -31,7 +34,7 @@ test-lowest: build crashpoints  ## The Python tests with the lowest versions of 
 	$(VENV)-lowest/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(VENV)-lowest/bin/python util/lowest.py > $(VENV)-lowest/constraints.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/constraints.txt --group dev --editable .
-	$(VENV)-lowest/bin/python -m pytest
+	$(VENV)-lowest/bin/python $(PYTEST)
 
 torture: build crashpoints compiled  ## The long forms of tests/reliability, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test lies -- --nocapture

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import contextlib
+import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 import pytest
 import uvloop
 
 import shmrpc
-from tests.helpers.server_process import PATIENCE, ServerProcess, eventually, ours_in_shm
+from tests.helpers.host_names import nothing_is_left, ours_in_shm
+from tests.helpers.server_process import PATIENCE, ServerProcess
 from tests.helpers.services import service
 from tests.helpers.wire_client import WireClient
 
@@ -28,11 +30,35 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class Lasting(NamedTuple):
-    """A server that several tests share, and the directory under which it is met."""
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector thousands of tests, and what they import: a full collection took 0.1 s of them."""
+    gc.collect()
+    gc.freeze()
 
-    process: ServerProcess
-    base: Path
+
+#: Modules that take longest. They are begun first, so that no worker is left with one when the others are done.
+LONGEST = (
+    "test_example_app",
+    "test_death_points",
+    "test_benchmark_rivals",
+    "test_docs",
+    "test_stopped_while_connecting",
+    "test_benchmark",
+    "test_lifecycle",
+    "test_serve",
+    "test_interruptions",
+    "test_large_streams",
+    "test_model",
+    "test_wire_parcels",
+    "test_death",
+    "test_describe",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest modules first; xdist deals them out in this order."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -48,7 +74,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = ours_in_shm()
     yield tmp_path / "shmrpc"
     # Names live for the moments of a handshake, also those of another run on the same machine. A leak stays.
-    assert eventually(lambda: set(ours_in_shm()) <= set(before))
+    assert nothing_is_left(before)
 
 
 def target_of(module: ModuleType) -> str:
@@ -56,33 +82,68 @@ def target_of(module: ModuleType) -> str:
     return getattr(module, "TARGET", "tests.helpers.services:service")
 
 
-@pytest.fixture(scope="module")
-def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lasting]:
-    """A server for the tests of a module, in a directory of its own."""
-    base = tmp_path_factory.mktemp("lasting")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(base))
-        patch.delenv("SHMRPC_DIRECTORY", raising=False)
-        process = ServerProcess(target_of(request.module))
-    with process:
-        assert process.process.stderr is not None
-        # Nobody reads what it says, so that there has to be room for what it says to all of the tests.
-        fcntl.fcntl(process.process.stderr, fcntl.F_SETPIPE_SZ, 1 << 20)
-        yield Lasting(process, base)
+class LastingServers:
+    """Servers that tests share: one of each target, each met in a directory of its own, begun when a test wants it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._servers: dict[str, tuple[ServerProcess, Path]] = {}
+
+    def meet(self, target: str, monkeypatch: pytest.MonkeyPatch) -> ServerProcess:
+        """The server of a target; from now on the test meets where that does."""
+        if target not in self._servers:
+            directory = self._directory / str(len(self._servers))
+            directory.mkdir()
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+            self._servers[target] = ServerProcess(target), directory
+        server, directory = self._servers[target]
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+        return server
+
+    def leave(self, target: str) -> None:
+        """What it has said is read, so that it never waits for that."""
+        server, _ = self._servers[target]
+        assert server.process.stderr is not None
+        os.set_blocking(server.process.stderr.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            while os.read(server.process.stderr.fileno(), 1 << 16):
+                pass
+        if server.process.poll() is not None:
+            del self._servers[target]
+            pytest.fail("the server has ended, and is not this test's own")
+
+    def end(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for server, _ in self._servers.values():
+                stack.enter_context(server)
+
+
+@pytest.fixture(scope="session")
+def lasting_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LastingServers]:
+    servers = LastingServers(tmp_path_factory.mktemp("lasting"))
+    yield servers
+    servers.end()
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+def lasting_server(
+    request: pytest.FixtureRequest, lasting_servers: LastingServers, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServerProcess]:
+    """The server of the module's target that all tests of this run share; a test has to leave it as it was."""
+    target = target_of(request.module)
+    yield lasting_servers.meet(target, monkeypatch)
+    lasting_servers.leave(target)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     """The service in another process, which takes a third of a second to start.
 
-    The tests of a module that says ``LASTING = True`` share one, where those meet who use it, but for tests marked as
-    ``own_server``: those that end it, or look at what it counts over all of its clients.
+    The tests of modules that say ``LASTING = True`` share one of each target, but for tests marked as ``own_server``:
+    those that end it, or look at what it counts over all of its clients.
     """
     if getattr(request.module, "LASTING", False) and request.node.get_closest_marker("own_server") is None:
-        lasting: Lasting = request.getfixturevalue("lasting")
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(lasting.base))
-        yield lasting.process
-        assert lasting.process.process.poll() is None, "it is not this test's own"
+        yield request.getfixturevalue("lasting_server")
         return
     with ServerProcess(target_of(request.module)) as process:
         yield process

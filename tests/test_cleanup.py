@@ -18,9 +18,9 @@ import shmrpc
 from shmrpc.host import cleanup
 from shmrpc.host.rendezvous import Claim
 from shmrpc.transport.shm.segment import NewSegment
+from tests.helpers.host_names import SHM, host_to_oneself
 from tests.helpers.server_process import Script, ServerProcess
 
-SHM = Path("/dev/shm")
 DIES_IN_HANDSHAKE = """
     import asyncio, os, signal, shmrpc
     from shmrpc.transport.shm import segment
@@ -28,6 +28,13 @@ DIES_IN_HANDSHAKE = """
     print(made.name, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """What a test here leaves for a clean-up is its own."""
+    with host_to_oneself():
+        yield
 
 
 @pytest.fixture
@@ -45,6 +52,11 @@ def leftovers() -> Iterator[list[Path]]:
 
 def ours(found: list[cleanup.Leftover], paths: list[Path]) -> list[cleanup.Leftover]:
     return [leftover for leftover in found if Path(leftover.path) in paths]
+
+
+def met(found: list[cleanup.Leftover]) -> list[cleanup.Leftover]:
+    """Those of the directory where services meet, which is this test's own."""
+    return [leftover for leftover in found if Path(leftover.path).parent != SHM]
 
 
 def test_a_death_within_the_handshake_is_cleaned_up(leftovers: list[Path]) -> None:
@@ -114,14 +126,14 @@ def test_a_pid_in_use_proves_nothing(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     lock = runtime / "tested.lock"
     lock.write_text(f"{os.getpid()}\n")
-    assert [leftover.path for leftover in cleanup.clean()] == [str(lock)]
+    assert [leftover.path for leftover in met(cleanup.clean())] == [str(lock)]
     assert not lock.exists()
 
 
 def test_a_socket_without_a_lock_is_dead(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     (runtime / "tested.sock").touch()
-    found = cleanup.clean(dry_run=True)
+    found = met(cleanup.clean(dry_run=True))
     assert [leftover.kind for leftover in found] == ["socket"]
     assert os.listdir(runtime) == ["tested.sock"]
     cleanup.clean()
@@ -132,7 +144,7 @@ def test_a_server_whose_lock_file_was_removed_keeps_its_name(server: ServerProce
     """A clean-up leaves its socket, a second server is refused, and it takes its files along when it ends."""
     (runtime / "tested.lock").unlink()
     for dry_run in (True, False):
-        assert cleanup.clean(dry_run=dry_run) == []
+        assert met(cleanup.clean(dry_run=dry_run)) == []
         assert os.listdir(runtime) == ["tested.sock"]
     said = f"is already served by process {server.pid}, although somebody has removed its lock file"
     with pytest.raises(shmrpc.ServiceInUse, match=said) as caught:
@@ -207,13 +219,13 @@ def test_a_clean_up_between_creation_and_lock_is_survived(monkeypatch: pytest.Mo
     def late(descriptor: int, operation: int) -> None:
         if not cleaned:
             monkeypatch.setattr(fcntl, "flock", real)
-            # Other services' may be left by servers that other tests have killed.
+            # Others may be left by servers that other tests have killed.
             found = (leftover for leftover in cleanup.clean() if leftover.kind == "segment")
-            cleaned.extend(leftover for leftover in found if "/shmrpc.tested." in leftover.path)
+            cleaned.extend(leftover for leftover in found if "/shmrpc.tested.overtaken." in leftover.path)
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    segment = NewSegment("tested")
+    segment = NewSegment("tested.overtaken")
     try:
         assert len(cleaned) == 1
         assert (SHM / segment.name).exists()

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 import shmrpc
 from shmrpc.host import cleanup
-from tests.helpers.server_process import Script, ServerProcess, eventually, ours_in_shm
+from tests.helpers.host_names import ours_in_shm
+from tests.helpers.server_process import Script, ServerProcess, eventually
 from tests.helpers.services import service
 from tests.helpers.stopped_processes import PATIENCE, stands_still, stopped, wait_for_answer
 
@@ -168,10 +170,20 @@ async def test_clients_that_come_and_go_leave_nothing(server: ServerProcess) -> 
         assert await client.descriptors() == theirs
 
 
-async def test_nothing_has_a_name_while_connected(server: ServerProcess) -> None:
-    before = ours_in_shm()
-    async with shmrpc.connect("tested"):
-        assert ours_in_shm() == before
+def test_nothing_has_a_name_while_connected(tmp_path: Path) -> None:
+    """Of a service that no other test serves: theirs have names for moments."""
+    name = f"tested.nameless.{os.getpid()}"
+    (tmp_path / "nameless.py").write_text(f"import shmrpc\nservice = shmrpc.Service({name!r})\n")
+    with ServerProcess("nameless:service", "--app-dir", str(tmp_path)), shmrpc.sync.connect(name):
+        assert ours_in_shm(name) == []
+
+        async def connect() -> None:
+            async with shmrpc.connect(name):
+                assert ours_in_shm(name) == []
+
+        for loop in (asyncio.new_event_loop, uvloop.new_event_loop):
+            with asyncio.Runner(loop_factory=loop) as runner:
+                runner.run(connect())
 
 
 async def test_a_server_can_be_served_again_after_it_stopped(runtime: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import shmrpc
+from tests.helpers.scale import scaled
 from tests.helpers.server_process import PATIENCE, ServerProcess
 
 TARGET = "tests.helpers.stream_service:service"
@@ -105,8 +106,8 @@ OPERATIONS: dict[str, tuple[Callable[[shmrpc.Client], Awaitable[object]], object
 #: What it may end with besides its result. RemoteError: the source was hit, and its failure is the handler's.
 _SAID = (KeyboardInterrupt, shmrpc.ConnectionLost, shmrpc.RemoteError)
 _STREAM = list(range(500))
-#: Lines that are tried of each operation, evenly spread.
-_LINES = 60
+#: Lines that are tried of each operation, evenly spread; the long form tries each.
+_LINES = scaled(60, 1_000_000)
 
 
 async def _connected(name: str) -> shmrpc.Client:

@@ -21,6 +21,7 @@ import shmrpc
 from shmrpc.transport.shm.goodbye import explain
 from shmrpc.wire import control
 from tests.helpers import stream_service
+from tests.helpers.host_names import nothing_is_left
 from tests.helpers.interruptions import Interrupted
 from tests.helpers.lying_server import Babbler, Died, babbling
 from tests.helpers.server_process import (
@@ -30,7 +31,6 @@ from tests.helpers.server_process import (
     eventually,
     eventually_in_loop,
     eventually_seen,
-    ours_in_shm,
 )
 from tests.helpers.wire_client import Control
 
@@ -636,7 +636,7 @@ def test_processes_of_multiprocessing_connect_for_themselves(method: str) -> Non
         with multiprocessing.get_context(method).Pool(2) as pool:
             assert pool.map(_add_in_child, range(4)) == [1, 2, 3, 4]
         assert client.add(1, 2) == 3
-    assert eventually(lambda: not ours_in_shm())
+    assert nothing_is_left([])
 
 
 async def test_a_client_in_the_handshake_of_a_server_that_closes_may_come_again() -> None:

@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 import pytest
 
-from shmrpc.host import cleanup
 from tests.helpers import figures, traces
+from tests.helpers.host_names import swept
 from tests.helpers.kill_load import CALLERS, SURVIVORS, Calls, call_in_loop, call_in_threads
 from tests.helpers.ledger import Book, Kind, Told
 from tests.helpers.scale import scaled
-from tests.helpers.server_process import eventually_in_loop, ours_in_shm
+from tests.helpers.server_process import eventually_in_loop
 
 KILLS: Final = scaled(20, 1000)
 #: Seconds from one kill to the next.
@@ -116,8 +116,7 @@ async def test_every_acknowledged_call_is_accounted_for(tmp_path: Path) -> None:
         for book in books.values():
             book.close()
         processes.close()
-    cleanup.clean()  # Of servers that died in a handshake.
-    assert ours_in_shm() == []
+    assert swept()  # Of servers that died in a handshake.
     faults = tmp_path / "faults"
     assert not faults.exists(), faults.read_text()
     asked, answered = _accounted(books)

@@ -21,6 +21,7 @@ from shmrpc.wire import control
 from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
 from tests.helpers.stopped_processes import stopped
 from tests.helpers.time_bound import bounded
+from tests.helpers.watched_service import as_new
 
 TARGET = "tests.helpers.watched_service:service"
 NAME = "tested.watched"
@@ -29,7 +30,7 @@ SOON = 0.2
 
 @pytest.fixture
 def server(lasting_server: ServerProcess) -> ServerProcess:
-    return lasting_server
+    return as_new(lasting_server)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,47 @@
+"""The names that shmrpc leaves in /dev/shm, where all tests of the host meet, those of other runs too.
+
+A test may ask that nothing of its own is left, and wait for that: names live for the moments of a handshake, a leak
+stays. A test that leaves names for a clean-up to find has the host to itself meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from shmrpc.host import cleanup
+from tests.helpers.server_process import eventually
+
+SHM = Path("/dev/shm")
+
+
+def ours_in_shm(service: str = "tested") -> list[str]:
+    """The names in /dev/shm of this service, or of all that the tests serve."""
+    ours = (f"shmrpc.{service}.", f"sem.shmrpc.{service}.")
+    return sorted(name for name in os.listdir(SHM) if name.startswith(ours))
+
+
+def nothing_is_left(before: list[str]) -> bool:
+    """Whether sooner or later there is no name of ours that was not there before."""
+    return eventually(lambda: set(ours_in_shm()) <= set(before))
+
+
+@contextlib.contextmanager
+def host_to_oneself() -> Iterator[None]:
+    """Within the block no other test counts on what the dead have left, nor removes it."""
+    shm = os.open(SHM, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(shm, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(shm)
+
+
+def swept() -> bool:
+    """Removes what dead servers have left; whether no name of ours is there afterwards."""
+    with host_to_oneself():
+        cleanup.clean()
+    return eventually(lambda: not ours_in_shm())

@@ -35,7 +35,7 @@ class Unmapped(Exception):
     errno: int
 
 @final
-class Block:
+class Buffer:
     """A buffer in shared memory. As long as it lives, and any view of it, the memory is used for nothing else."""
 
     def to_bytes(self) -> bytes: ...
@@ -49,7 +49,7 @@ class Block:
 
 @final
 class View:
-    """A writable mapping of a block."""
+    """A writable mapping of a buffer."""
 
     def detach(self) -> None: ...
     def __len__(self) -> int: ...
@@ -97,14 +97,14 @@ class Isolation:
 
 @final
 class Encoder:
-    """Values to bytes: what MessagePack carries as it is by ``encode``, all else by ``lower`` and ``lower_all``."""
+    """Values to bytes: what MessagePack carries as it is by ``encode_plain``, all else by ``encode_value``."""
 
     def __new__(
         cls,
         *,
-        encode: Callable[[Any], bytes],
-        lower: Callable[[Any], bytes | Parcel],
-        lower_all: Callable[[Sequence[Any]], bytes | Parcel],
+        encode_plain: Callable[[Any], bytes],
+        encode_value: Callable[[Any], bytes | Parcel],
+        encode_values: Callable[[Sequence[Any]], bytes | Parcel],
         is_plain: Callable[[type], bool | tuple[tuple[str, ...], tuple[str, ...]]],
         large: int,
     ) -> Encoder: ...
@@ -160,7 +160,7 @@ class Channel:
     def take_back_all(self, id: int, /) -> None: ...
     def has_frame(self) -> bool: ...
     def reached(self) -> int: ...
-    def allocate(self, len: int, /) -> Block: ...
+    def allocate(self, len: int, /) -> Buffer: ...
     def memory(self) -> tuple[int, int]: ...
     def close(self) -> None: ...
 
@@ -212,10 +212,10 @@ class Turn:
     def end(self) -> None: ...
 
 @final
-class Sender:
+class StreamSender:
     """The sending end of a stream: its frames, its credit, and its slice of the loop's time."""
 
-    def __new__(cls, channel: Channel, opcode: int, id: int, credit: int, overhead: int, /) -> Sender: ...
+    def __new__(cls, channel: Channel, opcode: int, id: int, credit: int, overhead: int, /) -> StreamSender: ...
     def send(self, payload: bytes | Parcel, /) -> bool: ...
     def grant(self, size: int, /) -> None: ...
     def resume(self) -> bool: ...

@@ -142,7 +142,7 @@ async def test_what_finds_no_memory_travels_in_the_frame() -> None:
             lent = [await client.built(seed, MIB) for seed in range(4)]
             assert (await client.memory())[1] == LIMIT
             copied = [await client.numbers(seed, 1_000_000) for seed in range(4)]
-            assert not any(isinstance(block_of(array), _core.Block) for array in copied)
+            assert not any(isinstance(block_of(array), _core.Buffer) for array in copied)
             assert await client.echo("text " * 150_000) == "text " * 150_000, "a large body, in pieces"
             for seed in range(4):
                 assert (copied[seed] == numbered(seed, 1_000_000)).all()
@@ -152,7 +152,7 @@ async def test_what_finds_no_memory_travels_in_the_frame() -> None:
             lent.pop()
             gc.collect()
             anew = await client.numbers(9, 1_000_000)
-            assert isinstance(block_of(anew), _core.Block), "there is memory again"
+            assert isinstance(block_of(anew), _core.Buffer), "there is memory again"
             assert (anew == numbered(9, 1_000_000)).all()
 
 

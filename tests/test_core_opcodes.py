@@ -51,11 +51,15 @@ def connected() -> Iterator[tuple[_core.Channel, _core.Channel]]:
 @pytest.mark.parametrize(("opcode", "expected"), [(ANSWER, b"a"), (frames.RESULT, (frames.RESULT, 1, b"a"))])
 def test_an_answer_is_what_the_channel_was_told(opcode: int, expected: object) -> None:
     with connected() as (server, client):
-        server.send(opcode, 1, b"a")
-        # The first exchange opens the slice of the loop's time, and so returns frames of any kind whole.
-        assert client.exchange(2, 1, b"") == (opcode, 1, b"a")
-        server.send(opcode, 1, b"a")
-        assert client.exchange(2, 1, b"") == expected
+        answers = []
+        for _ in range(20):
+            server.send(opcode, 1, b"a")
+            answers.append(client.exchange(2, 1, b""))
+            server.receive()
+        # The first exchange opens the slice of the loop's time, and so returns frames of any kind whole; on a busy
+        # machine the slice may be over at others.
+        assert answers[0] == (opcode, 1, b"a")
+        assert expected in answers[1:] and all(each in (answers[0], expected) for each in answers)
 
 
 def test_a_run_begins_with_what_it_is_told() -> None:

@@ -120,7 +120,7 @@ def test_the_same_without_a_loop(sync_client: shmrpc.sync.Client) -> None:
 
 def test_a_result_built_in_place_is_not_copied(sync_client: shmrpc.sync.Client) -> None:
     array = sync_client.built(1, SIZE, "mine")
-    assert isinstance(block_of(array), _core.Block)
+    assert isinstance(block_of(array), _core.Buffer)
     assert (array == numbered(1, SIZE)).all()
     sync_client.overwrite("mine", 7)
     assert (array == 7).all(), "what the server writes in its array is seen here"
@@ -152,7 +152,7 @@ def test_an_ordinary_array_is_copied_once(sync_client: shmrpc.sync.Client) -> No
     array[:] = 0
     assert sync_client.sum_of_kept("view") == before, "the sender's array is its own"
     first, second = sync_client.kept("view"), sync_client.kept("view")
-    assert isinstance(block_of(first), _core.Block)
+    assert isinstance(block_of(first), _core.Buffer)
     assert address_of(first) == address_of(second), "both are the block that it was copied into"
     assert memory_of(sync_client)[1] == -(-SIZE // 4096) * 4096
     assert sync_client.memory()[0] == 0

@@ -43,7 +43,7 @@ async def test_a_stream_of_far_more_than_memory_to_a_slow_consumer(size: int) ->
             place = 0
             async for item in client.fills(number, size):
                 assert is_filled(item, place)
-                assert isinstance(block_of(item), _core.Block), "none had to be copied again"
+                assert isinstance(block_of(item), _core.Buffer), "none had to be copied again"
                 place += 1
                 if place % 16 == 0:
                     await asyncio.sleep(0.01)
@@ -123,7 +123,7 @@ async def test_a_consumer_that_keeps_all_items_gets_what_finds_no_memory_as_copi
     with ServerProcess("tests.helpers.array_service:service", "--max-memory", str(limit)) as server:
         async with shmrpc.connect(server.name, max_memory=limit) as client:
             items = [item async for item in client.arrays(number, size)]
-            shared = [isinstance(block_of(item), _core.Block) for item in items]
+            shared = [isinstance(block_of(item), _core.Buffer) for item in items]
             assert shared == [True] * sum(shared) + [False] * (number - sum(shared))
             assert limit // size // 2 <= sum(shared) <= limit // size
             assert all((item == numbered(seed, size)).all() for seed, item in enumerate(items))

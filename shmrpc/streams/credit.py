@@ -4,8 +4,8 @@ The receiver gives credit, in bytes; the sender may send while any is left, so i
 is given back as items are consumed, a quarter of the window at a time: a slow consumer slows its own producer, what is
 kept for it stays bounded, and nobody else notices.
 
-Natively the same is kept by ``_core.Sender``, which sends from a loop, and by ``_core.Calls``, which bounds what waits
-for threads: they are given :data:`WINDOW` and :data:`OVERHEAD`.
+Natively the same is kept by ``_core.StreamSender``, which sends from a loop, and by ``_core.Calls``, which bounds what
+waits for threads: they are given :data:`WINDOW` and :data:`OVERHEAD`.
 """
 
 from __future__ import annotations

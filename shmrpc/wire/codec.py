@@ -101,9 +101,9 @@ class _Values:
     def __init__(self, pack: Callable[[Any], bytes], unpack: Unpack, *, pickled: bool) -> None:
         values = ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled)
         encoder = _core.Encoder(
-            encode=pack,
-            lower=values.encode,
-            lower_all=values.encode_all,
+            encode_plain=pack,
+            encode_value=values.encode,
+            encode_values=values.encode_all,
             is_plain=values.is_plain,
             large=LARGE,
         )

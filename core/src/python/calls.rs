@@ -11,15 +11,14 @@
 
 use super::channel::Channel;
 use super::errors::{ChannelError, broken, unsent};
-use super::incoming::{self, Opened, Taken};
-use super::outgoing::Outgoing;
+use super::incoming::{Frame, Taken};
+use super::payload::Payload;
 use crate::clock;
 use crate::connection::channel;
 use crate::sync::lock;
-use crate::violation::Violation;
 use crate::wait::parker::Parker;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyTuple;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,40 +28,6 @@ use std::time::Duration;
 const TURN: u64 = 5_000_000;
 /// How long a thread that does not lead sleeps at a time, should a signal come just before it falls asleep.
 const NAP: Duration = Duration::from_millis(100);
-
-/// The payload of a frame that waits for its call.
-enum Payload {
-    Plain(Py<PyBytes>),
-    /// It cannot be looked at if this process has no room for it; that is for its call to learn.
-    Parcel(Vec<u8>, Result<Opened, Violation>),
-}
-
-/// A frame that waits for its call.
-struct Frame {
-    opcode: u32,
-    id: u64,
-    payload: Payload,
-}
-
-impl Frame {
-    /// What it counts for in a stream's credit, in bytes.
-    fn weight(&self, py: Python<'_>) -> usize {
-        match &self.payload {
-            Payload::Plain(payload) => payload.as_bytes(py).len(),
-            Payload::Parcel(_, opened) => opened.as_ref().map_or(0, incoming::weight),
-        }
-    }
-
-    /// (opcode, id, body). Neither the lead nor the lock may be held.
-    fn open<'py>(self, py: Python<'py>, max_frame: usize) -> PyResult<Bound<'py, PyTuple>> {
-        let taken = match self.payload {
-            Payload::Plain(payload) => Taken::Plain(payload.into_bound(py)),
-            Payload::Parcel(payload, opened) => Taken::Parcel(payload, opened),
-        };
-        let (opcode, body) = taken.open(py, max_frame, self.opcode)?;
-        (opcode, self.id, body).into_pyobject(py)
-    }
-}
 
 /// A call that is under way.
 struct Entry {
@@ -198,25 +163,10 @@ impl Shared {
 
     /// Takes the next frame out of the ring, if one is there. Only with the lead.
     fn take(&self, py: Python<'_>, channel: &channel::Channel) -> PyResult<Option<Frame>> {
-        let mut receiver = channel.receiver();
-        let Some(header) = receiver.peek().map_err(broken)? else {
-            channel.release(&receiver);
+        let Some(frame) = Frame::next(py, channel)? else {
             return Ok(None);
         };
-        let taken = incoming::take(py, channel, &mut receiver, header)?;
-        drop(receiver);
-        let (opcode, payload) = match taken {
-            Taken::Plain(payload) => (header.opcode, Payload::Plain(payload.unbind())),
-            Taken::Parcel(payload, opened) => {
-                let opcode = header.opcode & !crate::connection::parcel::PARCEL;
-                match opened {
-                    Err(violation) if violation.own_limit().is_none() => {
-                        return Err(broken(violation));
-                    }
-                    opened => (opcode, Payload::Parcel(payload, opened)),
-                }
-            }
-        };
+        let opcode = frame.opcode;
         let rules = &self.rules;
         if !rules.answers.contains(&opcode)
             && opcode != rules.item
@@ -225,12 +175,7 @@ impl Shared {
             let text = format!("it sent opcode {opcode:#x}, which no server sends");
             return Err(ChannelError::new_err(text));
         }
-        let id = header.id;
-        Ok(Some(Frame {
-            opcode,
-            id,
-            payload,
-        }))
+        Ok(Some(frame))
     }
 
     /// Puts a frame where its call finds it. One that nobody waits for any more is dropped.
@@ -488,7 +433,7 @@ impl Calls {
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = &self.0;
         let channel = shared.open()?;
-        let mut payload = Outgoing::new(payload)?;
+        let mut payload = Payload::new(payload)?;
         let Some(lead) = shared.take_lead() else {
             let pending = self.send_registered(py, &channel, opcode, id, payload)?;
             return Ok(Bound::new(py, pending)?.into_any());
@@ -503,7 +448,7 @@ impl Calls {
         match answer {
             Some(Frame {
                 opcode,
-                payload: Payload::Plain(payload),
+                payload: Taken::Plain(payload),
                 ..
             }) if opcode == shared.channel.get().answer => {
                 drop(lead);
@@ -530,7 +475,7 @@ impl Calls {
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<Pending> {
         let channel = self.0.open()?;
-        let payload = Outgoing::new(payload)?;
+        let payload = Payload::new(payload)?;
         self.send_registered(py, &channel, opcode, id, payload)
     }
 
@@ -565,16 +510,11 @@ impl Calls {
         channel: &channel::Channel,
         opcode: u32,
         id: u64,
-        mut payload: Outgoing<'_>,
+        mut payload: Payload<'_>,
     ) -> PyResult<Pending> {
         // Before it is sent: whoever leads may have the answer at once.
         self.0.register(id);
-        let sent = py.detach(|| {
-            if payload.begin(channel, opcode, id)?.0 == channel::Sent::Kept {
-                channel.await_room()?;
-            }
-            Ok(())
-        });
+        let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, true));
         if let Err(error) = sent {
             self.0.lock().pending.remove(&id);
             return Err(unsent(error));
@@ -602,10 +542,9 @@ impl Pending {
         if !matches!(found, Ok(None)) {
             self.shared.wake_next(); // We may have been woken to lead, and not have done it.
         }
-        match found? {
-            Some(frame) => frame.open(py, self.shared.max_frame).map(Some),
-            None => Ok(None),
-        }
+        found?
+            .map(|frame| frame.into_tuple(py, self.shared.max_frame))
+            .transpose()
     }
 
     /// Takes the request back if it has not gone: true, and the call is never made.
@@ -630,68 +569,5 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.shared.close(self.id);
-    }
-}
-
-/// Whose turn it is to do what one thread does at a time. A thread may come again, as the handler of a signal does.
-#[pyclass(frozen, module = "shmrpc._core")]
-pub struct Turns(Arc<Mutex<Held>>);
-
-/// The thread whose turn it is, and how often it has it.
-#[derive(Default)]
-struct Held {
-    thread: usize,
-    times: usize,
-}
-
-/// A number for the calling thread that no other living one has: where one of its variables lies.
-fn thread_number() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here).addr())
-}
-
-#[pymethods]
-impl Turns {
-    #[new]
-    fn new() -> Self {
-        Turns(Arc::default())
-    }
-
-    /// The turn, until it is ended or goes; None if another thread has it.
-    fn take(&self) -> Option<Turn> {
-        let mut held = lock(&self.0);
-        if held.times > 0 && held.thread != thread_number() {
-            return None;
-        }
-        held.thread = thread_number();
-        held.times += 1;
-        Some(Turn {
-            held: self.0.clone(),
-            ended: AtomicBool::new(false),
-        })
-    }
-}
-
-/// A turn that a thread has.
-#[pyclass(frozen, module = "shmrpc._core")]
-pub struct Turn {
-    held: Arc<Mutex<Held>>,
-    ended: AtomicBool,
-}
-
-#[pymethods]
-impl Turn {
-    /// It is somebody else's. Again: nothing.
-    fn end(&self) {
-        // Relaxed: the lock orders what the turn is for.
-        if !self.ended.swap(true, Ordering::Relaxed) {
-            lock(&self.held).times -= 1;
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.end();
     }
 }

@@ -1,10 +1,10 @@
 //! `Channel`: one side of a connection.
 
-use super::block::Block;
+use super::buffer::Buffer;
 use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
-use super::incoming::receive_one;
-use super::outgoing::Outgoing;
-use crate::connection::channel::{self, Sent, Sleep};
+use super::incoming::Frame;
+use super::payload::Payload;
+use crate::connection::channel::{self, Sleep};
 use crate::connection::ledger::Carrier;
 use crate::connection::poller::SLICE;
 use crate::connection::segment::{Direction, Segment, SegmentError};
@@ -76,6 +76,22 @@ impl Channel {
     }
 }
 
+impl Channel {
+    fn send_one(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        payload: &Bound<'_, PyAny>,
+        begins: bool,
+    ) -> PyResult<bool> {
+        let channel = self.open()?;
+        let mut payload = Payload::new(payload)?;
+        py.detach(|| payload.send_or_keep(&channel, opcode, id, begins))
+            .map_err(unsent)
+    }
+}
+
 #[pymethods]
 impl Channel {
     #[new]
@@ -140,16 +156,7 @@ impl Channel {
         id: u64,
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let channel = self.open()?;
-        let mut payload = Outgoing::new(payload)?;
-        let sent = py.detach(|| {
-            let sent = payload.send(&channel, opcode, id)?;
-            if sent == Sent::Kept {
-                channel.await_room()?;
-            }
-            Ok(sent)
-        });
-        Ok(sent.map_err(unsent)? != Sent::Kept)
+        self.send_one(py, opcode, id, payload, false)
     }
 
     /// Sends a request that is not looked for at once. False if it is kept for want of room.
@@ -162,16 +169,7 @@ impl Channel {
         id: u64,
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let channel = self.open()?;
-        let mut payload = Outgoing::new(payload)?;
-        let sent = py.detach(|| {
-            let (sent, _) = payload.begin(&channel, opcode, id)?;
-            if sent == Sent::Kept {
-                channel.await_room()?;
-            }
-            Ok(sent)
-        });
-        Ok(sent.map_err(unsent)? != Sent::Kept)
+        self.send_one(py, opcode, id, payload, true)
     }
 
     /// Sends a frame and looks for its answer for as long as that pays.
@@ -187,34 +185,32 @@ impl Channel {
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let channel = self.open()?;
-        let mut payload = Outgoing::new(payload)?;
+        let mut payload = Payload::new(payload)?;
         let found = py.detach(|| payload.exchange(&channel, opcode, id));
         let (arrived, now) = found.map_err(unsent)?;
         if !arrived {
             return Ok(None);
         }
-        let Some((header, answer)) = receive_one(py, &channel)? else {
+        let Some(frame) = Frame::next(py, &channel)? else {
             return Ok(None);
         };
-        let plain = header.opcode == self.answer
-            && header.id == id
-            && answer.is_exact_instance_of::<PyBytes>();
+        let (opcode, of) = (frame.opcode, frame.id);
+        let body = frame.open(py, channel.max_frame())?;
+        let plain = opcode == self.answer && of == id && body.is_exact_instance_of::<PyBytes>();
         if plain && !self.slice_is_over(now) {
-            return Ok(Some(answer));
+            return Ok(Some(body));
         }
-        let frame = (header.opcode, header.id, answer).into_pyobject(py)?;
-        Ok(Some(frame.into_any()))
+        Ok(Some((opcode, of, body).into_pyobject(py)?.into_any()))
     }
 
     /// The next frame that is there, as (opcode, id, payload), or None.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let channel = self.open()?;
-        match receive_one(py, &channel)? {
-            Some((header, payload)) => {
-                Ok(Some((header.opcode, header.id, payload).into_pyobject(py)?))
-            }
-            None => Ok(None),
-        }
+        let frame = Frame::next(py, &channel)?;
+        let max_frame = channel.max_frame();
+        frame
+            .map(|frame| frame.into_tuple(py, max_frame))
+            .transpose()
     }
 
     /// Takes the small frames that are there with this opcode and id, one after the other, up to `most` of
@@ -339,13 +335,13 @@ impl Channel {
     /// A block of shared memory, to be written and then sent.
     ///
     /// NoMemory if there is none: the text says what was asked for, and what there is. Unheard if it could not be told.
-    fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Block>> {
+    fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Buffer>> {
         let channel = self.open()?;
         // What the peer has given back and nobody has looked at yet.
         channel.collect().map_err(broken)?;
         let block = py.detach(|| channel.lending().allocate(len));
         let block = block.map_err(|why| no_memory(py, why))?;
-        Bound::new(py, Block::new(block, true))
+        Bound::new(py, Buffer::new(block, true))
     }
 
     /// Bytes of shared memory that we have set aside on this channel, and of those in use.

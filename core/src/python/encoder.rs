@@ -56,15 +56,15 @@ enum Look {
 }
 
 /// Turns values into bytes. A value of nothing but MessagePack's own types goes straight to
-/// `encode`; another one to `lower`, or `lower_all` for an array of values.
+/// `encode_plain`; another one to `encode_value`, or `encode_values` for an array of values.
 ///
-/// `is_plain` is asked once for each further type whether `encode` carries it as it is: yes, no, or if an instance has
+/// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an instance has
 /// the first of two tuples of fields itself, and the values of the second are plain. Bytes from `large` on are not plain.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
-    encode: Py<PyAny>,
-    lower: Py<PyAny>,
-    lower_all: Py<PyAny>,
+    encode_plain: Py<PyAny>,
+    encode_value: Py<PyAny>,
+    encode_values: Py<PyAny>,
     is_plain: Py<PyAny>,
     large: isize,
     types: Mutex<Types>,
@@ -91,7 +91,7 @@ impl Encoder {
         // types are static, and the macros are used on what is exactly of their type.
         unsafe {
             let kind = ffi::Py_TYPE(value);
-            // An int may be too large: that is rare, and `encode` says so.
+            // An int may be too large: that is rare, and `encode_plain` says so.
             if kind == &raw mut ffi::PyUnicode_Type
                 || kind == &raw mut ffi::PyLong_Type
                 || kind == &raw mut ffi::PyFloat_Type
@@ -225,21 +225,21 @@ impl Encoder {
         Ok(true)
     }
 
-    /// The bytes of `value` by `encode` if it is plain, else by `lower`.
+    /// The bytes of `value` by `encode_plain` if it is plain, else by `otherwise`.
     fn by<'py>(
         &self,
         value: &Bound<'py, PyAny>,
         plain: bool,
-        lower: &Py<PyAny>,
+        otherwise: &Py<PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = value.py();
         if plain {
-            match self.encode.bind(py).call1((value,)) {
+            match self.encode_plain.bind(py).call1((value,)) {
                 Err(error) if error.is_instance_of::<PyOverflowError>(py) => {}
                 done => return done,
             }
         }
-        lower.bind(py).call1((value,))
+        otherwise.bind(py).call1((value,))
     }
 
     fn classify(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) -> PyResult<()> {
@@ -282,18 +282,18 @@ fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
 #[pymethods]
 impl Encoder {
     #[new]
-    #[pyo3(signature = (*, encode, lower, lower_all, is_plain, large))]
+    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large))]
     fn new(
-        encode: Py<PyAny>,
-        lower: Py<PyAny>,
-        lower_all: Py<PyAny>,
+        encode_plain: Py<PyAny>,
+        encode_value: Py<PyAny>,
+        encode_values: Py<PyAny>,
         is_plain: Py<PyAny>,
         large: isize,
     ) -> Self {
         Encoder {
-            encode,
-            lower,
-            lower_all,
+            encode_plain,
+            encode_value,
+            encode_values,
             is_plain,
             large,
             types: Mutex::new(HashMap::new()),
@@ -308,7 +308,7 @@ impl Encoder {
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let plain = self.all_plain(py, |types, met| self.look(types, value.as_ptr(), 0, met))?;
-        self.by(value, plain, &self.lower)
+        self.by(value, plain, &self.encode_value)
     }
 
     /// The bytes of an array of values, or its parcel. The array itself is no value.
@@ -332,7 +332,7 @@ impl Encoder {
         } else {
             return Err(PyTypeError::new_err("expected a tuple or a list of values"));
         };
-        self.by(values, plain, &self.lower_all)
+        self.by(values, plain, &self.encode_values)
     }
 
     /// Types are asked for anew: something has been registered.

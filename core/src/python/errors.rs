@@ -64,8 +64,16 @@ pyo3::create_exception!(
     "This process has no room to map the memory that a frame's body or buffers lie in. `errno` says of what."
 );
 
-pub(super) fn unmapped(py: Python<'_>, errno: i32, why: &str) -> PyErr {
-    with_errno(py, Unmapped::new_err(why.to_owned()), Some(errno))
+pub(super) fn unmapped(py: Python<'_>, why: Violation) -> PyErr {
+    with_errno(py, Unmapped::new_err(why.to_string()), why.own_limit())
+}
+
+/// The exception that a function of the C API has set, if it returned anything but 0.
+pub(super) fn succeeded(py: Python<'_>, failed: std::os::raw::c_int) -> PyResult<()> {
+    match failed {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(py)),
+    }
 }
 
 /// The exception, with the `errno` in its attribute.

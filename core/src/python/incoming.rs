@@ -1,103 +1,152 @@
 //! Frames on their way in: taken out of the ring, and made objects of Python's.
 
-use super::block::{Block, copy_out};
+use super::buffer::{Buffer, copy_out};
 use super::errors::broken;
 use super::parcel::{self as body, Parcel};
-use crate::connection::buffer::Buffer;
-use crate::connection::channel::{self, Receiver};
+use crate::connection::buffer;
+use crate::connection::channel::{Channel, Receiver};
 use crate::connection::ledger::Carrier;
 use crate::connection::parcel::{self, Lies, PARCEL};
 use crate::ring::frame::Header;
 use crate::violation::Violation;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use std::sync::Arc;
-
-/// What a parcel's payload says, and the memory that each buffer lies in; None for those in the payload.
-pub(super) type Opened = (parcel::Parsed, Vec<Option<Buffer>>);
 
 /// A frame that was taken out of the ring.
-pub(super) enum Taken<'py> {
-    /// Its payload is its body.
-    Plain(Bound<'py, PyBytes>),
-    /// Its payload is a parcel's.
-    Parcel(Vec<u8>, Result<Opened, Violation>),
+pub(super) struct Frame {
+    pub(super) opcode: u32,
+    pub(super) id: u64,
+    pub(super) payload: Taken,
 }
 
-/// Takes the frame that was found.
+/// The payload of a frame that was taken.
+pub(super) enum Taken {
+    /// It is the body.
+    Plain(Py<PyBytes>),
+    /// It is a parcel's.
+    Parcel(Vec<u8>, Opened),
+    /// This process has no room for it: the violation that says so. What it was for learns it as it looks.
+    Lost(Violation),
+}
+
+/// What a parcel's payload says, and the memory that each buffer lies in; None for those in the payload.
+type Opened = (parcel::Parsed, Vec<Option<buffer::Buffer>>);
+
+impl Frame {
+    /// Takes the next frame, if one is there.
+    #[inline]
+    pub(super) fn next(py: Python<'_>, channel: &Channel) -> PyResult<Option<Self>> {
+        let mut receiver = channel.receiver();
+        let Some(header) = receiver.peek().map_err(broken)? else {
+            channel.release(&receiver);
+            return Ok(None);
+        };
+        Frame::take(py, channel, &mut receiver, header).map(Some)
+    }
+
+    /// Takes the frame that was found. ChannelError if its peer broke the rules.
+    #[inline]
+    pub(super) fn take(
+        py: Python<'_>,
+        channel: &Channel,
+        receiver: &mut Receiver,
+        header: Header,
+    ) -> PyResult<Self> {
+        let Header { opcode, id, .. } = header;
+        let payload = take(py, channel, receiver, header)?;
+        channel.release(receiver);
+        Ok(Frame {
+            opcode: opcode & !PARCEL,
+            id,
+            payload,
+        })
+    }
+
+    /// What it counts for in a stream's credit, in bytes.
+    pub(super) fn weight(&self, py: Python<'_>) -> usize {
+        match &self.payload {
+            Taken::Plain(payload) => payload.as_bytes(py).len(),
+            Taken::Parcel(_, (parsed, _)) => {
+                let mut lens = parsed.entries.iter().map(|entry| entry.len as usize);
+                let body = match &parsed.body {
+                    Some(body) => body.len(),
+                    None => lens.next().unwrap_or(0),
+                };
+                body::weight(body, lens.fold(0, usize::saturating_add))
+            }
+            Taken::Lost(_) => 0,
+        }
+    }
+
+    /// (opcode, id, body): see `open`.
+    pub(super) fn into_tuple<'py>(
+        self,
+        py: Python<'py>,
+        max_frame: usize,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let (opcode, id) = (self.opcode, self.id);
+        (opcode, id, self.open(py, max_frame)?).into_pyobject(py)
+    }
+
+    /// The body, of up to `max_frame` bytes, or the parcel. The receiver must not be locked: a copy may let the GIL go.
+    #[inline]
+    pub(super) fn open<'py>(
+        self,
+        py: Python<'py>,
+        max_frame: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self.payload {
+            Taken::Plain(payload) => Ok(payload.into_bound(py).into_any()),
+            Taken::Parcel(payload, opened) => parcel_of(py, max_frame, &payload, opened),
+            Taken::Lost(why) => Ok(Bound::new(py, Parcel::lost(py, why))?.into_any()),
+        }
+    }
+}
+
 #[inline]
-pub(super) fn take<'py>(
-    py: Python<'py>,
-    channel: &channel::Channel,
+fn take(
+    py: Python<'_>,
+    channel: &Channel,
     receiver: &mut Receiver,
     header: Header,
-) -> PyResult<Taken<'py>> {
+) -> PyResult<Taken> {
     if receiver.is_lost() {
-        return Ok(lose(channel, receiver, header));
+        return Ok(lose(receiver, header));
     }
     if header.opcode & PARCEL != 0 {
         let mut payload = Vec::new();
         if payload.try_reserve_exact(header.len).is_err() {
-            return Ok(lose(channel, receiver, header));
+            return Ok(lose(receiver, header));
         }
         payload.resize(header.len, 0);
         receiver.take(&mut payload).map_err(broken)?;
         // Before anybody takes the next frame: that may be the end of the lease by which a buffer
         // of ours comes back.
-        let opened = open_all(channel, &payload);
-        channel.release(receiver);
-        return Ok(Taken::Parcel(payload, opened));
+        return match open_all(channel, &payload) {
+            Ok(opened) => Ok(Taken::Parcel(payload, opened)),
+            Err(why) if why.own_limit().is_some() => Ok(Taken::Lost(why)),
+            Err(violation) => Err(broken(violation)),
+        };
     }
     let mut has_room = false;
     let payload = PyBytes::new_with(py, header.len, |bytes| {
         has_room = true;
         receiver.take(bytes).map_err(broken)
     });
-    if payload.is_err() && !has_room {
-        return Ok(lose(channel, receiver, header));
+    match payload {
+        Err(_) if !has_room => Ok(lose(receiver, header)),
+        payload => Ok(Taken::Plain(payload?.unbind())),
     }
-    let payload = payload?;
-    channel.release(receiver);
-    Ok(Taken::Plain(payload))
 }
 
 /// A frame for which there is no memory: it is dropped, and whoever waits for it is told so.
 #[cold]
-fn lose<'py>(channel: &channel::Channel, receiver: &mut Receiver, header: Header) -> Taken<'py> {
+fn lose(receiver: &mut Receiver, header: Header) -> Taken {
     receiver.discard();
-    channel.release(receiver);
-    Taken::Parcel(Vec::new(), Err(Violation::NoMemory { len: header.len }))
+    Taken::Lost(Violation::NoMemory { len: header.len })
 }
 
-impl<'py> Taken<'py> {
-    /// The opcode and the body, or the parcel; of a body, up to `max_frame` bytes. The receiver must not be locked: a copy may let the GIL go.
-    #[inline]
-    pub(super) fn open(
-        self,
-        py: Python<'py>,
-        max_frame: usize,
-        opcode: u32,
-    ) -> PyResult<(u32, Bound<'py, PyAny>)> {
-        match self {
-            Taken::Plain(payload) => Ok((opcode, payload.into_any())),
-            Taken::Parcel(payload, opened) => {
-                let parcel = match opened {
-                    Ok(opened) => parcel_of(py, max_frame, &payload, opened)?,
-                    Err(lost) => match lost.own_limit() {
-                        Some(error) => {
-                            let why = (error, lost.to_string());
-                            Bound::new(py, Parcel::lost(py, why))?.into_any()
-                        }
-                        None => return Err(broken(lost)),
-                    },
-                };
-                Ok((opcode & !PARCEL, parcel))
-            }
-        }
-    }
-}
-
-fn open_all(channel: &channel::Channel, payload: &[u8]) -> Result<Opened, Violation> {
+fn open_all(channel: &Channel, payload: &[u8]) -> Result<Opened, Violation> {
     let parsed = parcel::parse(payload)?;
     let mut memories = Vec::with_capacity(parsed.entries.len());
     for (place, entry) in parsed.entries.iter().enumerate() {
@@ -140,7 +189,7 @@ fn parcel_of<'py>(
         }
         bytes = entry.len.saturating_add(bytes as u64) as usize;
         buffers.push(match memory {
-            Some(memory) => Bound::new(py, Block::new(memory, false))?.into_any(),
+            Some(memory) => Bound::new(py, Buffer::new(memory, false))?.into_any(),
             None => PyBytes::new(py, split_off(&mut here, entry.len as usize)).into_any(),
         });
     }
@@ -152,35 +201,8 @@ fn parcel_of<'py>(
     Ok(Bound::new(py, Parcel::make(body, buffers, bytes))?.into_any())
 }
 
-/// What an opened parcel will count for in a stream's credit: see [`Parcel`].
-pub(super) fn weight((parsed, _): &Opened) -> usize {
-    let mut lens = parsed.entries.iter().map(|entry| entry.len as usize);
-    let body = match &parsed.body {
-        Some(body) => body.len(),
-        None => lens.next().unwrap_or(0),
-    };
-    body::weight(body, lens.fold(0, usize::saturating_add))
-}
-
 fn split_off<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (first, rest) = bytes.split_at(len);
     *bytes = rest;
     first
-}
-
-/// The next frame that is there, taken and opened.
-pub(super) fn receive_one<'py>(
-    py: Python<'py>,
-    channel: &Arc<channel::Channel>,
-) -> PyResult<Option<(Header, Bound<'py, PyAny>)>> {
-    let mut receiver = channel.receiver();
-    let Some(mut header) = receiver.peek().map_err(broken)? else {
-        channel.release(&receiver);
-        return Ok(None);
-    };
-    let taken = take(py, channel, &mut receiver, header)?;
-    drop(receiver);
-    let (opcode, payload) = taken.open(py, channel.max_frame(), header.opcode)?;
-    header.opcode = opcode;
-    Ok(Some((header, payload)))
 }

@@ -3,7 +3,7 @@
 //! The GIL is let go around anything that can wait, and before anything is
 //! published: in one process the peer needs it to answer.
 
-mod block;
+mod buffer;
 mod calls;
 mod channel;
 mod descriptor;
@@ -12,10 +12,11 @@ mod errors;
 mod fields;
 mod incoming;
 mod isolation;
-mod outgoing;
 mod parcel;
+mod payload;
 mod poller;
-mod sender;
+mod stream_sender;
+mod turns;
 
 use pyo3::prelude::*;
 
@@ -24,9 +25,9 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
-    use super::block::{Block, View};
+    use super::buffer::{Buffer, View};
     #[pymodule_export]
-    use super::calls::{Calls, Pending, Turn, Turns};
+    use super::calls::{Calls, Pending};
     #[pymodule_export]
     use super::channel::Channel;
     #[pymodule_export]
@@ -46,7 +47,9 @@ mod _core {
     #[pymodule_export]
     use super::poller::Poller;
     #[pymodule_export]
-    use super::sender::Sender;
+    use super::stream_sender::StreamSender;
+    #[pymodule_export]
+    use super::turns::{Turn, Turns};
 
     #[cfg(feature = "crashpoints")]
     use pyo3::exceptions::PyValueError;

@@ -1,7 +1,8 @@
 //! `Parcel`: a frame's body and the large buffers that travel beside it.
 
-use super::errors::unmapped;
+use super::errors::{succeeded, unmapped};
 use crate::sync::lock;
+use crate::violation::Violation;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -22,8 +23,8 @@ pub struct Parcel {
     buffers: Mutex<Option<Py<PyTuple>>>,
     /// What it counts for.
     weight: usize,
-    /// Why there is nothing to read, if so, with the `errno`: this process has no room for it.
-    lost: Option<(i32, String)>,
+    /// Why there is nothing to read, if so: this process has no room for it.
+    lost: Option<Violation>,
 }
 
 /// What a body counts for in a stream's credit, with so many bytes of buffers beside it.
@@ -33,7 +34,7 @@ pub(super) fn weight(body: usize, bytes: usize) -> usize {
 
 impl Parcel {
     /// One that came, and cannot be looked at: who reads it is told why. What else came is not harmed.
-    pub(super) fn lost(py: Python<'_>, why: (i32, String)) -> Self {
+    pub(super) fn lost(py: Python<'_>, why: Violation) -> Self {
         Parcel {
             body: PyBytes::new(py, b"").unbind(),
             buffers: Mutex::new(None),
@@ -43,10 +44,7 @@ impl Parcel {
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        match &self.lost {
-            Some((error, why)) => Err(unmapped(py, *error, why)),
-            None => Ok(()),
-        }
+        self.lost.map_or(Ok(()), |why| Err(unmapped(py, why)))
     }
 
     pub(super) fn make(
@@ -104,10 +102,8 @@ impl Parcel {
         let buffers = self.buffers(py)?;
         let weight = self.weight - self.body(py).as_bytes().len() + body.as_bytes().len();
         Ok(Parcel {
-            body: body.unbind(),
-            buffers: Mutex::new(Some(buffers.unbind())),
             weight,
-            lost: None,
+            ..Parcel::make(body, buffers, 0)
         })
     }
 
@@ -131,12 +127,8 @@ impl Parcel {
             return Err(lost);
         }
         // SAFETY: `view` is the caller's to be filled; the bytes object becomes its owner.
-        let failed = unsafe { ffi::PyObject_GetBuffer(slf.body.as_ptr(), view, flags) } != 0;
-        if failed {
-            Err(PyErr::fetch(slf.py()))
-        } else {
-            Ok(())
-        }
+        let failed = unsafe { ffi::PyObject_GetBuffer(slf.body.as_ptr(), view, flags) };
+        succeeded(slf.py(), failed)
     }
 }
 

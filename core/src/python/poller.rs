@@ -2,8 +2,8 @@
 
 use super::channel::Channel;
 use super::errors::{ChannelError, unsent};
-use super::incoming::take;
-use super::outgoing::Outgoing;
+use super::incoming::Frame;
+use super::payload::Payload;
 use crate::connection::channel::SendError;
 use crate::connection::poller::{self, Found};
 use crate::sync::lock;
@@ -47,14 +47,13 @@ impl Poller {
                 return self.broken(key, ChannelError::new_err(violation.to_string()));
             }
         };
-        let taken = match take(py, &channel, &mut receiver, header) {
-            Err(error) if error.is_instance_of::<ChannelError>(py) => {
-                return self.broken(key, error);
-            }
-            taken => taken?,
-        };
+        let taken = Frame::take(py, &channel, &mut receiver, header);
         drop(receiver);
-        match taken.open(py, channel.max_frame(), header.opcode) {
+        let opened = taken.and_then(|frame| {
+            let opcode = frame.opcode;
+            Ok((opcode, frame.open(py, channel.max_frame())?))
+        });
+        match opened {
             Ok((opcode, payload)) => Ok(Some((key, opcode, header.id, payload).into_pyobject(py)?)),
             Err(error) if error.is_instance_of::<ChannelError>(py) => self.broken(key, error),
             Err(error) => Err(error),
@@ -144,9 +143,9 @@ impl Poller {
         let Ok(channel) = channel.open() else {
             return Ok(self.next(py)?.map(Bound::into_any));
         };
-        let mut payload = Outgoing::new(payload)?;
+        let mut payload = Payload::new(payload)?;
         let large = payload.is_large();
-        let found = py.detach(|| match payload.send(&channel, opcode, id) {
+        let found = py.detach(|| match payload.send(&channel, opcode, id, false) {
             Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => Err(error),
             _ if large => Ok(None),
             // A violation is remembered: the next look at the channel finds it.

@@ -22,7 +22,7 @@ _LIMITS: Final = {
 }
 
 
-def allocate(channel: _core.Channel, size: int) -> _core.Block:
+def allocate(channel: _core.Channel, size: int) -> _core.Buffer:
     """A block of at least so many bytes; SharedMemoryError if there is none."""
     try:
         return channel.allocate(max(size, 1))
@@ -30,7 +30,7 @@ def allocate(channel: _core.Channel, size: int) -> _core.Block:
         raise _refused(error) from None
 
 
-def allocate_for_server(channel: _core.Channel, size: int, control: socket.socket) -> _core.Block:
+def allocate_for_server(channel: _core.Channel, size: int, control: socket.socket) -> _core.Buffer:
     """The same in a client; ConnectionLost if the server, which has the other end of ``control``, is gone.
 
     It may have died a moment ago, and nobody has read that yet.

@@ -206,11 +206,11 @@ class LoopConnection(Connection):
             self._wake_senders()
         return taken
 
-    def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
+    def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
         """What sends the items of a stream."""
-        return _core.Sender(self._channel, opcode, call_id, credit, OVERHEAD)
+        return _core.StreamSender(self._channel, opcode, call_id, credit, OVERHEAD)
 
-    def allocate(self, size: int) -> _core.Block:
+    def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
         return blocks.allocate_for_server(self._channel, size, self._control)
 

@@ -77,12 +77,12 @@ class ShmPeer(Peer):
         if self.channel is not None:
             self.channel.take_back_all(call_id)
 
-    def sender(self, opcode: int, call_id: int, credit: int) -> _core.Sender:
+    def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
         """What sends the items of a stream."""
         assert self.channel is not None
-        return _core.Sender(self.channel, opcode, call_id, credit, OVERHEAD)
+        return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
-    def allocate(self, size: int) -> _core.Block:
+    def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none."""
         assert self.channel is not None
         return blocks.allocate(self.channel, size)

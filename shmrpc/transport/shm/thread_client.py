@@ -149,7 +149,7 @@ class ThreadConnection:
         finally:
             turn.end()
 
-    def allocate(self, size: int) -> _core.Block:
+    def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
         return blocks.allocate_for_server(self._channel, size, self._control)
 

@@ -1,15 +1,18 @@
-//! Frames on their way out.
+//! What goes into frames on their way out.
 
 use super::parcel::{Flat, Parcel, weight};
 use crate::clock;
-use crate::connection::channel::{self, SendError, Sent};
+use crate::connection::channel::{Channel, LARGE_BODY, SendError, Sent};
 use crate::ring::frame::Kept;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-/// A frame's body on its way out, with what keeps it alive should there be no room for it now.
-pub(super) struct Outgoing<'a> {
+/// Bytes of a body from here on are kept rather than copied.
+const LARGE: usize = 16 << 10;
+
+/// A body on its way out, with what keeps it alive should there be no room for it now.
+pub(super) struct Payload<'a> {
     body: &'a [u8],
     /// Only of a large one: a small one is cheaper copied than kept.
     owner: Option<PyBackedBytes>,
@@ -17,29 +20,27 @@ pub(super) struct Outgoing<'a> {
     buffers: Vec<Flat>,
 }
 
-impl<'a> Outgoing<'a> {
-    /// Bytes from here on are kept rather than copied.
-    const LARGE: usize = 16 << 10;
-
+impl<'a> Payload<'a> {
+    /// Of bytes, or of a parcel.
     #[inline]
     pub(super) fn new(payload: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(body) = payload.cast::<PyBytes>() {
-            return Ok(Outgoing::of(body, Vec::new()));
+            return Ok(Payload::of(body, Vec::new()));
         }
         let parcel = payload.cast::<Parcel>()?;
         let py = payload.py();
         let buffers = parcel.get().buffers(py)?;
-        let buffers = buffers
-            .iter()
-            .map(|buffer| Flat::new(&buffer))
-            .collect::<PyResult<_>>()?;
-        Ok(Outgoing::of(parcel.get().body(py), buffers))
+        let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
+        Ok(Payload::of(
+            parcel.get().body(py),
+            buffers.collect::<PyResult<_>>()?,
+        ))
     }
 
     fn of(body: &'a Bound<'_, PyBytes>, buffers: Vec<Flat>) -> Self {
         let bytes = body.as_bytes();
-        let owner = (bytes.len() >= Self::LARGE).then(|| PyBackedBytes::from(body.clone()));
-        Outgoing {
+        let owner = (bytes.len() >= LARGE).then(|| PyBackedBytes::from(body.clone()));
+        Payload {
             body: bytes,
             owner,
             buffers,
@@ -56,50 +57,47 @@ impl<'a> Outgoing<'a> {
         self.owner.is_some() || !self.buffers.is_empty()
     }
 
-    /// Sends a request, unless the peer has left, and looks for its answer: see [`channel::Channel::spin`].
+    /// Sends a request, unless the peer has left, and looks for its answer: see [`Channel::spin`].
     #[inline]
     pub(super) fn exchange(
         &mut self,
-        channel: &channel::Channel,
+        channel: &Channel,
         opcode: u32,
         id: u64,
     ) -> Result<(bool, u64), SendError> {
         let is_large = self.is_large();
-        let (sent, mut start) = self.begin(channel, opcode, id)?;
+        let mut start = channel.look()?;
+        let sent = self.send(channel, opcode, id, true)?;
         if is_large {
             start = clock::now(); // The time that it took is no wait.
         }
         Ok(channel.spin(sent, start)?)
     }
 
-    /// Sends a request, unless the peer has left: what became of it, and when it was looked whether the peer is there.
-    /// Whatever begins a call is sent here.
-    #[inline]
-    pub(super) fn begin(
+    /// Sends a frame; one that begins a call only if the peer has not left. If there is no room for it now, the peer rings
+    /// once there is. Whether it went.
+    pub(super) fn send_or_keep(
         &mut self,
-        channel: &channel::Channel,
+        channel: &Channel,
         opcode: u32,
         id: u64,
-    ) -> Result<(Sent, u64), SendError> {
-        let now = channel.look()?;
-        Ok((self.publish(channel, opcode, id, true)?, now))
+        begins: bool,
+    ) -> Result<bool, SendError> {
+        if begins {
+            channel.look()?;
+        }
+        let sent = self.send(channel, opcode, id, begins)?;
+        if sent == Sent::Kept {
+            channel.await_room()?;
+        }
+        Ok(sent != Sent::Kept)
     }
 
-    /// Sends what belongs to a call that was begun. What is left of it is to be dropped with the GIL.
+    /// Sends a frame. What is left of the payload is to be dropped with the GIL. `begins` is as in [`Channel::publish`].
     #[inline]
     pub(super) fn send(
         &mut self,
-        channel: &channel::Channel,
-        opcode: u32,
-        id: u64,
-    ) -> Result<Sent, SendError> {
-        self.publish(channel, opcode, id, false)
-    }
-
-    #[inline]
-    fn publish(
-        &mut self,
-        channel: &channel::Channel,
+        channel: &Channel,
         opcode: u32,
         id: u64,
         begins: bool,
@@ -109,7 +107,7 @@ impl<'a> Outgoing<'a> {
             Some(owner) => Box::new(owner) as Kept,
             None => Box::new(body.to_vec()),
         };
-        if body.len() <= channel::LARGE_BODY && self.buffers.is_empty() {
+        if body.len() <= LARGE_BODY && self.buffers.is_empty() {
             return channel.publish(opcode, id, body, keep, begins);
         }
         let buffers: Vec<_> = self.buffers.iter().map(|b| (b.as_ptr(), b.len())).collect();

@@ -1,7 +1,7 @@
-//! `Block`: a buffer in memory that both sides of a connection have mapped.
+//! `Buffer`: a buffer in memory that both sides of a connection have mapped.
 
-use super::errors::unmapped;
-use crate::connection::buffer::Buffer;
+use super::errors::{succeeded, unmapped};
+use crate::connection::buffer;
 use crate::memory::extent::Extent;
 use crate::memory::view::{self, Mode};
 use crate::sync::lock;
@@ -16,13 +16,15 @@ use std::sync::{Arc, Mutex, Once};
 /// What is done for so many bytes or more is done without the GIL.
 const LONG: usize = 64 << 10;
 
+const GIVEN_BACK: &str = "this memory was given back by release()";
+
 /// A buffer in shared memory, by the buffer protocol. As long as it lives, and any view of it, the
 /// memory is not used for anything else.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Block {
+pub struct Buffer {
     /// None once it was given back early.
-    memory: Mutex<Option<Buffer>>,
-    /// Stays mapped for as long as there are views, whatever becomes of the block.
+    memory: Mutex<Option<buffer::Buffer>>,
+    /// Stays mapped for as long as there are views, whatever becomes of the buffer.
     _extent: Arc<Extent>,
     address: usize,
     len: usize,
@@ -73,9 +75,9 @@ pub(super) fn bytes_of<'py>(
     }
 }
 
-impl Block {
-    pub(super) fn new(memory: Buffer, writable: bool) -> Self {
-        Block {
+impl Buffer {
+    pub(super) fn new(memory: buffer::Buffer, writable: bool) -> Self {
+        Buffer {
             _extent: memory.extent().clone(),
             address: memory.address().addr(),
             len: memory.len(),
@@ -84,47 +86,47 @@ impl Block {
         }
     }
 
-    fn with<R>(&self, use_it: impl FnOnce(&Buffer) -> PyResult<R>) -> PyResult<R> {
+    fn with<R>(&self, use_it: impl FnOnce(&buffer::Buffer) -> PyResult<R>) -> PyResult<R> {
         let memory = lock(&self.memory);
-        match &*memory {
-            Some(memory) => use_it(memory),
-            None => Err(PyValueError::new_err(
-                "this memory was given back by release()",
-            )),
-        }
+        use_it(
+            memory
+                .as_ref()
+                .ok_or_else(|| PyValueError::new_err(GIVEN_BACK))?,
+        )
     }
 
     fn map(slf: &Bound<'_, Self>, mode: Mode) -> PyResult<View> {
         let py = slf.py();
         let (mapping, start) = slf.get().with(|memory| {
             memory.map(mode).map_err(|error| {
-                let error = error.raw_os_error().unwrap_or(libc::EINVAL);
-                let (number, size) = (memory.extent().number(), memory.len() as u64);
                 let why = Violation::Unmapped {
-                    number,
-                    size,
-                    error,
+                    number: memory.extent().number(),
+                    size: memory.len() as u64,
+                    error: error.raw_os_error().unwrap_or(libc::EINVAL),
                 };
-                unmapped(py, error, &why.to_string())
+                unmapped(py, why)
             })
         })?;
         Ok(View {
             mapping,
             start,
             len: slf.get().len,
-            _block: slf.clone().unbind(),
+            _buffer: slf.clone().unbind(),
         })
     }
 }
 
 /// Copies out of shared memory into a new bytes object.
-pub(super) fn copy_out<'py>(py: Python<'py>, memory: &Buffer) -> PyResult<Bound<'py, PyBytes>> {
+pub(super) fn copy_out<'py>(
+    py: Python<'py>,
+    memory: &buffer::Buffer,
+) -> PyResult<Bound<'py, PyBytes>> {
     // SAFETY: it is as long as the memory.
     bytes_of(py, memory.len(), |to| unsafe { memory.read(to) })
 }
 
 #[pymethods]
-impl Block {
+impl Buffer {
     /// A copy.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         // Not under the lock: it must not be held while the GIL is waited for.
@@ -138,12 +140,12 @@ impl Block {
 
     /// The same bytes, writable: what is written is seen by nobody else. Raises Unmapped if there is no room for that.
     fn private(slf: &Bound<'_, Self>) -> PyResult<View> {
-        Block::map(slf, Mode::Private)
+        Buffer::map(slf, Mode::Private)
     }
 
     /// The same bytes, writable: what is written is seen by whoever has sent them. Raises Unmapped as above.
     fn shared(slf: &Bound<'_, Self>) -> PyResult<View> {
-        Block::map(slf, Mode::Shared)
+        Buffer::map(slf, Mode::Shared)
     }
 
     /// Gives the memory back now. Views of it must not be used any more: what they show may change.
@@ -155,8 +157,7 @@ impl Block {
     /// Whether it was given back.
     #[getter]
     fn released(&self) -> bool {
-        let memory = lock(&self.memory);
-        memory.is_none()
+        lock(&self.memory).is_none()
     }
 
     fn __len__(&self) -> usize {
@@ -168,20 +169,18 @@ impl Block {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let block = slf.get();
-        if block.released() {
-            return Err(PyBufferError::new_err(
-                "this memory was given back by release()",
-            ));
+        let buffer = slf.get();
+        if buffer.released() {
+            return Err(PyBufferError::new_err(GIVEN_BACK));
         }
-        // SAFETY: mapped for as long as the block, which the view keeps alive.
+        // SAFETY: mapped for as long as the buffer, which the view keeps alive.
         unsafe {
             fill(
                 view,
                 slf.as_any(),
-                block.address,
-                block.len,
-                block.writable,
+                buffer.address,
+                buffer.len,
+                buffer.writable,
                 flags,
             )
         }
@@ -209,23 +208,19 @@ unsafe fn fill(
             len as ffi::Py_ssize_t,
             c_int::from(!writable),
             flags,
-        ) != 0
+        )
     };
-    if failed {
-        Err(PyErr::fetch(owner.py()))
-    } else {
-        Ok(())
-    }
+    succeeded(owner.py(), failed)
 }
 
-/// A writable mapping of a block, by the buffer protocol.
+/// A writable mapping of a buffer, by the buffer protocol.
 #[pyclass(frozen, weakref, module = "shmrpc._core")]
 pub struct View {
     mapping: view::View,
-    /// Where the block begins in it, in bytes.
+    /// Where the buffer begins in it, in bytes.
     start: usize,
     len: usize,
-    _block: Py<Block>,
+    _buffer: Py<Buffer>,
 }
 
 #[pymethods]

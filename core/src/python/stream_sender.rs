@@ -1,10 +1,10 @@
-//! `Sender`: the sending end of a stream.
+//! `StreamSender`: the sending end of a stream.
 
 use super::channel::Channel;
-use super::errors::{broken, unsent};
-use super::outgoing::Outgoing;
+use super::errors::unsent;
+use super::payload::Payload;
 use crate::clock;
-use crate::connection::channel::{self, Sent};
+use crate::connection::channel;
 use crate::connection::poller::SLICE;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// The sending end of a stream: its frames, its credit, and its slice of the loop's time.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Sender {
+pub struct StreamSender {
     channel: Arc<channel::Channel>,
     opcode: u32,
     id: u64,
@@ -30,10 +30,10 @@ pub struct Sender {
 const ITEMS_PER_LOOK: u32 = 16;
 
 #[pymethods]
-impl Sender {
+impl StreamSender {
     #[new]
     fn new(channel: &Channel, opcode: u32, id: u64, credit: i64, overhead: i64) -> PyResult<Self> {
-        Ok(Sender {
+        Ok(StreamSender {
             channel: channel.open()?,
             opcode,
             id,
@@ -47,17 +47,13 @@ impl Sender {
     /// Sends an item. False if the sender has to pause before the next one: for credit, or for the loop.
     ///
     /// The GIL is kept for a small one: who sends waits for nobody's answer.
-    fn send(&self, py: Python<'_>, payload: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let mut outgoing = Outgoing::new(payload)?;
-        let weight = outgoing.weight();
-        let sent = if outgoing.is_large() {
-            py.detach(|| outgoing.send(&self.channel, self.opcode, self.id))
-        } else {
-            outgoing.send(&self.channel, self.opcode, self.id)
-        };
-        if sent.map_err(unsent)? == Sent::Kept {
-            self.channel.await_room().map_err(broken)?;
-        }
+    fn send(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let mut payload = Payload::new(item)?;
+        let weight = payload.weight();
+        let is_large = payload.is_large();
+        let mut send = || payload.send_or_keep(&self.channel, self.opcode, self.id, false);
+        let sent = if is_large { py.detach(send) } else { send() };
+        sent.map_err(unsent)?;
         let size = weight as i64 + self.overhead;
         // Relaxed, here and below: the GIL orders them; they are atomic to be shared at all.
         let left = self.credit.fetch_sub(size, Ordering::Relaxed) - size;

@@ -21,7 +21,7 @@ import pytest
 import shmrpc
 from shmrpc.host.status import statuses
 from shmrpc.supervisor import ending
-from shmrpc.supervisor.running import Running
+from shmrpc.supervisor.runner import Runner
 from tests.helpers.server_process import PATIENCE, STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
@@ -265,13 +265,13 @@ def test_a_signal_delivered_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("kinds", "ways"), [("TERM TERM", "gently"), ("TERM INT", "gently at once")])
 async def test_a_server_that_hears_a_signal_twice_stops_gently(kinds: str, ways: str) -> None:
-    running = Running(shmrpc.serve(shmrpc.Service("unused")), 1000)
+    runner = Runner(shmrpc.serve(shmrpc.Service("unused")), 1000)
     heard: list[str] = []
-    running._loop = asyncio.get_running_loop()
-    running._last_resort.within = lambda seconds: None  # type: ignore[method-assign]
-    running.drain = lambda: heard.append("gently")  # type: ignore[method-assign]
-    running._stop_at_once = lambda: heard.append("at once")  # type: ignore[method-assign]
+    runner._loop = asyncio.get_running_loop()
+    runner._last_resort.within = lambda seconds: None  # type: ignore[method-assign]
+    runner.drain = lambda: heard.append("gently")  # type: ignore[method-assign]
+    runner._stop_at_once = lambda: heard.append("at once")  # type: ignore[method-assign]
     for kind in kinds.split():
-        running._on_signal(signal.Signals[f"SIG{kind}"], None)
+        runner._on_signal(signal.Signals[f"SIG{kind}"], None)
     await asyncio.sleep(0)
     assert " ".join(heard) == ways

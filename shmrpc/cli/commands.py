@@ -44,7 +44,7 @@ from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTI
 from shmrpc.server.server import DEFAULT_GRACE
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.reloading import supervise_reloading
-from shmrpc.supervisor.running import run_here
+from shmrpc.supervisor.runner import run_here
 from shmrpc.supervisor.supervisor import supervise
 from shmrpc.supervisor.targets import load_services
 from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_uids

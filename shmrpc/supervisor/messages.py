@@ -1,7 +1,7 @@
-"""What a supervisor and its workers tell each other: packets of MessagePack on a pair of sockets.
+"""What a supervisor and its workers tell each other, in packets of MessagePack on a pair of sockets.
 
-The first packet is the :class:`~shmrpc.supervisor.config.Config`. The end of the supervisor's side tells a worker to
-drain.
+The first packet is the :class:`~shmrpc.supervisor.config.Config`. The worker drains when the
+supervisor closes its end.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import Final
 
 import msgspec
 
-#: Bytes of one packet: more than any message has, the endpoints of one service included.
+#: The most bytes in a packet: more than any message has, also one with the endpoints of a service.
 MAX_PACKET: Final = 256 << 10
 
 
 class Begin(msgspec.Struct, tag="begin"):
-    """To a worker: the names are ours, serve."""
+    """To a worker: we hold the names; serve."""
 
 
 class Ask(msgspec.Struct, tag="ask"):
-    """To a worker: are you there? Answered by :class:`Here`, before a client is passed on."""
+    """To a worker, before a client is passed to it: are you there? It answers :class:`Here`."""
 
 
 class Adopt(msgspec.Struct, tag="adopt"):
@@ -36,7 +36,7 @@ class Offer(msgspec.Struct, tag="offer"):
 
 
 class Imported(msgspec.Struct, tag="imported"):
-    """From a worker: all is imported, and the offers are complete."""
+    """From a worker: everything is imported, and the offers are complete."""
 
 
 class Ready(msgspec.Struct, tag="ready"):
@@ -44,23 +44,24 @@ class Ready(msgspec.Struct, tag="ready"):
 
 
 class Here(msgspec.Struct, tag="here"):
-    """From a worker: it runs, and takes what it is passed."""
+    """From a worker: it runs, and takes the clients that it is passed."""
 
 
-class Connections(msgspec.Struct, tag="load"):
-    """From a worker, whenever this changes."""
+class Connections(msgspec.Struct, tag="connections"):
+    """From a worker: its connections, whenever they change."""
 
-    #: Clients that were ever passed to it.
+    #: How many clients were ever passed to it.
     adopted: int
-    #: Those that are about to be connected.
+    #: How many clients are about to be connected.
     arriving: int
-    #: By service, those that are connected.
+    #: How many clients are connected, by service.
     connections: dict[str, int]
+    #: Whether it takes no new clients.
     draining: bool
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """From a worker: it cannot serve, and why. It ends next."""
+    """From a worker: why it cannot serve. It ends next."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Serving for a developer at work: when a source changes, the worker is replaced by a new one."""
+"""Serving for a developer at work: when a source file changes, a new worker replaces the old one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _relative(app_dir: str, changes: Iterable[tuple[object, str]]) -> list[str]:
 
 
 def supervise_reloading(config: Config, announce: Announce) -> None:
-    """Serves with one worker, replaced when a ``.py`` file below the app dir changes.
+    """Serve with one worker, and replace it when a ``.py`` file below the app dir changes.
 
-    Raises ServeError if that cannot be, or watchfiles is missing.
+    Raises ServeError if serving cannot begin, or watchfiles is missing.
     """
     try:
         import watchfiles
@@ -33,7 +33,7 @@ def supervise_reloading(config: Config, announce: Announce) -> None:
         try:
             async for changes in watchfiles.awatch(config.app_dir, watch_filter=watchfiles.PythonFilter()):
                 supervisor.restart(f"{', '.join(_relative(config.app_dir, changes))} changed")
-        except (OSError, RuntimeError) as error:  # Too many directories, for one.
+        except (OSError, RuntimeError) as error:  # For example, too many directories.
             logger.error("cannot watch %s, changes are not seen: %s", config.app_dir, error)
 
     async def run() -> None:

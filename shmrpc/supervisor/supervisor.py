@@ -1,8 +1,8 @@
-"""A supervisor: it holds the names, passes clients on to workers, and sees that there are workers.
+"""A supervisor: it holds the names, passes clients to workers, and replaces workers that die.
 
-It never imports what is served. A worker is a fresh interpreter (:mod:`shmrpc.supervisor.worker`); the way to it is
-a pair of sockets, over which accepted clients go as descriptors. When the supervisor dies, its workers see the end
-of it.
+It never imports what is served. A worker is a fresh interpreter (:mod:`shmrpc.supervisor.worker`), reached through a
+pair of sockets, over which accepted clients go as descriptors. When the supervisor dies, its workers see the end of
+that pair.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from typing import Final
 
 from shmrpc.errors import ShmrpcError
 from shmrpc.host import exhaustion
-from shmrpc.supervisor import messages as messages
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
-from shmrpc.supervisor.workers import WorkerProcess
+from shmrpc.supervisor.worker_process import WorkerProcess
 from shmrpc.transport.options import check_uids
 from shmrpc.transport.shm.front_desk import Reception
 from shmrpc.wire.control import Health, Report
 
 logger = logging.getLogger("shmrpc.supervisor")
 
-#: A worker that dies before it serves, or within so many seconds after, dies quickly. So many in a row are given up.
+#: A worker that dies before it serves, or within these seconds after, dies quickly.
 _QUICK: Final = 3.0
+#: Quick deaths in a row after which the supervisor gives up.
 _MAX_QUICK_DEATHS: Final = 5
 _WHEN: Final = f"before they served or within {_QUICK:g} s after"
-#: Seconds between two looks at the CPU time of workers, and until one is started again that could not be.
+#: Seconds between two samples of the workers' CPU time.
 _SAMPLE: Final = 1.0
+#: Seconds until a worker that could not be started is tried again.
 _RETRY: Final = 1.0
 
-#: Is told what is served, by service, and the workers' process ids.
+#: Called when all workers serve, with the endpoints by service and the workers' process ids.
 Announce = Callable[[Mapping[str, Sequence[str]], Sequence[int]], None]
 
 
 class Supervisor:
     """Keeps ``count`` workers that serve what the config says.
 
-    ``keeps_trying``: for a developer at work; when workers die quickly they are started again at the next restart.
+    ``keeps_trying``: after quick deaths wait for the next restart instead of giving up, for a developer at work.
     """
 
     def __init__(self, config: Config, count: int, announce: Announce, *, keeps_trying: bool = False) -> None:
@@ -63,7 +64,7 @@ class Supervisor:
         self._restart_again = False
 
     async def run(self) -> None:
-        """Serves until SIGINT or SIGTERM. Raises ServeError if that cannot be, or cannot go on."""
+        """Serve until SIGINT or SIGTERM. Raises ServeError if serving cannot begin, or go on."""
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -72,7 +73,7 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._on_stop, number)
         sampling = self._loop.create_task(self._sample_cpu()) if self._count > 1 else None
         try:
-            self._start()  # The others follow when this one could import what is served.
+            self._start()  # The others follow when this one has imported what is served.
             await self._ended.wait()
         finally:
             if sampling is not None:
@@ -84,31 +85,23 @@ class Supervisor:
         if self._failure:
             raise ServeError(self._failure)
 
-    # Workers come and go.
+    # Starting workers, and what happens when they end.
 
     def _start(self, quick_deaths: int = 0) -> None:
         if self._stopping:
             return
         try:
-            self._add(WorkerProcess(self._config, self._on_news, quick_deaths=quick_deaths))
+            self._spawn(quick_deaths)
         except OSError as error:
             level = self._refusals.level(error.errno, logging.ERROR)
             logger.log(level, "cannot start a worker, trying again every %g s: %s", _RETRY, error)
             self._loop.call_later(_RETRY, self._start, quick_deaths)
 
-    def _add(self, worker: WorkerProcess) -> WorkerProcess:
+    def _spawn(self, quick_deaths: int = 0) -> WorkerProcess:
+        worker = WorkerProcess(self._config, self._on_imported, self._on_ready, quick_deaths)
         self._workers.append(worker)
         logger.debug("worker %d started", worker.pid)
         return worker
-
-    def _on_news(self, worker: WorkerProcess, news: messages.News) -> None:
-        match news:
-            case messages.Imported():
-                self._on_imported(worker)
-            case messages.Ready():
-                self._on_ready()
-            case _:
-                pass
 
     def _on_imported(self, worker: WorkerProcess) -> None:
         try:
@@ -125,7 +118,7 @@ class Supervisor:
             for _ in range(self._count - 1):
                 self._start()
 
-    def _on_ready(self) -> None:
+    def _on_ready(self, _: WorkerProcess) -> None:
         self._has_served = True
         if self._announce is not None and sum(worker.is_ready for worker in self._workers) == self._count:
             self._announce(self._workers[0].offers, [worker.pid for worker in self._workers])
@@ -140,7 +133,7 @@ class Supervisor:
             self._ended.set()
 
     def _on_end(self, worker: WorkerProcess) -> None:
-        """A worker is gone: another one takes its place, unless that is wanted or hopeless."""
+        """A worker is gone: replace it, unless it was meant to go or replacing it is hopeless."""
         how = f"worker {worker.pid} {worker.end}"
         if self._stopping and worker.forced and not self._failure:
             self._failure = f"worker {worker.pid} did not end by itself, and was ended by force"
@@ -152,7 +145,7 @@ class Supervisor:
             return
         logger.error("%s%s", how, f": {worker.failure}" if worker.failure else "")
         if worker.is_successor and not worker.is_ready:
-            return  # The one that it was to follow still serves.
+            return  # The worker that it was to replace still serves.
         is_quick = worker.ready_at is None or time.monotonic() - worker.ready_at < _QUICK
         quick_deaths = worker.quick_deaths + 1 if is_quick else 0
         if quick_deaths < _MAX_QUICK_DEATHS:
@@ -183,7 +176,7 @@ class Supervisor:
             self._drain()
 
     def _drain(self) -> None:
-        """Lets all workers end gently; new clients are told to come again."""
+        """Let all workers end gently; new clients are told to come again."""
         self._stopping = True
         if self._restarting is not None:
             self._restarting.cancel()
@@ -193,7 +186,7 @@ class Supervisor:
             self._ended.set()
 
     def restart(self, reason: str) -> None:
-        """Replaces each worker by a new one, and no call is lost."""
+        """Replace each worker by a new one without losing a call."""
         if self._stopping:
             return
         logger.info("%s: each worker is replaced by a new one", reason)
@@ -216,12 +209,12 @@ class Supervisor:
         old_workers = [worker for worker in self._workers if not worker.dismissed]
         for old in old_workers:
             old.outdated = True
-        if not old_workers:  # None could be kept alive, and now they may.
+        if not old_workers:  # They all died quickly; the change may have cured that.
             self._start()
         for old in old_workers:
             if old not in self._workers:
-                continue  # It has died meanwhile, and there is a new one already.
-            new = self._add(WorkerProcess(self._config, self._on_news))
+                continue  # It has died meanwhile, and has been replaced already.
+            new = self._spawn()
             new.is_successor = True
             if not await new.ready:
                 logger.error("the new worker does not serve; the old ones go on")
@@ -230,28 +223,28 @@ class Supervisor:
                 return
             new.is_successor = False
             if old not in self._workers:
-                new.drain()  # It has died while this one started, and another one took its place.
+                new.drain()  # The old worker died while this one started, and has been replaced already.
                 continue
             old.drain()
             logger.info("worker %d takes the place of worker %d", new.pid, old.pid)
 
     def _release_names(self) -> None:
-        """Gives back the names of services that no worker offers any more."""
+        """Release the names of services that no worker offers any more."""
         offered = {service for worker in self._workers if not worker.dismissed for service in worker.offers}
         if offered:
             for service in self._receptions.keys() - offered:
                 self._receptions.pop(service).close()
 
-    # Clients come.
+    # Clients.
 
     def _takers(self, service: str) -> list[WorkerProcess]:
-        """Workers that can take a client of a service."""
+        """The workers that can take a client of a service."""
         return [each for each in self._workers if each.is_ready and not each.draining and service in each.offers]
 
     async def _pass_on(self, service: str, accepted: socket.socket) -> str | None:
-        """Passes a client to the least busy worker that answers and has room for it; None if one took it.
+        """Pass a client to the least busy worker that answers and has room for it; None if one took it.
 
-        Else why none did, or nothing if one may in a moment.
+        Otherwise, why none did; an empty text if one may in a moment.
         """
         tried = set[WorkerProcess]()
         while untried := [each for each in self._takers(service) if each not in tried and not each.is_silent]:
@@ -264,7 +257,7 @@ class Supervisor:
             return f"the server is {self._health(service)}"
         if all(each.is_silent for each in takers):
             silent = "; ".join(f"worker {each.pid}: {each.silence}" for each in takers)
-            # Whoever reads it may be in another pid namespace.
+            # The client may be in another pid namespace.
             return f"none of its workers answers. {silent} (process ids are those that the server sees)"
         return ""
 
@@ -285,10 +278,10 @@ class Supervisor:
 
 
 def _busy(worker: WorkerProcess) -> tuple[bool, int, float, float]:
-    """The least busy worker first; during a restart one that stays. Tenths of a CPU make a difference."""
+    """Sorts the least busy worker first; during a restart, new ones first. CPU time counts in tenths."""
     return worker.outdated, worker.clients, round(worker.cpu_lately, 1), worker.last_passed
 
 
 def supervise(config: Config, count: int, announce: Announce) -> None:
-    """Serves with so many workers until SIGINT or SIGTERM. Raises ServeError if that cannot be, or cannot go on."""
+    """Serve with ``count`` workers until SIGINT or SIGTERM. Raises ServeError if serving cannot begin, or go on."""
     asyncio.run(Supervisor(config, count, announce).run())

@@ -1,4 +1,4 @@
-"""A worker of a supervisor; its argument is the descriptor of their socket. See :mod:`shmrpc.supervisor.supervisor`."""
+"""A worker process of a supervisor, from the inside. See :mod:`shmrpc.supervisor.supervisor`."""
 
 from __future__ import annotations
 
@@ -9,121 +9,135 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from shmrpc.errors import ShmrpcError
 from shmrpc.host import exhaustion, fork, rendezvous
-from shmrpc.server.server import Server
-from shmrpc.service.service import Service
-from shmrpc.supervisor import messages as messages
+from shmrpc.supervisor import messages
 from shmrpc.supervisor.config import Config, ServeError
-from shmrpc.supervisor.running import Running
+from shmrpc.supervisor.runner import Runner
 from shmrpc.supervisor.targets import BrokenModule, load_services
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Seconds until a report is sent again that the supervisor had no room for.
+#: Seconds until a message is sent again for which the supervisor had no room.
 _RETRY: Final = 0.1
 
 
-class SupervisorLink:
-    """A worker's end of the pair of sockets."""
+class Worker:
+    """Serves the clients that its supervisor passes on. ``descriptor``: its end of their pair of sockets."""
 
     def __init__(self, descriptor: int) -> None:
-        self.socket = socket.socket(fileno=descriptor)
-        self.socket.set_inheritable(False)
-        #: A descriptor to give up for the client that is passed next: the kernel drops one for which there is none.
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)
+        #: A descriptor to give up for the next client: without one the kernel drops it.
         self._reserve = exhaustion.Reserve()
         self._reserve.keep()
+        #: Clients that were passed to us, also those that were lost on the way.
+        self._adopted = 0
+        #: What will tell the supervisor of our connections.
+        self._report: asyncio.Handle | None = None
+        self._refusals = exhaustion.Refusals()
         fork.close_in_child(self)
 
-    def tell(self, message: messages.News) -> bool:
-        """Sends a message; False if there is no room for it. To a supervisor that is gone: nothing."""
+    def run(self) -> None:
+        """Serve what the supervisor says until a signal, the supervisor, or its death ends it."""
+        packet = b""
+        with contextlib.suppress(ConnectionResetError):
+            packet = self._socket.recv(messages.MAX_PACKET)
+        if not packet:
+            return
+        config = msgspec.msgpack.decode(packet, type=Config)
         try:
-            self.socket.send(messages.encode(message))
+            config.configure_logging()
+            services = load_services(config.targets, config.app_dir)
+            for service in services:
+                self._tell(messages.Offer(service.name, list(service.endpoints)))
+            self._tell(messages.Imported())
+            if self._next_order() is not None:
+                self._server = config.server(services, adopting=True)
+                self._runner = Runner(self._server, config.grace, self._changed)
+                config.run(self._serve())
+                self._listen()
+        except BrokenModule as error:
+            print(f"Error: {error}", file=sys.stderr)  # noqa: T201
+            sys.exit(1)
+        except (ServeError, ShmrpcError) as error:
+            self._tell(messages.Failed(str(error)))
+            sys.exit(1)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket, self._on_order)
+        self._listen()
+        try:
+            await self._runner.run(self._on_ready)
+        finally:
+            self._loop.remove_reader(self._socket)
+            if self._report is not None:
+                self._report.cancel()
+
+    def _listen(self) -> None:
+        # The supervisor sends SIGTERM when it is told to stop, and others may send it to all processes: a second one
+        # is no reason to hurry.
+        self._runner.listen([signal.SIGTERM], at_once=[signal.SIGQUIT])
+
+    def _on_ready(self) -> None:
+        self._server.watch(self._changed)
+        self._tell(messages.Ready())
+
+    def _tell(self, message: messages.News) -> bool:
+        """Send a message; False if there is no room for it. To a supervisor that is gone: nothing."""
+        try:
+            self._socket.send(messages.encode(message))
         except BlockingIOError:
             return False
         except OSError:
             pass
         return True
 
-    def order(self) -> tuple[messages.Order, list[int]] | None:
+    def _next_order(self) -> tuple[messages.Order, list[int]] | None:
         """The next order with its descriptors; None at the end. Raises BlockingIOError if there is none yet.
 
-        A client's descriptor is missing if this process could not take it, although there was a reserve for it.
+        A client's descriptor is missing if this process could not take it in spite of the reserve.
         """
         self._reserve.give_up()
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self.socket, messages.MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+            packet, descriptors, _, _ = socket.recv_fds(self._socket, messages.MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             return None
         finally:
             self._reserve.keep()
         return (messages.decode_order(packet), descriptors) if packet else None
 
-    def abandon(self) -> None:
-        """A forked child is no worker."""
-        fork.close(self.socket)
-        self._reserve.give_up()
-
-
-class Worker:
-    """Serves the clients that the supervisor passes on."""
-
-    def __init__(self, link: SupervisorLink, server: Server, running: Running) -> None:
-        self._link = link
-        self._server = server
-        self._running = running
-        running.on_drain = self._changed
-        self._adopted = 0
-        self._report: asyncio.Handle | None = None
-        self._refusals = exhaustion.Refusals()
-        self._loop = asyncio.get_running_loop()
-
-    async def run(self) -> None:
-        """Serves until a signal, the supervisor, or its death ends it."""
-        self._link.socket.setblocking(False)
-        self._loop.add_reader(self._link.socket, self._on_order)
-        _listen(self._running)
-        try:
-            await self._running.run(self._on_ready)
-        finally:
-            self._loop.remove_reader(self._link.socket)
-            if self._report is not None:
-                self._report.cancel()
-
-    def _on_ready(self) -> None:
-        self._server.watch(self._changed)
-        self._link.tell(messages.Ready())
-
     def _on_order(self) -> None:
         try:
-            order = self._link.order()
+            order = self._next_order()
         except BlockingIOError:
             return
         if order is None:
-            self._loop.remove_reader(self._link.socket)
-            self._running.drain()
+            self._loop.remove_reader(self._socket)
+            self._runner.drain()
             return
         message, descriptors = order
         if isinstance(message, messages.Ask):
             self._say_here()
             return
         if isinstance(message, messages.Adopt):
-            self._adopted += 1  # Also one that is lost: the supervisor counts those that it has passed.
+            self._adopted += 1  # Even if it is lost: the supervisor counts the clients that it has passed.
             if descriptors:
                 self._server.adopt(socket.socket(fileno=descriptors[0]), message.service)
             else:
-                error = rendezvous.untaken(self._link.socket)
+                error = rendezvous.untaken(self._socket)
                 level = self._refusals.level(error.errno, logging.ERROR)
                 logger.log(level, "a client was lost, and tries again if it waits: %s", error)
         self._changed()
 
     def _say_here(self) -> None:
-        if not self._link.tell(messages.Here()):
+        if not self._tell(messages.Here()):
             self._loop.call_later(_RETRY, self._say_here)
 
     def _changed(self) -> None:
@@ -133,60 +147,24 @@ class Worker:
     def _send_report(self) -> None:
         self._report = None
         server = self._server
-        draining = self._running.is_draining
-        report = messages.Connections(self._adopted, server.arriving, server.connections_by_service, draining)
-        if not self._link.tell(report):
+        report = messages.Connections(
+            self._adopted, server.arriving, server.connections_by_service, self._runner.is_draining
+        )
+        if not self._tell(report):
             self._report = self._loop.call_later(_RETRY, self._send_report)
 
-
-def _prepare(link: SupervisorLink, config: Config) -> list[Service] | None:
-    """Imports what is to be served; None if the supervisor does not want it."""
-    config.configure_logging()
-    services = load_services(config.targets, config.app_dir)
-    for service in services:
-        link.tell(messages.Offer(service.name, list(service.endpoints)))
-    link.tell(messages.Imported())
-    return services if link.order() is not None else None
-
-
-def _serve(link: SupervisorLink, config: Config, services: Sequence[Service]) -> None:
-    server = config.server(services, adopting=True)
-    running = Running(server, config.grace)
-
-    async def run() -> None:
-        await Worker(link, server, running).run()
-
-    config.run(run())
-    _listen(running)
-
-
-def _listen(running: Running) -> None:
-    # The supervisor sends one when it is told to stop, and others may send one to all processes: it does not insist.
-    running.listen([signal.SIGTERM], at_once=[signal.SIGQUIT])
+    def abandon(self) -> None:
+        """Close our descriptors in a forked child, which is no worker."""
+        fork.close(self._socket)
+        self._reserve.give_up()
 
 
 def main() -> None:
-    """Serves as the supervisor says."""
-    # Whoever has a terminal sends these to all processes; the supervisor, which hears them too, decides.
+    """Serve as the supervisor says."""
+    # A terminal sends these to all processes. The supervisor, which hears them too, decides.
     numbers = [signal.SIGINT, signal.SIGHUP]
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    signal.signal(signal.SIGQUIT, lambda *_: os._exit(0))  # Until the loop has its own; its default dumps core.
-    link = SupervisorLink(int(sys.argv[1]))
-    packet = b""
-    with contextlib.suppress(ConnectionResetError):
-        packet = link.socket.recv(messages.MAX_PACKET)
-    if not packet:
-        return
-    config = msgspec.msgpack.decode(packet, type=Config)
-    try:
-        services = _prepare(link, config)
-        if services is not None:
-            _serve(link, config, services)
-    except BrokenModule as error:
-        print(f"Error: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
-    except (ServeError, ShmrpcError) as error:
-        link.tell(messages.Failed(str(error)))
-        sys.exit(1)
+    signal.signal(signal.SIGQUIT, lambda *_: os._exit(0))  # Until the loop has its own; the default dumps core.
+    Worker(int(sys.argv[1])).run()

@@ -19,7 +19,7 @@ import pytest
 import shmrpc
 from shmrpc.host import exhaustion
 from shmrpc.supervisor import messages
-from shmrpc.supervisor.worker import SupervisorLink, Worker
+from shmrpc.supervisor.worker import Worker
 from tests.helpers import figures, traces
 from tests.helpers.server_process import ServerProcess, eventually
 from tests.helpers.time_bound import bounded
@@ -119,9 +119,9 @@ async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_log
 ) -> None:
     """As where another thread has just taken the one that was kept for it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    link, hoard = SupervisorLink(theirs.detach()), list[int]()
-    worker = Worker(link, Mock(), Mock())
-    monkeypatch.setattr(link._reserve, "give_up", lambda: None)
+    worker, hoard = Worker(theirs.detach()), list[int]()
+    worker._loop = Mock()
+    monkeypatch.setattr(worker._reserve, "give_up", lambda: None)
     with ours:
         socket.send_fds(ours, [messages.encode(messages.Adopt(NAME))], [ours.fileno()])
         with own_limit(max(map(int, os.listdir("/proc/self/fd"))) + 1), contextlib.suppress(OSError):
@@ -134,7 +134,7 @@ async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_log
             for each in hoard:
                 os.close(each)
         monkeypatch.undo()
-        link.abandon()
+        worker.abandon()
     assert worker._adopted == 1, "the supervisor takes it for a client that is about to come, for ever"
     assert re.search(words(os.getpid(), max(hoard) + 1), caplog.text)
 

@@ -20,67 +20,79 @@ import msgspec
 from shmrpc.host import fork
 from shmrpc.host.processes import why_still
 from shmrpc.server.server import CLOSING
-from shmrpc.supervisor import messages as messages
+from shmrpc.supervisor import messages
 from shmrpc.supervisor.config import Config
 from shmrpc.supervisor.ending import AT_ONCE, FORCED
 
 logger = logging.getLogger("shmrpc.supervisor")
 
-#: Seconds that a worker may take longer than it has itself, see :class:`Running`, before it is told to stop at once,
-#: and then before it is killed.
+#: Seconds that a worker may take longer than it allows itself, see :class:`Runner`, before it is told to stop at once,
+#: and again before it is killed.
 _MARGIN: Final = 5.0
-#: Seconds in which a worker has to answer before a client is passed on to it, else the next one is asked. After so many
-#: the log says that it does not.
+#: Seconds in which a worker has to answer before a client is passed to it; after that the next worker is asked.
 _ANSWER: Final = 0.25
+#: Seconds after that until the log says that the worker does not answer.
 _LONG_SILENCE: Final = 1.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class WorkerProcess:
-    """A process that serves, the way to it, and what it has said.
+    """A worker process, the socket to it, and what it has said.
 
-    Raises OSError if no process can be started. ``on_news`` is called with this worker and each message.
+    Raises OSError if no process can be started. ``on_imported`` and ``on_ready`` are called with this worker when it
+    has imported what it is to serve, and when it serves. ``quick_deaths``: how many workers in its place have just
+    died, one after the other, before they served or soon after.
     """
 
     def __init__(
-        self, config: Config, on_news: Callable[[WorkerProcess, messages.News], None], *, quick_deaths: int = 0
+        self,
+        config: Config,
+        on_imported: Callable[[WorkerProcess], None],
+        on_ready: Callable[[WorkerProcess], None],
+        quick_deaths: int = 0,
     ) -> None:
-        #: Those before it in its place that died before they served, or soon after, one after the other.
         self.quick_deaths = quick_deaths
+        #: The endpoints of each service that it offers.
         self.offers: dict[str, list[str]] = {}
-        #: It takes nobody new.
+        #: Whether it takes no new clients.
         self.draining = False
-        #: We have told it to end.
+        #: Whether we have told it to end.
         self.dismissed = False
-        #: It has been there since before the last order to restart.
+        #: Whether it is older than the last order to restart.
         self.outdated = False
-        #: It takes the place of a worker that still serves.
+        #: Whether it is to replace a worker that still serves.
         self.is_successor = False
-        #: What it said when it could not serve.
+        #: Why it could not serve, in its own words.
         self.failure = ""
         #: When it began to serve, in seconds of time.monotonic().
         self.ready_at: float | None = None
         #: True when it is ready, False if it dies before.
         self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        #: What it last reported of its connections.
         self.load = messages.Connections(0, 0, {}, False)
-        #: It has not answered when it was last asked: it is passed nobody until it does.
+        #: Whether it did not answer when last asked; it is passed no clients until it does.
         self.is_silent = False
-        #: Clients that wait for its answer, and what tells them of it.
+        #: Clients that wait for its answer.
         self.asked = 0
+        #: Whether it is there; while it is being asked.
         self._answer: asyncio.Future[bool] | None = None
         #: Until it has been silent for long; None once the log has said so.
         self._long_silence: asyncio.TimerHandle | None = None
-        #: Clients passed to it, and when the last one was.
+        #: Clients passed to it.
         self._passed = 0
+        #: When the last client was passed to it, in seconds of time.monotonic().
         self.last_passed = 0.0
+        #: CPU seconds that it had used when last sampled.
         self._cpu = 0.0
-        #: CPU seconds per second of late.
+        #: CPU seconds per second that it has used lately.
         self.cpu_lately = 0.0
         self._grace = config.grace
-        self._on_news = on_news
+        self._on_imported = on_imported
+        self._on_ready = on_ready
         self._loop = asyncio.get_running_loop()
-        #: It did not end by itself when it was told to.
+        #: Whether it did not end by itself when told to.
         self.forced = False
+        #: Until it is told more firmly to end.
         self._ending: asyncio.TimerHandle | None = None
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -97,7 +109,7 @@ class WorkerProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has begun to serve."""
+        """Whether it serves, or has served."""
         return self.ready_at is not None
 
     @property
@@ -107,17 +119,17 @@ class WorkerProcess:
 
     @property
     def clients(self) -> int:
-        """Clients that it has, or will have in a moment."""
+        """How many clients it has, or will have in a moment."""
         load = self.load
         return sum(load.connections.values()) + load.arriving + self._passed - load.adopted + self.asked
 
     def begin(self) -> None:
-        """Lets it serve."""
+        """Let it serve."""
         with contextlib.suppress(OSError):
             self._link.send(messages.encode(messages.Begin()))
 
     async def is_there(self) -> bool:
-        """Whether it answers soon. One that is stopped must not be passed a client, which would wait for it."""
+        """Whether it answers soon. A client passed to a stopped worker would wait for it."""
         if self._answer is None:
             try:
                 self._link.send(messages.encode(messages.Ask()))
@@ -141,7 +153,7 @@ class WorkerProcess:
 
     @property
     def silence(self) -> str:
-        """Why it does not answer, in words."""
+        """Why it does not answer."""
         return why_still(self.pid)
 
     def _answered(self, *, is_there: bool) -> None:
@@ -157,7 +169,7 @@ class WorkerProcess:
             self._long_silence = None
 
     def adopt(self, service: str, accepted: socket.socket) -> bool:
-        """Passes a client on; False if it cannot be. If the worker dies before it takes it, the client sees the end."""
+        """Pass it a client; False if that fails. If it dies before it takes the client, the client sees the end."""
         try:
             packet = messages.encode(messages.Adopt(service))
             socket.send_fds(self._link, [packet], [accepted.fileno()], socket.MSG_DONTWAIT)
@@ -174,33 +186,32 @@ class WorkerProcess:
             return
         except ConnectionResetError:
             packet = b""
-        if not packet:  # It has ended, or is about to: the signal says so.
+        if not packet:  # It has ended, or is about to; SIGCHLD tells us when.
             self._loop.remove_reader(self._link)
             return
-        news = messages.decode_news(packet)
-        match news:
+        match messages.decode_news(packet):
             case messages.Offer(service, endpoints):
                 self.offers[service] = endpoints
+            case messages.Imported():
+                self._on_imported(self)
             case messages.Ready():
                 self.ready_at = time.monotonic()
                 self.ready.set_result(True)
+                self._on_ready(self)
             case messages.Here():
                 self._answered(is_there=True)
-            case messages.Connections(draining=draining):
-                self.load = news
-                self.draining = self.draining or draining
+            case messages.Connections() as load:
+                self.load = load
+                self.draining = self.draining or load.draining
             case messages.Failed(reason):
                 self.failure = reason
-            case messages.Imported():
-                pass
-        self._on_news(self, news)
 
     def drain(self) -> None:
-        """Lets it end gently."""
+        """Let it end gently."""
         if not self.dismissed:
             self.dismissed = self.draining = True
-            # An endpoint may hold its loop, and then it does not read. The signal goes first: who has read the end may
-            # have closed its loop already, and with it given up what it does at a signal.
+            # The signal reaches it even while an endpoint holds its loop. It goes first: a worker that has read the end
+            # of the socket may have closed its loop already, and with it removed its signal handlers.
             if self.is_ready:
                 self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(OSError):
@@ -208,7 +219,7 @@ class WorkerProcess:
             self._end_in(self._grace + CLOSING + _MARGIN, self.quit)
 
     def quit(self) -> None:
-        """Lets it end at once."""
+        """Let it end at once."""
         self.drain()
         self.process.send_signal(signal.SIGQUIT)
         self._end_in(AT_ONCE + _MARGIN, self._kill)
@@ -224,10 +235,10 @@ class WorkerProcess:
         self.process.kill()
 
     def has_ended(self) -> bool:
-        """Whether it has ended; then nothing of it is left."""
+        """Whether it has ended; if so, release all that we have of it."""
         if self.process.poll() is None:
             return False
-        while self._loop.remove_reader(self._link):  # What it said last may still be there.
+        while self._loop.remove_reader(self._link):  # Its last words may still be there.
             self._loop.add_reader(self._link, self._on_packet)
             self._on_packet()
         if self._ending is not None:
@@ -241,14 +252,14 @@ class WorkerProcess:
 
     @property
     def end(self) -> str:
-        """How it has ended, in words."""
+        """How it has ended."""
         code = self.process.returncode
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"exited with code {code}"
 
     def sample_cpu(self) -> None:
-        """Looks how much CPU time it has used. To be called once a second."""
+        """Update how much CPU time it uses. To be called once a second."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -258,14 +269,14 @@ class WorkerProcess:
         self._cpu = used
 
     def abandon(self) -> None:
-        """A forked child is no supervisor."""
+        """Close the socket in a forked child, which is no supervisor."""
         fork.close(self._link)
 
 
 def _command(descriptor: int) -> list[str]:
-    """What starts a worker: a fresh interpreter that finds the modules which this one finds, and so this very package.
+    """The command that starts a worker: a fresh interpreter that finds the same modules, and so this very package.
 
-    ``python -m`` would look in the working directory first, where there may be another one.
+    ``python -m`` would look in the working directory first, where there may be another shmrpc.
     """
     path = [each or os.getcwd() for each in sys.path]
     source = f"import sys; sys.path[:] = {path!r}; from shmrpc.supervisor.worker import main; main()"
@@ -274,7 +285,7 @@ def _command(descriptor: int) -> list[str]:
 
 @contextlib.contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Starts processes that do not hear what a terminal sends to all until they choose to."""
+    """Start processes that do not hear a terminal's signals until they choose to."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
     try:
         yield

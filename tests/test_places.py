@@ -97,3 +97,20 @@ def test_a_command_takes_a_place_as_connect_does() -> None:
     done = CliRunner().invoke(main, ["describe", "nats://host/shop"])
     assert done.exit_code == 2
     assert "the known ones are shm:// and memory://" in done.output
+
+
+@pytest.mark.parametrize("option", [("--workers", "2"), ("--reload",)])
+def test_workers_do_not_serve_where_they_cannot_be_passed_a_client(option: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, ["serve", "absent.module:x", "--at", "memory://", *option])
+    assert done.exit_code == 1
+    assert (
+        "--at memory:// cannot be served by workers" in done.output
+        and "leave --workers and --reload away" in done.output
+    )
+
+
+@pytest.mark.parametrize("option", [(), ("--workers", "2")])
+def test_a_place_that_is_not_there_is_not_served(option: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, ["serve", "examples.calculator:calculator", "--at", "nats://", *option])
+    assert done.exit_code == 1
+    assert "'nats://' is no place where services are met" in done.output

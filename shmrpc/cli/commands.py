@@ -7,6 +7,7 @@ not to be had; 4 if the call failed; 5 if its time was over; 130 after Ctrl-C; 1
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import io
 import itertools
@@ -47,7 +48,7 @@ from shmrpc.supervisor.reloading import supervise_reloading
 from shmrpc.supervisor.runner import run_here
 from shmrpc.supervisor.supervisor import supervise
 from shmrpc.supervisor.targets import load_services
-from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, check_uids
+from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, ConnectionOptions, check_uids
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
@@ -216,6 +217,7 @@ def main() -> None:
     show_default=True,
     help="Bytes of shared memory for large results, for each connection.",
 )
+@option("--at", metavar="URL", default="shm://", show_default=True, help="Where the services are met.")
 @option("--validate-results", is_flag=True, help="Fail a call whose result is not of the declared type, and log it.")
 @option("--spin", type=float, default=DEFAULT_SPIN, show_default=True, help="Longest spin in µs; 0: never.")
 @_max_frame
@@ -235,9 +237,12 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
     """
     if reload and workers is not None:
         raise click.UsageError("--reload serves in one worker; leave --workers away")
-    config = Config(targets=list(targets), **options)
+    connection = {field.name: options.pop(field.name) for field in dataclasses.fields(ConnectionOptions)}
     try:
+        config = Config(targets=list(targets), connection=_connection_options(connection), **options)
         config.configure_logging()
+        if reload or workers is not None:
+            config.check_workers()
         if reload:
             supervise_reloading(config, _greet)
         elif workers is not None:
@@ -253,6 +258,13 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
         if number is None:
             raise
         _fail(str(exhaustion.descriptors(number, "to serve")), 1)
+
+
+def _connection_options(options: dict[str, Any]) -> ConnectionOptions:
+    try:
+        return ConnectionOptions(**options)
+    except ValueError as error:
+        raise ServeError(str(error)) from None
 
 
 def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> None:

@@ -17,7 +17,8 @@ from shmrpc import access_log
 from shmrpc.basics.missing import why_missing
 from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
-from shmrpc.wire.codec import CodecName
+from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.places import transport_at
 
 Loop = Literal["uvloop", "asyncio"]
 
@@ -41,18 +42,12 @@ class Config(msgspec.Struct, frozen=True):
     #: None: info, or what the file says.
     log_level: str | None
     log_config: str | None
-    codec: CodecName
-    #: Bytes.
-    max_frame: int
-    #: Bytes.
-    max_memory: int
-    #: Microseconds.
-    spin: float
+    connection: ConnectionOptions
     max_in_flight: int
     max_per_connection: int
     max_waiting: int
-    #: Users who may call, besides our own and root.
-    allow_uids: Sequence[int] = ()
+    #: Where the services are met, as a URL.
+    at: str
     #: Whether each call is logged.
     access_log: bool = False
     #: Whether a result that is not of its declared type fails its call.
@@ -63,20 +58,29 @@ class Config(msgspec.Struct, frozen=True):
         try:
             return serve(
                 *services,
-                codec=self.codec,
-                max_frame=self.max_frame,
-                max_memory=self.max_memory,
-                spin=self.spin,
+                **vars(self.connection),
                 interceptors=[access_log.interceptor()] if self.access_log else [],
                 max_in_flight=self.max_in_flight,
                 max_per_connection=self.max_per_connection,
                 max_waiting=self.max_waiting,
-                allow_uids=self.allow_uids,
                 adopting=adopting,
                 validate_results=self.validate_results,
+                at=self.at,
             )
         except ValueError as error:
             raise ServeError(str(error)) from None
+
+    def check_workers(self) -> None:
+        """Raises ServeError if the services are met where workers cannot serve them."""
+        try:
+            adopts = transport_at(self.at).adopts
+        except ValueError as error:
+            raise ServeError(str(error)) from None
+        if not adopts:
+            raise ServeError(
+                f"--at {self.at} cannot be served by workers: a client does not come there by a socket, which a "
+                "supervisor could pass on to one; leave --workers and --reload away, or --at"
+            )
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         """Runs a coroutine in a loop of the configured kind."""

@@ -21,7 +21,6 @@ from shmrpc.host import exhaustion
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
 from shmrpc.supervisor.worker_process import WorkerProcess
-from shmrpc.transport.options import check_uids
 from shmrpc.transport.shm.front_desk import Reception
 from shmrpc.wire.control import Health, Report
 
@@ -107,9 +106,9 @@ class Supervisor:
         try:
             for service in worker.offers:
                 if service not in self._receptions:
-                    allowed = check_uids(self._config.allow_uids)
+                    allowed = self._config.connection.users
                     self._receptions[service] = Reception(service, self._report, self._pass_on, allowed)
-        except (ShmrpcError, ValueError) as error:
+        except ShmrpcError as error:
             worker.failure = str(error)
             worker.drain()
             return

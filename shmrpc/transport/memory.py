@@ -414,6 +414,8 @@ def _host_of_loop() -> MemoryHost:
 class Memory:
     """``memory://``: services and clients of one loop. Each loop has its own names, unless ``find`` says where."""
 
+    adopts = False
+
     def __init__(self, find: Callable[[], MemoryHost] = _host_of_loop) -> None:
         self._find = find
 

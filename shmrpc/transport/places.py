@@ -20,6 +20,9 @@ class Transport(Protocol):
     it comes: what travels is the time that is left, and the receiver adds its own clock.
     """
 
+    #: Whether a client comes by a socket, which one process can accept and another one serve: see `Server.adopt`.
+    adopts: bool
+
     def inbox(self, options: ConnectionOptions, /) -> OpenInbox:
         """What opens the inbox of a server."""
         ...

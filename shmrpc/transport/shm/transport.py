@@ -14,6 +14,8 @@ from shmrpc.transport.shm.server import ShmInbox
 class SharedMemory:
     """``shm://``, which is meant where nothing is said: shared memory, for loops and for threads."""
 
+    adopts = True
+
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
         """What opens a server's inbox."""
         return functools.partial(ShmInbox, options)

@@ -1,8 +1,4 @@
-"""The command line: serve, call, ls, cleanup, describe, stub.
-
-Exit codes of those who ask a server: 2 for a usage that cannot be, endpoint and arguments included; 3 if the service is
-not to be had; 4 if the call failed; 5 if its time was over; 130 after Ctrl-C; 1 for everything else.
-"""
+"""The command line: serve, call, ls, cleanup, describe, stub."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Any, Final
 
 import click
 import msgspec
@@ -54,48 +50,41 @@ from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
 
 def option(*names: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option of a command; its value may come from SHMRPC_NAME in the environment, too."""
+    """An option of a command, whose value may also come from SHMRPC_NAME in the environment."""
     name = next(each for each in names if each.startswith("--"))
     variable = f"SHMRPC_{name.lstrip('-').replace('-', '_').upper()}"
-    return click.option(*names, **{"envvar": variable, "show_envvar": True, **settings})
+    defaults = {"envvar": variable, "show_envvar": True, "show_default": "default" in settings}
+    return click.option(*names, **{**defaults, **settings})
+
+
+def _count(name: str, default: int, least: int, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return option(name, type=click.IntRange(min=least), default=default, help=text)
+
+
+def _seconds(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and math.isnan(value):  # It is in any range.
+        raise click.BadParameter(f"'{value}' is no number of seconds")
+    return value
 
 
 _codec = option(
     "--codec",
     type=click.Choice(["msgspec", "msgpack", "pickle"]),
     default="msgspec",
-    show_default=True,
-    help="Which MessagePack; pickle: with pickles of other types, for peers that you trust.",
+    help="msgspec, or msgpack for the reference package; pickle: with pickles of other types, for trusted peers.",
 )
-_max_frame = option(
-    "--max-frame", type=int, default=DEFAULT_MAX_FRAME, show_default=True, help="Largest body in bytes."
-)
-
-
-class Seconds(click.FloatRange):
-    """Seconds, 0 or more."""
-
-    def __init__(self) -> None:
-        super().__init__(min=0)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; NaN, which is in any range, is refused."""
-        seconds = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
-        return seconds
-
-
+_max_frame = option("--max-frame", type=int, default=DEFAULT_MAX_FRAME, help="The largest body, in bytes.")
 _timeout = option(
     "--timeout",
-    type=Seconds(),
-    help="Seconds for all of it; 0: wait for no server to appear, then as long as it takes.  "
+    type=click.FloatRange(min=0),
+    callback=_seconds,
+    help="Seconds for all of it; 0: do not wait for a server to appear, then as long as it takes.  "
     f"[default: {DEFAULT_CONNECT_TIMEOUT:g} to connect, then as long as it takes]",
 )
 
 
 def _user(value: str) -> int:
-    """The id of a user who is given by id or name."""
+    """The id of a user, from the id or the name."""
     if value.isdecimal():
         return int(value)
     try:
@@ -110,10 +99,8 @@ _allow_uid = option(
     type=_user,
     metavar="USER",
     multiple=True,
-    help="A user to speak with, besides your own and root; by name or id, any number of times.",
+    help="A user to talk to, besides your own and root, by name or id; can be repeated.",
 )
-_LEVELS = ["critical", "error", "warning", "info", "debug"]
-
 
 USAGE: Final = 2
 NOT_AVAILABLE: Final = 3
@@ -125,36 +112,53 @@ service is not available or the connection is lost, {CALL_FAILED} if the call fa
 {INTERRUPTED} after Ctrl-C, 1 for anything else."""
 
 
+#: The exit code of an error is that of the first class that it is of: a RemoteError may pass on any other.
+_EXIT_CODES: Final[dict[type[ShmrpcError], int]] = {
+    RemoteError: CALL_FAILED,
+    DeadlineExceeded: TOO_LATE,
+    EndpointNotFound: USAGE,
+    InvalidArguments: USAGE,
+    CallError: CALL_FAILED,
+    ShmrpcError: NOT_AVAILABLE,
+}
+
+
+class CommandFailed(click.ClickException):
+    """Ends a command with a message and an exit code."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # In click it is a variable of the class.
+
+
 class Commands(click.Group):
-    """Commands whose failures are one message, and an exit code that says of which kind they are."""
+    """Commands that fail with one message, and with an exit code that says how."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command that was given."""
+        """Run the command that was given."""
         sys.setrecursionlimit(10_000)  # Values may be nested as deeply as MessagePack allows.
         for stream in (sys.stdout, sys.stderr):  # A terminal that cannot show a character shows its number.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
-        except ApplicationError as error:
-            details = [f"  {name}: {value!r}" for name, value in error.details.items()]
-            _fail("\n".join([str(error), *details]), CALL_FAILED)
-        except RemoteError as error:  # Before the next: it may have passed on an inner call's.
-            _fail(f"{error.type_name}: {error}\n{error.remote_traceback}".rstrip(), CALL_FAILED)
-        except DeadlineExceeded as error:
-            _fail(str(error), TOO_LATE)
-        except (EndpointNotFound, InvalidArguments) as error:
-            _fail(str(error), USAGE)
-        except CallError as error:
-            _fail(str(error), CALL_FAILED)
         except ShmrpcError as error:
-            _fail(str(error), NOT_AVAILABLE)
-        except OSError as error:  # As of a full disk behind a pipe. A reader that went away is click's.
+            code = next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
+            raise CommandFailed(_told(error), code) from None
+        except OSError as error:  # For example, a full disk behind a pipe. Click handles a reader that went away.
             if error.errno == errno.EPIPE or ctx.invoked_subcommand == "serve":
                 raise
-            _fail(str(error), 1)
+            raise CommandFailed(str(error)) from None
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+
+
+def _told(error: ShmrpcError) -> str:
+    if isinstance(error, ApplicationError):
+        return "\n".join([str(error), *(f"  {name}: {value!r}" for name, value in error.details.items())])
+    if isinstance(error, RemoteError):
+        return f"{error.type_name}: {error}\n{error.remote_traceback}".rstrip()
+    return str(error)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_CODES)
@@ -165,61 +169,45 @@ def main() -> None:
 
 @main.command()
 @click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
-@option("--workers", type=click.IntRange(min=1), help="Serve in so many processes.  [default: in this one]")
+@option("--workers", type=click.IntRange(min=1), help="How many processes serve.  [default: this one]")
 @option("--reload", is_flag=True, help="Serve in one worker, and replace it when a .py file of the app dir changes.")
 @option(
     "--app-dir",
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     default=".",
-    show_default=True,
-    help="Where modules are looked for first.",
+    help="The folder in which modules are looked for first.",
 )
 @option(
     "--grace",
-    type=Seconds(),
+    type=click.FloatRange(min=0),
+    callback=_seconds,
     default=DEFAULT_GRACE,
-    show_default=True,
     help="Seconds that calls under way have to end after the first SIGINT or SIGTERM.",
 )
-@option("--loop", type=click.Choice(["uvloop", "asyncio"]), default="uvloop", show_default=True, help="Which loop.")
-@option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="What is logged.  [default: info]")
+@option("--loop", type=click.Choice(["uvloop", "asyncio"]), default="uvloop", help="The event loop.")
+@option(
+    "--log-level",
+    type=click.Choice(["critical", "error", "warning", "info", "debug"], case_sensitive=False),
+    help="The least severe messages that are logged.  [default: info]",
+)
 @option("--access-log", is_flag=True, help="Log each call when it ends, to the logger shmrpc.access.")
 @option(
     "--log-config",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
     help="A file for logging.config: JSON, INI, or YAML if PyYAML is installed.",
 )
-@option(
-    "--max-in-flight",
-    type=click.IntRange(min=1),
-    default=DEFAULT_MAX_IN_FLIGHT,
-    show_default=True,
-    help="Calls that may be under way, in each worker.",
-)
-@option(
-    "--max-per-connection",
-    type=click.IntRange(min=1),
-    default=DEFAULT_MAX_PER_CONNECTION,
-    show_default=True,
-    help="Calls of one client that may be under way.",
-)
-@option(
-    "--max-waiting",
-    type=click.IntRange(min=0),
-    default=DEFAULT_MAX_WAITING,
-    show_default=True,
-    help="Calls that may wait for their turn, in each worker.",
-)
+@_count("--max-in-flight", DEFAULT_MAX_IN_FLIGHT, 1, "Calls that may be under way, in each worker.")
+@_count("--max-per-connection", DEFAULT_MAX_PER_CONNECTION, 1, "Calls of one client that may be under way.")
+@_count("--max-waiting", DEFAULT_MAX_WAITING, 0, "Calls that may wait for their turn, in each worker.")
 @option(
     "--max-memory",
     type=int,
     default=DEFAULT_MAX_MEMORY,
-    show_default=True,
     help="Bytes of shared memory for large results, for each connection.",
 )
 @option("--at", metavar="URL", default="shm://", show_default=True, help="Where the services are met.")
 @option("--validate-results", is_flag=True, help="Fail a call whose result is not of the declared type, and log it.")
-@option("--spin", type=float, default=DEFAULT_SPIN, show_default=True, help="Longest spin in µs; 0: never.")
+@option("--spin", type=float, default=DEFAULT_SPIN, help="The longest spin, in µs; 0: never spin.")
 @_max_frame
 @_codec
 @_allow_uid
@@ -229,11 +217,10 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
     A TARGET is MODULE:SERVICE or FILE.py:SERVICE; MODULE or FILE.py alone if it has one Service; MODULE:FUNCTION() if
     the function makes it.
 
-    SIGINT and SIGTERM stop it gently: no new calls, and those under way have --grace seconds to end; the second
-    one stops it at once. What hangs is named and does not hold up the end: then the exit code is 1, else 0.
+    SIGINT and SIGTERM stop it gently: no new calls, and those under way have --grace seconds to end. A second one
+    stops it at once. Whatever hangs is named and ended by force; the exit code is then 1, otherwise 0.
 
-    With --workers a worker that dies is replaced, and SIGHUP replaces each worker by a
-    new one without a lost call.
+    With --workers a worker that dies is replaced, and SIGHUP replaces each worker by a new one without losing a call.
     """
     if reload and workers is not None:
         raise click.UsageError("--reload serves in one worker; leave --workers away")
@@ -252,12 +239,12 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
             offers = {service.name: list(service.endpoints) for service in services}
             run_here(config, services, lambda: _greet(offers))
     except (ServeError, ShmrpcError) as error:
-        _fail(str(error), 1)
-    except OSError as error:  # As of a loop for which there are too few descriptors.
+        raise CommandFailed(str(error)) from None
+    except OSError as error:  # For example, too few descriptors for a loop.
         number = exhaustion.descriptor_error(error)
         if number is None:
             raise
-        _fail(str(exhaustion.descriptors(number, "to serve")), 1)
+        raise CommandFailed(str(exhaustion.descriptors(number, "to serve"))) from None
 
 
 def _connection_options(options: dict[str, Any]) -> ConnectionOptions:
@@ -268,7 +255,7 @@ def _connection_options(options: dict[str, Any]) -> ConnectionOptions:
 
 
 def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> None:
-    """Says that it serves."""
+    """Say on stderr that it serves, and what."""
     services = ", ".join(map(repr, offers))
     processes = f"process {os.getpid()}"
     if workers:
@@ -297,14 +284,14 @@ def call(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Call ENDPOINT of SERVICE and print the result; each item of a stream in a line of its own.
+    """Call ENDPOINT of SERVICE and print the result, or each item of a stream on a line of its own.
 
     An argument such as 1, true or [1,2] is read as JSON if the parameter takes that, and is text otherwise; '"5"' is
     always text. @FILE stands for the bytes of a file, or the array of a .npy file, and @- for standard input; for a
     parameter that takes a stream, for the lines, each read like an argument. '"@x"' is the text @x. Options come
     before SERVICE; everything after it belongs to the endpoint, except a first --.
     """
-    if "--" in arguments:  # It is said by habit, before what begins with a dash.
+    if "--" in arguments:  # By habit, before an argument that begins with a dash.
         dashes = arguments.index("--")
         arguments = arguments[:dashes] + arguments[dashes + 1 :]
     pairs = [keyword.partition("=") for keyword in keywords]
@@ -322,9 +309,9 @@ def call(
 
 @contextlib.contextmanager
 def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterator[Callable[[], sync.Client]]:
-    """Gives the client, whose next call is to end when the timeout of the whole does.
+    """Give the client, with what is left of the timeout for its next call.
 
-    0 is one try to connect, and leaves the call its time: no call ends within nothing.
+    0 is for connecting alone, which is tried once: no call could end within 0 seconds.
     """
     end = time.monotonic() + timeout if timeout else math.inf
     if timeout is None:
@@ -340,7 +327,7 @@ def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterat
 def _read_arguments(
     client: Callable[[], sync.Client], endpoint: str, arguments: Sequence[str], keywords: Mapping[str, str]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """The arguments of a call; what the endpoint takes is asked for only if they could be anything but text."""
+    """The arguments of a call. The server is asked what the endpoint takes, unless all of them are text."""
     if all(map(is_text, (*arguments, *keywords.values()))):
         return arguments, keywords
     description = client().describe()
@@ -364,7 +351,7 @@ def _read_arguments(
 def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """List live services: pid, health, uptime, endpoints, connections.
 
-    The pid is as you see it: - for a server outside of your container, which has none there.
+    The pid is the one that you see: - for a server outside your container, which has none inside.
     """
     try:
         found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
@@ -397,10 +384,10 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
 
 
 @main.command()
-@option("--dry-run", is_flag=True, help="Only list it.")
+@option("--dry-run", is_flag=True, help="Only list it, and remove nothing.")
 @option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def cleanup(dry_run: bool, as_json: bool) -> None:
-    """Remove what dead servers left, and nothing else."""
+    """Remove what dead servers left behind, and nothing else."""
     text, status = leftovers.run(dry_run=dry_run, as_json=as_json)
     click.echo(text)
     sys.exit(status)
@@ -422,26 +409,14 @@ def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tup
 
 @main.command()
 @_timeout
-@option("-o", "--output", type=click.File("w", lazy=True), default="-", help="Where to write it; -: to stdout.")
+@option("-o", "--output", type=click.File("w", lazy=True), default="-", help="The file to write; -: stdout.")
 @_allow_uid
 @click.argument("service")
 def stub(service: str, timeout: float | None, output: IO[str], allow_uids: tuple[int, ...]) -> None:
-    """Print a .pyi file with typed clients of the live SERVICE, for those who have not its source."""
+    """Print a .pyi file with typed clients of the live SERVICE, for programs without its source."""
     click.echo(stub_text(_description(service, timeout=timeout, allow_uids=allow_uids)), file=output, nl=False)
 
 
 def _description(service: str, **options: Any) -> Description:
     with _connected(service, **options) as client:
         return client().describe()
-
-
-class CommandFailed(click.ClickException):
-    """What ends a command: a message, and the exit code."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]  # Of click's class it is a variable.
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    raise CommandFailed(message, code)

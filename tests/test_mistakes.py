@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 import shmrpc
+from shmrpc.service.misfits import CALL_OPTIONS
 from shmrpc.service.service import CLIENT_METHODS
-from shmrpc.service.signature import CALL_OPTIONS
 from tests.helpers.mistakes import Mistake, read_mistakes, run
 
 MISTAKES: Final = read_mistakes(Path(__file__).with_name("mistakes.md"))

@@ -55,8 +55,9 @@ class _Batch(NamedTuple):
 
 def batch_of_one(endpoint: ServedEndpoint, runner: CallRunner) -> RunRequest:
     """Runs many calls of one endpoint, with positional arguments."""
-    signature, decode, inline = endpoint.signature, endpoint.decode_positional, endpoint.is_inline
-    read_header, kinds = header_reader(runner.codec), signature.positional_types
+    signature, decode, inline = endpoint.signature, endpoint.decoders.positional, endpoint.is_inline
+    read_header = header_reader(runner.codec)
+    kinds = tuple(map(signature.types.__getitem__, signature.positional_names))
     decode_all = runner.codec.decoder(tuple[Header, list[tuple.__class_getitem__(kinds)]])  # type: ignore[misc]
     function = endpoint.function if inline else None
 
@@ -109,7 +110,7 @@ def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: Call
         def prepare(endpoint: ServedEndpoint | None, args: msgspec.Raw, kwargs: msgspec.Raw) -> _Prepared:
             if endpoint is None:
                 raise no_endpoint(service)
-            return endpoint, *endpoint.read_parts(body, args, kwargs)
+            return endpoint, *endpoint.decoders.parts(body, args, kwargs)
 
         calls = list(map(split, parts))
         return _Batch(header, calls, prepare, name_of, all(call[0] is None or call[0].is_inline for call in calls))

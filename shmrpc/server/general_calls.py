@@ -8,10 +8,10 @@ from typing import Any
 
 from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.server.requests import NO_HEADER, Read, header_reader, is_one_way, with_deadline, with_header
+from shmrpc.server.requests import NO_HEADER, Read, is_one_way, with_deadline, with_header
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.server.served_endpoint import ServedEndpoint
-from shmrpc.service.signature import Arguments
+from shmrpc.service.arguments import Arguments
 from shmrpc.streams.credit import WINDOW
 from shmrpc.streams.items import Reader
 from shmrpc.streams.receiving import Incoming, received
@@ -24,14 +24,13 @@ from shmrpc.wire.frames import Rejected, opcode
 
 def general_calls(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
     """By kind, what runs the requests to any endpoint."""
-    signature, codec = endpoint.signature, runner.codec
-    decode, decode_keywords = endpoint.decode_positional, endpoint.decode_keywords
-    read_with = with_header(signature, header_reader(codec), endpoint.read_parts)
-    read_timed = with_deadline(signature.deadline_decoder(codec))
+    decoders = endpoint.decoders
+    decode, decode_keywords = decoders.positional, decoders.keywords
+    read_with = with_header(endpoint.signature, runner.codec, decoders)
     return {
         frames.CALL: _run(runner, endpoint, lambda body: (NO_HEADER, decode(body), {})),
         frames.CALL_KEYWORDS: _run(runner, endpoint, lambda body: (NO_HEADER, *decode_keywords(body))),
-        frames.CALL_DEADLINE: _run(runner, endpoint, read_timed),
+        frames.CALL_DEADLINE: _run(runner, endpoint, with_deadline(decoders.with_deadline)),
         frames.CALL_WITH: _run(runner, endpoint, read_with, has_header=True),
     }
 

@@ -7,18 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
-from shmrpc.service.signature import Arguments, Signature
+from shmrpc.service.arguments import ArgumentDecoders
+from shmrpc.service.signature import Signature
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, drop_buffers
 from shmrpc.wire.frames import Header, Rejected, part_of
 
 #: Reads a request's body: header, positional arguments, keyword arguments.
 Read = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]
-#: Reads the positional and keyword arguments that are parts of a body.
-ReadParts = Callable[[Body, msgspec.Raw, msgspec.Raw], Arguments]
 
 NO_HEADER: Final = Header()
 _EMPTY_MAP: Final = b"\x80"
-_PAIR: Final = b"\x92"
 
 _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, msgspec.Raw, msgspec.Raw])
 _peek = msgspec.msgpack.Decoder(tuple[Header, msgspec.Raw, msgspec.Raw])
@@ -42,21 +40,9 @@ def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
     return read
 
 
-def parts_reader(positional: Callable[[Body], Sequence[Any]], keywords: Callable[[Body], Arguments]) -> ReadParts:
-    """Reads arguments as the decoders of CALL and CALL_KEYWORDS do, which read a whole body."""
-
-    def read(body: Body, args: msgspec.Raw, kwargs: msgspec.Raw) -> Arguments:
-        if bytes(kwargs) == _EMPTY_MAP:
-            return positional(part_of(body, args)), {}
-        return keywords(part_of(body, b"".join((_PAIR, args, kwargs))))
-
-    return read
-
-
-def with_header(
-    signature: Signature, read_header: Callable[[Body, msgspec.Raw], Header], read_parts: ReadParts
-) -> Read:
+def with_header(signature: Signature, codec: Codec, decoders: ArgumentDecoders) -> Read:
     """Reads the body of a CALL_WITH. A rejection says whether anybody waits to hear of it."""
+    read_header = header_reader(codec)
 
     def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
         try:
@@ -65,7 +51,7 @@ def with_header(
         except UNREADABLE as error:
             raise signature.unreadable(error) from None
         try:
-            arguments = read_parts(body, args, kwargs)
+            arguments = decoders.parts(body, args, kwargs)
         except Rejected as error:
             error.one_way = header.one_way
             raise

@@ -7,9 +7,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from shmrpc.service.service import Endpoint
+from shmrpc.service.signature import Signature
 from shmrpc.values.unsendable import is_unsendable, reason, returned
-from shmrpc.wire.codec import Body, Codec
+from shmrpc.wire.codec import UNREADABLE, Body, Codec, encode_inline
 from shmrpc.wire.frames import Rejected
 
 logger = logging.getLogger("shmrpc.server")
@@ -42,7 +45,7 @@ def unencodable(name: str, result: Any, error: Exception) -> Exception:
 
 def check_of(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Check | None:
     """What checks an endpoint's results: raises the rejection, or warns of the first. None if no type is declared."""
-    check = endpoint.signature.result_check(codec)
+    check = _result_check(endpoint.signature, codec)
     if check is None or refuse:
         return check
     has_warned = False
@@ -58,6 +61,40 @@ def check_of(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Check | None:
             logger.warning("%s. It is sent as it is; serve(validate_results=True) fails the call", error)
 
     return warn
+
+
+def _result_check(signature: Signature, codec: Codec) -> Check | None:
+    """Raises a rejection for a result, or an item, of another type; None if none is declared.
+
+    It looks at what a caller would get. So it takes as long as encoding and decoding.
+    """
+    kind, what = signature.result, "an item" if signature.streams else "the result"
+    if kind is Any:
+        return None
+    decode = codec.decoder(kind)
+
+    def check(value: Any) -> None:
+        try:
+            body = codec.encode(value)
+        except Exception:  # To be told of when it is encoded to be sent.
+            return
+        try:
+            if isinstance(body, bytes):
+                decode(body)
+            else:
+                _check_large(codec, value, kind, decode)
+        except (*UNREADABLE, RecursionError) as error:
+            raise Rejected("encode", signature.unfit(what, error, value, kind)) from None
+
+    return check
+
+
+def _check_large(codec: Codec, value: Any, kind: Any, decode: Callable[[Body], Any]) -> None:
+    """One of UNREADABLE for a value with large buffers that is of another type. They are copied only to find that."""
+    try:
+        codec.convert(value, kind)
+    except msgspec.ValidationError:  # Which it may be as it stands, and not as it arrives.
+        decode(encode_inline(value))
 
 
 def checked_function(endpoint: Endpoint, check: Check) -> Callable[..., Any]:

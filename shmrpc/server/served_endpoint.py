@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from shmrpc.server.call_runner import CallRunner
-from shmrpc.server.requests import parts_reader
 from shmrpc.server.results import Check, check_of, checked_encode, checked_function
 from shmrpc.server.served_client import Underway
 from shmrpc.server.writable import WritableArguments
+from shmrpc.service.arguments import ArgumentDecoders
 from shmrpc.service.interceptors import Interceptor, enter_all
 from shmrpc.service.service import Endpoint, Service
 from shmrpc.service.signature import Signature
@@ -36,9 +36,7 @@ class ServedEndpoint:
         self.is_plain = endpoint.run_in == "loop" and not (self.has_streams or signature.writable or interceptors)
         #: Whether a call is over before anything else can happen.
         self.is_inline = self.is_plain and not endpoint.is_coroutine
-        self.decode_positional = signature.positional_decoder(codec)
-        self.decode_keywords = signature.keyword_decoder(codec)
-        self.read_parts = parts_reader(self.decode_positional, self.decode_keywords)
+        self.decoders = ArgumentDecoders(signature, codec)
         check = check_of(endpoint, codec, refuse=runner.validate_results) if runner.looks_at_results else None
         self.function = endpoint.function
         if check is not None and not signature.streams and endpoint.run_in != "process":  # Which pickles the function.

@@ -14,8 +14,8 @@ from shmrpc.server.eager import Suspended
 from shmrpc.server.results import unencodable
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.server.served_endpoint import ServedEndpoint
+from shmrpc.service.arguments import Arguments
 from shmrpc.service.call import Call, inheriting
-from shmrpc.service.signature import Arguments
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, body_weight
 
@@ -25,15 +25,16 @@ def short_calls(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRe
     function = endpoint.function
     run = _run_coroutine if endpoint.is_coroutine else _run_function
     run_timed = _run_timed_coroutine if endpoint.is_coroutine else _run_timed_function
-    decode_keywords, decode_timed = endpoint.decode_keywords, endpoint.signature.deadline_decoder(runner.codec)
+    decoders = endpoint.decoders
+    decode_keywords = decoders.keywords
 
     def spread(arguments: Arguments) -> Any:
         return function(*arguments[0], **arguments[1])
 
     return {
-        frames.CALL: run(runner, endpoint.name, function, endpoint.decode_positional),
+        frames.CALL: run(runner, endpoint.name, function, decoders.positional),
         frames.CALL_KEYWORDS: run(runner, endpoint.name, spread, lambda body: (decode_keywords(body),)),
-        frames.CALL_DEADLINE: run_timed(runner, endpoint.name, function, decode_timed),
+        frames.CALL_DEADLINE: run_timed(runner, endpoint.name, function, decoders.with_deadline),
     }
 
 

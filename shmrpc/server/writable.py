@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shmrpc import _core
-from shmrpc.service.signature import Arguments, Signature
+from shmrpc.service.arguments import Arguments
+from shmrpc.service.signature import Signature
 from shmrpc.values import writable
 from shmrpc.values.arrays import base_of
 from shmrpc.values.blocks import Unmapped

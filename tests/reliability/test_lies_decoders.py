@@ -21,6 +21,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
+from shmrpc.service.arguments import ArgumentDecoders
 from shmrpc.service.signature import Signature
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import UNREADABLE, get_codec
@@ -132,10 +133,11 @@ def test_arguments_that_were_mutated() -> None:
     deadline = [encode([2**62, *full]), encode([1, 7])]
     refused = 0
     for codec in (FAST, REFERENCE):
+        decoders = ArgumentDecoders(signature, codec)
         for read, sent in (
-            (signature.positional_decoder(codec), plain),
-            (signature.keyword_decoder(codec), keywords),
-            (signature.deadline_decoder(codec), deadline),
+            (decoders.positional, plain),
+            (decoders.keywords, keywords),
+            (decoders.with_deadline, deadline),
         ):
             bad, rate = beaten(read, sent, scaled(1000, 10_000), 2, (Rejected,))
             refused += bad

@@ -1,0 +1,184 @@
+"""The arguments of a call, out of its body: decoded, validated, and explained where they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from shmrpc.service.misfits import BY_PLACE, misfit
+from shmrpc.service.signature import Signature
+from shmrpc.values.blocks import Unmapped
+from shmrpc.wire.codec import UNREADABLE, Body, Codec
+from shmrpc.wire.frames import Rejected, part_of
+
+#: Positional ones, and those by keyword.
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+#: The first byte of a MessagePack array of up to 15 elements is this one plus their number.
+_FIXARRAY: Final = 0x90
+_PAIR: Final = b"\x92"
+_EMPTY_MAP: Final = b"\x80"
+
+
+class ArgumentDecoders:
+    """What decodes and validates the arguments of an endpoint.
+
+    A rejection says which parameter, what was expected and what came.
+    """
+
+    def __init__(self, signature: Signature, codec: Codec) -> None:
+        self._signature = signature
+        self._codec = codec
+        #: Decodes an array of positional arguments.
+        self.positional = self._array_decoder(self._explain)
+        #: Decodes an array of a deadline and positional arguments. The deadline stands first in what comes of it, too.
+        self.with_deadline = self._array_decoder(self._explain_with_deadline, int)
+        #: Decodes an array of positional arguments and a map of keyword arguments.
+        self.keywords = self._keyword_decoder()
+
+    def parts(self, body: Body, args: msgspec.Raw, kwargs: msgspec.Raw) -> Arguments:
+        """Decodes positional and keyword arguments that are parts of a body."""
+        if bytes(kwargs) == _EMPTY_MAP:
+            return self.positional(part_of(body, args)), {}
+        return self.keywords(part_of(body, b"".join((_PAIR, args, kwargs))))
+
+    def _array_decoder(self, explain: Callable[[Body], Sequence[Any]], *before: Any) -> Callable[[Body], Sequence[Any]]:
+        """Decodes a short array of arguments by its length: quickly, or else completely.
+
+        ``explain`` is the slow way, which finds the words for what is wrong; ``before``: the types of what stands
+        before the arguments.
+        """
+        codec, kinds = self._codec, self._kinds_by_count(before)
+        quick = [_refuse if kind is None else codec.quick(kind) for kind in kinds]
+        #: Made when they are first needed.
+        complete: dict[int, Callable[[Body], Any]] = {}
+
+        def decode(body: Body) -> Sequence[Any]:
+            try:
+                return quick[body[0] ^ _FIXARRAY](body)  # type: ignore[index, no-any-return]
+            except (*UNREADABLE, IndexError, TypeError):  # TypeError: it is a parcel.
+                pass
+            encoded = body if isinstance(body, bytes) else body.body
+            count = encoded[0] ^ _FIXARRAY if encoded else len(kinds)
+            if count >= len(kinds) or kinds[count] is None:
+                return explain(body)
+            if count not in complete:
+                complete[count] = codec.decoder(kinds[count])
+            try:
+                return complete[count](body)  # type: ignore[no-any-return]
+            except UNREADABLE:
+                pass
+            return explain(body)
+
+        return decode
+
+    def _kinds_by_count(self, before: tuple[Any, ...]) -> list[Any]:
+        """The type of the array for each length that a short one can have; None for those that do not fit."""
+        parameters, types = self._signature.parameters, self._signature.types
+        positional = [p for p in parameters if p.kind in BY_PLACE]
+        required = sum(p.default is p.empty for p in positional)
+        if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
+            return []
+        rest = next((types[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        by_count: list[Any] = [None for _ in before]
+        for count in range(16 - len(before)):
+            kinds = [types[p.name] for p in positional[:count]]
+            if count > len(positional) and rest is not None:
+                kinds += [rest] * (count - len(positional))
+            fits = required <= count == len(kinds)
+            by_count.append(tuple.__class_getitem__((*before, *kinds)) if fits else None)
+        return by_count
+
+    def _explain(self, body: Body) -> Sequence[Any]:
+        try:
+            arguments = self._codec.decode(body)
+        except UNREADABLE as error:
+            raise self._signature.unreadable(error) from None
+        if not isinstance(arguments, list):
+            raise Rejected(
+                "arguments", f"{self._signature.name}(): expected an array of arguments, got {type(arguments).__name__}"
+            )
+        return self._bind(arguments, {})[0]
+
+    def _explain_with_deadline(self, body: Body) -> Sequence[Any]:
+        try:
+            deadline, *positional = self._codec.decode(body)
+            if type(deadline) is not int:
+                raise TypeError
+        except Unmapped as error:
+            raise self._signature.unreadable(error) from None
+        except (*UNREADABLE, TypeError, ValueError):
+            raise self._signature.unreadable("expected an array that begins with a deadline") from None
+        return deadline, *self._bind(positional, {})[0]
+
+    def _keyword_decoder(self) -> Callable[[Body], Arguments]:
+        """Decodes to plain values, and validates each by the type of its parameter."""
+        by_count, types, convert = self._keywords_by_count(), self._signature.types, self._codec.convert
+        names, shape = list(types), self._codec.decoder(tuple[list[Any], dict[str, Any]])
+
+        def decode(body: Body) -> Arguments:
+            try:
+                positional, keywords = shape(body)
+            except UNREADABLE as error:
+                raise self._signature.unreadable(error) from None
+            try:
+                allowed, required = by_count[len(positional)]
+                if required <= keywords.keys() <= allowed:
+                    converted = [convert(v, types[name]) for name, v in zip(names, positional, strict=False)]
+                    return converted, {name: convert(value, types[name]) for name, value in keywords.items()}
+            except (*UNREADABLE, IndexError):
+                pass
+            return self._bind(positional, keywords)  # The slow way finds the words for what is wrong.
+
+        return decode
+
+    def _keywords_by_count(self) -> list[tuple[frozenset[str], frozenset[str]]]:
+        """For each number of positional arguments, the keywords that may and that must be there.
+
+        Empty if there are parameters of a kind that only the slow way knows.
+        """
+        parameters = self._signature.parameters
+        if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
+            return []
+        return [
+            (
+                frozenset(p.name for p in parameters[count:]),
+                frozenset(p.name for p in parameters[count:] if p.default is p.empty),
+            )
+            for count in range(sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) + 1)
+        ]
+
+    def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
+        """Arguments to parameters as Python does it, each validated."""
+        signature = self._signature
+        try:
+            bound = signature.signature.bind(*positional, **keywords)
+        except TypeError as error:
+            why = misfit(signature.endpoint, signature.signature, positional, keywords) or str(error)
+            raise Rejected("arguments", f"{signature.name}{signature.signature}: {why}") from None
+        for name, value in bound.arguments.items():
+            kind = signature.types[name]
+            match signature.signature.parameters[name].kind:
+                case Parameter.VAR_POSITIONAL:
+                    value = tuple(self._convert(f"{name}[{i}]", each, kind) for i, each in enumerate(value))
+                case Parameter.VAR_KEYWORD:
+                    value = {key: self._convert(key, each, kind) for key, each in value.items()}
+                case _:
+                    value = self._convert(name, value, kind)
+            bound.arguments[name] = value
+        return bound.args, bound.kwargs
+
+    def _convert(self, parameter: str, value: Any, kind: Any) -> Any:
+        if kind is Any:
+            return value
+        try:
+            return self._codec.convert(value, kind)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise Rejected("arguments", self._signature.unfit(f"parameter {parameter!r}", error, value, kind)) from None
+
+
+def _refuse(body: Body) -> NoReturn:
+    raise IndexError

@@ -1,4 +1,4 @@
-"""Values on the command line: arguments out of text and files; results as text for people, and as JSON for programs."""
+"""Values on the command line: arguments from text and files; results as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _TAKEN_FROM_JSON: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(["bytes", "bytearray", "memoryview", "uuid.UUID", "pathlib.Path"], ()),
     **dict.fromkeys(["datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta"], ()),
 }
-#: Bytes of a value that are shown, and items of an array.
+#: How many bytes of a value, and items of an array, are shown.
 _SHOWN: Final = 100
-#: What a terminal may obey. JSON has no need to escape these.
+#: Characters that a terminal may obey, and that JSON need not escape.
 _CONTROL: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
@@ -102,17 +102,15 @@ def _open(source: str) -> BinaryIO:
 
 def _content(source: str) -> Any:
     """The bytes of a file; the array of a ``.npy`` file."""
-    if source.endswith(".npy"):
-        try:
-            with _open(source) as file:
-                return importlib.import_module("numpy").lib.format.read_array(file, allow_pickle=False)
-        except ImportError as error:
-            raise click.UsageError(f"{source}: an array needs NumPy: {why_missing('numpy', error)}") from None
-        except (ValueError, EOFError, OSError) as error:
-            raise click.UsageError(f"{source}: cannot be read as an array: {error}") from None
     try:
         with _open(source) as file:
-            return file.read()
+            if not source.endswith(".npy"):
+                return file.read()
+            return importlib.import_module("numpy").lib.format.read_array(file, allow_pickle=False)
+    except ImportError as error:
+        raise click.UsageError(f"{source}: an array needs NumPy: {why_missing('numpy', error)}") from None
+    except (ValueError, EOFError) as error:
+        raise click.UsageError(f"{source}: cannot be read as an array: {error}") from None
     except OSError as error:
         raise click.UsageError(f"{source}: {error.strerror}") from None
 
@@ -127,11 +125,11 @@ def _lines(source: str, name: str, accepts: str, number: type[Decimal | float]) 
 
 
 def to_json(value: Any) -> str:
-    """One line of strict JSON, also for what JSON has not.
+    """One line of strict JSON, also for values that JSON does not have.
 
     NaN and infinities: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. Bytes: base64. Tuples and sets: arrays. Complex
     numbers: ``{"real": 1.0, "imag": 2.0}``. Arrays: ``{"dtype": ..., "shape": [...], "data": [...]}``. Dates, times,
-    Decimal, UUID, paths and everything else: text. A dict of other keys than texts and integers: pairs.
+    Decimal, UUID, paths and everything else: text. A dict with keys other than text and integers: pairs.
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     return json.dumps(_for_json(value), ensure_ascii=ascii_only, allow_nan=False)
@@ -152,11 +150,11 @@ def _for_json(value: Any) -> Any:
         case Mapping():
             pairs = [[_for_json(key), _for_json(each)] for key, each in value.items()]
             texts = {
-                key if isinstance(key, str) else json.dumps(key) for key, _ in pairs if isinstance(key, (str, int))
+                key if isinstance(key, str) else json.dumps(key): each
+                for key, each in pairs
+                if isinstance(key, (str, int))
             }
-            if len(texts) < len(pairs):
-                return pairs
-            return {key if isinstance(key, str) else json.dumps(key): each for key, each in pairs}
+            return texts if len(texts) == len(pairs) else pairs
         case list() | tuple() | Set():
             return [_for_json(each) for each in value]
     if _is_array(value):
@@ -166,19 +164,19 @@ def _for_json(value: Any) -> Any:
         return _for_json(value.to_pylist())
     try:
         builtins = msgspec.to_builtins(value, enc_hook=str)
-    except Exception:  # It is somebody's code.
+    except Exception:  # Raised by the __str__ of somebody's class.
         return object.__repr__(value)
     return builtins if isinstance(builtins, str) else _for_json(builtins)
 
 
 def to_text(value: Any, *, compact: bool = False) -> str:
-    """A value for people: JSON where JSON has it, and Python's notation for the rest. ``compact``: in one line."""
+    """A value for people: as JSON if JSON has it, and otherwise in Python's notation. ``compact``: on one line."""
     text = _text(value, None if compact else "\n")
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _text(value: Any, line: str | None) -> str:
-    """``line``: a new line and the space before it; None if all is to be in one."""
+    """``line``: what begins a new line at this depth; None to write everything on one line."""
     match value:
         case None | bool():
             return json.dumps(value)
@@ -204,7 +202,7 @@ def _text(value: Any, line: str | None) -> str:
         return _text(str(value), line)
     try:
         return _text(msgspec.to_builtins(value), line)
-    except Exception:  # It is nothing that msgspec knows, as a date or a dataclass would be.
+    except Exception:  # msgspec does not know it, as it would know a date or a dataclass.
         return _one_line(_repr(value), line)
 
 
@@ -217,7 +215,7 @@ def _key(key: Any) -> str:
 def _repr(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # It is somebody's code.
+    except Exception:  # Raised by somebody's class.
         return object.__repr__(value)
 
 
@@ -241,13 +239,13 @@ def _is_array(value: Any) -> bool:
 
 
 def _items(value: Any) -> Any:
-    """The items of an array as lists, the value of one without dimensions."""
+    """The items of an array as lists; of one without dimensions, its value."""
     items = value.tolist()
-    return items if type(items) is not type(value) else str(items)  # Of a long double there is no Python number.
+    return items if type(items) is not type(value) else str(items)  # Python has no long double.
 
 
 def _of_array(value: Any, line: str | None) -> str:
-    """Shape, dtype and a part of an array."""
+    """The shape, the dtype and a part of an array."""
     if not value.shape:
         return _text(_items(value), line)
     numpy = sys.modules.get("numpy")

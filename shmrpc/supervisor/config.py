@@ -1,4 +1,4 @@
-"""What ``shmrpc serve`` was asked to do. Its workers are told the same."""
+"""What ``shmrpc serve`` was asked to do, which its workers are told too."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class ServeError(Exception):
-    """Serving cannot begin, or go on; the text says why, and what to do."""
+    """Serving cannot begin, or cannot go on; the text says why, and what to do."""
 
 
 class Config(msgspec.Struct, frozen=True):
     """What to serve, and how."""
 
-    #: Each one MODULE:ATTRIBUTE.
+    #: See :mod:`shmrpc.supervisor.targets`.
     targets: list[str]
-    #: The first place where modules are looked for; absolute.
+    #: The folder in which modules are looked for first; an absolute path.
     app_dir: str
     loop: Loop
     #: Seconds that calls under way have to end when the server stops.
     grace: float
-    #: None: info, or what the file says.
+    #: None: info, or what the file in ``log_config`` says.
     log_level: str | None
     log_config: str | None
     connection: ConnectionOptions
@@ -83,11 +83,11 @@ class Config(msgspec.Struct, frozen=True):
             )
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine in a loop of the configured kind."""
+        """Run a coroutine in a loop of the configured kind."""
         (uvloop.run if self.loop == "uvloop" else asyncio.run)(main)
 
     def configure_logging(self) -> None:
-        """Lets the program log as it was asked to; ServeError if the file cannot be used."""
+        """Configure logging. Raises ServeError if the file cannot be used."""
         if self.log_config is None:
             logging.basicConfig(level=(self.log_level or "info").upper(), format=_FORMAT)
             return
@@ -100,7 +100,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 def _configure_from(path: Path) -> None:
-    """Configures logging as a file says; the loggers that there are already go on."""
+    """Configure logging from a file, and keep the loggers that exist."""
     content = path.read_text(encoding="utf-8")
     if path.suffix in (".yaml", ".yml"):
         configuration = _read_yaml(content)

@@ -1,4 +1,4 @@
-"""The end of a process that serves: whatever still runs then, it comes in time."""
+"""Ends a process that serves in time, whatever still runs in it."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from shmrpc.host import held_names
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Where Python's own modules are.
+#: The folder of Python's own modules.
 _LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
-#: Where shmrpc's are.
+#: The folder of shmrpc's modules.
 _OURS: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 #: The exit code of a process that had to be ended.
 FORCED: Final = 1
 #: Seconds after a second signal that cancelled handlers, lifespans, threads and exit handlers have to end.
 AT_ONCE: Final = 2.0
-#: Seconds in which a signal that comes again is the same one: `timeout` sends it to the process and to its group.
+#: Seconds within which a repeated signal counts as one: `timeout` sends it to the process and to its group.
 _SAME_SIGNAL: Final = 0.5
-#: Seconds that the last words may take: whoever hangs may hold a lock of the log, or nobody reads it.
+#: Seconds that the last words may take: what hangs may hold a lock of the log, or nobody may read the log.
 _LAST_WORDS: Final = 3.0
 
 
 class StopSignals:
-    """Tells a signal to stop from the one before it, delivered twice. A signal handler may use it."""
+    """Recognises a signal that is delivered twice. Signal handlers may use it."""
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
 
     def is_repeat(self, number: int) -> bool:
-        """Whether this signal is one that came within the last half second, to be ignored."""
+        """Whether this signal has come within the last half second, and is to be ignored."""
         now = time.monotonic()
         if self._last is not None and self._last[0] == number and now - self._last[1] < _SAME_SIGNAL:
             return True
@@ -52,28 +52,28 @@ class StopSignals:
 class LastResort:
     """Ends this process when its time is over, from a thread of its own.
 
-    ``running``: what of the server still runs then, for the log. Nothing that hangs can hold it up: no task, thread or
-    exit handler; only code that never lets go of the GIL.
+    ``running`` tells what of the server still runs then, for the log. No task, thread or exit handler that hangs can
+    hold it up; only code that never releases the GIL can.
     """
 
     def __init__(self, running: Callable[[], Sequence[str]]) -> None:
         self._running = running
-        # Of all queues this is the one that a signal handler may use.
+        # The only kind of queue that a signal handler may use.
         self._times: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._is_watching = False
-        #: Held until it is time to end, and until it is said what did not.
+        #: One is held until it is time to end, the other until the log says what did not end.
         self._due, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
         self._due.acquire()
         self._ended.acquire()
 
     def within(self, seconds: float) -> None:
-        """The process ends within so many seconds; the soonest time counts. A signal handler may call it."""
+        """End the process within these seconds, or within fewer if told so before. A signal handler may call it."""
         self._times.put(time.monotonic() + seconds)
         if not self._is_watching:
             self._is_watching = True
             # Not threading.Thread, which takes locks: a signal handler may have interrupted their holder.
-            # Both at once: CPython 3.12 starts no thread any more while it waits for others to end.
-            with contextlib.suppress(RuntimeError):  # No thread can be had, or Python is about to end.
+            # Both threads now: CPython 3.12 starts none while it waits for others to end.
+            with contextlib.suppress(RuntimeError):  # No thread can be started, or Python is about to end.
                 _thread.start_new_thread(self._watch, ())
                 _thread.start_new_thread(self._end, ())
 
@@ -90,7 +90,7 @@ class LastResort:
         os._exit(FORCED)
 
     def _end(self) -> None:
-        """Leaves nothing behind, and says what did not end, once that is due."""
+        """Once it is due: leave nothing behind, and log what did not end."""
         self._due.acquire()
         try:
             running = [*self._running(), *_busy_threads()]
@@ -104,14 +104,14 @@ class LastResort:
 
 
 def _kill_children() -> None:
-    """Without this process those of multiprocessing's pools would wait for ever for something to do."""
+    """Kill the processes of multiprocessing's pools, which would wait forever for work."""
     multiprocessing = sys.modules.get("multiprocessing")
     for child in multiprocessing.active_children() if multiprocessing is not None else ():
         child.kill()
 
 
 def _busy_threads() -> Iterator[str]:
-    """The threads for which Python would wait, and the main one if the user's code holds it; and where they are."""
+    """The threads for which Python would wait, and the main one if the user's code holds it; each with its place."""
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
@@ -143,5 +143,5 @@ def _nearest(frame: FrameType) -> FrameType | None:
 
 
 def _is_idle(frame: FrameType) -> bool:
-    """Whether it is the innermost one of a pool's thread that has nothing to do."""
+    """Whether a thread whose innermost frame this is belongs to a pool and has nothing to do."""
     return frame.f_code.co_filename == pools.__file__ and frame.f_code.co_name == "_worker"

@@ -1,4 +1,4 @@
-"""Finding the services that a target means: MODULE:SERVICE, FILE.py:SERVICE, or one of these alone."""
+"""Finds the service that a target names: MODULE:SERVICE, FILE.py:SERVICE, or one of these alone."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _EXPECTED: Final = "expected MODULE:SERVICE or FILE.py:SERVICE, as in examples.c
 
 
 class BrokenModule(ServeError):
-    """What is to be served fails when it is imported; the text has the traceback from there."""
+    """What is to be served raised an exception when imported; the text has the user's part of the traceback."""
 
 
 def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
-    """The services that the targets mean. Their modules are looked for in ``app_dir`` first.
+    """The services that the targets name. Their modules are looked for in ``app_dir`` first.
 
-    Raises ServeError for a target that means none, or whose endpoints cannot run where they are to, BrokenModule if its
-    module cannot be imported.
+    Raises ServeError for a target that names none, or whose endpoints cannot run where they should, BrokenModule if its
+    module raises an exception.
     """
     _look_in(app_dir)
     services = [_load(target, app_dir) for target in targets]
@@ -45,7 +45,7 @@ def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
 
 
 def _look_in(directory: str) -> None:
-    """Lets Python look for modules there first, but for this package: processes that are started import it, too."""
+    """Let Python look for modules there first, except for this package, which processes started later import too."""
     sys.path.insert(0, directory)
     other = Path(directory, _PACKAGE.name)
     if other.is_dir() and not other.samefile(_PACKAGE):
@@ -62,7 +62,7 @@ def _load(target: str, app_dir: str) -> Service:
 
 
 def _import_file(place: str, app_dir: str) -> ModuleType:
-    """Imports a file by the name that it has as part of its package."""
+    """Import a file under the name that it has in its package."""
     path = Path(app_dir, place).resolve()
     if not path.is_file():
         raise ServeError(f"there is no file {place!r} in {app_dir}; {_EXPECTED}")
@@ -93,7 +93,7 @@ def _import(name: str, directory: str) -> ModuleType:
 
 
 def _of_the_user(act: Callable[[], _T], what: str) -> _T:
-    """Runs the user's code; BrokenModule with that part of the traceback which is the user's, if it fails."""
+    """Run the user's code. Raises BrokenModule, with the user's part of the traceback, if it fails."""
     try:
         return act()
     except (Exception, SystemExit) as error:
@@ -101,7 +101,7 @@ def _of_the_user(act: Callable[[], _T], what: str) -> _T:
         while trace is not None and _is_ours(trace):
             trace = trace.tb_next
         if trace is None and isinstance(error, ModuleNotFoundError):
-            raise  # Nothing of the user's was found to run.
+            raise  # No code of the user's was found.
         text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
         raise BrokenModule(f"{what}{_hint(error, trace)}:\n{text}") from None
 
@@ -112,7 +112,7 @@ def _is_ours(trace: TracebackType) -> bool:
 
 
 def _hint(error: BaseException, trace: TracebackType | None) -> str:
-    """Where the module lies that the user's has not found."""
+    """Where the module is that the user's module did not find, or that it exits."""
     last = trace
     while trace is not None:
         last = last if _is_ours(trace) else trace
@@ -136,7 +136,7 @@ def _only_service(module: ModuleType, place: str) -> Service:
 
 
 def _attribute(module: ModuleType, place: str, name: str) -> Service:
-    """What has this name in a module; what a function gives if ``()`` is behind its name."""
+    """What has this name in a module; what the function returns if ``()`` follows its name."""
     path, is_call = name.removesuffix("()"), name.endswith("()")
     found: Any = module
     for part in path.split("."):

@@ -8,7 +8,7 @@
 
     INFO:shmrpc.access:calculator.add() pid=4711 uid=1000 0.042 ms ok
 
-Arguments and results are not logged: they may be secret. Nor is the text of an exception.
+Arguments, results and the texts of exceptions are not logged: they may be secret.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["interceptor"]
 
 
 def interceptor(logger: logging.Logger | str = "shmrpc.access", level: int = logging.INFO) -> SyncInterceptor:
-    """Logs one line for each call: service, endpoint, the peer's process and user, how long it took, its outcome.
+    """Log one line for each call: service, endpoint, the peer's process and user, how long it took, its outcome.
 
-    The outcome is ``ok``, ``cancelled``, ``deadline_exceeded`` or the name of the exception's class. A stream is
-    one call, for as long as it lasts. For formatters that want fields, the record has them as ``rpc_service``,
+    The outcome is ``ok``, ``cancelled``, ``deadline_exceeded`` or the name of the exception's class. A stream is one
+    call, which takes as long as the stream lasts. Formatters find the fields in the record as ``rpc_service``,
     ``rpc_endpoint``, ``rpc_peer_pid``, ``rpc_peer_uid``, ``rpc_duration`` (in seconds) and ``rpc_outcome``.
 
-    Calls that never begin are not logged at the server: those whose arguments do not fit, whose deadline has
-    passed, or for which there was no room.
+    A server does not log calls that never begin: those with wrong arguments, those whose deadline has passed, and
+    those for which there was no room.
     """
     log = logging.getLogger(logger) if isinstance(logger, str) else logger
 

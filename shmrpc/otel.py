@@ -14,15 +14,15 @@ Spans and metrics follow the semantic conventions for RPC, version 1.44.0 (relea
   the global propagator.
 - ``rpc.system.name`` is ``shmrpc``, ``rpc.method`` is ``service/endpoint``, ``server.address`` the service's name.
   ``shmrpc.peer.pid`` and ``shmrpc.peer.uid`` are the process and the user at the other end; a process whose id cannot
-  be seen from here, as one outside of this container, has the id 0.
-- ``rpc.client.call.duration`` and ``rpc.server.call.duration``, in seconds, with the recommended buckets. The
-  lowest of them ends at 5 ms, far above what a call here takes: a View of your SDK gives finer ones.
-- ``error.type`` is ``cancelled``, ``deadline_exceeded``, or the name of the exception's class; that of an exception
-  raised by an endpoint is the same at both sides. There is no ``rpc.response.status_code``: shmrpc has none.
+  be seen from here, such as one outside this container, has the id 0.
+- ``rpc.client.call.duration`` and ``rpc.server.call.duration`` are in seconds and have the recommended buckets. The
+  lowest bucket ends at 5 ms, far above what a call here takes: configure a View in your SDK for finer ones.
+- ``error.type`` is ``cancelled``, ``deadline_exceeded``, or the name of the exception's class, which for an exception
+  raised by an endpoint is the same on both sides. There is no ``rpc.response.status_code``: shmrpc has none.
 - The span of a call that failed has the status ERROR and the exception as an event. Where a cancellation is no
   failure, the status stays unset: at the server, and for a reader that leaves a stream.
 
-An endpoint in another process (``run_in="process"``) has no current span.
+In an endpoint that runs in another process (``run_in="process"``) there is no current span.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shmrpc.service.interceptors import SyncInterceptor
 from shmrpc.service.outcome import CANCELLED, OK, outcome_of
 
 try:
-    # Not `from opentelemetry`: other distributions may have put something in that folder.
+    # Not `from opentelemetry`: that folder may exist because of another distribution.
     import opentelemetry.context as contexts
     from opentelemetry import metrics, propagate, trace
 except ImportError as _error:
@@ -55,7 +55,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 def client_interceptor(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> SyncInterceptor:
-    """For :func:`shmrpc.connect` and :func:`shmrpc.sync.connect`. Without providers the global ones are used."""
+    """An interceptor for :func:`shmrpc.connect` and :func:`shmrpc.sync.connect`. Default providers: the global ones."""
     calls = _Calls(trace.SpanKind.CLIENT, "rpc.client.call.duration", "outgoing", tracer_provider, meter_provider)
 
     @contextlib.contextmanager
@@ -72,13 +72,13 @@ def client_interceptor(
 def server_interceptor(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> SyncInterceptor:
-    """For :func:`shmrpc.serve`. The call's span is the current one in the handler."""
+    """An interceptor for :func:`shmrpc.serve`. The call's span is the current one in the handler."""
     calls = _Calls(trace.SpanKind.SERVER, "rpc.server.call.duration", "incoming", tracer_provider, meter_provider)
 
     @contextlib.contextmanager
     def traced(call: Call) -> Iterator[None]:
         texts = {key: value for key, value in call.metadata.items() if isinstance(value, str)}
-        # A call without a caller's span is a trace of its own, and no part of what started the server.
+        # A call without a caller's span begins a trace of its own; whatever started the server is not its parent.
         nowhere = trace.set_span_in_context(trace.INVALID_SPAN)
         with calls.observe(call, propagate.extract(texts, nowhere)) as context:
             token = contexts.attach(context)
@@ -112,14 +112,14 @@ class _Calls:
 
     @contextlib.contextmanager
     def observe(self, call: Call, parent: contexts.Context) -> Iterator[contexts.Context]:
-        """A span and a measurement of the call, which runs inside; gives the context with the span."""
+        """Trace and measure the call that runs inside. Gives the context with the span."""
         method = f"{call.service}/{call.endpoint}"
         attributes = {"rpc.system.name": "shmrpc", "rpc.method": method}
         address = {"server.address": call.service}
         began, clock = time.time_ns(), time.perf_counter_ns()
         span = self._tracer.start_span(method, parent, self._kind, {**attributes, **address}, start_time=began)
         context = trace.set_span_in_context(span, parent)
-        if self._kind is trace.SpanKind.CLIENT:  # At the server the conventions leave it to an opt-in.
+        if self._kind is trace.SpanKind.CLIENT:  # At the server the conventions make it opt-in.
             attributes |= address
         error: BaseException | None = None
         try:
@@ -128,7 +128,7 @@ class _Calls:
             error = raised
             raise
         finally:
-            # Span and measurement are to be equal, whatever is done to the clock on the wall.
+            # Span and measurement agree even if the wall clock is set meanwhile.
             elapsed = time.perf_counter_ns() - clock
             outcome = outcome_of(call, error)
             if outcome != OK:
@@ -139,14 +139,14 @@ class _Calls:
             self._durations.record(elapsed / 1e9, attributes, context)
 
     def _describe_end(self, span: trace.Span, call: Call, outcome: str, error: BaseException | None) -> None:
-        span.set_attribute("shmrpc.peer.pid", call.pid)  # Not before: the call may go to the next server.
+        span.set_attribute("shmrpc.peer.pid", call.pid)  # Not earlier: the call may go to another server.
         span.set_attribute("shmrpc.peer.uid", call.uid)
         if error is None:
             return
         span.set_attribute("error.type", outcome)
         if outcome != CANCELLED:
             span.set_status(trace.StatusCode.ERROR)
-            with contextlib.suppress(Exception):  # Of some exceptions the text cannot be had.
+            with contextlib.suppress(Exception):  # Some exceptions cannot be turned into text.
                 span.set_status(trace.StatusCode.ERROR, str(error))
                 span.record_exception(error)
         elif self._kind is trace.SpanKind.CLIENT and not isinstance(error, GeneratorExit):

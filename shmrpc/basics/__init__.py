@@ -1,1 +1,1 @@
-"""What every floor above stands on: the host's clock, deadlines of a loop, and words for what a user got wrong."""
+"""What every floor above stands on: the host's clock, deadlines of a loop, and words for a user's mistakes."""

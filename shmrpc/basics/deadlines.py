@@ -1,4 +1,4 @@
-"""One lazily armed timer for all deadlines of a loop's side: most calls end long before theirs."""
+"""One timer for all deadlines of a loop, armed lazily: most calls end long before their deadline."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _K = TypeVar("_K")
 
 
 class Deadlines(Generic[_K]):
-    """Calls ``expire(key)`` when the deadline of a key has come, unless it was discarded before.
+    """Calls ``expire(key)`` at the deadline of a key, unless the key was discarded before.
 
-    Deadlines are nanoseconds of the host's clock. Adding and discarding cost a dict's entry each; the timer
-    is armed anew only for one nearer than all before it.
+    Deadlines are nanoseconds of the host's clock. Adding and discarding cost one operation on a dict each; the timer is
+    armed anew only for a deadline that is nearer than all before it.
     """
 
     def __init__(self, expire: Callable[[_K], None]) -> None:
@@ -23,21 +23,21 @@ class Deadlines(Generic[_K]):
         self._expire = expire
         self._due: dict[_K, int] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: What the timer is armed for.
+        #: The deadline for which the timer is armed.
         self._armed = 0
 
     def add(self, key: _K, deadline: int) -> None:
-        """From now on the key has this deadline."""
+        """Set the deadline of a key."""
         self._due[key] = deadline
         if self._timer is None or deadline < self._armed:
             self._arm(deadline)
 
     def discard(self, key: _K) -> None:
-        """The key has none any more. Again: nothing."""
+        """Forget the deadline of a key, if it has one."""
         self._due.pop(key, None)
 
     def close(self) -> None:
-        """Nothing expires any more."""
+        """Forget all deadlines."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -57,6 +57,6 @@ class Deadlines(Generic[_K]):
                 if key in self._due:
                     self._expire(key)
                     self._due.pop(key, None)
-        finally:  # Even after an exception of a signal handler's: the others have deadlines too.
+        finally:  # The others have deadlines too, even if a signal handler has raised an exception.
             if self._due and self._timer is None:
                 self._arm(min(self._due.values()))

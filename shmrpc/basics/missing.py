@@ -1,4 +1,4 @@
-"""Why a module cannot be imported, and what to do. Imports nothing of the package, which may be what is missing."""
+"""Why a module cannot be imported, and what to do. Imports nothing of this package, which may be what is missing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 import sysconfig
 from pathlib import Path
 
-#: Where the package is.
+#: The folder of this package.
 _HERE = Path(__file__).parents[1]
 
 
 def is_absent(module: str, error: ImportError) -> bool:
-    """Whether the import of a module failed because it is not there, or no package that it would be in.
+    """Whether the import of a module failed because the module, or a package that it belongs to, is not there.
 
-    Otherwise it is there and cannot be loaded: something that it imports is missing, or its first import was
+    Otherwise it is there but cannot be loaded: something that it imports is missing, or its first import was
     interrupted and a process can load it only once.
     """
     name = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -22,7 +22,7 @@ def is_absent(module: str, error: ImportError) -> bool:
 
 
 def why_missing(module: str, error: ImportError, absent: str | None = None) -> str:
-    """What the import of a module that failed with ``error`` says: ``absent``, or why it cannot be loaded."""
+    """The message for an import that failed with ``error``: ``absent``, or why the module cannot be loaded."""
     package = module.partition(".")[0]
     if is_absent(module, error):
         return absent or f"{package} is not installed here"
@@ -30,7 +30,7 @@ def why_missing(module: str, error: ImportError, absent: str | None = None) -> s
 
 
 def without_core(error: ImportError) -> ImportError:
-    """What to raise in the place of what importing ``shmrpc._core`` raised."""
+    """What to raise in place of the error of importing ``shmrpc._core``."""
     python = f"{platform.python_implementation()} {platform.python_version()} ({sysconfig.get_platform()})"
     if not is_absent("shmrpc._core", error):
         return ImportError(

@@ -1,4 +1,4 @@
-"""Which exceptions are of a signal's handler, which Python may run between any two instructions of ours."""
+"""Recognises exceptions raised by signal handlers, which Python may run between any two instructions of ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def is_of_a_handler(error: BaseException) -> bool:
-    """Whether the handler of a signal, written in Python, has raised an exception: it stands in the traceback."""
+    """Whether a signal handler written in Python has raised an exception: the traceback then contains it."""
     if threading.current_thread() is not threading.main_thread():
         return False
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
@@ -24,10 +24,10 @@ def is_of_a_handler(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """What a signal's handler runs, if it is written in Python."""
+    """The code of a signal handler that is written in Python."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     if not inspect.isroutine(handler) and callable(handler):
         handler = type(handler).__call__
-    code = getattr(handler, "__code__", None)  # Of a method it is the function's.
+    code = getattr(handler, "__code__", None)  # A method has its function's.
     return code if isinstance(code, CodeType) else None

@@ -1,4 +1,4 @@
-"""What was meant by a name that there is not."""
+"""Guesses what was meant by a name that does not exist."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """The nearest of the names; None if none is near. Upper and lower case count as the same."""
-    import difflib  # Only who misspells needs it.
+    """The nearest of the names; None if none is near. Case is ignored."""
+    import difflib  # Needed only after a mistake.
 
     lowered: dict[str, str] = {}
     for each in names:

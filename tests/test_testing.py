@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import inspect
 import os
+import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import Faults, Network, connect
+from shmrpc.testing.options import ConnectOptions, NetworkConnectOptions, NetworkServeOptions, SyncConnectOptions
 from tests.helpers import services, stream_service
 from tests.helpers.noting_service import NotingService, until
 from tests.helpers.server_process import PATIENCE
@@ -381,3 +384,21 @@ async def test_what_connect_is_not_for() -> None:
     with pytest.raises(ValueError, match="call"):
         async with connect(NotingService(), call_timeout=-1):
             pass
+
+
+@pytest.mark.parametrize(
+    ("options", "function", "elsewhere"),
+    [
+        (NetworkConnectOptions, shmrpc.connect, {"max_memory", "spin", "allow_uids", "at"}),
+        (ConnectOptions, shmrpc.connect, {"at"}),
+        (SyncConnectOptions, shmrpc.sync.connect, {"at"}),
+        (NetworkServeOptions, shmrpc.serve, {"max_memory", "spin", "allow_uids", "at", "adopting"}),
+    ],
+)
+def test_the_options_are_typed_as_those_of_shmrpc(
+    options: type, function: Callable[..., Any], elsewhere: set[str]
+) -> None:
+    """``elsewhere``: those that have no meaning there."""
+    types = typing.get_type_hints(function)
+    named = [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    assert typing.get_type_hints(options) == {name: types[name] for name in named if name not in elsewhere}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Unpack
 
 from shmrpc.client.client import Client
 from shmrpc.client.client import connect as connect_to
 from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
 from shmrpc.testing.faults import Faults, FaultyMemory
+from shmrpc.testing.options import NetworkConnectOptions, NetworkServeOptions
 from shmrpc.transport.memory import Memory, MemoryHost
+from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
 
 class Network:
@@ -32,11 +34,13 @@ class Network:
     def _find(self) -> MemoryHost:
         return self._host
 
-    def serve(self, *services: Service, **options: Any) -> Server:
+    def serve(self, *services: Service, **options: Unpack[NetworkServeOptions]) -> Server:
         """Serves in this network: ``async with network.serve(calculator): ...``. Options: see :func:`shmrpc.serve`."""
         return serve(*services, at=Memory(self._find), **options)
 
-    def connect(self, service: str | Service, *, faults: Faults | None = None, **options: Any) -> Client:
+    def connect(
+        self, service: str | Service, *, faults: Faults | None = None, **options: Unpack[NetworkConnectOptions]
+    ) -> Client:
         """A client of a service of this network. ``faults`` come between it and the server.
 
         Options: see :func:`shmrpc.connect`.
@@ -46,7 +50,9 @@ class Network:
 
 
 @contextlib.asynccontextmanager
-async def connect(service: Service, *, faults: Faults | None = None, **options: Any) -> AsyncIterator[Client]:
+async def connect(
+    service: Service, *, faults: Faults | None = None, **options: Unpack[NetworkConnectOptions]
+) -> AsyncIterator[Client]:
     """A client of a service that is served meanwhile, in this loop.
 
     ``async with shmrpc.testing.connect(calculator) as client: ...``
@@ -59,6 +65,6 @@ async def connect(service: Service, *, faults: Faults | None = None, **options: 
         raise TypeError(f"connect() of shmrpc.testing expected a shmrpc.Service to serve, got {service!r}")
     network = Network()
     client = network.connect(service, faults=faults, **options)
-    same = {name: options[name] for name in ("codec", "max_frame") if name in options}
-    async with network.serve(service, **same), client:
+    codec, max_frame = options.get("codec", "msgspec"), options.get("max_frame", DEFAULT_MAX_FRAME)
+    async with network.serve(service, codec=codec, max_frame=max_frame), client:
         yield client

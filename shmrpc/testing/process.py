@@ -10,13 +10,14 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final, Unpack
 
 from shmrpc import sync
 from shmrpc.client.client import Client, connect
 from shmrpc.errors import LocalProtocolError, ShmrpcError
 from shmrpc.host.fork import close_in_child
 from shmrpc.host.status import statuses
+from shmrpc.testing.options import ConnectOptions, SyncConnectOptions
 from shmrpc.testing.runtime import private_runtime
 from shmrpc.wire.control import Report
 
@@ -121,14 +122,14 @@ class ServerProcess:
         """What it has said on stderr, since its first start."""
         return self._log.read_text(errors="replace") if self._log is not None and self._log.exists() else ""
 
-    def connect(self, service: str | None = None, **options: Any) -> Client:
+    def connect(self, service: str | None = None, **options: Unpack[ConnectOptions]) -> Client:
         """A client for a loop, as :func:`shmrpc.connect` makes it: ``async with server.connect() as client``.
 
         ``service``: which one, if it serves several.
         """
         return connect(service or self.name, **options)
 
-    def sync_connect(self, service: str | None = None, **options: Any) -> sync.Client:
+    def sync_connect(self, service: str | None = None, **options: Unpack[SyncConnectOptions]) -> sync.Client:
         """A client for threads, as ``shmrpc.sync.connect`` makes it: ``with server.sync_connect() as client``."""
         return sync.connect(service or self.name, **options)
 

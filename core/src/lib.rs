@@ -21,6 +21,7 @@
 //! * [`wait::flags`] tell when a sleeper must be woken. A wake-up is a hint: whoever
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
 //! * [`wait::closing`] ends a channel from this side: nobody sleeps on it any more.
+//! * A [`wait::set`] has many sleepers, threads and loops of many processes, and wakes one of them or all.
 //! * [`wait::parker`] is where a thread sleeps that another one of its process wakes.
 //! * [`wait::spin`] tells when it pays to look again instead of sleeping.
 //! * [`packet`] takes a packet out of a socket, with the descriptors that come along and its sender.

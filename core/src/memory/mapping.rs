@@ -92,13 +92,6 @@ impl SharedMapping {
         self.span.len()
     }
 
-    /// The address of this byte, for the kernel.
-    pub(crate) fn address(&self, offset: usize) -> *mut u8 {
-        assert!(offset < self.size());
-        // SAFETY: within the mapping.
-        unsafe { self.span.base().add(offset) }
-    }
-
     /// Whether a peer has cut it off: what was read before this question may never have been written.
     #[inline]
     pub fn is_cut_off(&self) -> bool {

@@ -2,17 +2,16 @@
 //!
 //! Both are wake-ups and never locks. Nothing is lost when a holder dies, because nobody holds one.
 
-use crate::clock;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::{AtomicU64, Ordering};
+use crate::wait::futex::{self, Reach};
 use std::ffi::CStr;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::ptr::{null, null_mut};
 use std::time::Duration;
 
 /// Rings that are taken at a time: what is left wakes the loop again, so a peer that rings without end keeps nobody.
@@ -75,8 +74,6 @@ impl Bell {
 
 /// Bytes of glibc's `sem_t` on a machine of 64 bits: the word below, whether the semaphore is private, and padding.
 const SEMAPHORE_SIZE: u64 = 32;
-/// Where the half of the word that is the value begins, in bytes: the kernel looks at that half alone.
-const VALUE: usize = if cfg!(target_endian = "big") { 4 } else { 0 };
 /// One waiter, in the word: they are counted in its high half.
 const WAITER: u64 = 1 << 32;
 /// The highest value of a semaphore, glibc's too. What is rung beyond it is not counted.
@@ -190,7 +187,7 @@ impl Semaphore {
         // ring sees what was before it.
         self.word()
             .fetch_add(u64::from(unheard < MOST), Ordering::Release);
-        self.futex(libc::FUTEX_WAKE, 1, null());
+        futex::wake(self.value(), Reach::Host);
     }
 
     /// Whether the peer has cut it off: nobody hears it, and it will not ring.
@@ -203,15 +200,10 @@ impl Semaphore {
         if self.take() {
             return;
         }
-        let until = clock::now().saturating_add(limit.as_nanos() as u64);
-        let until = libc::timespec {
-            tv_sec: (until / 1_000_000_000) as libc::time_t,
-            tv_nsec: (until % 1_000_000_000) as libc::c_long,
-        };
         // Relaxed: all that counts here is the order of changes to this one word. Who adds to the value before this
         // makes the kernel refuse to wait; who does so after it sees that somebody waits.
         self.word().fetch_add(WAITER, Ordering::Relaxed);
-        self.futex(libc::FUTEX_WAIT_BITSET, 0, &until);
+        futex::wait(self.value(), 0, limit, Reach::Host);
         // Relaxed: seen late, it costs the peer a look for a waiter in vain. If the file was cut off meanwhile, which
         // is an error for the kernel, this is the access that finds it out.
         self.word().fetch_sub(WAITER, Ordering::Relaxed);
@@ -226,22 +218,9 @@ impl Semaphore {
             && self.word().fetch_and(!u64::from(u32::MAX), Ordering::Acquire) as u32 != 0
     }
 
-    /// The system call, on the value. For all processes that have mapped the file, whatever stands in it. Its errors
-    /// mean no more than its success: woken, too late, cut off, or not to be had, the caller goes on.
-    fn futex(&self, operation: libc::c_int, value: u32, until: *const libc::timespec) {
-        // SAFETY: mapped until `drop`, and at a memory that is not there the kernel says so; `until` is null, or
-        // valid for reads. Only a wake has no use for it, nor for the bits.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.0.address(VALUE),
-                operation,
-                value,
-                until,
-                null_mut::<u32>(),
-                libc::FUTEX_BITSET_MATCH_ANY,
-            )
-        };
+    /// The half of the word that the kernel looks at.
+    fn value(&self) -> *const u32 {
+        futex::low_half(self.word().as_ptr())
     }
 }
 

@@ -3,6 +3,7 @@
 //! The standard library's condition variables and parkers sleep on after a signal. A thread of Python's must not: its
 //! handler runs once we are back in Python.
 
+use crate::wait::futex::{self, Reach};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -18,37 +19,14 @@ impl Parker {
     pub fn wake(&self) {
         // Release: pairs with the Acquire of `sleep`; what is before the wake-up is seen after the sleep.
         if self.0.swap(WOKEN, Ordering::Release) == AWAKE {
-            let word = self.0.as_ptr();
-            // SAFETY: the kernel uses the address alone, and the word lives as long as `self`.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    word,
-                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                    1,
-                )
-            };
+            futex::wake(self.0.as_ptr(), Reach::Process);
         }
     }
 
     /// Sleeps until it is woken, a signal comes, or `limit` has passed. Takes the wake-up.
     pub fn sleep(&self, limit: Duration) {
-        let limit = libc::timespec {
-            tv_sec: limit.as_secs() as libc::time_t,
-            tv_nsec: libc::c_long::from(limit.subsec_nanos()),
-        };
-        let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the word and `limit` live through the call; only this process has the word. The kernel sleeps only if
-        // nobody has woken us before. Whatever ended the sleep, the caller looks again.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.0.as_ptr(),
-                how,
-                AWAKE,
-                &raw const limit,
-            )
-        };
+        // Only if nobody has woken us before. Whatever ended the sleep, the caller looks again.
+        futex::wait(self.0.as_ptr(), AWAKE, limit, Reach::Process);
         self.0.swap(AWAKE, Ordering::Acquire);
     }
 }

@@ -4,27 +4,34 @@ use _core::ring::HeapMemory;
 use _core::ring::frame::FrameReader;
 #[cfg(loom)]
 pub use loom::{
+    sync::atomic::{AtomicU64, Ordering},
     sync::{Arc, Condvar, Mutex},
     thread,
 };
 #[cfg(not(loom))]
 pub use std::{
+    sync::atomic::{AtomicU64, Ordering},
     sync::{Arc, Condvar, Mutex},
     thread,
 };
 
-#[cfg(not(loom))]
 pub fn model(check: impl Fn() + Send + Sync + 'static) {
+    model_within(3, check);
+}
+
+/// As [`model`], with so many preemptions, unless LOOM_MAX_PREEMPTIONS asks for another bound: 4 takes half a minute,
+/// 5 a few.
+#[cfg(not(loom))]
+pub fn model_within(_preemptions: usize, check: impl Fn() + Send + Sync + 'static) {
     for _ in 0..2_000 {
         check();
     }
 }
 
 #[cfg(loom)]
-pub fn model(check: impl Fn() + Send + Sync + 'static) {
+pub fn model_within(preemptions: usize, check: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    // LOOM_MAX_PREEMPTIONS asks for another bound: 4 takes half a minute, 5 a few.
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     let tried = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = tried.clone();
     builder.check(move || {

@@ -1,0 +1,202 @@
+//! A bell that anybody who knows its path can ring: a local socket of datagrams in the file system.
+//!
+//! A [`super::bell::Bell`] joins two processes that have been introduced. This one wakes an event loop for members that
+//! never were. It keeps nothing but that it was rung: the loop looks for itself what there is.
+
+use crate::os::done;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// Rings that are taken at a time: what is left wakes the loop again, so a ringer without end keeps nobody.
+const TAKEN_AT_ONCE: usize = 8;
+
+fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no memory is involved; what comes back is ours alone.
+    unsafe {
+        Ok(OwnedFd::from_raw_fd(done(libc::socket(
+            libc::AF_UNIX,
+            kind,
+            0,
+        ))?))
+    }
+}
+
+/// The address of a path; EINVAL for one that is too long for a socket's.
+fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
+    // SAFETY: zeros are an address without a path.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() || bytes.contains(&0) || bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    Ok(address)
+}
+
+const ADDRESS_SIZE: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+
+/// The loop's side. Dropped, its file is removed.
+pub struct Doorbell {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Doorbell {
+    /// Hangs it up at `path`, which is ours; in the place of one that a dead process left there.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let (socket, at) = (socket()?, address(path)?);
+        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            fs::remove_file(path)?;
+        }
+        // SAFETY: an address of that size, which the kernel reads.
+        done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const at).cast(), ADDRESS_SIZE) })?;
+        let path = path.to_owned();
+        Ok(Doorbell { socket, path })
+    }
+
+    /// Silences it, so that the loop does not wake for the same ring twice.
+    pub fn silence(&self) {
+        let mut ring = 0u8;
+        for _ in 0..TAKEN_AT_ONCE {
+            let (fd, to) = (self.socket.as_raw_fd(), (&raw mut ring).cast());
+            // SAFETY: one byte of `ring` is writable; what is longer is cut off.
+            if unsafe { libc::recv(fd, to, 1, libc::MSG_DONTWAIT) } < 0 {
+                break;
+            }
+        }
+    }
+}
+
+impl AsFd for Doorbell {
+    /// Readable once it was rung.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Doorbell {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path); // It may be gone, with its directory.
+    }
+}
+
+/// What rings the doorbells of others.
+pub struct Ringer(OwnedFd);
+
+impl Ringer {
+    /// Has no name, and hears nothing.
+    pub fn new() -> io::Result<Self> {
+        Ok(Ringer(socket()?))
+    }
+
+    /// Rings the one at `path`. False if nobody is there to hear it.
+    pub fn ring(&self, path: &Path) -> bool {
+        let Ok(at) = address(path) else {
+            return false;
+        };
+        let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        // SAFETY: one byte is readable, and an address of that size.
+        let sent = unsafe {
+            let (ring, at) = ([1u8].as_ptr().cast(), (&raw const at).cast());
+            libc::sendto(fd, ring, 1, flags, at, ADDRESS_SIZE)
+        };
+        // A full one has been rung, and will be heard.
+        sent == 1 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FORK;
+
+    fn is_readable(bell: &Doorbell) -> bool {
+        let (fd, events, revents) = (bell.as_fd().as_raw_fd(), libc::POLLIN, 0);
+        let mut asked = libc::pollfd {
+            fd,
+            events,
+            revents,
+        };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&mut asked, 1, 0) == 1 }
+    }
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("shmrpc-doorbell-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn neither_a_full_one_nor_a_silent_one_blocks() {
+        let path = path("full");
+        let (bell, ringer) = (Doorbell::new(&path).unwrap(), Ringer::new().unwrap());
+        bell.silence();
+        assert!(!is_readable(&bell));
+        for _ in 0..10_000 {
+            assert!(ringer.ring(&path));
+        }
+        while is_readable(&bell) {
+            bell.silence();
+        }
+        assert!(ringer.ring(&path));
+        assert!(is_readable(&bell));
+    }
+
+    #[test]
+    fn an_empty_ring_is_a_ring() {
+        let path = path("empty");
+        let bell = Doorbell::new(&path).unwrap();
+        let liar = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        liar.send_to(&[], &path).unwrap();
+        liar.send_to(&[7; 1000], &path).unwrap();
+        assert!(is_readable(&bell));
+        bell.silence();
+        assert!(!is_readable(&bell));
+    }
+
+    #[test]
+    fn one_whose_loop_has_gone_hears_nothing_and_its_place_is_free() {
+        let _alone = FORK.lock();
+        let (path, ringer) = (path("gone"), Ringer::new().unwrap());
+        assert!(!ringer.ring(&path));
+        let bell = Doorbell::new(&path).unwrap();
+        assert!(ringer.ring(&path));
+        drop(bell);
+        assert!(!path.exists());
+        // As by a death: the file stays.
+        let left = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        drop(left);
+        assert!(!ringer.ring(&path));
+        let bell = Doorbell::new(&path).unwrap();
+        assert!(ringer.ring(&path) && is_readable(&bell));
+    }
+
+    #[test]
+    fn what_is_no_socket_is_not_replaced() {
+        let path = path("file");
+        fs::write(&path, "notes").unwrap();
+        assert!(Doorbell::new(&path).is_err());
+        assert!(!Ringer::new().unwrap().ring(&path));
+        assert_eq!(fs::read(&path).unwrap(), b"notes");
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_refused() {
+        for path in ["", &"x".repeat(108)] {
+            let path = Path::new(path);
+            let refused = Doorbell::new(path)
+                .err()
+                .and_then(|error| error.raw_os_error());
+            assert_eq!(refused, Some(libc::EINVAL));
+            assert!(!Ringer::new().unwrap().ring(path));
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! A wait set: many sleepers, of many processes, that wait for a change of something in shared memory.
+//!
+//! Each sleeper, a thread or an event loop, has a *slot* of the set. Whoever has made a change wakes one sleeper, or
+//! all. It pays a fence and a look at a few words while nobody sleeps.
+//!
+//! ```text
+//!   sleeper                                 waker
+//!   bit = 1, slot = how      (announce)     change
+//!   fence(SeqCst)                           fence(SeqCst)
+//!   look for the change                     look at the bits   (wake_one, wake_all)
+//!   nothing? sleep                          set? slot = WOKEN, ring
+//!   bit = 0, slot = AWAKE    (withdraw)
+//! ```
+//!
+//! As in [`super::flags`], of the two fences one is first, so one of the two sides sees the other: no wake-up is lost.
+//!
+//! # A slot
+//!
+//! One word says all of a slot: whose it is, what state it is in, and a generation, which changes with its holder. So
+//! every change is one compare-and-exchange, no death leaves half of one, and whoever has seen a word of the last
+//! holder changes nothing of the next one's. Bits say which slots to look at. A bit is changed by the holder of its
+//! slot alone, so the slot of a dead process is first taken over and then cleared.
+//!
+//! # Wake-ups that would be swallowed
+//!
+//! A change that wakes *one* sleeper must not be lost with it:
+//!
+//! * A sleeper that gives up, or has found something by its own look, hands a wake-up on that came meanwhile
+//!   ([`Slot::cancel`], also by dropping it). One that was woken and looks afterwards has used it.
+//! * A sleeper that does not hear the ring and whose process is dead loses its slot, and the waker goes on to the next.
+//! * A sleeper that dies after the ring leaves a slot that says so. Whoever takes it over hands the wake-up on.
+//! * What is left, a waker that dies between its change and the ring, a sleeper that is stopped, and memory that
+//!   somebody has scribbled over, is the reason why nobody sleeps for longer than [`GLANCE`] before it looks again.
+//!
+//! Whatever stands in the memory, each step is bounded: a lie costs looks, rings in vain, a slot, or a sleep until the
+//! next glance.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(not(loom))]
+pub mod mapped;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+/// The longest sleep without a look: what no wake-up has told, a sleeper then sees by itself.
+pub const GLANCE: Duration = Duration::from_secs(1);
+/// The most slots of a set: their bits fill one cache line.
+pub const MAX_SLOTS: usize = 512;
+/// The highest number of a member.
+pub const MAX_MEMBER: u32 = (1 << 24) - 1;
+
+const BITS: usize = u64::BITS as usize;
+
+/// How a sleeper is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// A thread, by the futex of its slot.
+    Futex,
+    /// An event loop, by a descriptor that becomes readable.
+    Bell,
+}
+
+/// The low byte of a slot's word. Any other value is a lie, which is neither free nor asleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum State {
+    Free = 0,
+    Awake = 1,
+    OnFutex = 2,
+    OnBell = 3,
+    /// Its sleeper has been rung for, and has not noticed so far.
+    Woken = 4,
+}
+
+/// A slot's word: the state in 8 bits, the member in 24, the generation in 32. Zeros are a free slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry(u64);
+
+impl Entry {
+    fn new(generation: u32, member: u32, state: State) -> Self {
+        Entry(u64::from(generation) << 32 | u64::from(member) << 8 | state as u64)
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn member(self) -> u32 {
+        self.0 as u32 >> 8
+    }
+
+    fn is(self, state: State) -> bool {
+        self.0 as u8 == state as u8
+    }
+
+    /// How its sleeper is woken, if it sleeps.
+    fn asleep(self) -> Option<How> {
+        if self.is(State::OnFutex) {
+            Some(How::Futex)
+        } else if self.is(State::OnBell) {
+            Some(How::Bell)
+        } else {
+            None
+        }
+    }
+
+    /// The same slot of the same holder in another state.
+    fn turned(self, state: State) -> Self {
+        Entry(self.0 & !0xff | state as u64)
+    }
+
+    /// The same slot, awake, of the next holder.
+    fn passed_to(self, member: u32) -> Self {
+        Entry::new(self.generation().wrapping_add(1), member, State::Awake)
+    }
+}
+
+/// Where a set lies, and what it asks of the kernel.
+pub trait Backing {
+    /// How many slots there are, at most [`MAX_SLOTS`].
+    fn slots(&self) -> usize;
+    /// The bits of 64 slots: 1 for each whose holder is about to sleep, or sleeps.
+    fn bits(&self, word: usize) -> &AtomicU64;
+    /// A slot.
+    fn slot(&self, index: usize) -> &AtomicU64;
+    /// Wakes the sleeper of this slot. False if nobody has heard it: it is about to sleep, or dead.
+    fn ring(&self, index: usize, how: How) -> bool;
+    /// Whether the process of this member lives. A number that no member has is a dead one's.
+    fn lives(&self, member: u32) -> bool;
+}
+
+impl<B: Backing> Backing for Arc<B> {
+    fn slots(&self) -> usize {
+        (**self).slots()
+    }
+    fn bits(&self, word: usize) -> &AtomicU64 {
+        (**self).bits(word)
+    }
+    fn slot(&self, index: usize) -> &AtomicU64 {
+        (**self).slot(index)
+    }
+    fn ring(&self, index: usize, how: How) -> bool {
+        (**self).ring(index, how)
+    }
+    fn lives(&self, member: u32) -> bool {
+        (**self).lives(member)
+    }
+}
+
+/// Why a slot cannot be had, or used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetError {
+    /// Each slot belongs to a process that lives.
+    Full {
+        /// How many there are.
+        slots: usize,
+    },
+    /// A slot of ours is not ours any more: somebody has written over it.
+    Overwritten {
+        /// Which one.
+        index: usize,
+        /// What it holds.
+        found: u64,
+        /// What we had left there.
+        expected: u64,
+    },
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetError::Full { slots } => {
+                write!(out, "all {slots} slots of the wait set are in use")
+            }
+            SetError::Overwritten {
+                index,
+                found,
+                expected,
+            } => write!(
+                out,
+                "slot {index} of the wait set holds {found:#x} instead of {expected:#x}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SetError {}
+
+/// A set, as one process has it.
+pub struct WaitSet<B> {
+    backing: B,
+    /// The number by which others find out whether this process lives.
+    member: u32,
+    /// Where the next look for a sleeper begins, so that each has its turn. Of this process alone, and a hint; the
+    /// standard library's also under loom, which need not try what it may hold.
+    turn: std::sync::atomic::AtomicUsize,
+}
+
+impl<B: Backing> WaitSet<B> {
+    /// The set that lies in `backing`, for the member of this number.
+    ///
+    /// # Panics
+    /// If the number is over [`MAX_MEMBER`], or there are no slots or too many.
+    pub fn new(backing: B, member: u32) -> Arc<Self> {
+        assert!(member <= MAX_MEMBER);
+        assert!((1..=MAX_SLOTS).contains(&backing.slots()));
+        Arc::new(WaitSet {
+            backing,
+            member,
+            turn: std::sync::atomic::AtomicUsize::new(0),
+        })
+    }
+
+    /// Where it lies.
+    pub fn backing(&self) -> &B {
+        &self.backing
+    }
+
+    /// A slot for a thread or a loop that waits now and then. If all are in use, one of a dead process.
+    pub fn claim(self: &Arc<Self>) -> Result<Slot<B>, SetError> {
+        for index in 0..self.backing.slots() {
+            let found = self.load(index);
+            if found.is(State::Free)
+                && let Some(entry) = self.take(index, found)
+            {
+                return Ok(self.held(index, entry));
+            }
+        }
+        for index in 0..self.backing.slots() {
+            if let Some((entry, woken)) = self.take_over(index, |member| self.backing.lives(member))
+            {
+                if woken {
+                    self.wake_one();
+                }
+                return Ok(self.held(index, entry));
+            }
+        }
+        let slots = self.backing.slots();
+        Err(SetError::Full { slots })
+    }
+
+    /// Frees the slots of members that do not live, and hands their wake-ups on. How many there were.
+    ///
+    /// For whoever knows of a death; also before the number of a dead member is given out again.
+    pub fn sweep(self: &Arc<Self>, lives: impl Fn(u32) -> bool) -> usize {
+        let (mut freed, mut woken) = (0, 0);
+        for index in 0..self.backing.slots() {
+            if let Some((entry, was_woken)) = self.take_over(index, &lives) {
+                drop(self.held(index, entry));
+                freed += 1;
+                woken += usize::from(was_woken);
+            }
+        }
+        for _ in 0..woken {
+            self.wake_one();
+        }
+        freed
+    }
+
+    /// After a change: wakes one sleeper, if any sleeps. False if none was woken.
+    #[inline]
+    pub fn wake_one(&self) -> bool {
+        self.wake(1) > 0
+    }
+
+    /// After a change: wakes all that sleep; how many.
+    #[inline]
+    pub fn wake_all(&self) -> usize {
+        self.wake(usize::MAX)
+    }
+
+    #[inline]
+    fn wake(&self, most: usize) -> usize {
+        // SeqCst: the change is before this look at the bits and the slots, in the one order that all such fences
+        // share. See the table above.
+        fence(Ordering::SeqCst);
+        let words = self.backing.slots().div_ceil(BITS);
+        if (0..words).all(|word| self.load_bits(word) == 0) {
+            return 0;
+        }
+        self.wake_sleepers(most)
+    }
+
+    fn wake_sleepers(&self, most: usize) -> usize {
+        let slots = self.backing.slots();
+        // Relaxed: a hint.
+        let first = self.turn.load(std::sync::atomic::Ordering::Relaxed) % slots;
+        let mut woken = 0;
+        for step in 0..slots {
+            let index = (first + step) % slots;
+            if self.load_bits(index / BITS) & bit(index) != 0 && self.wake_slot(index) {
+                woken += 1;
+                if woken == most {
+                    // Relaxed: a hint.
+                    self.turn
+                        .store(index + 1, std::sync::atomic::Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+        woken
+    }
+
+    /// Wakes the sleeper of this slot; false if none sleeps there, or it is dead.
+    fn wake_slot(&self, index: usize) -> bool {
+        let found = self.load(index);
+        let Some(how) = found.asleep() else {
+            return false;
+        };
+        let woken = found.turned(State::Woken);
+        // Relaxed, both: the fence of `wake` stands before it, so that what is before the wake-up is seen after the sleep.
+        // If it fails, the sleeper is awake, and looks again after a fence of its own, or another waker has it.
+        let slot = self.backing.slot(index);
+        if slot
+            .compare_exchange(found.0, woken.0, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        if self.backing.ring(index, how) || self.backing.lives(found.member()) {
+            return true;
+        }
+        if let Some((entry, _)) = self.take_over(index, |member| member != found.member()) {
+            self.free(index, entry);
+        }
+        false
+    }
+
+    /// Makes a slot ours whose holder does not live; its word now, and whether the dead was woken before.
+    fn take_over(&self, index: usize, lives: impl Fn(u32) -> bool) -> Option<(Entry, bool)> {
+        // Acquire: pairs with the Release of `take`. The holder was alive before it took the slot, and so for us, unless
+        // it has died since.
+        let found = Entry(self.backing.slot(index).load(Ordering::Acquire));
+        if found.is(State::Free) || lives(found.member()) {
+            return None;
+        }
+        let entry = self.take(index, found)?;
+        self.clear(index);
+        Some((entry, found.is(State::Woken)))
+    }
+
+    /// Makes a slot ours in which `found` was seen. None if another one was quicker.
+    fn take(&self, index: usize, found: Entry) -> Option<Entry> {
+        let entry = found.passed_to(self.member);
+        // Acquire: pairs with the Release of `free`: the last holder has cleared its bit before we set ours. Of one that
+        // has died the kernel orders all that it did before it says so.
+        // Release: pairs with the Acquire of `take_over`.
+        // Relaxed: nothing follows from a failure.
+        let slot = self.backing.slot(index);
+        slot.compare_exchange(found.0, entry.0, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        Some(entry)
+    }
+
+    /// Gives a slot of ours back, in which `entry` stands and whose bit is cleared.
+    fn free(&self, index: usize, entry: Entry) {
+        let free = entry.turned(State::Free);
+        // Release: pairs with the Acquire of `take`. Relaxed: if it fails, the slot is not ours.
+        let _ = self.backing.slot(index).compare_exchange(
+            entry.0,
+            free.0,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+    }
+
+    fn held(self: &Arc<Self>, index: usize, entry: Entry) -> Slot<B> {
+        let set = Arc::clone(self);
+        Slot { set, index, entry }
+    }
+
+    fn clear(&self, index: usize) {
+        // Relaxed: seen late, it costs a waker a look at the slot.
+        self.backing
+            .bits(index / BITS)
+            .fetch_and(!bit(index), Ordering::Relaxed);
+    }
+
+    fn load(&self, index: usize) -> Entry {
+        // Relaxed: ordered by the fence of `wake`, or else only what the next exchange compares with.
+        Entry(self.backing.slot(index).load(Ordering::Relaxed))
+    }
+
+    fn load_bits(&self, word: usize) -> u64 {
+        // Relaxed: ordered by the fence of `wake`.
+        self.backing.bits(word).load(Ordering::Relaxed)
+    }
+}
+
+fn bit(index: usize) -> u64 {
+    1 << (index % BITS)
+}
+
+/// A slot of ours. Dropped, it is given back, and a wake-up that came meanwhile is handed on.
+pub struct Slot<B: Backing> {
+    set: Arc<WaitSet<B>>,
+    index: usize,
+    /// What we have left in the slot: awake, or asleep in one way.
+    entry: Entry,
+}
+
+impl<B: Backing> Slot<B> {
+    /// Its number.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The set that it is of.
+    pub fn set(&self) -> &Arc<WaitSet<B>> {
+        &self.set
+    }
+
+    /// Says how we are about to sleep. Look once more before doing so, and at least after each [`GLANCE`].
+    pub fn announce(&mut self, how: How) -> Result<(), SetError> {
+        let state = match how {
+            How::Futex => State::OnFutex,
+            How::Bell => State::OnBell,
+        };
+        // Relaxed, both: the fence orders them.
+        self.set
+            .backing
+            .bits(self.index / BITS)
+            .fetch_or(bit(self.index), Ordering::Relaxed);
+        self.turn(state, Ordering::Relaxed)?;
+        // SeqCst: our bit and our slot are before our next look for the change.
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Takes the announcement back: we are awake, and about to look again. Whether a wake-up was meant for us; one that
+    /// will not look calls [`Slot::cancel`].
+    pub fn withdraw(&mut self) -> Result<bool, SetError> {
+        self.set.clear(self.index);
+        // Relaxed: not woken, there is nothing to see.
+        match self.turn(State::Awake, Ordering::Relaxed) {
+            Ok(()) => Ok(false),
+            Err(error) => {
+                self.entry = self.entry.turned(State::Woken);
+                // Acquire: pairs with the fence of the waker.
+                self.turn(State::Awake, Ordering::Acquire)
+                    .map_err(|_| error)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes the announcement back without another look, since we give up, or have found something before we slept. A
+    /// wake-up that was meant for us is somebody else's then.
+    pub fn cancel(&mut self) -> Result<(), SetError> {
+        if self.withdraw()? {
+            self.set.wake_one();
+        }
+        Ok(())
+    }
+
+    /// Changes the slot's state, if it still holds what we have left there.
+    fn turn(&mut self, state: State, success: Ordering) -> Result<(), SetError> {
+        let next = self.entry.turned(state);
+        // Relaxed: what a failure finds is only reported.
+        match self.set.backing.slot(self.index).compare_exchange(
+            self.entry.0,
+            next.0,
+            success,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => {
+                self.entry = next;
+                Ok(())
+            }
+            Err(found) => Err(SetError::Overwritten {
+                index: self.index,
+                found,
+                expected: self.entry.0,
+            }),
+        }
+    }
+}
+
+impl<B: Backing> Drop for Slot<B> {
+    fn drop(&mut self) {
+        if self.entry.is(State::Awake) || self.cancel().is_ok() {
+            self.set.free(self.index, self.entry);
+        }
+    }
+}
+
+/// A set in private memory, for tests and for loom. A sleeper is woken by `ring`, and all members live but the dead.
+pub struct HeapSet<R> {
+    bits: Vec<AtomicU64>,
+    slots: Vec<AtomicU64>,
+    ring: R,
+}
+
+impl<R: Fn(usize) -> bool> HeapSet<R> {
+    /// A set of so many slots. `ring` wakes the sleeper of a slot, and says whether it was heard.
+    pub fn new(slots: usize, ring: R) -> Self {
+        let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+        HeapSet {
+            bits: zeros(slots.div_ceil(BITS)),
+            slots: zeros(slots),
+            ring,
+        }
+    }
+}
+
+/// The number of a member of a [`HeapSet`] that does not live.
+pub const DEAD: u32 = MAX_MEMBER;
+
+impl<R: Fn(usize) -> bool> Backing for HeapSet<R> {
+    fn slots(&self) -> usize {
+        self.slots.len()
+    }
+    fn bits(&self, word: usize) -> &AtomicU64 {
+        &self.bits[word]
+    }
+    fn slot(&self, index: usize) -> &AtomicU64 {
+        &self.slots[index]
+    }
+    fn ring(&self, index: usize, _how: How) -> bool {
+        (self.ring)(index)
+    }
+    fn lives(&self, member: u32) -> bool {
+        member != DEAD
+    }
+}

@@ -1,0 +1,163 @@
+//! A wait set in shared memory: its layout there, and how its sleepers sleep.
+//!
+//! Offsets in bytes, from where the set begins:
+//!
+//! ```text
+//!      0  bits          8 u64    bit i of word w: the holder of slot 64 w + i sleeps, or is about to
+//!    128  slots         u64 each
+//! ```
+
+use super::{Backing, GLANCE, How, MAX_SLOTS, SetError, Slot};
+use crate::memory::mapping::SharedMapping;
+use crate::sync::AtomicU64;
+use crate::wait::doorbell::{Doorbell, Ringer};
+use crate::wait::futex::{self, Reach};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const AT_SLOTS: usize = 128;
+const WORD: usize = 8;
+
+/// Bytes of a set of so many slots.
+pub const fn size_for(slots: usize) -> usize {
+    AT_SLOTS + slots * WORD
+}
+
+/// The memory of a set, and what its wakers need. Zeros are a set in which nobody sleeps.
+pub struct Mapped<M, L> {
+    mapping: M,
+    start: usize,
+    slots: usize,
+    /// Where the doorbells of its loops hang: followed by a dot and the number of the slot.
+    stem: PathBuf,
+    ringer: Ringer,
+    lives: L,
+}
+
+impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
+    /// The set of so many slots that begins `start` bytes into `mapping`. `stem`: the path of its doorbells, without
+    /// their numbers. `lives` says whether the process of a member lives.
+    ///
+    /// # Panics
+    /// If it is not within the mapping, not aligned to a cache line, or has no slots or too many.
+    pub fn new(
+        mapping: M,
+        start: usize,
+        slots: usize,
+        stem: PathBuf,
+        lives: L,
+    ) -> io::Result<Self> {
+        assert!((1..=MAX_SLOTS).contains(&slots) && start % 64 == 0);
+        assert!(start + size_for(slots) <= mapping.as_ref().size());
+        let ringer = Ringer::new()?;
+        Ok(Mapped {
+            mapping,
+            start,
+            slots,
+            stem,
+            ringer,
+            lives,
+        })
+    }
+
+    fn doorbell(&self, index: usize) -> PathBuf {
+        let mut path = self.stem.clone().into_os_string();
+        path.push(format!(".{index}"));
+        path.into()
+    }
+
+    /// What the kernel looks at for a slot.
+    fn futex(&self, index: usize) -> *const u32 {
+        futex::low_half(self.slot(index).as_ptr())
+    }
+}
+
+impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Backing for Mapped<M, L> {
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    #[inline]
+    fn bits(&self, word: usize) -> &AtomicU64 {
+        self.mapping.as_ref().u64_at(self.start + word * WORD)
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> &AtomicU64 {
+        let at = self.start + AT_SLOTS + index * WORD;
+        self.mapping.as_ref().u64_at(at)
+    }
+
+    fn ring(&self, index: usize, how: How) -> bool {
+        match how {
+            How::Futex => futex::wake(self.futex(index), Reach::Host),
+            How::Bell => self.ringer.ring(&self.doorbell(index)),
+        }
+    }
+
+    fn lives(&self, member: u32) -> bool {
+        (self.lives)(member)
+    }
+}
+
+impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<Mapped<M, L>> {
+    /// Blocks this thread until it is woken, a signal comes, or the shorter of `limit` and [`GLANCE`] has passed; not
+    /// at all if `is_there` finds what is waited for. Whether that found it. If not: handle signals, look at the time,
+    /// and call again, or leave.
+    pub fn sleep(
+        &mut self,
+        limit: Duration,
+        mut is_there: impl FnMut() -> bool,
+    ) -> Result<bool, SetError> {
+        self.announce(How::Futex)?;
+        if is_there() {
+            self.cancel()?;
+            return Ok(true);
+        }
+        let word = self.set.backing.futex(self.index);
+        futex::wait(word, self.entry.0 as u32, limit.min(GLANCE), Reach::Host);
+        self.withdraw()?;
+        Ok(is_there())
+    }
+
+    /// For an event loop in the place of a thread.
+    pub fn into_loop(self) -> io::Result<LoopSlot<M, L>> {
+        let doorbell = Doorbell::new(&self.set.backing.doorbell(self.index))?;
+        let slot = self;
+        Ok(LoopSlot { doorbell, slot })
+    }
+}
+
+/// The slot of an event loop, which sleeps until its descriptor is readable.
+pub struct LoopSlot<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> {
+    // Before the slot: its name goes while that is still ours.
+    doorbell: Doorbell,
+    slot: Slot<Mapped<M, L>>,
+}
+
+impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> LoopSlot<M, L> {
+    /// Says that the loop is about to sleep. Look once more before it does, and at least after each [`GLANCE`].
+    pub fn announce(&mut self) -> Result<(), SetError> {
+        self.slot.announce(How::Bell)
+    }
+
+    /// The loop is awake: look for what it waits for, and announce again if it is not there.
+    pub fn withdraw(&mut self) -> Result<(), SetError> {
+        self.doorbell.silence();
+        self.slot.withdraw().map(drop)
+    }
+
+    /// The loop waits no longer, or has found what it waited for before it slept: see [`Slot::cancel`].
+    pub fn cancel(&mut self) -> Result<(), SetError> {
+        self.slot.cancel()
+    }
+}
+
+impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> AsFd for LoopSlot<M, L> {
+    /// Readable once it was woken.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+}

@@ -1,0 +1,455 @@
+use super::mapped::{Mapped, size_for};
+use super::*;
+use crate::memory::mapping::SharedMapping;
+use crate::sync::AtomicU32;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::path::PathBuf;
+use std::thread;
+
+const LONG: Duration = Duration::from_secs(3600);
+/// Where the set begins, behind what is waited for.
+const AT_SET: usize = 64;
+/// The member that the tests' own process is.
+const US: u32 = 0;
+
+/// What the processes of a test share: a count of things that are waited for, a set, and proofs of life.
+struct Shared {
+    file: File,
+    mapping: Arc<SharedMapping>,
+    slots: usize,
+    stem: PathBuf,
+}
+
+type Set = Arc<WaitSet<Mapped<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>>;
+
+impl Shared {
+    fn new(slots: usize) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // SAFETY: a valid C string; what comes back is ours alone.
+        let file = unsafe {
+            let made = libc::memfd_create(c"shmrpc-wait-set".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(made >= 0);
+            File::from_raw_fd(made)
+        };
+        let size = AT_SET + size_for(slots);
+        file.set_len(size as u64).unwrap();
+        let mapping = Arc::new(SharedMapping::new(file.as_fd(), size).unwrap());
+        // Relaxed: each gets another number.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("shmrpc-wait-set-{}-{number}", std::process::id());
+        Shared {
+            file,
+            mapping,
+            slots,
+            stem: std::env::temp_dir().join(name),
+        }
+    }
+
+    /// The set, as the member of this number has it. A member lives while its process holds a record lock.
+    fn set(&self, member: u32) -> Set {
+        let lock = |kind: libc::c_int, member: u32| libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: libc::off_t::from(member),
+            l_len: 1,
+            l_pid: 0,
+        };
+        let fd = self.file.as_raw_fd();
+        let ours = lock(libc::F_WRLCK, member);
+        // SAFETY: the structure lives through the call.
+        let locked = unsafe { libc::fcntl(fd, libc::F_SETLK, &raw const ours) };
+        assert_eq!(locked, 0);
+        let lives = move |other| {
+            let mut asked = lock(libc::F_WRLCK, other);
+            // SAFETY: the structure lives through the call.
+            unsafe { libc::fcntl(fd, libc::F_GETLK, &raw mut asked) };
+            other == member || asked.l_type != libc::F_UNLCK as libc::c_short
+        };
+        let lives: Box<dyn Fn(u32) -> bool + Send + Sync> = Box::new(lives);
+        let (mapping, stem) = (Arc::clone(&self.mapping), self.stem.clone());
+        let backing = Mapped::new(mapping, AT_SET, self.slots, stem, lives).unwrap();
+        WaitSet::new(backing, member)
+    }
+
+    fn count(&self) -> &AtomicU64 {
+        self.mapping.u64_at(0)
+    }
+
+    /// Relaxed, here and below: what must order it is the set.
+    fn put(&self) {
+        self.count().fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> bool {
+        let some = |count: u64| count.checked_sub(1);
+        self.count()
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, some)
+            .is_ok()
+    }
+
+    /// A process that is this member, does this, and ends.
+    fn fork(&self, member: u32, work: impl FnOnce(Set)) -> Child {
+        // SAFETY: the child uses nothing but what it is given, and the allocator, which glibc keeps usable.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            let work = std::panic::AssertUnwindSafe(|| work(self.set(member)));
+            let ended = std::panic::catch_unwind(work);
+            // SAFETY: no memory is involved.
+            unsafe { libc::_exit(i32::from(ended.is_err())) };
+        }
+        Child(pid)
+    }
+
+    /// A process that sleeps in a slot, as a thread or as a loop, until there is something for it.
+    fn fork_sleeper(&self, member: u32, how: How) -> Child {
+        let child = self.fork(member, |set| {
+            let mut slot = set.claim().unwrap();
+            match how {
+                How::Futex => while !slot.sleep(LONG, || self.take()).unwrap() {},
+                How::Bell => loop_until(slot, || self.take()),
+            }
+        });
+        self.until_asleep(member);
+        child
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        let at = |index| AT_SET + 128 + 8 * index;
+        let entry = |index| Entry(self.mapping.u64_at(at(index)).load(Ordering::Relaxed));
+        (0..self.slots).map(entry).collect()
+    }
+
+    fn until_asleep(&self, member: u32) {
+        let sleeps = |entry: &Entry| entry.member() == member && entry.asleep().is_some();
+        while !self.entries().iter().any(sleeps) {
+            thread::yield_now();
+        }
+    }
+
+    fn free_slots(&self) -> usize {
+        let entries = self.entries();
+        entries.iter().filter(|each| each.is(State::Free)).count()
+    }
+}
+
+type MappedSlot = Slot<Mapped<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>;
+
+/// What an event loop does.
+fn loop_until(slot: MappedSlot, is_there: impl Fn() -> bool) {
+    let mut slot = slot.into_loop().unwrap();
+    loop {
+        slot.announce().unwrap();
+        if is_there() {
+            return slot.cancel().unwrap();
+        }
+        let mut asked = libc::pollfd {
+            fd: slot.as_fd().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&raw mut asked, 1, GLANCE.as_millis() as libc::c_int) };
+        slot.withdraw().unwrap();
+        if is_there() {
+            return;
+        }
+    }
+}
+
+/// A process; killed when it is dropped.
+struct Child(libc::pid_t);
+
+impl Child {
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
+    }
+
+    /// What it has ended by.
+    fn wait(self) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
+        std::mem::forget(self);
+        status
+    }
+
+    fn kill(self) {
+        self.signal(libc::SIGKILL);
+        assert_eq!(self.wait(), libc::SIGKILL);
+    }
+
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(self.0, &raw mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status));
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+const BOTH: [How; 2] = [How::Futex, How::Bell];
+
+#[test]
+fn threads_that_sleep_for_things_get_each_of_them() {
+    const SLEEPERS: usize = 6;
+    const THINGS: usize = 3_000;
+    let shared = Shared::new(SLEEPERS);
+    let set = shared.set(US);
+    let taken = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..SLEEPERS {
+            let mut slot = set.claim().unwrap();
+            let (shared, taken, set) = (&shared, &taken, &set);
+            scope.spawn(move || {
+                let all = || taken.load(Ordering::Relaxed) == (2 * THINGS) as u64;
+                loop {
+                    while !slot.sleep(LONG, || all() || shared.take()).unwrap() {}
+                    if all() {
+                        break;
+                    }
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    if all() {
+                        set.wake_all();
+                    }
+                }
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..THINGS {
+                    shared.put();
+                    set.wake_one();
+                }
+            });
+        }
+    });
+    assert_eq!(taken.load(Ordering::Relaxed), (2 * THINGS) as u64);
+    assert_eq!(shared.free_slots(), SLEEPERS);
+}
+
+#[test]
+fn sleepers_of_other_processes_are_woken_one_by_one_and_all_at_once() {
+    let _alone = crate::FORK.lock();
+    for how in BOTH {
+        let shared = Shared::new(70); // More than one word of bits.
+        let set = shared.set(US);
+        let _kept: Vec<_> = (0..62).map(|_| set.claim().unwrap()).collect();
+        let children: Vec<_> = (1..=6)
+            .map(|member| shared.fork_sleeper(member, how))
+            .collect();
+        for left in (4..6).rev() {
+            shared.put();
+            assert!(set.wake_one());
+            while shared.free_slots() < 70 - 62 - left {
+                thread::yield_now();
+            }
+        }
+        for _ in 0..4 {
+            shared.put();
+        }
+        assert_eq!(set.wake_all(), 4);
+        for child in children {
+            assert_eq!(child.wait(), 0);
+        }
+        assert_eq!(set.wake_all(), 0);
+    }
+}
+
+#[test]
+fn a_change_of_which_nobody_was_told_is_seen_after_a_glance() {
+    let shared = Shared::new(1);
+    let mut slot = shared.set(US).claim().unwrap();
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| while !slot.sleep(LONG, || shared.take()).unwrap() {});
+        shared.until_asleep(US);
+        shared.put(); // As by a waker that dies now.
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sleeper_that_was_killed_takes_no_wake_up_from_the_next() {
+    let _alone = crate::FORK.lock();
+    for how in BOTH {
+        let shared = Shared::new(3);
+        let set = shared.set(US);
+        let (first, second) = (shared.fork_sleeper(1, how), shared.fork_sleeper(2, how));
+        let living = shared.fork_sleeper(3, how);
+        first.kill();
+        second.kill();
+        shared.put();
+        assert!(set.wake_one());
+        assert_eq!(living.wait(), 0);
+        assert_eq!(shared.free_slots(), 3, "those of the dead are given back");
+    }
+}
+
+#[test]
+fn a_sleeper_that_is_killed_as_it_is_woken_loses_the_wake_up_to_another() {
+    let _alone = crate::FORK.lock();
+    for how in BOTH {
+        let shared = Shared::new(2);
+        let set = shared.set(US);
+        let first = shared.fork_sleeper(1, how);
+        first.stop();
+        let second = shared.fork_sleeper(2, how);
+        assert!(set.wake_one(), "the first one has heard it");
+        first.kill();
+        assert!(shared.entries()[0].is(State::Woken));
+        shared.put();
+        assert_eq!(set.sweep(|member| member != 1), 1);
+        assert_eq!(second.wait(), 0);
+        assert_eq!(shared.free_slots(), 2);
+    }
+}
+
+#[test]
+fn a_full_set_has_room_for_the_place_of_a_dead_one() {
+    let _alone = crate::FORK.lock();
+    let shared = Shared::new(3);
+    let set = shared.set(US);
+    let ours = set.claim().unwrap();
+    let children = [1, 2].map(|member| shared.fork_sleeper(member, How::Futex));
+    assert_eq!(set.claim().err(), Some(SetError::Full { slots: 3 }));
+    let [dead, living] = children;
+    dead.kill();
+    let taken = set.claim().unwrap();
+    assert_eq!((ours.index(), taken.index()), (0, 1));
+    assert_eq!(set.claim().err(), Some(SetError::Full { slots: 3 }));
+    drop(taken);
+    assert_eq!(set.sweep(|_| true), 0);
+    living.kill();
+    assert_eq!(set.sweep(|member| set.backing().lives(member)), 1);
+    assert_eq!(shared.free_slots(), 2);
+}
+
+#[test]
+fn the_bell_of_a_dead_loop_is_replaced_by_the_next_one_of_its_slot() {
+    let _alone = crate::FORK.lock();
+    let shared = Shared::new(1);
+    let set = shared.set(US);
+    shared.fork_sleeper(1, How::Bell).kill();
+    let left = PathBuf::from(format!("{}.0", shared.stem.display()));
+    assert!(left.exists());
+    let heir = shared.fork_sleeper(2, How::Bell);
+    shared.put();
+    assert!(set.wake_one());
+    assert_eq!(heir.wait(), 0);
+    assert!(!left.exists());
+}
+
+/// What a liar writes: words of the living and the dead, of no state that there is, and all of everything.
+const LIES: [u64; 10] = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    0xff,
+    7 << 8 | State::OnFutex as u64,
+    u64::MAX << 8,
+    u64::MAX,
+];
+
+#[test]
+fn whatever_stands_in_it_nobody_panics_and_each_call_ends() {
+    let shared = Shared::new(3);
+    let set = shared.set(US);
+    for (bits, word) in LIES.iter().flat_map(|bits| LIES.map(|word| (*bits, word))) {
+        let mut slot = set.claim().unwrap();
+        slot.announce(How::Bell).unwrap();
+        for index in 0..3 {
+            set.backing().bits(0).store(bits, Ordering::Relaxed);
+            set.backing().slot(index).store(word, Ordering::Relaxed);
+        }
+        set.wake_one();
+        set.wake_all();
+        let _ = slot.withdraw();
+        let _ = slot.sleep(Duration::ZERO, || false);
+        drop(slot);
+        let _ = set.claim();
+        set.sweep(|member| set.backing().lives(member));
+        for index in 0..3 {
+            set.backing().slot(index).store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_was_written_over_is_said_to_be() {
+    let shared = Shared::new(1);
+    let set = shared.set(US);
+    let mut slot = set.claim().unwrap();
+    slot.announce(How::Futex).unwrap();
+    set.backing().slot(0).store(0, Ordering::Relaxed);
+    let error = slot.withdraw().unwrap_err();
+    let expected = 1 << 32 | State::OnFutex as u64;
+    assert!(matches!(
+        error,
+        SetError::Overwritten {
+            index: 0,
+            found: 0,
+            ..
+        }
+    ));
+    assert_eq!(
+        error.to_string(),
+        format!("slot 0 of the wait set holds 0x0 instead of {expected:#x}")
+    );
+    let other = set.claim().unwrap();
+    drop(slot);
+    assert!(
+        !shared.entries()[0].is(State::Free),
+        "it is another one's now"
+    );
+    drop(other);
+}
+
+#[test]
+fn one_that_scribbles_without_end_keeps_nobody() {
+    let shared = Shared::new(2);
+    let set = shared.set(US);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                for lie in LIES {
+                    set.backing().bits(0).store(lie, Ordering::Relaxed);
+                    set.backing().slot(0).store(lie, Ordering::Relaxed);
+                }
+            }
+        });
+        for _ in 0..2_000 {
+            if let Ok(mut slot) = set.claim() {
+                let _ = slot.sleep(Duration::from_micros(10), || false);
+            }
+            set.wake_all();
+            set.sweep(|member| member == US);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn one_that_is_cut_off_is_known_by_who_sleeps() {
+    let shared = Shared::new(1);
+    let mut slot = shared.set(US).claim().unwrap();
+    shared.file.set_len(0).unwrap();
+    let slept = slot.sleep(LONG, || false);
+    assert!(matches!(slept, Err(SetError::Overwritten { found: 0, .. })));
+    assert!(shared.mapping.is_cut_off());
+}

@@ -1,0 +1,322 @@
+//! The wait set: no wake-up is lost, whoever sleeps, wakes, gives up or dies.
+//!
+//! Where two sleep and two wake, loom tries two preemptions: three take minutes.
+
+use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, model, model_within, thread};
+use _core::wait::set::{DEAD, HeapSet, How, Slot, WaitSet};
+
+/// A bell for each slot. The kernel says of a ring that nobody sleeps there, if nobody does; here it never does so of
+/// the living.
+type Bells = std::sync::Arc<Vec<(Bell, bool)>>;
+type Memory = std::sync::Arc<HeapSet<Box<dyn Fn(usize) -> bool + Send + Sync>>>;
+type Set = std::sync::Arc<WaitSet<Memory>>;
+type Sleeper = Slot<Memory>;
+
+/// The memory of a set, and the bells of its slots; `deaf` are those whose sleeper hears nothing.
+fn memory(slots: usize, deaf: &[usize]) -> (Memory, Bells) {
+    let bells: Bells = std::sync::Arc::new(
+        (0..slots)
+            .map(|index| (Bell::new(), deaf.contains(&index)))
+            .collect(),
+    );
+    let rung = bells.clone();
+    let ring = move |index: usize| {
+        let (bell, deaf): &(Bell, bool) = &rung[index];
+        bell.ring();
+        !deaf
+    };
+    (
+        std::sync::Arc::new(HeapSet::new(slots, Box::new(ring))),
+        bells,
+    )
+}
+
+fn set(slots: usize) -> (Set, Bells) {
+    let (memory, bells) = memory(slots, &[]);
+    (WaitSet::new(memory, 1), bells)
+}
+
+/// What is waited for: a number of things, each for one.
+#[derive(Clone)]
+struct Things(Arc<AtomicU64>);
+
+impl Things {
+    fn new() -> Self {
+        Things(Arc::new(AtomicU64::new(0)))
+    }
+
+    /// Relaxed: what must order it is the set.
+    fn put(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> bool {
+        let some = |count: u64| count.checked_sub(1);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, some)
+            .is_ok()
+    }
+}
+
+/// Sleeps until `is_there`.
+fn wait(sleeper: &mut Sleeper, bells: &Bells, mut is_there: impl FnMut() -> bool) {
+    loop {
+        sleeper.announce(How::Futex).unwrap();
+        if is_there() {
+            return sleeper.cancel().unwrap();
+        }
+        bells[sleeper.index()].0.sleep();
+        sleeper.withdraw().unwrap();
+        if is_there() {
+            return;
+        }
+    }
+}
+
+fn spawn_sleeper(set: &Set, bells: &Bells, things: &Things) -> thread::JoinHandle<()> {
+    let (mut sleeper, bells, things) = (set.claim().unwrap(), bells.clone(), things.clone());
+    thread::spawn(move || wait(&mut sleeper, &bells, || things.take()))
+}
+
+fn join(sleepers: [thread::JoinHandle<()>; 2]) {
+    for sleeper in sleepers {
+        sleeper.join().unwrap();
+    }
+}
+
+#[test]
+fn each_of_two_things_wakes_one_of_two_sleepers() {
+    model_within(2, || {
+        let ((set, bells), things) = (set(2), Things::new());
+        let sleepers = [(); 2].map(|()| spawn_sleeper(&set, &bells, &things));
+        let (theirs, put) = (set.clone(), things.clone());
+        let waker = thread::spawn(move || {
+            put.put();
+            theirs.wake_one();
+        });
+        things.put();
+        set.wake_one();
+        waker.join().unwrap();
+        join(sleepers);
+    });
+}
+
+#[test]
+fn what_concerns_all_wakes_all() {
+    model_within(2, || {
+        let ((set, bells), done) = (set(2), Arc::new(AtomicU64::new(0)));
+        let sleepers = [(); 2].map(|()| {
+            let (mut sleeper, bells, done) = (set.claim().unwrap(), bells.clone(), done.clone());
+            thread::spawn(move || {
+                loop {
+                    sleeper.announce(How::Futex).unwrap();
+                    // Relaxed: what must order it is the set.
+                    if done.load(Ordering::Relaxed) == 2 {
+                        sleeper.withdraw().unwrap();
+                        break;
+                    }
+                    bells[sleeper.index()].0.sleep();
+                    sleeper.withdraw().unwrap();
+                }
+            })
+        });
+        let (theirs, add) = (set.clone(), done.clone());
+        let waker = thread::spawn(move || {
+            add.fetch_add(1, Ordering::Relaxed);
+            theirs.wake_all();
+        });
+        done.fetch_add(1, Ordering::Relaxed);
+        set.wake_all();
+        waker.join().unwrap();
+        join(sleepers);
+    });
+}
+
+#[test]
+fn whoever_is_woken_sees_what_was_before() {
+    model(|| {
+        let ((set, _), plain) = (set(1), Arc::new(Plain::new()));
+        let mut sleeper = set.claim().unwrap();
+        sleeper.announce(How::Futex).unwrap();
+        let (theirs, written) = (set.clone(), plain.clone());
+        let waker = thread::spawn(move || {
+            written.write(7);
+            theirs.wake_one();
+        });
+        // Without a sleep, whose end would order it too.
+        if sleeper.withdraw().unwrap() {
+            assert_eq!(plain.read(), 7);
+        }
+        waker.join().unwrap();
+    });
+}
+
+#[test]
+fn one_that_gives_up_as_it_is_woken_hands_the_wake_up_on() {
+    model(|| {
+        let ((set, bells), things) = (set(2), Things::new());
+        let mut impatient = set.claim().unwrap();
+        let other = spawn_sleeper(&set, &bells, &things);
+        impatient.announce(How::Futex).unwrap();
+        let (theirs, put) = (set.clone(), things.clone());
+        let waker = thread::spawn(move || {
+            put.put();
+            theirs.wake_one();
+        });
+        drop(impatient);
+        other.join().unwrap();
+        waker.join().unwrap();
+    });
+}
+
+#[test]
+fn one_that_finds_a_thing_as_it_is_woken_for_another_hands_the_wake_up_on() {
+    model(|| {
+        let ((set, bells), things) = (set(2), Things::new());
+        things.put();
+        let mut quick = set.claim().unwrap();
+        let other = spawn_sleeper(&set, &bells, &things);
+        let (theirs, put) = (set.clone(), things.clone());
+        let waker = thread::spawn(move || {
+            put.put();
+            theirs.wake_one();
+        });
+        wait(&mut quick, &bells, || things.take());
+        other.join().unwrap();
+        waker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_slot_goes_from_one_holder_to_the_next_with_all_that_is_its() {
+    model(|| {
+        let ((set, _), plain) = (set(1), Arc::new(Plain::new()));
+        let (theirs, written) = (set.clone(), plain.clone());
+        let first = set.claim().unwrap();
+        plain.write(1);
+        let next = thread::spawn(move || {
+            let second = loop {
+                match theirs.claim() {
+                    Ok(slot) => break slot,
+                    Err(_) => thread::yield_now(),
+                }
+            };
+            written.write(written.read() + 1);
+            drop(second);
+        });
+        drop(first);
+        let third = loop {
+            match set.claim() {
+                Ok(slot) => break slot,
+                Err(_) => thread::yield_now(),
+            }
+        };
+        plain.read();
+        drop(third);
+        next.join().unwrap();
+    });
+}
+
+#[test]
+fn a_waker_that_is_late_takes_nothing_from_the_next_holder() {
+    model(|| {
+        let ((set, bells), things) = (set(1), Things::new());
+        let (theirs, put) = (set.clone(), things.clone());
+        let waker = thread::spawn(move || {
+            put.put();
+            theirs.wake_one();
+        });
+        let mut first = set.claim().unwrap();
+        first.announce(How::Futex).unwrap();
+        drop(first);
+        let mut second = set.claim().unwrap();
+        wait(&mut second, &bells, || things.take());
+        waker.join().unwrap();
+    });
+}
+
+/// A sleeper whose process has died in its sleep.
+fn dead_sleeper(memory: &Memory) -> usize {
+    let mut dead = WaitSet::new(memory.clone(), DEAD).claim().unwrap();
+    dead.announce(How::Futex).unwrap();
+    let index = dead.index();
+    std::mem::forget(dead);
+    index
+}
+
+#[test]
+fn a_sleeper_that_died_swallows_no_wake_up() {
+    model(|| {
+        let ((memory, bells), things) = (memory(2, &[0]), Things::new());
+        dead_sleeper(&memory);
+        let set = WaitSet::new(memory, 1);
+        let sleeper = spawn_sleeper(&set, &bells, &things);
+        things.put();
+        set.wake_one();
+        sleeper.join().unwrap();
+    });
+}
+
+/// The dead one heard the ring: its process was killed at that moment.
+#[test]
+fn whoever_takes_the_slot_of_one_that_died_woken_hands_its_wake_up_on() {
+    model_within(2, || {
+        let ((memory, bells), things) = (memory(2, &[]), Things::new());
+        dead_sleeper(&memory);
+        let set = WaitSet::new(memory, 1);
+        let sleeper = spawn_sleeper(&set, &bells, &things);
+        let theirs = set.clone();
+        let sweeper = thread::spawn(move || theirs.sweep(|member| member != DEAD));
+        things.put();
+        set.wake_one();
+        let found = sweeper.join().unwrap();
+        assert!(set.sweep(|member| member != DEAD) + found == 1);
+        sleeper.join().unwrap();
+    });
+}
+
+/// Two find the dead one, a third has its slot meanwhile and sleeps there.
+#[test]
+fn who_is_late_to_a_dead_ones_slot_does_nothing_to_its_next_holder() {
+    model(|| {
+        let ((memory, bells), things) = (memory(1, &[]), Things::new());
+        dead_sleeper(&memory);
+        let set = WaitSet::new(memory, 1);
+        let theirs = set.clone();
+        let sweeper = thread::spawn(move || theirs.sweep(|member| member != DEAD));
+        let (other, put) = (set.clone(), things.clone());
+        let waker = thread::spawn(move || {
+            put.put();
+            other.wake_one();
+        });
+        let mut sleeper = loop {
+            match set.claim() {
+                Ok(slot) => break slot,
+                Err(_) => thread::yield_now(),
+            }
+        };
+        wait(&mut sleeper, &bells, || things.take());
+        sweeper.join().unwrap();
+        waker.join().unwrap();
+    });
+}
+
+/// A member has died, and its number is given out again while somebody has not finished with the dead one.
+#[test]
+fn who_is_late_to_a_dead_ones_slot_does_not_take_it_from_one_with_its_number() {
+    model(|| {
+        let (memory, _) = memory(1, &[]);
+        std::mem::forget(WaitSet::new(memory.clone(), DEAD).claim());
+        let lives = Arc::new(AtomicU64::new(0));
+        let (set, seen) = (WaitSet::new(memory.clone(), 1), lives.clone());
+        let theirs = set.clone();
+        let late = thread::spawn(move || theirs.sweep(|_| seen.load(Ordering::Acquire) == 1));
+        set.sweep(|member| member != DEAD);
+        lives.store(1, Ordering::Release);
+        if let Ok(mut next) = WaitSet::new(memory, DEAD).claim() {
+            next.announce(How::Futex).unwrap();
+            next.withdraw().unwrap();
+        }
+        late.join().unwrap();
+    });
+}

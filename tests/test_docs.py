@@ -178,6 +178,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors, link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_row_of_a_table_has_the_columns_of_its_heading(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for table in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+        rows = [re.findall(r"(?<!\\)\|", row) for row in table.splitlines()]
+        assert len(rows) > 2
+        assert {len(row) for row in rows} == {len(rows[0])}, table
+    assert not re.findall(r"^(?!\|).*\|$", text, re.MULTILINE), "the rest of a row that was wrapped"
+
+
 @pytest.mark.parametrize(
     ("heading", "functions"),
     [

@@ -15,12 +15,11 @@ from shmrpc.client.client import Client
 from shmrpc.introspection.describe import (
     Description,
     EndpointDescription,
-    FieldDescription,
     ParameterDescription,
-    TypeDescription,
     written,
     written_signature,
 )
+from shmrpc.introspection.plain_types import FieldDescription, TypeDescription
 
 #: The modules of the names in the texts of types.
 _SOURCES: Final[dict[str, str]] = {

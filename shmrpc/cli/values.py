@@ -18,7 +18,8 @@ import click
 import msgspec
 
 from shmrpc.basics.missing import why_missing
-from shmrpc.introspection.describe import ParameterDescription, TypeDescription
+from shmrpc.introspection.describe import ParameterDescription
+from shmrpc.introspection.plain_types import TypeDescription
 
 #: What each of these types, as a description names them, takes of what JSON has; any other may take anything.
 _TAKEN_FROM_JSON: Final[dict[str, tuple[type, ...]]] = {

@@ -5,35 +5,19 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from shmrpc.introspection.plain_types import FieldDescription, PlainTypes, TypeDescription
+from shmrpc.introspection.plain_types import PlainTypes, TypeDescription
 from shmrpc.introspection.type_facts import default_text
 from shmrpc.service.service import Endpoint, RunIn, Service
 from shmrpc.values.type_names import type_name
-
-__all__ = [
-    "Description",
-    "EndpointDescription",
-    "FieldDescription",
-    "ParameterDescription",
-    "TypeDescription",
-    "describe_service",
-]
 
 EndpointKind = Literal["unary", "server stream", "client stream", "bidirectional"]
 ParameterKind = Literal["positional only", "positional or keyword", "var positional", "keyword only", "var keyword"]
 
 _LINE_LENGTH: Final = 100
-_PARAMETER_KINDS: Final[dict[Any, ParameterKind]] = {
-    inspect.Parameter.POSITIONAL_ONLY: "positional only",
-    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional or keyword",
-    inspect.Parameter.VAR_POSITIONAL: "var positional",
-    inspect.Parameter.KEYWORD_ONLY: "keyword only",
-    inspect.Parameter.VAR_KEYWORD: "var keyword",
-}
 
 
 class ParameterDescription(msgspec.Struct, frozen=True):
@@ -109,7 +93,7 @@ def _describe(endpoint: Endpoint, types: PlainTypes) -> EndpointDescription:
     parameters = [
         ParameterDescription(
             each.name,
-            _PARAMETER_KINDS[each.kind],
+            cast("ParameterKind", each.kind.name.lower().replace("_", " ")),
             "Any" if each.annotation is each.empty else type_name(each.annotation),
             types.accepts(sent[each.name]),
             each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD),

@@ -204,6 +204,13 @@ def test_keywords_and_items_are_what_their_parameters_take() -> None:
     assert json.loads(printed("shown", "sum_up", "@-", given="1.10\n2\n")) == ["1.10", "2"]
 
 
+def test_a_decimal_beside_floats_loses_no_digit_in_silence() -> None:
+    assert json.loads(printed("shown", "weighed", '{"price": 1.10, "weight": 0.1}')) == "Decimal('1.1') 0.1"
+    done = call("shown", "weighed", f'{{"price": {EXACT}, "weight": 0.1}}')
+    assert done.exit_code == 2
+    assert f'for a Decimal write it as text: "{EXACT}"' in done.stderr
+
+
 def test_text_for_a_number_is_told_to_lose_its_quotes() -> None:
     done = call("shown", "double", '"4"')
     assert done.exit_code == 2

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from pathlib import Path, PurePath
 from types import NoneType
@@ -20,6 +20,9 @@ import msgspec
 from shmrpc.basics.missing import why_missing
 from shmrpc.introspection.describe import ParameterDescription
 from shmrpc.introspection.plain_types import TypeDescription
+
+#: Makes a number of the text of one that is no integer.
+Number = Callable[[str], Decimal | float]
 
 #: What each of these types, as a description names them, takes of what JSON has; any other may take anything.
 _TAKEN_FROM_JSON: Final[dict[str, tuple[type, ...]]] = {
@@ -53,13 +56,13 @@ def read_argument(argument: str, parameter: ParameterDescription | None, types: 
     accepts, name, is_stream = "Any", "", False
     if parameter is not None:
         accepts, name, is_stream = parameter.accepts, parameter.name, parameter.stream
-    number = Decimal if _has_only_decimals(accepts, types) else float
+    number = _number_of(accepts, types)
     if argument.startswith("@"):
         return _lines(argument, name, accepts, number) if is_stream else _content(argument)
     return _from_json(argument, number) if is_stream else _from_text(argument, name, accepts, number)
 
 
-def _from_json(text: str, number: type[Decimal | float] = float) -> Any:
+def _from_json(text: str, number: Number = float) -> Any:
     """What a text says as JSON; the same text if it is none."""
     try:
         return json.loads(text, parse_float=number)
@@ -69,7 +72,7 @@ def _from_json(text: str, number: type[Decimal | float] = float) -> Any:
         raise click.UsageError(f"{text[:20]}...: nested too deeply") from None
 
 
-def _from_text(text: str, name: str, accepts: str, number: type[Decimal | float]) -> Any:
+def _from_text(text: str, name: str, accepts: str, number: Number) -> Any:
     """The argument of a parameter: what its text says as JSON, unless the parameter only takes the text itself."""
     value, alternatives = _from_json(text, number), accepts.split(" | ")
     if any(type(value) in _TAKEN_FROM_JSON.get(each, (type(value),)) for each in alternatives):
@@ -81,15 +84,27 @@ def _from_text(text: str, name: str, accepts: str, number: type[Decimal | float]
     return value
 
 
-def _has_only_decimals(accepts: str, types: Sequence[TypeDescription]) -> bool:
-    """Whether every number with a point may be a Decimal, also within classes. Of others the server takes a float."""
+def _number_of(accepts: str, types: Sequence[TypeDescription]) -> Number:
+    """What to make of numbers: Decimals, where the parameter takes them and no floats, also not within classes."""
     within = {each.input_name: [each.accepts or "", *(field.accepts for field in each.fields)] for each in types}
     found, rest = set[str](), {accepts}
     while rest := rest - found:
         found |= rest
         rest = {text for name in re.findall(r"\w+", " ".join(rest)) for text in within.get(name, ())}
     words = re.findall(r"[\w.]+", re.sub(r"(decimal\.Decimal( \| str)?) \| float", r"\1", " ".join(found)))
-    return "decimal.Decimal" in words and not {"float", "complex", "Any"}.intersection(words)
+    if "decimal.Decimal" not in words:
+        return float
+    return _exact_float if {"float", "complex", "Any"}.intersection(words) else Decimal
+
+
+def _exact_float(text: str) -> float:
+    """A float, which the server may make a Decimal of. Raises UsageError if that would not have every digit."""
+    number = float(text)
+    if Decimal(repr(number)) != Decimal(text):
+        raise click.UsageError(
+            f'{text} has more digits than a float can hold; for a Decimal write it as text: "{text}"'
+        )
+    return number
 
 
 def _open(source: str) -> BinaryIO:
@@ -116,7 +131,7 @@ def _content(source: str) -> Any:
         raise click.UsageError(f"{source}: {error.strerror}") from None
 
 
-def _lines(source: str, name: str, accepts: str, number: type[Decimal | float]) -> Iterator[Any]:
+def _lines(source: str, name: str, accepts: str, number: Number) -> Iterator[Any]:
     """The lines of a file, without their ends: as bytes if the stream's items may be bytes."""
     as_bytes = "bytes" in accepts.split(" | ")
     with _open(source) as file:

@@ -4,10 +4,10 @@
 
     ShmrpcError
     ├── ServiceUnavailable     nobody serves the name                    also ConnectionError
-    ├── ServiceInUse           somebody else serves the name already
-    ├── SharedMemoryError      the segment cannot be had                 also OSError
+    ├── ServiceInUse           another server has the name
+    ├── SharedMemoryError      there is no shared memory                 also OSError
     ├── ConnectionLost         the peer is gone                          also ConnectionError
-    ├── EndOfStream            a stream that is written or read by hand has ended   also EOFError
+    ├── EndOfStream            a stream that was opened by hand has ended   also EOFError
     ├── ProtocolError
     │   ├── LocalProtocolError     this side was used wrongly
     │   └── RemoteProtocolError    the peer broke the rules; the connection is over
@@ -19,7 +19,7 @@
         ├── EncodeError            a value cannot become MessagePack     also TypeError
         ├── DecodeError            the result cannot be read, or is not of the declared type   also ValueError
         ├── FrameTooLarge          a value is over ``max_frame``         also ValueError
-        ├── DeadlineExceeded       the call's time is over               also TimeoutError
+        ├── DeadlineExceeded       the call ran out of time              also TimeoutError
         ├── Overloaded             too many calls wait, at the server or for it
         └── CallStopped            ``client.stop()`` ended the wait
 """
@@ -67,13 +67,13 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 class ShmrpcError(Exception):
-    """Everything that shmrpc raises of its own."""
+    """The base of all exceptions of shmrpc's own."""
 
 
 class ServiceUnavailable(ShmrpcError, ConnectionError):
     """No server answered for the service within the time given.
 
-    ``maybe_executed`` is False: the call was not begun. It is True in what a handler passed on, see RemoteError.
+    ``maybe_executed`` is False: the call was not begun. It is True if a handler passed the error on, see RemoteError.
     """
 
     maybe_executed: bool = False
@@ -88,18 +88,18 @@ class ServiceInUse(ShmrpcError):
 
 
 class SharedMemoryError(ShmrpcError, OSError):
-    """The shared memory for a connection cannot be had, or is not what it should be.
+    """There is no shared memory for a connection, or it is not as it should be.
 
     Or there is no descriptor left, or no room for the files by which server and client meet (``errno`` says which).
-    Or this process has no room to look at a result that lies in it: only that call fails.
+    Or this process has no room to map a result: then only that call fails.
     """
 
 
 class ConnectionLost(ShmrpcError, ConnectionError):
     """The peer is gone.
 
-    ``maybe_executed`` is True if the call had been sent: whether the endpoint ran is unknown then,
-    and calling again may run it twice.
+    ``maybe_executed`` is True if the call had been sent. Whether the endpoint ran is unknown then, and calling again
+    may run it twice.
     """
 
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
@@ -108,11 +108,11 @@ class ConnectionLost(ShmrpcError, ConnectionError):
 
 
 class EndOfStream(ShmrpcError, EOFError):
-    """There are no more items to read, or no more are wanted: of a stream that is read and written by hand."""
+    """In a stream that was opened by hand there are no more items to read, or no more are wanted."""
 
 
 class ProtocolError(ShmrpcError):
-    """The rules between the two sides were broken."""
+    """One of the two sides broke the rules."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -120,7 +120,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what it must not. Its connection is over; no other one is touched."""
+    """The peer broke the rules. Its connection is over; no other one is affected."""
 
 
 class CallError(ShmrpcError):
@@ -130,31 +130,30 @@ class CallError(ShmrpcError):
 class RemoteError(CallError):
     """The endpoint raised an exception.
 
-    ``type_name`` is the qualified name of its class, ``remote_traceback`` the text of its traceback; it
-    is printed below the local one. What arrives is a subclass of both RemoteError and the class that was raised if
-    that is a builtin exception or one that :func:`shmrpc.register` knows here, so ``except ValueError`` and
-    ``except OutOfStock`` work as they would locally. Of another class, it is the nearest builtin that it is derived
-    from.
+    ``type_name`` is the qualified name of its class, ``remote_traceback`` the text of its traceback, which is printed
+    below the local one. If the class is a builtin exception or one that :func:`shmrpc.register` knows here, what
+    arrives is a subclass of both RemoteError and that class, so ``except ValueError`` and ``except OutOfStock`` work as
+    they would locally. For any other class, the nearest builtin base class takes its place.
 
-    A handler that does not catch what its own call raised passes it on, and it arrives as it was. ``remote_traceback``
-    then has each handler on the way. So the Overloaded, ServiceUnavailable, ConnectionLost or DeadlineExceeded of an
-    inner call arrives as a RemoteError that is that class too. ``maybe_executed`` is True of every RemoteError: the
-    endpoint that was called has run, and to call it again is to run it twice. It is False of an Overloaded or a
+    If a handler does not catch what its own call raised, that is passed on and arrives as it was; ``remote_traceback``
+    then lists each handler on the way. So the Overloaded, ServiceUnavailable, ConnectionLost or DeadlineExceeded of an
+    inner call arrives as a RemoteError that is also of that class. ``maybe_executed`` is True for every RemoteError:
+    the endpoint that was called has run, and calling it again runs it twice. It is False for an Overloaded or a
     ServiceUnavailable of the call itself.
     """
 
     type_name: str = ""
     remote_traceback: str = ""
     maybe_executed: bool = True
-    #: The other class that it is, if this one was made for the two.
+    #: The other base class, if this class was made to join the two.
     _also: ClassVar[type[Exception] | None] = None
-    #: What the exception carries, as it came, if nobody here could read it: whoever it is passed on to may.
+    #: The exception's contents as they came, if they could not be read here: a caller it is passed on to may.
     _unread: bytes | None = None
-    #: The notes that it came with.
+    #: The notes that the exception came with.
     _came_with: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        if cls._also is None:  # The user's class is not told of one that is made here.
+        if cls._also is None:  # A class that is made here does not concern the user's class.
             super().__init_subclass__(**kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -165,16 +164,16 @@ class RemoteError(CallError):
 class ApplicationError(RemoteError):
     """A failure that is part of what the endpoint offers: raise it in a handler, and it arrives as it is.
 
-    ``code`` is a short text for programs, such as ``"not_found"``. Any will do; those of gRPC are a good choice, see
-    the guide. ``message`` is for people. ``details`` are values for programs, by name; what cannot be sent as
-    MessagePack is left out, and the remote traceback says so.
+    ``code`` is a short text for programs, such as ``"not_found"``. Any text will do; those of gRPC are a good choice,
+    see the guide. ``message`` is for people. ``details`` are values for programs, by name; values that cannot be sent
+    are left out, and the remote traceback says so.
 
     >>> error = ApplicationError("not_found", "no order 7", order=7)
     >>> str(error), error.details
     ('not_found: no order 7', {'order': 7})
 
-    The server logs none of these. A class that is derived from it arrives as ApplicationError, and as itself where it
-    is registered. Raises TypeError for a code or a message that is no text, ValueError for an empty code.
+    The server does not log these. A derived class arrives as ApplicationError, or as itself if it is registered.
+    Raises TypeError for a code or a message that is not a str, ValueError for an empty code.
     """
 
     code: str = ""
@@ -204,11 +203,11 @@ class EndpointNotFound(CallError, AttributeError):
 
 
 class InvalidArguments(CallError, TypeError):
-    """The arguments do not fit the endpoint: which parameter, what was expected, what came."""
+    """The arguments do not fit the endpoint; the message says which parameter, what was expected and what came."""
 
 
 class EncodeError(CallError, TypeError):
-    """An argument or a result cannot be carried by MessagePack; or a validated result is not of its declared type."""
+    """An argument or a result cannot be sent as MessagePack; or a validated result is not of its declared type."""
 
 
 class DecodeError(CallError, ValueError):
@@ -226,8 +225,8 @@ class DeadlineExceeded(CallError, TimeoutError):
 class Overloaded(CallError):
     """Too many calls wait. This one was not begun: ``maybe_executed`` is False.
 
-    The server has as many under way, and as many that wait, as it allows. Or it does not read, and as many bytes
-    wait on this side as ``max_memory`` allows. Of an inner call that a handler passed on ``maybe_executed`` is True,
+    The server has as many calls under way and waiting as it allows. Or it does not read, and as many bytes wait on
+    this side as ``max_memory`` allows. If a handler passed on the error of an inner call, ``maybe_executed`` is True,
     see RemoteError.
     """
 
@@ -251,9 +250,9 @@ def remote_error(
 ) -> RemoteError:
     """The local stand-in for an exception that an endpoint raised.
 
-    ``raised`` is the exception itself where its class is registered here, ``base`` names the class known everywhere
-    that it is or is derived from, and ``parts`` are that one's, see :func:`parts_of`. ``unread``: what of it nobody
-    could read here. ``hint`` says more about it to people.
+    ``raised`` is the exception itself if its class is registered here. ``base`` names its nearest base class that is
+    known everywhere, and ``parts`` are those of that class, see :func:`parts_of`. ``unread``: contents that could not
+    be read here. ``hint``: an addition to the note that names the class.
     """
     error = _also_remote(raised) if raised is not None else None
     if error is None:
@@ -263,27 +262,27 @@ def remote_error(
         notes.append(f"Raised remotely as {type_name}{hint}")
     if remote_traceback:
         notes.append(f"Remote traceback:\n{remote_traceback.rstrip()}")
-    # Past what a class of the user's may have in the way, as a frozen dataclass has.
+    # By `vars`, since a user's class may prevent assignment, as a frozen dataclass does.
     vars(error).update(type_name=type_name, remote_traceback=remote_traceback)
     vars(error).update(_unread=unread, _came_with=tuple(notes), __notes__=notes)
     return error
 
 
 def application_error(code: str, message: str, details: Any) -> ApplicationError:
-    """One that has come from another process: nothing of it is checked."""
+    """An ApplicationError from another process, of which nothing is checked."""
     parts = {"args": [code, message], "code": code, "message": message}
     return made_of(ApplicationError, {**parts, "details": details if isinstance(details, dict) else {}})
 
 
 def _also_remote(raised: BaseException) -> RemoteError | None:
-    """The same exception as one that is a RemoteError too; None if it cannot be one."""
+    """The same exception as one that is also a RemoteError; None if it cannot be."""
     if isinstance(raised, RemoteError):
         return raised
     if not isinstance(raised, Exception):
         return None
     try:
         return made_of(_joined(type(raised)), parts_of(raised))
-    except Exception:  # A class that is made in a way of its own.
+    except Exception:  # The class is made in a way of its own.
         return None
 
 
@@ -295,8 +294,8 @@ def _instance(base: str, message: str, parts: dict[str, Any] | None) -> RemoteEr
             if each is not None:
                 try:
                     made = made_of(kind, each)
-                    str(made)  # Not every exception can say something of any arguments.
-                except Exception:  # Nor can each be made of any: UnicodeDecodeError wants five.
+                    str(made)  # Not every exception can be shown with any arguments.
+                except Exception:  # Nor made with any: UnicodeDecodeError takes five.
                     continue
                 return made
     return RemoteError(message)
@@ -307,8 +306,8 @@ def class_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-#: What tells of a service's state, and not of a mistake in the program that called it: a caller two hops away does
-#: something about these, too. The other errors of ours are between a handler and what it calls.
+#: Errors that tell of a service's state, and not of a mistake in the calling program: a caller two hops away reacts to
+#: these, too. Our other errors are between a handler and what it calls.
 _CONDITIONS: Final[tuple[type[ShmrpcError], ...]] = (ConnectionLost, DeadlineExceeded, Overloaded, ServiceUnavailable)
 _BY_NAME: Final[dict[str, type[Exception]]] = {
     **{n: k for n, k in vars(builtins).items() if isinstance(k, type) and issubclass(k, Exception)},
@@ -317,17 +316,17 @@ _BY_NAME: Final[dict[str, type[Exception]]] = {
 
 
 def own_class(kind: type[Any]) -> type[Any]:
-    """The class itself, of one that is also a RemoteError: what was raised."""
+    """The class that was raised, for one that was made to be a RemoteError too; else the class itself."""
     return (kind._also or kind) if issubclass(kind, RemoteError) else kind
 
 
 def base_of(kind: type[BaseException]) -> type[BaseException]:
-    """The nearest class that both sides know without any agreement: a builtin exception, or a condition of ours."""
+    """The nearest base class that both sides know without agreement: a builtin exception, or a condition of ours."""
     return next(c for c in kind.__mro__ if c.__module__ == "builtins" or c in _CONDITIONS)
 
 
 def _known(base: str) -> type[Exception] | None:
-    """The class of this name that a RemoteError can also be: the name is the peer's to choose."""
+    """The class of this name, if a RemoteError can be joined with it. The peer chose the name."""
     kind = _BY_NAME.get(base)
     if kind is None or kind is Exception:
         return None
@@ -337,8 +336,8 @@ def _known(base: str) -> type[Exception] | None:
 
 
 def _joined(kind: type[Exception]) -> type[RemoteError]:
-    """RemoteError and another exception in one class; RemoteError if the two cannot be joined."""
-    key: Any = kind  # Which a class always can be.
+    """A class that is RemoteError and another exception; RemoteError if the two cannot be joined."""
+    key: Any = kind  # A class can always be a key; mypy doubts it.
     return _join(key)
 
 
@@ -356,22 +355,22 @@ def _join(kind: type[Exception]) -> type[RemoteError]:
     try:
         name = f"Remote{kind.__name__}" if ours else kind.__name__
         return types.new_class(name, (RemoteError, kind), exec_body=lambda namespace: namespace.update(names))
-    except TypeError:  # A layout that cannot be combined, or a metaclass that does not want it.
+    except TypeError:  # The layouts cannot be combined, or a metaclass refuses.
         return RemoteError
 
 
-#: What builtin exceptions have besides their arguments, if it is text.
+#: The attributes, of text, that builtin exceptions have besides their arguments.
 _ATTRIBUTES: Final[dict[type[BaseException], tuple[str, ...]]] = {
     ImportError: ("name", "path"),
     NameError: ("name",),
     AttributeError: ("name",),
 }
-#: What a RemoteError has of its coming here.
+#: The attributes that describe how a RemoteError came here.
 _OF_THE_WAY: Final = frozenset({"type_name", "remote_traceback", "maybe_executed", "_unread", "_came_with"})
 
 
 def _attributes(kind: type) -> Iterator[str]:
-    """The names of what instances keep apart from ``__dict__``."""
+    """The names of attributes that instances keep outside ``__dict__``."""
     for each in kind.__mro__:
         yield from _ATTRIBUTES.get(each, ())
         slots = vars(each).get("__slots__", ())
@@ -379,14 +378,14 @@ def _attributes(kind: type) -> Iterator[str]:
 
 
 def known_parts(kind: type[BaseException]) -> frozenset[str]:
-    """The names of the parts that each instance of a class has that both sides know."""
+    """The names of the parts of an exception of a class that both sides know."""
     return frozenset(("args", *_attributes(kind)))
 
 
 def parts_of(error: BaseException) -> dict[str, Any]:
-    """What an exception is made of: its ``args``, as the builtin that it is derived from takes them; its attributes."""
+    """The parts of an exception: its ``args``, as its builtin base class takes them, and its attributes."""
     kind = type(error)
-    # OSError has the file's name here, and not among its args.
+    # OSError gives the file's name here, and not among its args.
     parts: dict[str, Any] = {"args": list(_builtin(kind).__reduce__(error)[1])}
     for name in _attributes(kind):
         value = getattr(error, name, None)
@@ -397,7 +396,7 @@ def parts_of(error: BaseException) -> dict[str, Any]:
 
 
 def made_of(kind: type[_E], parts: dict[str, Any]) -> _E:
-    """An exception of this class made of what :func:`parts_of` gave, without calling its own ``__init__``."""
+    """Make an exception of this class from what :func:`parts_of` gave, without calling its own ``__init__``."""
     builtin, laid_out, args = _builtin(kind), kind, parts["args"]
     while laid_out.__module__ != "builtins":
         laid_out = laid_out.__base__  # type: ignore[assignment]

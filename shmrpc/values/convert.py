@@ -132,13 +132,14 @@ class DeclaredTypes:
     @staticmethod
     def _converted(value: Any, wanted: Any, kind: Any) -> Any:
         try:
-            return _convert(value, wanted)
-        except msgspec.ValidationError as error:
-            plain = arrays.without_scalars(value)
-            if plain is value:
-                raise readable(error, kind, value) from None
-        try:
-            return _convert(plain, wanted)
+            try:
+                return _convert(value, wanted)
+            except msgspec.ValidationError:
+                plain = arrays.without_scalars(value)
+                if plain is value:
+                    raise
+                value = plain
+                return _convert(value, wanted)
         except msgspec.ValidationError as error:
             raise readable(error, kind, value) from None
 

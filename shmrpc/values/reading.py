@@ -24,10 +24,6 @@ Reader = Callable[[Any, "Reading"], Any]
 Unpack = Callable[..., Any]
 
 
-class BuffersMissing(msgspec.DecodeError):
-    """The value refers to buffers, but only a body was read. A codec's `decode` and `decoder` read both."""
-
-
 class Reading:
     """Reads the extensions at one depth: of one body with buffers, or of any body without."""
 
@@ -90,7 +86,7 @@ class Reading:
         if type(place) is not int:
             raise TypeError(f"expected bin or the place of a buffer, got {type(place).__name__}")
         if self._buffers is None:
-            raise BuffersMissing("the value refers to a buffer, and none has come with it")
+            raise msgspec.DecodeError("the value refers to a buffer, and none has come with it")
         if not 0 <= place < len(self._buffers):
             raise ValueError(f"it refers to buffer {place} of {len(self._buffers)}")
         return self._buffers[place]  # type: ignore[no-any-return]

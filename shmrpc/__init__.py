@@ -53,7 +53,8 @@ from shmrpc.errors import (
 from shmrpc.introspection.describe import Description
 from shmrpc.server.server import Server, serve
 from shmrpc.service.call import Call, current_call
-from shmrpc.service.service import Group, Service, endpoint
+from shmrpc.service.marks import endpoint
+from shmrpc.service.service import Group, Service
 from shmrpc.values import Writable, register
 from shmrpc.values.sharing import Leased, leased
 

@@ -175,7 +175,7 @@ def test_the_grace_ends_and_calls_that_last_longer_are_told(app: Path, options: 
         errors = server.stop()
         assert isinstance(call.join(), shmrpc.ConnectionLost)
     assert server.process.returncode == 0
-    assert "after 0.1 s there are yet 1 call: made.sleep (1)" in errors
+    assert "after 0.1 s there are still 1 call: made.sleep (1)" in errors
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", "1")])

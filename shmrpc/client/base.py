@@ -15,7 +15,7 @@ from shmrpc.client.options import Options
 from shmrpc.client.requests import Offer, check_no_streams, find_endpoint, find_name, is_group, result_of
 from shmrpc.errors import LocalProtocolError
 from shmrpc.service.call import Call, CallPeer, Metadata, nearest_deadline
-from shmrpc.service.service import Endpoint
+from shmrpc.service.endpoints import Endpoint
 from shmrpc.values.sharing import empty_array, empty_buffer
 from shmrpc.wire.codec import Codec
 

@@ -46,8 +46,9 @@ from shmrpc.client.stream_call import StreamCall
 from shmrpc.errors import ConnectionLost
 from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, inheriting, nearest_deadline
+from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, check_interceptors, enter_all
-from shmrpc.service.service import Endpoint, Service
+from shmrpc.service.service import Service
 from shmrpc.streams.items import Reader
 from shmrpc.streams.sending import SLICE
 from shmrpc.transport.options import (

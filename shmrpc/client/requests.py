@@ -23,7 +23,8 @@ from shmrpc.errors import (
 )
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.service.call import Call, check_metadata
-from shmrpc.service.service import Endpoint, Service
+from shmrpc.service.endpoints import Endpoint
+from shmrpc.service.service import Service
 from shmrpc.service.signature import result_type
 from shmrpc.transport.base import End, Frame
 from shmrpc.transport.errors import Backlog, Oversize, Overtaken

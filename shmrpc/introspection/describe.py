@@ -11,7 +11,8 @@ import msgspec
 
 from shmrpc.introspection.plain_types import PlainTypes, TypeDescription
 from shmrpc.introspection.type_facts import default_text
-from shmrpc.service.service import Endpoint, RunIn, Service
+from shmrpc.service.endpoints import Endpoint, RunIn
+from shmrpc.service.service import Service
 from shmrpc.values.type_names import type_name
 
 EndpointKind = Literal["unary", "server stream", "client stream", "bidirectional"]

@@ -70,11 +70,11 @@ class CallRunner:
         self._between = between
 
     def take_context(self) -> None:
-        """From now on calls see the context variables that are set here, as by a lifespan."""
+        """Lets calls see the context variables that are set here, as by a lifespan, from now on."""
         self.isolation = self._eager.isolation = _core.Isolation(contextvars.copy_context())
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
-        """Cancels what is under way, and lets nothing begin that waits; the tasks that are to end yet."""
+        """Cancels the calls under way and drops those that wait; the tasks that have still to end."""
         self.limiter.close()
         tasks = [under.task for under in self._under_way if under.task is not None]
         for task in tasks:
@@ -133,7 +133,7 @@ class CallRunner:
         return None
 
     def suspend(self, under: Underway, task: asyncio.Task[Any]) -> None:
-        """The call goes on in a task; its answer is sent when that has ended."""
+        """Lets a call go on in its task, and sends the answer when that has ended."""
         under.task = task
         self._under_way.add(under)
         self.limiter.started(under)
@@ -168,7 +168,7 @@ class CallRunner:
             self._between()
 
     def _answer(self, under: Underway, result: Any) -> Body | None:
-        """The body of the plain answer; None if there is none, or it is sent already with its metadata."""
+        """The body of the plain answer; None if none is wanted, or it was sent here with its metadata."""
         if under.one_way:
             return None
         call = under.call
@@ -181,7 +181,7 @@ class CallRunner:
         return None
 
     def encode_result(self, endpoint: str, result: Any) -> Body:
-        """A result's bytes; the rejection if it cannot be carried."""
+        """Encodes a result; raises the rejection if it cannot be sent."""
         try:
             return self.codec.encode(result)
         except Exception as error:
@@ -199,13 +199,13 @@ class CallRunner:
             self.fail(under.client, call.id, error, under)
 
     def describe(self, service: str, endpoint: str, error: BaseException) -> Failure:
-        """What to tell the caller of a batch of one call in it that has failed."""
+        """The failure of one call of a batch, which is logged here."""
         failure = frames.describe_failure(_cancelled() if isinstance(error, asyncio.CancelledError) else error)
         self.failures.note(service, endpoint, error)
         return failure
 
     def fail(self, client: ServedClient, call_id: int, error: BaseException, under: Underway | None = None) -> None:
-        """Answers that a call has failed. ``under``: it, if there is more to it than the frame that is being run."""
+        """Answers that a call has failed. ``under``: the call, if it is more than the frame being run."""
         if isinstance(error, Rejected) and error.one_way:
             self.failures.note_one_way(client.service, "", error)
             return
@@ -228,7 +228,7 @@ class CallRunner:
             self.failures.note(client.service, under.call.endpoint, error)
 
     def _begin_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
-        """Begins a call that has waited for its turn."""
+        """Runs the request of a call that has waited for its turn."""
         self.isolation.renew()
         try:
             answer = run(body, client, call_id)
@@ -241,14 +241,14 @@ class CallRunner:
         finally:
             self.isolation.leave()
             self.running.frame = None
-            self.kept[0] = None  # Nobody else does here, and the next result may be long in coming.
+            self.kept[0] = None  # Nothing else frees it here, and the next result may be long in coming.
 
     def _expire(self, under: Underway) -> None:
         if under.task is not None and under.task.cancel():
             under.expired = True
 
     def held(self, call: Call, seconds: float) -> None:
-        """An endpoint has held the loop for long: says so, once for each endpoint."""
+        """Logs that an endpoint has held the loop for long, once for each endpoint."""
         name = f"{call.service}.{call.endpoint}"
         if name not in self._held:
             self._held.add(name)
@@ -260,14 +260,14 @@ class CallRunner:
             )
 
     def gone(self, client: ServedClient) -> None:
-        """A client is gone: nobody waits for what it asked. What it only told goes on."""
+        """Abandons the calls of a client that is gone, but for its one-way calls."""
         self.limiter.leave(client)
         for under in client.calls.values():
             if not under.one_way:
                 self._abandon(under)
 
     def cancel(self, client: ServedClient, call_id: int) -> None:
-        """A client does not want a call any more."""
+        """Abandons a call that its client has cancelled."""
         if not self.limiter.give_up(client, call_id):
             under = client.calls.get(call_id)
             if under is not None:

@@ -167,11 +167,11 @@ class _Spare(Coroutine[Any, Any, Any]):
 
 
 def _ended_by(error: SystemExit | KeyboardInterrupt) -> BaseException:
-    """What a task's coroutine raises when its handler has raised this: the end, unless it is for the program."""
+    """What a task's coroutine raises for this of its handler: the end of the task, unless it is for the program."""
     return error if is_for_the_program(error) else StopIteration(Raised(error))
 
 
 def _heard(future: asyncio.Future[Any]) -> None:
-    """Nobody waits for it any more. A gathering has its cancellation as an exception, and would log it."""
+    """Takes a future's exception, so that it is not logged: a gathering has its cancellation as one."""
     if not future.cancelled():
         future.exception()

@@ -10,7 +10,8 @@ from shmrpc.service.call import Call
 if TYPE_CHECKING:
     from shmrpc.server.processes import Processes
     from shmrpc.server.thread_pool import ThreadPool
-    from shmrpc.service.service import Endpoint, Service
+    from shmrpc.service.endpoints import Endpoint
+from shmrpc.service.service import Service
 
 
 class Executors:
@@ -20,12 +21,12 @@ class Executors:
         #: By service, and by service and endpoint for those that have threads of their own.
         self._threads: dict[str, ThreadPool] = {}
         self._processes: Processes | None = None
-        #: The calls that threads work for at the moment, also those of which nobody waits for the end any more.
+        #: The calls for which threads work at the moment, abandoned ones included.
         self.working: list[Call] = []
 
     def threads(self, service: Service, endpoint: Endpoint) -> ThreadPool:
         """The threads of an endpoint."""
-        # Few servers have some.
+        # Imported when first needed: few servers have threads.
         from shmrpc.server.thread_pool import ThreadPool
 
         name, size = service.name, service.threads

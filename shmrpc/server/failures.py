@@ -12,19 +12,19 @@ from shmrpc.values import registry
 from shmrpc.wire import frames
 from shmrpc.wire.frames import Rejected
 
-#: Its parent is the server's logger: who configures that one has configured this one too.
+#: Its parent is the server's logger: a program that configures that one configures this one too.
 logger = logging.getLogger("shmrpc.server.failures")
 
 #: Seconds for which the same failure is only counted.
 QUIET: Final = 10.0
-#: Why a call is rejected that is a mistake of the endpoint's: what it returned cannot be sent.
+#: The kinds of rejections that are a mistake of the endpoint's: what it returned cannot be sent.
 _MISTAKES: Final = frozenset({"encode", "size"})
-#: What has failed; of which class, and where it was raised.
+#: What has failed; the class of the exception, and where it was raised.
 _Sort = tuple[str, str]
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether an endpoint fails so on purpose, or by no fault of its own: its caller is told, and nobody else."""
+    """Whether an endpoint fails like this on purpose, or by no fault of its own: only its caller is told."""
     if isinstance(error, Rejected):
         return error.kind not in _MISTAKES
     if isinstance(error, (ApplicationError, InvalidArguments, asyncio.CancelledError)):
@@ -33,28 +33,28 @@ def is_expected(error: BaseException) -> bool:
 
 
 class Failures:
-    """Logs the failures of a server's calls, each with its traceback, and those that are the same as a number.
+    """Logs the failures of a server's calls with their tracebacks, and counts those that are the same.
 
     Two are the same if they are of one endpoint and of one class, raised in one line of the program.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        #: Those that are only counted for now: how often since that was last told, and when it is told.
+        #: Those that are only counted for now: the count since the last message, and the timer of the next one.
         self._quiet: dict[_Sort, tuple[int, asyncio.Handle]] = {}
 
     def note(self, service: str, endpoint: str, error: BaseException) -> None:
-        """A call has failed, and its caller is told, or has gone."""
+        """Logs a failed call whose caller is told, or has gone."""
         if not is_expected(error):
             self._log(f"{service}.{endpoint}() failed", error)
 
     def note_one_way(self, service: str, endpoint: str, error: BaseException) -> None:
-        """A call has failed of which nobody waits to hear, for whatever reason. ``endpoint``: "" if it is not known."""
+        """Logs a failed call of which nobody waits to hear. ``endpoint``: "" if it is not known."""
         what = f"{service}.{endpoint}()" if endpoint else f"a call of service {service}"
         self._log(f"{what}, called one way, failed", error)
 
     def close(self) -> None:
-        """Says how often what is only counted has happened."""
+        """Logs the counts that are left."""
         for key, (count, handle) in self._quiet.items():
             handle.cancel()
             if count:
@@ -79,7 +79,7 @@ class Failures:
 
     def _end_quiet(self, key: _Sort) -> None:
         count, _ = self._quiet.pop(key)
-        if count:  # It may go on so.
+        if count:  # It may go on like this.
             self._tell(key, count)
             self._quiet[key] = 0, self._loop.call_later(QUIET, self._end_quiet, key)
 

@@ -37,7 +37,7 @@ threading._register_atexit(_wait_for_ends)  # type: ignore[attr-defined]
 
 
 class Processes:
-    """As many as there are CPUs; made when the first handler needs them, and anew when one has died."""
+    """As many processes as there are CPUs; made when the first handler needs them, and anew when one has died."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from shmrpc.service.service import Endpoint
+from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.signature import Signature
 from shmrpc.values.unsendable import is_unsendable, reason, returned
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, encode_inline

@@ -43,16 +43,16 @@ class Underway:
         self.call = call
         #: Bytes of the request.
         self.size = size
-        #: Nobody ever waits for an answer.
+        #: Whether no answer was ever wanted.
         self.one_way = one_way
-        #: Nobody waits for one any more.
+        #: Whether no answer is wanted any more.
         self.silent = one_way
-        #: Its deadline has passed.
+        #: Whether its deadline has passed.
         self.expired = False
         self.task: asyncio.Task[object] | None = None
         self.inputs: list[Incoming] = []
         self.outgoing: Outgoing | None = None
-        #: What the caller said of a stream of its own that failed.
+        #: The error with which the client has aborted a stream of its own.
         self.aborted: weakref.ref[BaseException] | None = None
         #: Whether the caller takes metadata before the first item.
         self.reads_metadata = False
@@ -60,7 +60,7 @@ class Underway:
         self.told: dict[str, str | bytes] = {}
 
     def tell_metadata(self) -> None:
-        """Before the first item of a stream: sends what the handler has for the caller by now.
+        """Sends the handler's metadata before the first item of a stream.
 
         Raises the rejection if that cannot be metadata.
         """
@@ -71,7 +71,7 @@ class Underway:
 
     @property
     def metadata(self) -> dict[str, str | bytes]:
-        """What the answer is to bring of the handler's metadata: what was not sent before.
+        """The handler's metadata that the answer is to bring: what was not sent before.
 
         Raises the rejection for what cannot be metadata.
         """
@@ -82,7 +82,7 @@ class Underway:
 
     @property
     def metadata_of_failure(self) -> dict[str, str | bytes]:
-        """The same beside a failure; none if it cannot be metadata, since the failure comes first."""
+        """The same for a failure; empty if it cannot be metadata, since the failure matters more."""
         try:
             return self.metadata
         except Rejected:
@@ -115,12 +115,12 @@ class Tables(NamedTuple):
     """Two ways to find what runs a request, by its opcode."""
 
     plain: Callable[[int], RunRequest]
-    #: The same while calls are under way or wait: whoever gives another call the id of one of them is caught.
+    #: The same while calls are under way or wait: catches a client that gives a new call the id of one of them.
     checked: Callable[[int], RunRequest]
 
 
 class ServedClient:
-    """A client, as its calls see it. It is what :class:`shmrpc.service.call.CallPeer` describes."""
+    """A client, and its calls under way. It is a :class:`shmrpc.service.call.CallPeer`."""
 
     __slots__ = (
         "allocate",
@@ -161,17 +161,17 @@ class ServedClient:
         #: By call id: what is under way, and what waits to begin, in order.
         self.calls: dict[int, Underway] = {}
         self.waiting: dict[int, Waiting] = {}
-        #: What these requests take together.
+        #: Bytes of the requests that are under way, and of those that wait.
         self.bytes = 0
         self.waiting_bytes = 0
 
     def use(self, tables: Tables) -> None:
-        """From now on these run its requests."""
+        """Runs its requests by these tables from now on."""
         self.tables = tables
         self.choose_table()
 
     def choose_table(self) -> None:
-        """A call was begun, or has ended: only while there are any, a request may have the id of another one."""
+        """Chooses the table anew, as a call has begun or ended: only while there are calls an id can be used twice."""
         tables = self.tables
         self.run_of = tables.checked if self.calls or self.waiting else tables.plain
 

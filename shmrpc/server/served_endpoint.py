@@ -12,8 +12,9 @@ from shmrpc.server.results import Check, check_of, checked_encode, checked_funct
 from shmrpc.server.served_client import Underway
 from shmrpc.server.writable import WritableArguments
 from shmrpc.service.arguments import ArgumentDecoders
+from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, enter_all
-from shmrpc.service.service import Endpoint, Service
+from shmrpc.service.service import Service
 from shmrpc.service.signature import Signature
 from shmrpc.values.unsendable import returned
 from shmrpc.wire.frames import Rejected

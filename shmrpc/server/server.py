@@ -71,7 +71,7 @@ class Server:
         #: Once it was entered.
         self._runner: CallRunner | None = None
         self._lifespans = contextlib.AsyncExitStack()
-        #: The service whose lifespan ends at the moment.
+        #: The service whose lifespan is just ending.
         self._leaving = ""
         self._dispatchers: list[Dispatcher] = []
 
@@ -96,7 +96,7 @@ class Server:
         return sum(len(dispatcher.listener.peers) for dispatcher in self._dispatchers) - self.connections
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """From now on ``changed`` is called when a client comes, is connected, or goes."""
+        """Calls ``changed`` whenever a client comes, is connected, or goes."""
         self._on_change = changed
 
     @property
@@ -150,7 +150,7 @@ class Server:
         await self.close()
 
     def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
-        """Serves a client that somebody else has accepted, as for a worker of many. ``service``: which it wants."""
+        """Serves a client that another process has accepted, as for a worker. ``service``: the one that it wants."""
         for dispatcher in self._dispatchers:
             if service in (None, dispatcher.listener.service):
                 dispatcher.listener.adopt(accepted)
@@ -172,7 +172,7 @@ class Server:
         while (self.in_flight or self.waiting or self._is_awaited()) and time.monotonic() < end:
             await asyncio.sleep(_DRAIN_LOOK)
         if self.in_flight or self.waiting:
-            logger.warning("stopping now: after %g s there are yet %s", grace, self._under_way())
+            logger.warning("stopping now: after %g s there are still %s", grace, self._under_way())
         await self.close()
 
     def _under_way(self) -> str:
@@ -188,7 +188,7 @@ class Server:
         return any(dispatcher.listener.is_awaited for dispatcher in self._dispatchers)
 
     def still_running(self) -> list[str]:
-        """What its end waits for, in words. From any thread."""
+        """What the end of the server waits for, in words. From any thread."""
         calls = Counter(self._runner.still_running() if self._runner is not None else ())
         running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_listed(calls)}"] if calls else []
         if self._leaving:
@@ -196,7 +196,7 @@ class Server:
         return running
 
     async def close(self) -> None:
-        """Stops: the names are free, clients are told, suspended handlers are cancelled. Again: nothing.
+        """Stops: gives the names back, tells the clients, and cancels suspended handlers. Again: nothing.
 
         A handler that has not ended :data:`CLOSING` seconds later is not waited for any longer. A lifespan is.
         """
@@ -280,7 +280,7 @@ class Server:
 
 
 def _listed(names: Counter[str]) -> str:
-    """Endpoints, and how often each."""
+    """The endpoints, each with its count."""
     return ", ".join(f"{name} ({count})" for name, count in names.most_common())
 
 
@@ -305,12 +305,12 @@ def serve(
     which both sides must say, also pickles what MessagePack does not carry, and trusts the peer with that.
     ``max_frame`` is the largest body accepted or sent, in bytes; arrays and large ``bytes`` are not part of it.
     They lie in shared memory, of which each side sets aside up to ``max_memory`` bytes for a connection, as they
-    are needed, and gives them back when they are not; of the two sides' limits the smaller one holds. As many
-    bytes, or one largest body, may the requests take that a client has under way, those of its that wait, and
-    the answers that it does not read. ``spin`` is the longest that one wait for the
+    are needed, and gives them back when they are not; of the two sides' limits the smaller one holds. The requests
+    that a client has under way may take as many bytes, or one largest body; so may those that wait, and the answers
+    that it does not read. ``spin`` is the longest that one wait for the
     next request may spin, in microseconds; it does so only while requests come quickly one after another, and
-    0 means never. ``interceptors`` stand around each call, the first one outermost, and around
-    those of its service.
+    0 means never. ``interceptors`` wrap each call, the first one outermost,
+    outside those of its service.
 
     Up to ``max_in_flight`` handlers may be suspended, ``max_per_connection`` of them for one client; beyond
     that up to ``max_waiting`` calls wait in order, and further ones fail with Overloaded. ``adopting``: takes

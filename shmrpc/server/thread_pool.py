@@ -1,4 +1,4 @@
-"""Threads for handlers: so many for each endpoint or service, and words for the log when they are too few."""
+"""The threads of a service or of one endpoint, and a warning when they are too few."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("shmrpc.server")
 
 #: Seconds for which calls may wait for a thread, one after the other, before the log says so.
 PATIENCE: Final = 1.0
-#: What a thread says instead of StopIteration, which means something else to a coroutine.
+#: Stands for StopIteration, which means something else to a coroutine.
 _END: Final = object()
 
 
@@ -40,7 +40,7 @@ class ThreadPool:
         )
         #: The endpoint of each call that has a thread or waits for one.
         self._jobs: dict[Job, str] = {}
-        #: For as long as calls wait without a break: when the log says so.
+        #: Runs while calls wait without a break, and then warns.
         self._warning: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -90,7 +90,7 @@ class ThreadPool:
             self._warning = None
 
     def _warn(self) -> None:
-        """Calls have waited for a thread: says so, once until none waits any more."""
+        """Logs that calls have waited for a thread, once until none waits any more."""
         endpoints = Counter(self._jobs.values())
         names = ", ".join(f"{name}() ({count})" for name, count in endpoints.most_common(5))
         calling = self._in_calls()

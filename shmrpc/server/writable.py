@@ -16,11 +16,11 @@ from shmrpc.wire.frames import unreadable
 
 
 class WritableArguments:
-    """The caller's own memory in a handler's hands."""
+    """The caller's own memory, lent to a handler for the time of its call."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
-        #: They are not kept by us: at the end those are left that somebody else keeps.
+        #: Weak references: at the end those are left that somebody else keeps.
         self._views: list[weakref.ref[_core.View]] = []
 
     def give(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -45,7 +45,7 @@ class WritableArguments:
         return given
 
     def end(self) -> None:
-        """The memory is the caller's again: whoever has kept an array of it goes on with a copy."""
+        """Gives the memory back to the caller. An array of it that is kept goes on as a copy."""
         for view in self._views:
             kept = view()
             if kept is not None:

@@ -27,14 +27,14 @@ class CallPeer(Protocol):
 
     #: The service that is called.
     service: str
-    #: Process and user at the other end, as the kernel has them.
+    #: The process and the user at the other end, as the kernel knows them.
     pid: int
     uid: int
     #: What the service's lifespan yielded, at the server; None elsewhere.
     state: Any
 
     def allocate(self, size: int, /) -> Any:
-        """So many bytes of memory that the peer can be given; SharedMemoryError if there are none."""
+        """Memory of this size in bytes that the peer can be given; SharedMemoryError if there is none."""
         ...
 
 
@@ -53,7 +53,7 @@ class Call(msgspec.Struct, eq=False):
     deadline: int | None = None
     _metadata: Metadata | None = None
     _reply_metadata: Metadata | None = None
-    #: Its handler has ended: the deadline binds nobody any more, as a task that the handler has left behind.
+    #: Whether its handler has ended: a task that it left behind is not bound by the deadline.
     _ended: bool = False
 
     @property
@@ -115,7 +115,7 @@ class Call(msgspec.Struct, eq=False):
         return max(0.0, (self.deadline - host_nanoseconds()) / 1e9)
 
 
-#: The call that a task or a thread of a handler's works for.
+#: The call for which a handler's task or thread works.
 handled: ContextVar[Call | None] = ContextVar("shmrpc_call", default=None)
 
 #: Not empty once this process has handled a call with a deadline: from then on calls look for one to inherit.
@@ -123,9 +123,9 @@ inheriting: list[bool] = []
 
 
 class Running:
-    """What a thread's loop runs at this moment, between taking a frame and answering it.
+    """What a thread's loop runs between taking a frame and answering it.
 
-    For a plain function no context variable is set, so that a call costs less: it is found here.
+    A plain function's call is found here: to set a context variable for it would cost more.
     """
 
     __slots__ = ("frame",)

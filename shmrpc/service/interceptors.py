@@ -1,4 +1,4 @@
-"""Interceptors: what stands around each call, on either side.
+"""Interceptors: what wraps each call, on either side.
 
 An interceptor is called with the :class:`shmrpc.Call` and gives a context manager. The call runs inside of
 it, from before its first step to after its last item: what the manager raises on entering refuses the call,
@@ -31,7 +31,7 @@ Interceptor = Callable[[Call], AbstractContextManager[Any] | AbstractAsyncContex
 
 
 def check_interceptors(interceptors: Iterable[Any], *, plain: bool = False) -> tuple[Any, ...]:
-    """All of them; TypeError for what cannot be one. ``plain``: they have to do without a loop."""
+    """The interceptors; TypeError for what cannot be one. ``plain``: they have to do without a loop."""
     if callable(interceptors) or isinstance(interceptors, (str, bytes)) or not isinstance(interceptors, Iterable):
         raise TypeError(f"interceptors: expected a list of them, got {interceptors!r}")
     found = tuple(interceptors)
@@ -52,14 +52,19 @@ def _check_interceptor(interceptor: Any, *, plain: bool) -> None:
     if inspect.isasyncgenfunction(interceptor) or inspect.iscoroutinefunction(interceptor):
         made = "a plain def that yields once" if plain else "an async def that yields once"
         raise TypeError(f"{what}: make it {made}, decorated with {decorator}")
+    check_takes_one(what, interceptor, "interceptor(call)")
+
+
+def check_takes_one(what: str, function: Callable[..., Any], call: str) -> None:
+    """TypeError that begins with ``what`` for a function that takes no single argument. ``call``: how it is called."""
     try:
-        signature = inspect.signature(interceptor)
+        signature = inspect.signature(function)
     except (ValueError, TypeError):  # Python does not tell.
         return
     try:
         signature.bind(None)
     except TypeError as error:
-        raise TypeError(f"{what}, called as interceptor(call): {error}") from None
+        raise TypeError(f"{what}, called as {call}: {error}") from None
 
 
 async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], call: Call) -> None:

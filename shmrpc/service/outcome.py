@@ -11,7 +11,7 @@ from shmrpc.wire import frames
 from shmrpc.wire.frames import Rejected
 
 OK: Final = "ok"
-#: Nobody wanted it any more: its caller was cancelled or left the stream, or the server stopped.
+#: Its caller was cancelled or left the stream, or the server stopped.
 CANCELLED: Final = "cancelled"
 DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 

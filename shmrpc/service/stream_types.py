@@ -25,7 +25,7 @@ _OUTPUTS: Final = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Gener
 #: Of a function that yields, the item type stands in these.
 _YIELDED: Final = (*_OUTPUTS, Iterable)
 _AWAITED: Final = (Awaitable, Coroutine)
-#: What is nothing that a frame can carry, wherever in a type it stands.
+#: What no frame can carry, wherever it stands in a type.
 _NO_VALUES: Final = (*_OUTPUTS, *_AWAITED)
 
 
@@ -50,7 +50,7 @@ def input_item(kind: Any) -> Any:
 
 
 def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
-    """TypeError for a parameter whose type promises a stream that it cannot be.
+    """Raises TypeError for a parameter whose type promises a stream that it cannot be.
 
     ``item``: the type of its items if it takes a stream, else its own type.
     """
@@ -84,7 +84,7 @@ def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
 
 
 def check_result(function: Callable[..., Any], result: Any) -> None:
-    """TypeError for a declared result that promises a stream where there is none, or hides one."""
+    """Raises TypeError for a declared result that promises a stream where there is none, or hides one."""
     what = f"its result is declared as {type_name(result)}"
     if _yields(function):
         if result not in (Any, object) and _origin(result) not in _YIELDED:

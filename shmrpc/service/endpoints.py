@@ -1,0 +1,137 @@
+"""An endpoint: a function under the name by which it is called."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import pickle
+import types
+from collections.abc import Callable
+from typing import Any, Literal
+
+from shmrpc.service.interceptors import Interceptor
+from shmrpc.service.signature import Signature
+from shmrpc.transport.options import check_count
+from shmrpc.wire.frames import Shape
+
+#: Where an endpoint's function runs: in the server's loop, in a thread, or in another process.
+RunIn = Literal["loop", "thread", "process"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of ``@endpoint(...)``."""
+
+    name: str | None = None
+    run_in: RunIn = "loop"
+    threads: int | None = None
+    #: The interceptors of the service that it was included from.
+    interceptors: tuple[Interceptor, ...] = ()
+
+
+class Endpoint:
+    """A function under the name by which it is called."""
+
+    def __init__(self, service: str, name: str, function: Callable[..., Any], options: Options) -> None:
+        self.name = name
+        self.function = function = _called(function)
+        self.run_in: RunIn = options.run_in
+        #: Threads of its own; None if it shares those of its service.
+        self.threads = options.threads
+        #: Its own interceptors, inside those of its service.
+        self.interceptors = options.interceptors
+        self.signature = Signature(service, name, function)
+        #: Whether it is an ``async def`` that gives one result.
+        self.is_coroutine = inspect.iscoroutinefunction(function)
+        self._check_run_in()
+
+    @property
+    def shape(self) -> Shape:
+        """Which of its sides are streams."""
+        return Shape(self.signature.streams, tuple(self.signature.input_places.items()))
+
+    def _check_run_in(self) -> None:
+        what = f"endpoint {self.signature.name!r}"
+        if self.run_in not in ("loop", "thread", "process"):
+            raise ValueError(f"{what}: run_in must be 'loop', 'thread' or 'process', not {self.run_in!r}")
+        if self.threads is not None:
+            if self.run_in != "thread":
+                raise TypeError(f"{what}: threads= is for run_in='thread', not for run_in={self.run_in!r}")
+            check_count(f"{what}: threads", self.threads, 1)
+        if self.run_in == "loop":
+            return
+        if self.is_coroutine or inspect.isasyncgenfunction(self.function) or self.signature.inputs:
+            raise TypeError(f"{what}: run_in={self.run_in!r} is for a plain def; what awaits runs in the loop")
+        if self.run_in == "thread":
+            return
+        if self.signature.writable:
+            raise TypeError(f"{what}: a Writable parameter is written here; use run_in='loop' or 'thread'")
+        if self.signature.streams:
+            raise TypeError(f"{what}: a generator cannot run in another process; use run_in='thread'")
+        if inspect.isfunction(self.function) and "<locals>" in self.function.__qualname__:
+            raise TypeError(
+                f"{what}: run_in='process' finds the function by its module and its name, and "
+                f"{self.function.__qualname__} is within a function; define it at the top of a module (if a decorator "
+                "made it, let that use functools.wraps), or use run_in='thread'"
+            )
+
+    def check_reachable(self) -> None:
+        """Raises TypeError if another process could not find it and is to run it. Its module must be loaded by now."""
+        if self.run_in != "process":
+            return
+        try:
+            pickle.dumps(self.function)
+        except Exception as error:  # Pickling may run anybody's code.
+            raise TypeError(
+                f"endpoint {self.signature.name!r}: run_in='process' finds the function by its module and its name, "
+                f"and that fails: {error}; make the outermost decorator of a function at the top of a module the "
+                "endpoint's (of a method, the object must be one that can be pickled), or use run_in='thread'"
+            ) from None
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind a callable, so that its types are seen, and whether it is async."""
+    if isinstance(function, staticmethod):
+        return function.__func__
+    by_itself = isinstance(function, functools.partial) or inspect.isroutine(function)
+    return function if by_itself else getattr(function, "__call__", function)  # noqa: B004 (its own method)
+
+
+def check_function(service: str, function: Any) -> None:
+    """TypeError for what cannot be an endpoint of a service."""
+    what = f"endpoint of {service!r}: expected a function, got"
+    if isinstance(function, str):
+        raise TypeError(f"{what} {function!r}; a name is given as @service.endpoint(name={function!r})")
+    if isinstance(function, type):
+        raise TypeError(
+            f"{what} the class {function.__qualname__}; mark its methods with @shmrpc.endpoint, and offer those of an "
+            f"object: service.include({function.__name__}())"
+        )
+    if isinstance(function, (classmethod, property, functools.cached_property)):
+        raise TypeError(
+            f"{what} a {type(function).__name__}, which is of a class; "
+            "mark methods with @shmrpc.endpoint, and offer those of an object: service.include(MyClass())"
+        )
+    if not callable(function):
+        raise TypeError(f"{what} {function!r}")
+    owner = class_of(function)
+    if owner and takes_self(function):
+        raise TypeError(
+            f"{what} the method {owner}.{function.__name__}, which needs an object for its {takes_self(function)!r}; "
+            f"mark it with @shmrpc.endpoint, and offer the methods of an object: service.include({owner}())"
+        )
+
+
+def class_of(function: Any) -> str:
+    """The name of the class in whose body a plain function was defined; "" if in none."""
+    if not isinstance(function, types.FunctionType):
+        return ""
+    *_, owner, _name = ["", "", *function.__qualname__.split(".")]
+    return "" if owner == "<locals>" else owner
+
+
+def takes_self(function: types.FunctionType) -> str:
+    """The name of a method's ``self`` or ``cls``; "" for another function."""
+    first = function.__code__.co_varnames[: min(1, function.__code__.co_argcount)]
+    return first[0] if first and first[0] in ("self", "cls") else ""

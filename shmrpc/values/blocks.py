@@ -56,7 +56,7 @@ def bytes_of(data: Data) -> bytes:
 
 
 def length_of_axis(value: Any) -> int:
-    """The same number; ValueError if it is no integer of 0 or more."""
+    """The same number; ValueError if it is not an integer of 0 or more."""
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no length of an axis")
+        raise ValueError(f"{value!r} is not the length of an axis")
     return value

@@ -82,7 +82,7 @@ def _write_view(owner: Any, view: memoryview, form: str, writing: Writing) -> Ex
 
 
 def _native_format(form: str) -> str | None:
-    """The same format as `memoryview.cast` takes it; None if it takes none such."""
+    """The same format as `memoryview.cast` takes it; None if it does not take it."""
     order, letter = (form[0], form[1:]) if form[:1] in ("@", "=", "<", ">", "!") else ("@", form)
     if letter not in _FORMATS:
         return None
@@ -106,7 +106,7 @@ def _read_memoryview(payload: Any, reading: Reading) -> memoryview[Any]:
     place, form, shape = payload
     view = memoryview(reading.data(place)).toreadonly()
     if form not in _FORMATS:
-        raise ValueError(f"{form!r} is no format of a memoryview")
+        raise ValueError(f"{form!r} is not a format of a memoryview")
     if len(shape) == 1 and struct.calcsize(form) * shape[0] != view.nbytes:
         raise ValueError(f"{view.nbytes} bytes are not {shape[0]} elements")
     return view.cast(form) if len(shape) == 1 else view.cast(form, shape)
@@ -115,7 +115,7 @@ def _read_memoryview(payload: Any, reading: Reading) -> memoryview[Any]:
 def _read_array(payload: Any, reading: Reading) -> array.array[Any]:
     typecode, place = payload
     if not (isinstance(typecode, str) and typecode in _TYPECODES):
-        raise ValueError(f"{typecode!r} is no typecode")
+        raise ValueError(f"{typecode!r} is not a typecode")
 
     def copied(data: Data) -> array.array[Any]:
         result: array.array[Any] = array.array(typecode)

@@ -49,7 +49,7 @@ def steps(path: str) -> list[tuple[str, str]]:
 
 
 def _choices(info: Any, steps: Sequence[tuple[str, str]]) -> Iterator[Any]:
-    """The choices as texts; _ANYTHING_ELSE for what is no choice."""
+    """The choices as texts; _ANYTHING_ELSE for a type that is not a choice."""
     if isinstance(info, mi.UnionType):
         for each in info.types:
             yield from _choices(each, steps)

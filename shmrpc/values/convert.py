@@ -225,7 +225,7 @@ class DeclaredTypes:
 def _convert(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind, builtin_types=_BUILTIN, dec_hook=dec_hook)
-    except ArithmeticError as error:  # Such as a Decimal that is no float.
+    except ArithmeticError as error:  # Such as a Decimal that does not fit a float.
         raise msgspec.ValidationError(f"a number does not fit: {error}") from None
     except TypeError as error:  # Such as a list for an element of a set.
         raise msgspec.ValidationError(f"Expected something else: {error}") from None

@@ -69,5 +69,5 @@ def build(np: Any, described: Any) -> Any:
 @functools.lru_cache(_MAX_KEPT)
 def _build_simple(np: Any, text: str) -> Any:
     if not _TEXT.fullmatch(text):
-        raise ValueError(f"{text[:100]!r} is no dtype that travels")
+        raise ValueError(f"{text[:100]!r} is not a dtype that travels")
     return np.dtype(text)

@@ -105,7 +105,7 @@ class ValueEncoder:
         if len(self._writers) >= _MAX_TYPES:
             self.forget()
         writer = self._writer_for(value, kind)
-        if changes == self._changes:  # Else the type may have been registered meanwhile.
+        if changes == self._changes:  # Else the type may have been registered in the meantime.
             self._writers[kind] = writer
         return writer
 

@@ -73,7 +73,7 @@ def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
     """The fields whose default is an attribute of the class, so that an instance may lack them.
 
     With ``init=False``, `__init__` does not set such a field, and the codec writes only what the instance itself has.
-    A descriptor, such as a slot, is no default.
+    A descriptor, such as a slot, is not a default.
     """
     if not cls.__dictoffset__ or issubclass(cls, msgspec.Struct):
         return ()

@@ -201,7 +201,7 @@ def _entry_for(cls: type, name: str, encode: Callable[[Any], Any] | None, decode
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return _NamedTuple(cls, name)
     raise TypeError(
-        f"{cls.__qualname__} is no dataclass, Struct, NamedTuple, Enum or exception: "
+        f"{cls.__qualname__} is not a dataclass, Struct, NamedTuple, Enum or exception: "
         f"say how it travels with register({cls.__name__}, encode, decode)"
     )
 

@@ -171,7 +171,7 @@ def _read_zone(zone: Any) -> datetime.tzinfo | None:
         return None
     if isinstance(zone, str):
         if not _IANA_NAME.fullmatch(zone):
-            raise ValueError(f"{zone[:100]!r} is no name of a time zone")
+            raise ValueError(f"{zone[:100]!r} is not the name of a time zone")
         try:
             return zoneinfo.ZoneInfo(zone)
         except zoneinfo.ZoneInfoNotFoundError:

@@ -47,7 +47,7 @@ def _read_tensor(payload: Any, reading: Reading) -> Any:
     name, shape, place, *layout = payload
     dtype: Any = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name!r} is no dtype of PyTorch's")
+        raise ValueError(f"{name!r} is not a dtype of PyTorch's")
     count, size = math.prod(map(length_of_axis, shape)), size_of(reading.data(place))
     if count * torch.empty(0, dtype=dtype).element_size() != size:
         raise ValueError(f"{size} bytes are not {count} elements of {dtype}")

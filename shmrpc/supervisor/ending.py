@@ -10,6 +10,7 @@ import queue
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import thread as pools
 from types import FrameType
@@ -133,12 +134,10 @@ def _place(frame: FrameType) -> str:
 
 def _nearest(frame: FrameType) -> FrameType | None:
     """The innermost frame that is not in Python's library; None if all of them are."""
-    outer: FrameType | None = frame
-    while outer is not None:
+    for outer, _ in traceback.walk_stack(frame):
         path = outer.f_code.co_filename
         if not path.startswith((_LIBRARY, "<frozen ")) or "-packages" in path:
             return outer
-        outer = outer.f_back
     return None
 
 

@@ -125,27 +125,32 @@ class WorkerProcess:
 
     def begin(self) -> None:
         """Let it serve."""
-        with contextlib.suppress(OSError):
-            self._link.send(messages.encode(messages.Begin()))
+        self._send(messages.Begin())
+
+    def _send(self, order: messages.Order) -> bool:
+        """Send an order; False if there is no room for it, or the worker is gone."""
+        try:
+            self._link.send(messages.encode(order))
+        except OSError:
+            return False
+        return True
 
     async def is_there(self) -> bool:
         """Whether it answers soon. A client passed to a stopped worker would wait for it."""
         if self._answer is None:
-            try:
-                self._link.send(messages.encode(messages.Ask()))
-            except OSError:
+            if not self._send(messages.Ask()):
                 return False
             self._answer = self._loop.create_future()
-        answer = self._answer
         self.asked += 1
         try:
-            await asyncio.wait([answer], timeout=_ANSWER)
+            return await asyncio.wait_for(asyncio.shield(self._answer), _ANSWER)
+        except TimeoutError:
+            if not self.is_silent:
+                self.is_silent = True
+                self._long_silence = self._loop.call_later(_LONG_SILENCE, self._on_long_silence)
+            return False
         finally:
             self.asked -= 1
-        if not answer.done() and not self.is_silent:
-            self.is_silent = True
-            self._long_silence = self._loop.call_later(_LONG_SILENCE, self._on_long_silence)
-        return answer.done() and answer.result()
 
     def _on_long_silence(self) -> None:
         self._long_silence = None

@@ -26,7 +26,7 @@ from benchmark.subjects import OURS, Subject
 from benchmark.targets import verdicts
 from benchmark.verdict import Verdict
 
-#: Columns for whoever reads the report from a file.
+#: The columns of a report that is written to a file.
 _COLUMNS: Final = 170
 _INTERRUPTED: Final = 130
 
@@ -121,7 +121,7 @@ def main(
 def _measure(
     form: Form, questions: Sequence[str], subjects: Sequence[Subject], pin: bool, console: Console
 ) -> tuple[Outcome, bool]:
-    """Asks them all. Whoever interrupts it, or a question that breaks, does not lose what is known by then."""
+    """Ask all questions. After an interruption, or a question that breaks, what is known by then is kept."""
     known = environment.before(subjects, pinned=pin)
     rows: list[Row] = []
     broken: dict[str, str] = {}

@@ -29,7 +29,7 @@ _fork: Final = multiprocessing.get_context("fork")
 
 
 def start(subject: Subject, place: Place) -> Child:
-    """A crowd for the server that is at this place; nobody is in it yet."""
+    """A crowd of clients, empty at first, for the server at this place."""
     return Child(_main, subject.connect, subject.loop, place)
 
 

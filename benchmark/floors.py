@@ -1,4 +1,4 @@
-"""What the machine and the codec take by themselves: the loads of a client that calls nobody."""
+"""What the machine and the codec take by themselves: the loads of a client without a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmark.payloads import payload
 from benchmark.processes import Caller, Place
 from benchmark.results import Result
 
-#: Of a ping-pong there is one figure for so many times there and back.
+#: How many round trips of a ping-pong make one figure.
 _BATCH: Final = 10_000
 #: Optimised as the core is.
 _RUSTC: Final = (
@@ -48,7 +48,7 @@ _now = time.perf_counter_ns
 
 @contextlib.asynccontextmanager
 async def connect(place: Place) -> AsyncIterator[None]:
-    """Nobody is called."""
+    """A client that calls nothing."""
     yield
 
 
@@ -67,7 +67,7 @@ def _timed(do: Callable[[], object], seconds: float) -> Result:
 
 @functools.cache
 def _passing() -> Callable[[int], float]:
-    """Builds and loads ``ping_pong.rs``. Lets two threads pass a word so many times; nanoseconds for one round trip."""
+    """Build and load ``ping_pong.rs``: passes a word between two threads; the nanoseconds of a round trip."""
     source = Path(__file__).with_name("ping_pong.rs")
     library = source.parent / "target" / "libping_pong.so"
     if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:

@@ -17,7 +17,7 @@ _now = time.perf_counter_ns
 
 
 async def array_trip(caller: Caller, *, seconds: float, size: int) -> Result:
-    """An array of ``size`` bytes, built in place once, there and back again and again; nobody reads it."""
+    """An array of ``size`` bytes, built in place once, there and back again and again; it is not read."""
     echo = caller.client.echo
     times: list[int] = []
     array = caller.client.empty(size, "uint8")

@@ -50,7 +50,7 @@ async def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Resul
 
 
 async def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
-    """The small call after each ``interval`` seconds of sleep: nobody is hot."""
+    """The small call after each ``interval`` seconds of sleep, with cold caches."""
     times: list[int] = []
     add = caller.client.add
     start = _now()
@@ -80,11 +80,11 @@ async def in_flight(caller: Caller, *, seconds: float, tasks: int) -> Result:
 
 
 async def open_loop(caller: Caller, *, seconds: float, rate: int) -> Result:
-    """The small call so many times a second, whether those before are answered or not.
+    """The small call at a fixed rate, whether the calls before are answered or not.
 
     Each time counts from when the call was due, so that a call which had to wait because the client or the server was
-    late is as late as its user would have seen it. ``kept up`` is the share of the rate at which answers came; whoever
-    is half a second behind is not called any more.
+    late is as late as its user would have seen it. ``kept up`` is the share of the rate at which answers came; a
+    subject that is half a second behind is called no longer.
     """
     count = max(10, int(seconds * rate))
     times: list[int] = []
@@ -206,7 +206,7 @@ _held: Final = contextlib.AsyncExitStack()
 
 
 async def hold(caller: Caller, *, connections: int) -> Result:
-    """Connects so many times more, calls once over each, and keeps the connections."""
+    """Make more connections, call once over each, and keep them."""
     start = time.perf_counter()
     for _ in range(connections):
         client = await _held.enter_async_context(caller.connect())

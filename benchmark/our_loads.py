@@ -46,7 +46,7 @@ async def mapped(caller: Caller, *, seconds: float) -> Result:
 
 
 async def one_way(caller: Caller, *, seconds: float) -> Result:
-    """The small call with nobody waiting for its result; at the end one that is waited for."""
+    """The small call without waiting for its result; the last one is waited for."""
     notify, calls = caller.client.client.notify, 0
     start = time.perf_counter()
     while not calls or time.perf_counter() < start + seconds:
@@ -59,7 +59,7 @@ async def one_way(caller: Caller, *, seconds: float) -> Result:
 async def most_in_use(caller: Caller, *, size: int, messages: int) -> Result:
     """The bytes of shared memory in which messages lay at once, at most, in :func:`benchmark.loads.bulk`."""
     client, peak = caller.client.client, 0
-    # What an arena has in use is nobody's business but a benchmark's.
+    # Only a benchmark has to know what an arena has in use.
     memory = client._link.session.connection._channel.memory
     data, start = b"\1" * size, time.perf_counter()
     for _ in range(messages):

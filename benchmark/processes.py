@@ -202,7 +202,7 @@ class Child:
     def __enter__(self) -> Child:
         try:
             said = self._first_word()
-        except BaseException:  # Somebody who interrupts it leaves nothing behind either.
+        except BaseException:  # An interruption leaves nothing behind either.
             self.stop()
             raise
         if said != "ready":
@@ -229,7 +229,7 @@ class Child:
             raise Failed("its process is gone") from error
 
     def result(self, patience: float) -> Any:
-        """Waits so many seconds until it has done it."""
+        """Wait at most these seconds until it is done."""
         try:
             if not self._connection.poll(patience):
                 raise Failed(f"no result after {patience:g} s")

@@ -16,7 +16,7 @@ class Result:
     seconds: float
     #: How long each took, where that was looked at.
     times: Histogram | None = None
-    #: Seconds of CPU that all processes of the subject used meanwhile; whoever asked for the load adds it.
+    #: Seconds of CPU that all processes of the subject used meanwhile; added by the process that asked for the load.
     cpu: float = 0.0
     #: What else was found, by name.
     extra: dict[str, float] = dataclasses.field(default_factory=dict)

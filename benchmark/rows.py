@@ -11,8 +11,8 @@ from typing import Final, Literal
 from benchmark.histogram import Histogram
 from benchmark.results import Result
 
-#: A subject is ours, a rival, or a floor: what the machine or the codec takes by itself. The rest is there to be
-#: looked at and competes with nobody, as a direct call is.
+#: A subject is ours, a rival, or a floor: what the machine or the codec takes by itself. The rest is
+#: shown but not compared, as a direct call is.
 Role = Literal["ours", "rival", "floor", "context"]
 #: Which of a result's figures decides a line. ``cpu`` is for a call; anything else stands among the extras.
 Lead = Literal["p50", "p99", "rate", "cpu"] | str

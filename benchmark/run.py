@@ -170,7 +170,7 @@ class Turn:
     parameters: dict[str, Any]
     #: As what it stands in the table; a subject may have several turns of a line.
     name: str = ""
-    #: What it is in this line; its subject's role unless it is said.
+    #: Its role in this line; None: that of its subject.
     role: Role | None = None
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ class Turn:
 
 @dataclasses.dataclass
 class Run:
-    """One run: who takes part, how much is done, and whom to tell."""
+    """One run: which subjects take part, how much is done, and what is told of its progress."""
 
     form: Form
     subjects: Sequence[Subject]
@@ -192,7 +192,7 @@ class Run:
     pin: bool = False
     #: Why subjects that were asked for do not take part, or no more.
     absent: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: The rows of every line that is done, for whoever is interrupted in the middle of a question.
+    #: The rows of every line that is done, for an interruption in the middle of a question.
     measured: list[Row] = dataclasses.field(default_factory=list)
     _pairs: dict[str, Pair] = dataclasses.field(default_factory=dict)
 
@@ -224,7 +224,7 @@ class Run:
         return self._pairs[subject.name]
 
     def part(self, name: str) -> None:
-        """Ends the processes of a subject; who needs them later starts others."""
+        """End the processes of a subject; others are started when they are needed again."""
         pair = self._pairs.pop(name, None)
         if pair is not None:
             pair.close()

@@ -1,4 +1,4 @@
-"""Who can be measured: each way to call, where its two sides are written, and what it can do."""
+"""The subjects that can be measured: each way to call, where its two sides are written, and what it can do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``call``: ``add(a, b)`` and ``echo(value)``, one after another;
 #: ``concurrent``: many of them at once from one client;
 #: ``stream``: ``count(n)``, an asynchronous iterator;
-#: ``bulk``: ``bulk(data, messages)``, which returns when the other side has looked at so many copies of ``data``;
+#: ``bulk``: ``bulk(data, messages)``, which returns when the other side has looked at that many copies of ``data``;
 #: ``in place``: the same, where they are looked at in the memory into which they were sent;
 #: ``clients``: many client processes of one server;
 #: ``connections``: many connections of one client process.
@@ -43,9 +43,9 @@ class Subject:
     install: str = ""
     #: ``module:function`` that makes what both sides inherit.
     shared: str | None = None
-    #: Uses CPU while nobody calls: it ends after each question, so that it disturbs nobody else.
+    #: Uses CPU while it is not called: it is ended after each question, so that it does not disturb the others.
     restless: bool = False
-    #: Whoever chooses rivals by name may say this for all of its forms.
+    #: A name for all of its forms, for choosing rivals by name.
     family: str = ""
 
     def missing(self) -> str:
@@ -82,9 +82,9 @@ OURS: Final = (
 DIRECT: Final = tuple(_alone(f"direct await, {loop}", "context:connect_direct", loop) for loop in _LOOPS)
 THREADS: Final = tuple(_alone(f"shmrpc, two threads, {loop}", "context:connect_thread", loop) for loop in _LOOPS)
 
-#: Who measures what the machine and the codec take by themselves.
+#: What measures the machine and the codec by themselves.
 FLOORS: Final = {loop: _alone(f"floor, {loop}", "floors:connect", loop, "floor") for loop in _LOOPS}
 
-#: Ours with arrays, as it is and with a client that spins for so many microseconds.
+#: Ours with arrays, as it is and with clients that spin for some microseconds.
 LARGE: Final = _large("shmrpc, arrays", "connect")
 LARGE_SPINNING: Final = _large("shmrpc, arrays, spin=10000", "connect_spinning")

@@ -48,7 +48,7 @@ def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Result:
 
 
 def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
-    """The small call after each ``interval`` seconds of sleep: nobody is hot."""
+    """The small call after each ``interval`` seconds of sleep, with cold caches."""
     times: list[int] = []
     add = caller.client.add
     start = _now()
@@ -114,7 +114,7 @@ _held: Final = contextlib.ExitStack()
 
 
 def hold(caller: Caller, *, connections: int) -> Result:
-    """Connects so many times more, calls once over each, and keeps the connections."""
+    """Make more connections, call once over each, and keep them."""
     start = time.perf_counter()
     for _ in range(connections):
         client = _held.enter_context(caller.connect())

@@ -23,7 +23,7 @@ async def count(n: int) -> AsyncIterator[int]:
 
 
 class Taken:
-    """Messages that nobody answers: how many came, and the sum of their last bytes."""
+    """Messages without answers: how many came, and the sum of their last bytes."""
 
     def __init__(self) -> None:
         self._counts = [0, 0]

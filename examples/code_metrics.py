@@ -16,7 +16,7 @@ import shmrpc
 
 code_metrics = shmrpc.Service("code_metrics")
 
-#: Where a statement keeps the statements inside it. Expressions hold none, so nobody looks into them.
+#: Where a statement keeps the statements inside it. Expressions contain none, so they are not searched.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 

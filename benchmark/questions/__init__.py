@@ -1,4 +1,4 @@
-"""The questions, a file each: what is asked of whom, and by which figure they are compared."""
+"""The questions, a file each: what is asked of which subjects, and by which figure they are compared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from benchmark.run import Run
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What is asked, and what a reader should know of it."""
+    """What is asked, and what a reader should know about it."""
 
     ask: Callable[[Run], list[Row]]
     title: str

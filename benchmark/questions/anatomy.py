@@ -26,7 +26,7 @@ _PARTS: Final = {
 
 
 def ask(run: Run) -> list[Row]:
-    """Ours only, on uvloop."""
+    """Ask ours alone, on uvloop."""
     with run.pairs(our_uvloop(run)) as pairs:
         parts = [
             Turn(pair, f"benchmark.{load}", {}, name, "context") for pair in pairs for name, load in _PARTS.items()

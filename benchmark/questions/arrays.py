@@ -1,6 +1,6 @@
 """An array that was built in place in shared memory, there and back: it goes by reference, and size does not matter.
 
-Nobody reads it; that what comes back is the same memory is made sure of. Nobody else has this.
+It is not read; a check makes sure that the same memory comes back. No rival can do this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIZES: Final = {"64 KB": 64_000, "1 MB": 1_000_000, "64 MB": 64_000_000}
 
 
 def ask(run: Run) -> list[Row]:
-    """Ours, with NumPy."""
+    """Ask ours, with NumPy."""
     line = Line(NAME)
     with run.pairs([LARGE]) as pairs:
         turns = [

@@ -18,7 +18,7 @@ ALONE, BESIDE = "alone", "beside idle ones"
 
 
 def ask(run: Run) -> list[Row]:
-    """Ours only, on uvloop; those beside have processes of their own."""
+    """Ask ours alone, on uvloop, beside servers with processes of their own."""
     line = Line(NAME, f"{run.form.connections} connections", "rate", "/s", higher_is_better=True)
     rows = []
     for alone in our_uvloop(run):

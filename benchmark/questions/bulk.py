@@ -26,7 +26,7 @@ _PATIENCE: Final = 60.0
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who has messages one way."""
+    """Ask every subject that has messages one way."""
     able = run.able("bulk")
     ours = [subject for subject in able if subject.role == "ours"]
     messages = {"size": _SIZE, "messages": run.form.messages}

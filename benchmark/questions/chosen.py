@@ -15,14 +15,14 @@ THREAD_POOL: Final = "threads"
 
 
 def our_uvloop(run: Run) -> list[Subject]:
-    """Ours on uvloop, for questions that one of ours is enough for; empty if it does not take part."""
+    """Ours on uvloop, for questions for which one of ours is enough; empty if it does not take part."""
     return [subject for subject in run.subjects if subject.role == "ours" and subject.loop == "uvloop"]
 
 
 def of_payloads(subjects: Iterable[Subject]) -> list[Subject]:
-    """The same, where values are large: a thread hands them over by reference, which competes with nobody.
+    """The same subjects, for large values, which a thread hands over by reference: that is not compared.
 
-    Nothing is encoded or copied there, and whoever takes a value can harm what its caller has.
+    Nothing is encoded or copied there, and the receiver can damage the caller's value.
     """
     return [
         dataclasses.replace(subject, role="context") if subject.family == THREAD_POOL else subject

@@ -15,18 +15,18 @@ _PATIENCE: Final = 60.0
 
 
 def hold(pair: Pair, connections: int) -> None:
-    """The client of a pair connects so many times more. Raises Failed."""
+    """Let the client of a pair make more connections. Raises Failed."""
     pair.do(f"benchmark.{module_of(pair.subject)}:hold", connections=connections, patience=_PATIENCE)
 
 
 def let_go(pair: Pair) -> None:
-    """It ends them."""
+    """Let it close them."""
     pair.do(f"benchmark.{module_of(pair.subject)}:let_go", patience=_PATIENCE)
 
 
 @contextlib.contextmanager
 def held(run: Run, line: Line, pairs: Sequence[Pair], connections: int) -> Iterator[tuple[list[Pair], list[Row]]]:
-    """Those that hold so many for a block, and a row for each that cannot."""
+    """Hold connections during a block: gives the pairs that hold them, and a row for each that cannot."""
     holding: list[Pair] = []
     rows: list[Row] = []
     for pair in pairs:

@@ -1,6 +1,6 @@
 """CPU time of client and server together for a small call, of calls one after another and with 64 in flight.
 
-Whoever spins for an answer pays for it here: it keeps two CPUs busy for as long as a call takes.
+A subject that spins for an answer pays for it here: it keeps two CPUs busy for as long as a call takes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHARE: Final = 0.5
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can call, and everybody who can have several calls under way."""
+    """Ask every subject that can call, and every one that can have several calls under way."""
     seconds = run.form.seconds * _SHARE
     rows = run.line(Line(NAME, "one after another", "cpu"), run.able("call"), "one_after_another", seconds=seconds)
     line = Line(NAME, f"{_TASKS} in flight", "cpu")

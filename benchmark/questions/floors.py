@@ -1,8 +1,8 @@
 """What the machine and the codec take by themselves, measured in the same rounds as everything else.
 
-A word there and back between two threads that spin for it; a turn of the loop in which nothing happens but that a
-future gets done; a request and its result encoded and decoded, once by who sends and once by who receives; a copy by
-memcpy. No call between two Python processes that encodes what it carries is faster than what of this it is made of.
+A word there and back between two threads that spin for it; a turn of the loop in which one future is completed; a
+request and its result, each encoded by its sender and decoded by its receiver; a copy by memcpy. No call between two
+Python processes that encodes what it carries can be faster than the parts of this of which it is made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COPIES: Final = {"1 KB": 1_000, "100 KB": 100_000, "1 MB": 1_000_000, "64 MB": 
 
 
 def ask(run: Run) -> list[Row]:
-    """Nobody calls anybody."""
+    """Measure what needs no peer."""
     lines: dict[str, list[Turn]] = {
         "ping-pong of a word": run.floor("ping_pong", "two threads"),
         "a turn of the loop": [turn for loop in FLOORS for turn in run.floor("turn", loop, loop=loop)],

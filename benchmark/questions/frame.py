@@ -21,7 +21,7 @@ ADDED: Final = "more than alone"
 
 
 def ask(run: Run) -> list[Row]:
-    """Ours, with NumPy."""
+    """Ask ours, with NumPy."""
     line, subjects = Line(NAME), {LARGE: CALLED, LARGE_SPINNING: SPINNING}
     with run.pairs(subjects) as pairs:
         turns = [Turn(pair, "benchmark.large_loads:frame_mean", {}, subjects[pair.subject]) for pair in pairs]

@@ -18,13 +18,13 @@ from benchmark.run import Pair, Run
 NAME: Final = "idle"
 TITLE: Final = "Idle connections"
 
-#: Seconds until whoever spins or tidies up after the last call has stopped.
+#: Seconds after which what spins or tidies up after the last call has stopped.
 _SETTLE: Final = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class _Used:
-    """What the threads of a process and of those that it has started have used."""
+    """What the threads of a process and of its descendants have used."""
 
     cpu_ms: float
     wake_ups: int
@@ -35,7 +35,7 @@ class _Used:
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can have many connections."""
+    """Ask every subject that can have many connections."""
     line, subjects = Line(NAME, f"{run.form.connections} connections", "CPU ms/s", "ms/s"), run.able("connections")
     with run.pairs(subjects) as pairs, held(run, line, pairs, run.form.connections) as (holding, rows):
         time.sleep(_SETTLE)

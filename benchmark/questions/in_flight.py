@@ -12,7 +12,7 @@ TITLE: Final = "Many calls in flight"
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can have several calls under way."""
+    """Ask every subject that can have several calls under way."""
     rows = []
     for tasks in run.form.in_flight:
         line = Line(NAME, f"{tasks}", "rate", "/s", higher_is_better=True)

@@ -43,7 +43,7 @@ class _Crowd:
         return self.pair.subject.name
 
     def do(self, clients: int, seconds: float) -> Result:
-        """So many clients connect, call for so long, and leave. Raises Failed; then it is of no more use."""
+        """Let clients connect, call for some seconds, and leave. Raises Failed; then this object is useless."""
         self._told("gather", clients=clients)
         before = self._server_cpu()
         result: Result = self._told("call", seconds=seconds)
@@ -61,7 +61,7 @@ class _Crowd:
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can have many clients."""
+    """Ask every subject that can have many clients."""
     rows: list[Row] = []
     subjects = run.able("clients")
     with run.pairs(subjects) as pairs, contextlib.ExitStack() as stack:
@@ -86,7 +86,7 @@ def _line(clients: int) -> Line:
 
 
 def _asked(run: Run, clients: int, crowds: list[_Crowd]) -> list[Row]:
-    """Each in turn, round after round. Who fails is taken out of the list."""
+    """Measure each in turn, round after round. A subject that fails is taken out of the list."""
     line, seconds = _line(clients), run.form.seconds * _SHARE
     results: dict[str, list[Result]] = {each.name: [] for each in crowds}
     roles = {each.name: each.pair.subject.role for each in crowds}
@@ -116,7 +116,7 @@ def _row(line: Line, name: str, role: Role, results: Sequence[Result]) -> Row:
 
 
 def going_on(rows: Iterable[Row]) -> set[str]:
-    """Ours, and those rivals that were not much worse than the best one when all were asked."""
+    """Ours, and the rivals that were not much worse than the best of them when all were asked."""
     asked = [row for row in rows if row.line == _line(_ALL_UP_TO) and row.value is not None]
     best = max((row.value or 0.0 for row in asked if row.role == "rival"), default=0.0)
     return {row.subject for row in asked if row.role == "ours" or (row.value or 0.0) >= _WITHIN * best}

@@ -1,8 +1,8 @@
 """What one more idle connection takes: shared memory, and anonymous memory of the server and of the client.
 
-Shared memory is that of the whole machine (Shmem of /proc/meminfo), which nobody else may use meanwhile. What the
-kernel keeps for a socket, some kilobytes and what lies in its buffers, is in nobody's figures: whoever talks over
-sockets takes more than stands here. It is measured once.
+Shared memory is that of the whole machine (Shmem of /proc/meminfo), so nothing else may use any meanwhile. What the
+kernel keeps for a socket, some kilobytes and the content of its buffers, is in no figure: subjects that use sockets
+take more than is shown here. It is measured once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIRST: Final = 5
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can have many connections."""
+    """Ask every subject that can have many connections."""
     line, subjects = Line(NAME, "", ALL, ALL), run.able("connections")
     rows = []
     with run.pairs(subjects) as pairs:
@@ -51,7 +51,7 @@ def _row(line: Line, pair: Pair, connections: int) -> Row:
 
 
 def _used(pair: Pair) -> dict[str, int]:
-    """Bytes, by where they are."""
+    """The bytes in use, by kind of memory."""
     made = {SHARED: _shared()}
     for side, child in pair.sides().items():
         made[f"{side} KiB"] = sum(map(anonymous_of, (child.pid, *descendants(child.pid))))

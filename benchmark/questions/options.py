@@ -23,7 +23,7 @@ _MANY: Final = {MAPPED: "our_loads:mapped", "one way": "our_loads:one_way"}
 
 
 def ask(run: Run) -> list[Row]:
-    """Ours only, on uvloop."""
+    """Ask ours alone, on uvloop."""
     one, many = Line(NAME, ONE), Line(NAME, MANY, "rate", "/s", higher_is_better=True)
     rows = []
     with run.pairs(our_uvloop(run)) as pairs:

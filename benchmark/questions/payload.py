@@ -26,7 +26,7 @@ def trips(run: Run, question: str, kind: str, sizes: Iterable[int]) -> list[Row]
 
 
 def trip(run: Run, line: Line, kind: str, size: int, seconds: float) -> list[Row]:
-    """Everybody who can call, beside the codec alone."""
+    """Ask every subject that can call, beside the codec alone."""
     floor = run.floor("codec", FLOOR, codec="msgspec", kind=kind, size=size)
     rows = run.line(line, of_payloads(run.able("call")), "echo", seconds=seconds, beside=floor, kind=kind, size=size)
     encoded = len(msgspec.msgpack.encode(payload(kind, size)))

@@ -1,7 +1,7 @@
 """``bytes`` there and back, one of them to a million: what size costs.
 
-MB/s count both ways together. The floor is the codec alone, which copies them four times: the request and the result,
-by who encodes and by who decodes.
+MB/s count both ways together. The floor is the codec alone, which copies the bytes four times: the request and the
+result are each encoded and decoded.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ TITLE: Final = "Bytes there and back, by size"
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can call."""
+    """Ask every subject that can call."""
     return trips(run, NAME, "bytes", run.form.sizes)

@@ -17,5 +17,5 @@ TITLE: Final = "Lists of ints there and back, by length"
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can call."""
+    """Ask every subject that can call."""
     return trips(run, NAME, "ints", [size for size in run.form.sizes if size <= run.form.most_ints])

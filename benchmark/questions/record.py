@@ -1,7 +1,7 @@
 """A nested record there and back, as an order book or a page of search results would be: 31 KB as JSON.
 
-Nobody knows its types beforehand. The floor is the codec alone: encoded and decoded on the way there and on the way
-back. MB/s are of the record as MessagePack, 21 KB, both ways together.
+No side knows its types beforehand. The floor is the codec alone: the record is encoded and decoded on the way there and
+on the way back. MB/s count the record as MessagePack, 21 KB, both ways together.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ TITLE: Final = "A nested record there and back"
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can call."""
+    """Ask every subject that can call."""
     return trip(run, Line(NAME), "record", 0, run.form.seconds)

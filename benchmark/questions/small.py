@@ -19,6 +19,6 @@ FLOOR: Final = "ping-pong of a word"
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can call."""
+    """Ask every subject that can call."""
     floor = run.floor("ping_pong", FLOOR)
     return run.line(Line(NAME), [*run.able("call"), *DIRECT, *THREADS], "one_after_another", beside=floor)

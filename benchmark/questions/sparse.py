@@ -1,4 +1,4 @@
-"""``add(1, 2)`` every 2 ms: nobody is hot, both sides sleep in between, and a call is above all two wake-ups."""
+"""``add(1, 2)`` every 2 ms: both sides sleep in between, caches are cold, and a call is above all two wake-ups."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ CASE: Final = f"every {_MILLISECONDS} ms"
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who can call."""
+    """Ask every subject that can call."""
     return run.line(Line(NAME, CASE), run.able("call"), "sparse", interval=_MILLISECONDS / 1e3)

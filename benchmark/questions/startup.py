@@ -5,7 +5,7 @@ for it with its imports done; it tries to connect every millisecond. No round wa
 only ours and the sockets. ``connection``: from before a client connects until the answer to its first call, in
 processes that have done so before; disconnecting is not timed.
 
-What is started has its bytecode, as an installation leaves it: the sources of this project are compiled before.
+Whatever is started has its bytecode, as after an installation: the sources of this project are compiled beforehand.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PATIENCE: Final = 20.0
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who has a server; everybody who can have many connections."""
+    """Ask every subject that has a server, and every one that can have many connections."""
     able = run.able("connections")
     compile_sources()
     rows = _servers(run)
@@ -42,7 +42,7 @@ def ask(run: Run) -> list[Row]:
 
 
 def compile_sources() -> None:
-    """Bytecode for us and for the rivals' servers here: a checkout may have none, and its user may keep none."""
+    """Compile our sources and those of the rivals' servers: a checkout may be without bytecode, or not keep any."""
     for package in (benchmark, shmrpc):
         for directory in package.__path__:
             compileall.compile_dir(Path(directory), quiet=2)

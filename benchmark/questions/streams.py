@@ -12,5 +12,5 @@ TITLE: Final = "Items of a stream"
 
 
 def ask(run: Run) -> list[Row]:
-    """Everybody who has streams."""
+    """Ask every subject that has streams."""
     return run.line(Line(NAME, "", "rate", "/s", higher_is_better=True), run.able("stream"), "stream")

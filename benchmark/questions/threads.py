@@ -1,8 +1,8 @@
 """Thread against process: our server in a thread of the client's process and in a process, and Python's executors.
 
 The executors are used through the loop, with one worker. ThreadPoolExecutor hands a record over by reference: nothing
-is encoded, and a worker can harm what the caller has. It is shown there, as wherever values are large, and competes
-with nobody.
+is encoded, and a worker can damage the caller's value. There, as wherever values are large, it is shown but not
+compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POOLS: Final = (THREAD_POOL, "process_pool")
 
 
 def ask(run: Run) -> list[Row]:
-    """Ours with a loop, and the executors."""
+    """Ask ours with a loop, and the executors."""
     ours = [subject for subject in run.subjects if subject.role == "ours" and subject.loop != "none"]
     threads = [dataclasses.replace(subject, role="ours") for subject in THREADS]
     pools = [subject for subject in run.subjects if subject.family in _POOLS]

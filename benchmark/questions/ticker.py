@@ -19,7 +19,7 @@ _SHARE: Final = 2.5
 
 
 def ask(run: Run) -> list[Row]:
-    """Ours and the socket."""
+    """Ask ours and the socket."""
     able = run.able("concurrent")
     subjects = [subject for subject in able if subject.role == "ours" or subject.family == SOCKETS]
     rows = run.line(Line(NAME, "", "p99"), subjects, "beside_a_ticker", seconds=run.form.seconds * _SHARE)

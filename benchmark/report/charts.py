@@ -150,7 +150,7 @@ def _left_out(series: Sequence[Series], kept: Sequence[Series]) -> int:
 
 
 def ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Round figures of a logarithmic axis, so many that it can be read."""
+    """Round figures for a logarithmic axis, few enough to be read."""
     steps = (1,) if high / low > 1e3 else (1, 2, 5)
     made, power = [], 10.0**-6
     while power <= high * 1.0001:

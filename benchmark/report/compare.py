@@ -104,7 +104,7 @@ def compare(old: Outcome, new: Outcome) -> Comparison:
 
 
 def least_p(first: int, second: int) -> float:
-    """The least that can come out of so many rounds: if all of one run are beyond all of the other."""
+    """The least that this many rounds can give: when all of one run are beyond all of the other."""
     return min(1.0, 2 / math.comb(first + second, first))
 
 
@@ -126,7 +126,7 @@ def rank_sum_p(first: Sequence[float], second: Sequence[float]) -> float:
 
 @functools.cache
 def _sums(ranks: tuple[int, ...], count: int) -> dict[int, int]:
-    """In how many ways so many of the ranks have each sum."""
+    """In how many ways a choice of this many ranks has each sum."""
     found: list[dict[int, int]] = [{0: 1}, *({} for _ in range(count))]
     for rank in ranks:
         for taken in range(count, 0, -1):

@@ -33,9 +33,9 @@ class Outcome:
     environment: dict[str, Any]
     rows: list[Row]
     targets: list[Verdict]
-    #: Who or what should have taken part and did not, and why.
+    #: What should have taken part and did not, and why.
     absent: dict[str, str]
-    #: False: somebody ended it before its time.
+    #: False: it was ended before its time.
     complete: bool = True
 
 
@@ -78,7 +78,7 @@ class _Head(msgspec.Struct):
 
 
 def write(outcome: Outcome, path: Path) -> None:
-    """The whole file or none: who reads it meanwhile finds the one before. Each row is a line of its own."""
+    """Write the whole file or none: until then readers find the old one. Each row is a line of its own."""
     head = {
         "format": FORMAT,
         "form": outcome.form,

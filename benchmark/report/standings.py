@@ -1,4 +1,4 @@
-"""Who stands first in each line, how far ahead, and how far above what the machine itself takes."""
+"""Which subject is first in each line, how far ahead, and how far above what the machine itself takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from benchmark.rows import Line, Role, Row
 
-#: ``alone``: nobody is there to be held against.
+#: ``alone``: there is nothing to compare it with.
 Standing = Literal["won", "even", "lost", "alone"]
 
 #: The question whose rows are the floors of the others.
@@ -36,7 +36,7 @@ class Floors:
                 self._rows.setdefault(row.line, []).append(row)
 
     def of(self, line: Line) -> Row | None:
-        """The floor of a line. Of several of its own it is the highest: nobody can be better than any of them."""
+        """The floor of a line. Of several the highest counts: nothing can be better than any of them."""
         if line.question == FLOORS:
             return None
         own = self._rows.get(line)

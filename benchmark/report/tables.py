@@ -168,7 +168,7 @@ def _question(name: str, lines: dict[Line, list[Row]], floors: Floors) -> Table:
         shown.append((Column("CPU/call, µs"), lambda row: short(row.cpu)))
     shown.append((Column("more", right=False), _more))
     rows = [row for own in lines.values() for row in own]
-    # What nobody has needs no column.
+    # A figure that no row has needs no column.
     kept = [(column, text) for column, text in shown if any(map(text, rows))]
     groups = tuple(
         tuple(Cells(tuple(text(row) for _, text in kept), row.role) for row in sorted(own, key=_place))

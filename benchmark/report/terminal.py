@@ -27,7 +27,7 @@ _STYLES: Final[dict[Tone, str]] = {
     "missed": "bold red",
     "open": "yellow",
 }
-#: Below so many columns of the terminal the minor ones of a table are left out.
+#: In a terminal with fewer columns than this, the minor columns of a table are left out.
 _WIDE: Final = 150
 
 

@@ -23,7 +23,7 @@ from examples.code_search.service import Status, code_search, search
 
 #: What a failed call is on the web. The FileExistsError that add() raises arrives as one.
 STATUSES: Final[dict[type[Exception], int]] = {
-    ClientDisconnect: 400,  # An upload that broke off, so nobody reads this.
+    ClientDisconnect: 400,  # An upload that broke off: the answer is not read.
     FileExistsError: 409,
     shmrpc.InvalidArguments: 422,
     shmrpc.ConnectionLost: 503,

@@ -87,14 +87,8 @@ class Acceptor:
         except OSError:  # Another thread has taken the descriptor.
             return True
         else:
-            with accepted, contextlib.suppress(OSError):
-                if may_come(accepted, self._service, self._allow_uids):
-                    # What it has said is taken, and no more can come: else the end would overtake the refusal.
-                    accepted.shutdown(socket.SHUT_RD)
-                    accepted.setblocking(False)
-                    while accepted.recv(control.MAX_MESSAGE):
-                        pass
-                    accepted.send(control.encode(control.Refuse(str(reason), try_again=True)))
+            if may_come(accepted, self._service, self._allow_uids):
+                _refuse(accepted, str(reason), try_again=True)
         finally:
             self._reserve.keep()
         logger.log(self._refusals.level(number, logging.ERROR), "clients are turned away: %s", reason)
@@ -129,12 +123,13 @@ def may_come(accepted: socket.socket, service: str, allow_uids: frozenset[int]) 
     return False
 
 
-def _refuse(accepted: socket.socket, reason: str) -> None:
-    """Tells a stranger why, and closes. Nothing that it sent is looked at."""
+def _refuse(accepted: socket.socket, reason: str, *, try_again: bool = False) -> None:
+    """Tells a client why it may not come, and closes. Nothing that it sent is looked at."""
     with accepted, contextlib.suppress(OSError):
         accepted.setblocking(False)
-        # A socket closed with something unread resets the other end, which would not read the reason then.
+        # A socket closed with something unread resets the other end, which would not read the reason then. No more can
+        # come: else the end would overtake the refusal.
         accepted.shutdown(socket.SHUT_RD)
         while accepted.recv(1):
             pass
-        accepted.send(control.encode(control.Refuse(reason)))
+        accepted.send(control.encode(control.Refuse(reason, try_again)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 #: Clients that have come and are not connected yet. Each costs a descriptor.
 MAX_ARRIVING: Final = 512
@@ -14,50 +15,47 @@ MAX_HANDSHAKES: Final = 64
 PATIENCE: Final = 1.0
 
 
-class Arrival(Protocol):
-    """A client that has come."""
-
-    def begin(self) -> None:
-        """Its handshake begins."""
-        ...
-
-    def turn_away(self, reason: str, /) -> None:
-        """It is not waited for any more; it may come again."""
-        ...
+_A = TypeVar("_A")
 
 
-class Arrivals:
-    """Who has come, whose handshake is under way, and who waits for a place."""
+class Arrivals(Generic[_A]):
+    """The clients that have come, those whose handshake is under way, and those that wait for a place.
 
-    def __init__(self) -> None:
+    ``begin`` begins a client's handshake; ``turn_away`` ends the wait for one, and says why.
+    """
+
+    def __init__(self, begin: Callable[[_A], None], turn_away: Callable[[_A, str], None]) -> None:
+        self._begin = begin
+        self._turn_away = turn_away
         #: Since when, on the monotonic clock; the oldest first.
-        self._here: dict[Arrival, float] = {}
-        self._begun: dict[Arrival, float] = {}
-        self._line: dict[Arrival, None] = {}
+        self._here: dict[_A, float] = {}
+        self._begun: dict[_A, float] = {}
+        #: In the order in which they are to begin.
+        self._line: dict[_A, None] = {}
         self._loop = asyncio.get_running_loop()
         self._look_again: asyncio.TimerHandle | None = None
 
-    def come(self, arrival: Arrival) -> bool:
-        """A client has come; False if there are too many already."""
+    def come(self, arrival: _A) -> bool:
+        """Counts a client that has come; False if there are too many already."""
         if len(self._here) >= MAX_ARRIVING and not self._turn_away_oldest(self._here):
             return False
         self._here[arrival] = time.monotonic()
         return True
 
-    def want(self, arrival: Arrival) -> None:
-        """A client wants its handshake: it begins now, or once there is a place."""
+    def want(self, arrival: _A) -> None:
+        """Begins a client's handshake now, or once there is a place."""
         self._line[arrival] = None
         self._begin_next()
 
-    def leave(self, arrival: Arrival) -> None:
-        """A client is connected, or gone. Again: nothing."""
+    def leave(self, arrival: _A) -> None:
+        """Makes place: a client is connected, or gone. Again: nothing."""
         self._here.pop(arrival, None)
         self._begun.pop(arrival, None)
         self._line.pop(arrival, None)
         self._begin_next()
 
     def close(self) -> None:
-        """Nobody begins any more."""
+        """Begins no handshake any more."""
         self._line.clear()
         if self._look_again is not None:
             self._look_again.cancel()
@@ -68,7 +66,7 @@ class Arrivals:
                 arrival = next(iter(self._line))
                 del self._line[arrival]
                 self._begun[arrival] = time.monotonic()
-                arrival.begin()
+                self._begin(arrival)
             elif not self._turn_away_oldest(self._begun):
                 if self._look_again is None:
                     self._look_again = self._loop.call_later(PATIENCE, self._look)
@@ -78,11 +76,11 @@ class Arrivals:
         self._look_again = None
         self._begin_next()
 
-    def _turn_away_oldest(self, among: dict[Arrival, float]) -> bool:
+    def _turn_away_oldest(self, among: dict[_A, float]) -> bool:
         oldest, since = next(iter(among.items()))
         if time.monotonic() - since < PATIENCE:
             return False
         # Here and not only when it leaves: it may leave later.
         del among[oldest]
-        oldest.turn_away("it did not go on with the handshake, and others wait")
+        self._turn_away(oldest, "it did not go on with the handshake, and others wait")
         return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -47,21 +46,12 @@ async def connect(
 async def _handshake(
     dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience
 ) -> LoopConnection:
-    pid, uid = peer_credentials(dialled)
-    steps, answers = handshake.client_side(options, uid, blocking=False), iter(handshake.ANSWERS)
+    steps = handshake.client_side(dialled, options, patience, blocking=False)
     try:
         dialled.setblocking(False)
         step = next(steps)
-        while isinstance(step, bytes):
-            awaited = next(answers)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What it said before comes next.
-                dialled.send(step)
-            since = time.monotonic()
-            answer = await _receive(dialled, patience.for_answer(pid, awaited))
-            if answer is None:
-                raise patience.silent(pid, awaited, since)
-            pid = answer.pid  # Of who answers: it may be another one than who listened, as a worker is.
-            step = steps.send(answer)
+        while not isinstance(step, handshake.Established):
+            step = steps.send(await _ask(dialled, *step))
         return LoopConnection(dialled, step)
     except BaseException:
         steps.close()
@@ -69,8 +59,10 @@ async def _handshake(
         raise
 
 
-async def _receive(dialled: socket.socket, limit: float) -> rendezvous.Received | None:
-    """The next packet, an empty one at the end; None after so many seconds."""
+async def _ask(dialled: socket.socket, packet: bytes, limit: float) -> rendezvous.Received | None:
+    """Sends a packet; the answer, an empty one at the end, or None after ``limit`` seconds."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What the server said before comes next.
+        dialled.send(packet)
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
     loop.add_reader(dialled, lambda: None if readable.done() else readable.set_result(None))

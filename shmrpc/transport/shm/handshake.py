@@ -2,30 +2,30 @@
 
 What it yields last is the connection. It returns nothing: a value would travel in a StopIteration, and where a signal's
 handler raises at the end of an ``except`` clause, Python leaves the exception that was caught there to the thread.
-Who drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a thread (:mod:`.blocking`).
+Whoever drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a thread (:mod:`.thread_client`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import stat
+import time
 from collections.abc import Generator, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable, SharedMemoryError
 from shmrpc.host import exhaustion
-from shmrpc.host.rendezvous import Received
+from shmrpc.host.credentials import peer_credentials
+from shmrpc.host.rendezvous import Patience, Received
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
 from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
-
-#: What a client waits for, one after the other.
-ANSWERS: Final = ("welcome", "ready")
 
 #: A packet to send, and the descriptors that are to ride along.
 Packet = tuple[bytes, Sequence[int]]
@@ -62,7 +62,8 @@ class Established:
     shapes: dict[int, Shape]
 
 
-ClientSteps = Generator[bytes | Established, Received, None]
+#: Yields a packet, and the seconds that its answer may take; is sent the answer, None if it did not come.
+ClientSteps = Generator[tuple[bytes, float] | Established, Received | None, None]
 ServerSteps = Generator[Packet | Established, bytes, None]
 
 
@@ -70,15 +71,23 @@ class NotNow(ConnectionLost):
     """The server cannot take a client at this moment; it, or another one, may in a while."""
 
 
-def client_side(options: ConnectionOptions, server_uid: int, *, blocking: bool) -> ClientSteps:
-    """The client's part; the connection once it stands. ``server_uid`` is what the kernel says of the server.
+def client_side(
+    dialled: socket.socket, options: ConnectionOptions, patience: Patience, *, blocking: bool
+) -> ClientSteps:
+    """The client's part; the connection once it stands. ``dialled`` is only asked who listens at its other end.
 
     ``blocking``: whether this side waits in threads rather than a loop.
 
-    Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules.
+    Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules, ConnectionLost if it
+    does not answer in time.
     """
+    pid, server_uid = peer_credentials(dialled)
     hello = control.Hello(control.VERSION, options.max_frame, options.pickle, options.max_memory)
-    data, descriptors, pid = yield control.encode(hello)
+    since = time.monotonic()
+    answer = yield control.encode(hello), patience.for_answer(pid, "welcome")
+    if answer is None:
+        raise patience.silent(pid, "welcome", since)
+    data, descriptors, pid = answer  # Of who answers: it may be another one than who listened, as a worker is.
     bell = None
     try:
         welcome = _expect(data, control.Welcome)
@@ -91,7 +100,11 @@ def client_side(options: ConnectionOptions, server_uid: int, *, blocking: bool) 
     finally:
         _close_all(descriptors)
     try:
-        data, descriptors, _ = yield control.encode(control.Confirm())
+        since = time.monotonic()
+        answer = yield control.encode(control.Confirm()), patience.for_answer(pid, "ready")
+        if answer is None:
+            raise patience.silent(pid, "ready", since)
+        data, descriptors, pid = answer
         _close_all(descriptors)
         _expect(data, control.Ready)
     except BaseException:
@@ -174,17 +187,11 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
     """
     if hello.version != control.VERSION:
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
-    if hello.max_frame < MIN_MAX_FRAME:
-        raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, less than {MIN_MAX_FRAME}")
-    if hello.max_frame > MAX_MAX_FRAME:
-        raise RemoteProtocolError(f"the client's max_frame is {hello.max_frame}, more than {MAX_MAX_FRAME}")
+    _check_range("max_frame", hello.max_frame, MIN_MAX_FRAME, MAX_MAX_FRAME)
     if hello.pickle != options.pickle:
         sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
         raise LocalProtocolError(f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not")
-    if hello.max_memory < control.MIN_MAX_MEMORY:
-        raise RemoteProtocolError(f"the client's max_memory is {hello.max_memory}, less than {control.MIN_MAX_MEMORY}")
-    if hello.max_memory > control.MAX_MAX_MEMORY:
-        raise RemoteProtocolError(f"the client's max_memory is {hello.max_memory}, more than {control.MAX_MAX_MEMORY}")
+    _check_range("max_memory", hello.max_memory, control.MIN_MAX_MEMORY, control.MAX_MAX_MEMORY)
     max_frame = min(hello.max_frame, options.max_frame)
     max_memory = min(hello.max_memory, options.max_memory)
     segment = NewSegment(offer.service, client_uid)
@@ -232,6 +239,12 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
         segment.unlink()
     _close_all(descriptors[1:])  # The channel has its own of these.
     yield Established(channel, bell, offer.service, 0, max_frame, offer.endpoints, offer.shapes)
+
+
+def _check_range(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        bound = f"less than {least}" if value < least else f"more than {most}"
+        raise RemoteProtocolError(f"the client's {name} is {value}, {bound}")
 
 
 def _close_all(descriptors: Sequence[_core.Descriptor]) -> None:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import Protocol
+from collections import Counter
+from typing import Final
 
 from shmrpc.errors import LocalProtocolError
 
-
-class _Listener(Protocol):
-    service: str
-    loop: asyncio.AbstractEventLoop
+#: How often each loop serves a service.
+_served: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[str]]] = weakref.WeakKeyDictionary()
 
 
-#: By their ids, those that are not closed.
-_listening: weakref.WeakValueDictionary[int, _Listener] = weakref.WeakValueDictionary()
+def begin(service: str) -> None:
+    """Notes that the running loop serves a service."""
+    _served.setdefault(asyncio.get_running_loop(), Counter())[service] += 1
 
 
-def begin(listener: _Listener) -> None:
-    """Its loop serves its service from now on."""
-    _listening[id(listener)] = listener
-
-
-def end(listener: _Listener) -> None:
-    """It does so no longer. Again: nothing."""
-    _listening.pop(id(listener), None)
+def end(service: str, loop: asyncio.AbstractEventLoop) -> None:
+    """Notes that a loop does so no longer."""
+    _served[loop][service] -= 1
 
 
 def check_thread(service: str) -> None:
@@ -34,10 +29,9 @@ def check_thread(service: str) -> None:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return
-    for listener in [reference() for reference in _listening.valuerefs()]:
-        if listener is not None and listener.service == service and listener.loop is loop:
-            raise LocalProtocolError(
-                f"service {service!r} is served by the event loop of this very thread, which cannot answer while the "
-                f"thread waits for it: use `async with shmrpc.connect({service!r})` here, or wait in another thread "
-                "(asyncio.to_thread)"
-            )
+    if _served.get(loop, Counter())[service] > 0:
+        raise LocalProtocolError(
+            f"service {service!r} is served by the event loop of this very thread, which cannot answer while the "
+            f"thread waits for it: use `async with shmrpc.connect({service!r})` here, or wait in another thread "
+            "(asyncio.to_thread)"
+        )

@@ -97,8 +97,7 @@ class ShmPeer(Peer):
         if self.channel is None:
             self._refuse(reason, try_again=True)
             return
-        reached = self.channel.reached() if self.channel is not None else None
-        self._say(control.Goodbye(reason, reached=reached))
+        self._say(control.Goodbye(reason, reached=self.channel.reached()))
         self.abandon(closing=True)
 
     def go_away(self) -> None:
@@ -302,11 +301,11 @@ class ShmListener(Listener[ShmPeer]):
         self._options = options
         _check_offer(self._offer)
         self._started = time.monotonic()
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(ShmPeer.begin, ShmPeer.turn_away)
         self.refusals = exhaustion.Refusals()
         self._acceptor = Acceptor(service, self._welcome, options.users) if claim else None
-        self.loop = asyncio.get_running_loop()
-        served_here.begin(self)
+        self._loop = asyncio.get_running_loop()
+        served_here.begin(service)
 
     @property
     def connections(self) -> int:
@@ -349,7 +348,7 @@ class ShmListener(Listener[ShmPeer]):
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
-        served_here.end(self)
+        served_here.end(self.service, self._loop)
         if self._acceptor is not None:
             self._acceptor.close()
         self.arrivals.close()

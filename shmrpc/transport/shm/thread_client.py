@@ -53,18 +53,11 @@ def connect(
 
 
 def _handshake(dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience) -> ThreadConnection:
-    pid, uid = peer_credentials(dialled)
-    steps, answers = handshake.client_side(options, uid, blocking=True), iter(handshake.ANSWERS)
+    steps = handshake.client_side(dialled, options, patience, blocking=True)
     try:
         step = next(steps)
-        while isinstance(step, bytes):
-            awaited = next(answers)
-            since = time.monotonic()
-            answer = ask(dialled, step, patience.for_answer(pid, awaited))
-            if answer is None:
-                raise patience.silent(pid, awaited, since)
-            pid = answer.pid  # Of who answers: it may be another one than who listened, as a worker is.
-            step = steps.send(answer)
+        while not isinstance(step, handshake.Established):
+            step = steps.send(_ask(dialled, *step))
         return ThreadConnection(dialled, step)
     except BaseException:
         steps.close()
@@ -72,8 +65,8 @@ def _handshake(dialled: socket.socket, options: ConnectionOptions, patience: ren
         raise
 
 
-def ask(dialled: socket.socket, packet: bytes, limit: float) -> rendezvous.Received | None:
-    """Sends a packet; the answer, an empty one at the end, or None after so many seconds."""
+def _ask(dialled: socket.socket, packet: bytes, limit: float) -> rendezvous.Received | None:
+    """Sends a packet; the answer, an empty one at the end, or None after ``limit`` seconds."""
     dialled.settimeout(max(limit, 1e-6))  # With 0 it would not wait, and say so by another error.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         dialled.send(packet)

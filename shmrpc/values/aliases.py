@@ -21,11 +21,6 @@ def type_hints(of: Any) -> dict[str, Any]:
     return {name: without_aliases(hint) for name, hint in typing.get_type_hints(of, include_extras=True).items()}
 
 
-def without_aliases(kind: Any) -> Any:
-    """A type without aliases; the very same type if it has none. An alias within itself becomes Any."""
-    return _without(kind, ())
-
-
 def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
     """A type with its type parameters replaced."""
     if isinstance(kind, TypeVar):
@@ -39,20 +34,21 @@ def union(kinds: Iterable[Any]) -> Any:
     return functools.reduce(operator.or_, kinds)
 
 
-def _without(kind: Any, within: tuple[Any, ...]) -> Any:
+def without_aliases(kind: Any, within: tuple[Any, ...] = ()) -> Any:
+    """A type without aliases; the very same type if it has none. An alias ``within`` itself becomes Any."""
     origin, args = get_origin(kind), get_args(kind)
     alias = origin if _is_alias(origin) else kind
     if _is_alias(alias):
         if alias in within:
             return Any
         meant = with_parameters(alias.__value__, dict(zip(alias.__type_params__, args, strict=False)))
-        return _without(meant, (*within, alias))
+        return without_aliases(meant, (*within, alias))
     if origin is typing.Annotated:
-        inner = _without(args[0], within)
+        inner = without_aliases(args[0], within)
         return kind if inner is args[0] else typing.Annotated[inner, *args[1:]]
     if not args or origin is typing.Literal:
         return kind
-    inside = tuple(_without(each, within) for each in args)
+    inside = tuple(without_aliases(each, within) for each in args)
     if all(new is old for new, old in zip(inside, args, strict=True)):
         return kind
     if origin in UNIONS:

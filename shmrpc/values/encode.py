@@ -158,18 +158,6 @@ def _write_enum(value: enum.Enum, writing: Writing) -> Any:
     return writing.plain(value._value_)
 
 
-def _write_text(value: str, writing: Writing) -> str:
-    return str.__str__(value)
-
-
-def _write_float(value: float, writing: Writing) -> float:
-    return float.__float__(value)
-
-
-def _write_derived_int(value: int, writing: Writing) -> Any:
-    return standard.write_integer(int.__int__(value), writing)
-
-
 def _refuse(value: Any, writing: Writing) -> Any:
     raise unsupported(value)
 
@@ -190,9 +178,9 @@ _EXACT: Final[dict[type, Writer]] = {
 }
 #: What writes instances of classes derived from these, unless they travel by an extension.
 _DERIVED: Final[dict[type, Writer]] = {
-    int: _write_derived_int,
-    float: _write_float,
-    str: _write_text,
+    int: lambda value, writing: standard.write_integer(int.__int__(value), writing),
+    float: lambda value, writing: float.__float__(value),
+    str: lambda value, writing: str.__str__(value),
     list: write_list,
     dict: write_dict,
 }

@@ -84,12 +84,7 @@ def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
 def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
     """The fields of a class that can hold what the codec does not carry."""
     hints = hints_of(cls)
-    return tuple(name for name in names if hints is None or not _is_closed(hints.get(name, Any), set()))
-
-
-def is_closed(cls: type) -> bool:
-    """Whether the codec carries every value that is declared as this class."""
-    return _is_closed(cls, set())
+    return tuple(name for name in names if hints is None or not is_closed(hints.get(name, Any)))
 
 
 def hints_of(cls: type) -> dict[str, Any] | None:
@@ -100,20 +95,22 @@ def hints_of(cls: type) -> dict[str, Any] | None:
         return None
 
 
-def _is_closed(kind: Any, seen: set[Any]) -> bool:
+def is_closed(kind: Any, seen: set[Any] | None = None) -> bool:
+    """Whether the codec carries every value that is declared as this type. ``seen``: the classes around it."""
+    seen = set() if seen is None else seen
     if kind is None:
         return True
     origin, args = get_origin(kind), get_args(kind)
     if origin is typing.Annotated:
-        return _is_closed(args[0], seen)
+        return is_closed(args[0], seen)
     if origin is typing.Literal:
         return True
     if origin in UNIONS or (origin in CONTAINERS and args):
-        return all(each is Ellipsis or _is_closed(each, seen) for each in args)
+        return all(each is Ellipsis or is_closed(each, seen) for each in args)
     if origin in (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar):
-        return all(_is_closed(each, seen) for each in args)
+        return all(is_closed(each, seen) for each in args)
     if isinstance(kind, typing.NewType):
-        return _is_closed(kind.__supertype__, seen)
+        return is_closed(kind.__supertype__, seen)
     return isinstance(kind, type) and origin is None and _is_closed_class(kind, seen)
 
 
@@ -133,7 +130,7 @@ def _is_closed_class(cls: type, seen: set[Any]) -> bool:
     hints = hints_of(cls)
     if names is None or hints is None:
         return False
-    return all(_is_closed(hints.get(name, Any), seen) for name in names)
+    return all(is_closed(hints.get(name, Any), seen) for name in names)
 
 
 def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:

@@ -99,17 +99,11 @@ def _span(code: int, kind: type[Any]) -> Extension:
     return Extension(code, kind.__name__, "`[start, stop, step]`", read, {kind: write})
 
 
-def _write_time(value: datetime.time, writing: Writing) -> Ext:
-    text = datetime.time.isoformat(value.replace(tzinfo=None))
-    return Ext(TIME, writing.pack(_with_zone(text, value)))
-
-
 def _write_datetime(value: datetime.datetime, writing: Writing) -> Any:
     """MessagePack's own timestamp if it is in UTC; else local time, and the zone."""
     if value.tzinfo is datetime.UTC and not value.fold and type(value) is datetime.datetime:
         return value
-    text = datetime.datetime.isoformat(value.replace(tzinfo=None))
-    return Ext(DATETIME, writing.pack(_with_zone(text, value)))
+    return Ext(DATETIME, writing.pack(_with_zone(datetime.datetime, value)))
 
 
 def _time_reader(kind: Any) -> Reader:
@@ -142,7 +136,9 @@ def _read_tzinfo(payload: Any, reading: Reading) -> datetime.tzinfo:
     return zone
 
 
-def _with_zone(text: str, value: datetime.time | datetime.datetime) -> Any:
+def _with_zone(kind: Any, value: datetime.time | datetime.datetime) -> Any:
+    """A time or a datetime as it travels."""
+    text = kind.isoformat(value.replace(tzinfo=None))
     if value.tzinfo is None:
         return [text, None, value.fold] if value.fold else text
     zone = _zone(value.tzinfo)
@@ -260,7 +256,7 @@ EXTENSIONS: Final = (
         "time",
         "ISO 8601 text, or `[text, zone, fold]`",
         _time_reader(datetime.time),
-        {datetime.time: _write_time},
+        {datetime.time: lambda value, writing: Ext(TIME, writing.pack(_with_zone(datetime.time, value)))},
     ),
     Extension(
         TIMEDELTA,

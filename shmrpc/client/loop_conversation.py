@@ -53,8 +53,8 @@ class LoopConversation(Conversation):
 
     def finish(self) -> None:
         """Closes the uploads; whoever reads comes to the end."""
-        self.incoming.finish(self.error)
         super().finish()
+        self.incoming.finish(self.error)  # At last: with it we are done, and nobody finishes us again.
 
     def done(self) -> bool:
         """Whether nothing more is expected."""

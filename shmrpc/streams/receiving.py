@@ -74,9 +74,9 @@ class Incoming:
     def finish(self, error: BaseException | None = None) -> None:
         """Nothing more will come; ``error`` is raised after the last item."""
         if not self._ended:
-            self._ended = True
             self._end = error
             self._wake()
+            self._ended = True  # At last: if the handler of a signal raises before, we are told again.
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -112,13 +112,13 @@ class Steps:
     def _instructions(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "opcode":
             self.count += 1
-            if self.count == self._at and not _is_deleting(frame):
+            if self.count == self._at and not is_deleting(frame):
                 self.place = f"{frame.f_code.co_qualname} line {frame.f_lineno} instruction {frame.f_lasti}"
                 self._act()
         return self._instructions
 
 
-def _is_deleting(frame: FrameType | None) -> bool:
+def is_deleting(frame: FrameType | None) -> bool:
     """Whether an object is going: what is raised there Python itself drops."""
     while frame is not None:
         if frame.f_code.co_name == "__del__":

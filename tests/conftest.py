@@ -7,15 +7,16 @@ import contextlib
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import uvloop
 
 import shmrpc
 from tests.helpers.host_names import nothing_is_left, ours_in_shm
+from tests.helpers.loops import LOOPS
 from tests.helpers.server_process import PATIENCE, ServerProcess
 from tests.helpers.services import service
 from tests.helpers.wire_client import WireClient
@@ -61,9 +62,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every asyncio test runs on both loops."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Every asyncio test runs on both loops, unless it or its module says that this makes no difference."""
+    assert isinstance(item, pytest.Function)
+    only = getattr(item.module, "LOOP", None)
+    return LOOPS if only is None else {only: LOOPS[only]}
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +85,10 @@ def target_of(module: ModuleType) -> str:
     return getattr(module, "TARGET", "tests.helpers.services:service")
 
 
+#: By target: the endpoint that forgets what the last test left there.
+FORGET = {"tests.helpers.array_service:service": "let_go"}
+
+
 class LastingServers:
     """Servers that tests share: one of each target, each met in a directory of its own, begun when a test wants it."""
 
@@ -89,23 +96,22 @@ class LastingServers:
         self._directory = directory
         self._servers: dict[str, tuple[ServerProcess, Path]] = {}
 
-    def meet(self, target: str, monkeypatch: pytest.MonkeyPatch) -> ServerProcess:
-        """The server of a target; from now on the test meets where that does."""
+    @contextlib.contextmanager
+    def met(self, target: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+        """The server of a target, for a test: from now on this meets where that does, and has to leave it as it was."""
         if target not in self._servers:
-            directory = self._directory / str(len(self._servers))
-            directory.mkdir()
+            directory = Path(tempfile.mkdtemp(dir=self._directory))
             monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
             self._servers[target] = ServerProcess(target), directory
         server, directory = self._servers[target]
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
-        return server
-
-    def leave(self, target: str) -> None:
-        """What it has said is read, so that it never waits for that."""
-        server, _ = self._servers[target]
+        if target in FORGET:
+            with shmrpc.sync.connect(server.name, timeout=PATIENCE) as client:
+                client.call(FORGET[target])
+        yield server
         assert server.process.stderr is not None
         os.set_blocking(server.process.stderr.fileno(), False)
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError):  # What it says is read, so that it never waits for that.
             while os.read(server.process.stderr.fileno(), 1 << 16):
                 pass
         if server.process.poll() is not None:
@@ -129,10 +135,9 @@ def lasting_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lastin
 def lasting_server(
     request: pytest.FixtureRequest, lasting_servers: LastingServers, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ServerProcess]:
-    """The server of the module's target that all tests of this run share; a test has to leave it as it was."""
-    target = target_of(request.module)
-    yield lasting_servers.meet(target, monkeypatch)
-    lasting_servers.leave(target)
+    """The server of the module's target that all tests of this run share."""
+    with lasting_servers.met(target_of(request.module), monkeypatch) as server:
+        yield server
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import shmrpc
 from shmrpc import _core
 from shmrpc.values import block_of
 from tests.helpers.array_service import extents_open, extents_taken, memory_of, numbered, sum_of
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess, eventually
 
 MIB = 1 << 20
@@ -26,9 +27,6 @@ OPTIONS = ("--max-memory", str(LIMIT), "--max-frame", str(MAX_FRAME))
 
 #: Seconds after which memory that is free is given back: core/src/connection/sweeper.rs.
 IDLE = 5.0
-
-#: For what has nothing to do with the loop: each has a server of its own to start.
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 
 def unlooked(client: shmrpc.sync.Client) -> tuple[int, int]:

@@ -32,6 +32,9 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[shmrpc.Client]
         yield client
 
 
+#: Its transport needs nothing of a loop but that it turns, and over shared memory the same tests run on both.
+LOOP = "asyncio"
+
 #: What tests of another way to a server name.
 _OTHER_WAYS = ("shmrpc.connect(", "shmrpc.serve(", "shmrpc.sync.", "Script(")
 

@@ -28,6 +28,7 @@ import pytest
 
 from shmrpc import _core
 from shmrpc.wire.codec import UNREADABLE, Codec, body_weight, get_codec
+from tests.helpers.scale import scaled
 
 
 class Colour(enum.Enum):
@@ -220,7 +221,7 @@ MALFORMED: dict[str, bytes] = {
     "arrays in a key nested too deep": b"\x81" + b"\x91" * NESTED_TOO_DEEP + b"\xc0\x01",
 }
 #: About where each codec gives up, and Python's own limit: what one codec still reads the other may refuse.
-DOUBTFUL_DEPTHS = [*range(200, 1500, 50), *range(980, 1040)]
+DOUBTFUL_DEPTHS = [*range(200, 1500, scaled(100, 50)), *range(980, 1040, scaled(4, 1))]
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)

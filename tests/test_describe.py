@@ -34,6 +34,8 @@ from tests.typing_contract.carried import carried
 from tests.typing_contract.offered import Point, add, offered, points, total
 from tests.typing_contract.varied import Line, Place, Vector, varied
 
+LOOP = "uvloop"
+
 NOW = datetime.datetime.now(datetime.UTC)
 LOCAL = datetime.datetime(2030, 1, 2, 3, 4, 5)
 ID = uuid.uuid4()
@@ -176,11 +178,16 @@ async def client() -> AsyncIterator[shmrpc.Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def description() -> shmrpc.Description:
+    return describe_service(varied)
+
+
 @pytest.mark.parametrize(("name", "arguments"), CALLS)
 async def test_types_without_classes_are_those_that_arrive(
-    client: shmrpc.Client, name: str, arguments: tuple[Any, ...]
+    client: shmrpc.Client, description: shmrpc.Description, name: str, arguments: tuple[Any, ...]
 ) -> None:
-    await check_types(client, describe_service(varied), name, arguments)
+    await check_types(client, description, name, arguments)
 
 
 async def check_types(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 import shmrpc
 from shmrpc import access_log
 from shmrpc.server import failures
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import eventually, eventually_in_loop
 
 Bytes = NDArray[np.uint8]
@@ -389,7 +390,7 @@ THREAD_WAYS: dict[str, Callable[[shmrpc.sync.Client, Bytes, Callable[[], None]],
 }
 
 
-@pytest.mark.asyncio(loop_factories=["uvloop"])
+@one_loop
 @pytest.mark.parametrize("way", THREAD_WAYS)
 async def test_nothing_is_kept_of_a_call_in_a_thread_that(
     way: str, server: shmrpc.Server, interceptors: list[Any]

@@ -15,16 +15,15 @@ from shmrpc import _core
 from shmrpc.values import block_of
 from tests.helpers import array_service
 from tests.helpers.array_service import address_of, memory_of, numbered, sum_of
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess
 
 TARGET = "tests.helpers.array_service:service"
+LASTING = True
 
 SIZE = 300_000
 
 Client = Any
-
-#: For what has nothing to do with the loop: each has a server of its own to start.
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 
 def built_at(client: Client, seed: int = 1, size: int = SIZE) -> array_service.Bytes:

@@ -15,15 +15,15 @@ import shmrpc
 import shmrpc.testing
 from tests.helpers import array_service
 from tests.helpers.array_service import Scene, numbered, sum_of
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess
 
 TARGET = "tests.helpers.array_service:service"
+LASTING = True
 
 #: More than goes beside a body, and more than fits into the ring.
 SIZE = 300_000
 
-#: For what has nothing to do with the loop: each has a server of its own to start.
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 _PIXELS = numbered(1, SIZE).reshape(300, 1000)
 _RECORDS = np.zeros(5000, [("at", "<M8[us]"), ("name", "S4"), ("place", ">f8", (2,))])

@@ -18,6 +18,7 @@ import shmrpc
 from shmrpc import _core
 from shmrpc.values import block_of
 from tests.helpers.array_service import Bytes, filled, is_filled, memory_of, numbered, sum_of
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 
 MIB = 1 << 20
@@ -30,8 +31,6 @@ DICTS, MAX_FRAME = (3_000_000, 512 * MIB) if LONG else (300_000, 128 * MIB)
 
 #: Seconds after which memory that is free is given back: core/src/connection/sweeper.rs.
 IDLE = 5.0
-
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 
 @one_loop

@@ -13,15 +13,13 @@ import shmrpc
 from tests.helpers import array_service
 from tests.helpers.array_service import address_of, extents_mapped, extents_open, memory_of, numbered, sum_of
 from tests.helpers.host_names import nothing_is_left, ours_in_shm
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import Script, ServerProcess, eventually, eventually_in_loop
 
 TARGET = "tests.helpers.array_service:service"
 
 SIZE = 300_000
 SUM = sum_of(numbered(1, SIZE))
-
-#: For what has nothing to do with the loop: each has a server of its own to start.
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 
 def traces() -> tuple[int, int, int]:

@@ -15,13 +15,11 @@ import pytest
 import shmrpc
 from tests.helpers.array_exchange import Item, Keeper
 from tests.helpers.array_service import memory_of, numbered, sum_of
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 
 #: The least there may be: it is used up all the time.
 MEMORY = 1 << 20
-
-#: For what has nothing to do with the loop: each has a server of its own to start.
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 
 async def exchange(client: shmrpc.Client, keeper: Keeper, rounds: int) -> None:

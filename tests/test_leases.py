@@ -16,17 +16,16 @@ import shmrpc
 from shmrpc.values import block_of
 from tests.helpers import array_service
 from tests.helpers.array_service import memory_of, numbered, sum_of
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
 from tests.helpers.stopped_processes import stopped, wait_for_answer
 
 TARGET = "tests.helpers.array_service:service"
+LASTING = True
 
 SIZE = 300_000
 #: What a block of so many bytes takes.
 TAKEN = 303_104
-
-#: For what has nothing to do with the loop: each has a server of its own to start.
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 
 async def unused_by_server(client: shmrpc.Client) -> bool:
@@ -115,6 +114,7 @@ def sum_of_view(view: Any) -> int:
     return sum_of(np.array(view[0]) if isinstance(view, list) else view)
 
 
+@pytest.mark.own_server
 async def test_any_view_keeps_the_memory_and_the_last_one_gives_it_back(client: shmrpc.Client) -> None:
     assert await client.memory() == (0, 0), "there is none before it is needed"
     for name, look in VIEWS.items():

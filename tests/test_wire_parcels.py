@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from tests.conftest import LastingServers
 from tests.helpers import wire_memory
 from tests.helpers.server_process import ServerProcess, eventually
 from tests.helpers.wire_client import (
@@ -55,6 +56,7 @@ from tests.helpers.wire_memory import HERE, PAGE, PARCEL, RECEIVER, RELEASE, SEN
 #: A body of so many bytes is the largest that goes in the ring, if there is memory.
 IN_THE_RING = 128 << 10
 MIB = 1 << 20
+LASTING = True
 NIL = msgpack.packb(None)
 
 
@@ -66,16 +68,16 @@ def poor() -> Iterator[WireClient]:
 
 
 @pytest.fixture
-def large() -> Iterator[WireClient]:
+def large(lasting_servers: LastingServers, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireClient]:
     """A client of the service of large data, whose handlers can be told to go on."""
-    with ServerProcess("tests.helpers.array_service:service"), WireClient("tested.large") as client:
+    with lasting_servers.met("tests.helpers.array_service:service", monkeypatch), WireClient("tested.large") as client:
         yield client
 
 
 @pytest.fixture
-def flows() -> Iterator[WireClient]:
+def flows(lasting_servers: LastingServers, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireClient]:
     """A client of the service with streams."""
-    with ServerProcess("tests.helpers.stream_service:service"), WireClient("tested.flows") as client:
+    with lasting_servers.met("tests.helpers.stream_service:service", monkeypatch), WireClient("tested.flows") as client:
         yield client
 
 
@@ -236,6 +238,7 @@ def test_an_extent_is_sealed_of_the_size_that_was_told_and_known_before_it_is_na
     assert sorted(wire.theirs.extents) == list(range(len(wire.theirs.extents)))
 
 
+@pytest.mark.own_server
 def test_what_was_lent_outlives_the_server(wire: WireClient, server: ServerProcess) -> None:
     wire.gives_back = False
     seen = received(wire, "echo", b"\7" * 100_000)
@@ -562,6 +565,7 @@ def test_who_has_a_lease_may_write_if_both_want_it(wire: WireClient) -> None:
 # RELEASE is no request.
 
 
+@pytest.mark.own_server
 def test_release_is_not_answered_and_counts_for_nothing(wire: WireClient, server: ServerProcess) -> None:
     wire.gives_back = False
     call_id = wire.request("zeros", 100_000)

@@ -14,15 +14,15 @@ import shmrpc
 import shmrpc.testing
 from tests.helpers import array_service
 from tests.helpers.array_service import memory_of, numbered, sum_of
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 
 TARGET = "tests.helpers.array_service:service"
+LASTING = True
 
 SIZE = 300_000
 SOURCE = numbered(1, SIZE)
 
-#: For what has nothing to do with the loop: each has a server of its own to start.
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 #: Ways to have an array inverted in place.
 WAYS: dict[str, Callable[[Any, Any], Any]] = {

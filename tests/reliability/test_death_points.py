@@ -18,6 +18,7 @@ import shmrpc
 from tests.helpers import conversations, figures, traces
 from tests.helpers.crash_points import Place
 from tests.helpers.host_names import nothing_is_left, ours_in_shm, swept
+from tests.helpers.loops import one_loop, other_loop
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import ServerProcess, eventually_in_loop
 from tests.helpers.victim_roles import GRACE
@@ -41,8 +42,6 @@ MISSED: Final = 4
 #: The errors that tell of a death: to who has a connection, and to who is about to get one.
 LOST: Final = (shmrpc.ConnectionLost, shmrpc.ServiceUnavailable)
 
-one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
-other_loop = pytest.mark.asyncio(loop_factories=["asyncio"])
 each_conversation = pytest.mark.parametrize("conversation", list(conversations.CONVERSATIONS))
 
 #: The sides that die under a server.

@@ -14,6 +14,7 @@ import pytest
 import shmrpc
 from tests.helpers.figures import note
 from tests.helpers.greedy_client import KINDS
+from tests.helpers.loops import one_loop
 from tests.helpers.scale import LONG, scaled
 from tests.helpers.server_process import ServerProcess
 
@@ -51,7 +52,7 @@ async def polite(client: shmrpc.Client) -> list[float]:
     return sorted(taken)
 
 
-@pytest.mark.asyncio(loop_factories=["uvloop"])
+@one_loop
 @pytest.mark.parametrize("kind", [*KINDS, "all of them"] if LONG else ["all of them"])
 async def test_a_polite_client_beside_greedy_ones(server: ServerProcess, kind: str) -> None:
     callers = [each for each in KINDS if each != "computes"]

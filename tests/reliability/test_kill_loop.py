@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pytest
 
 from tests.helpers import figures, traces
 from tests.helpers.host_names import swept
 from tests.helpers.kill_load import CALLERS, SURVIVORS, Calls, call_in_loop, call_in_threads
 from tests.helpers.ledger import Book, Kind, Told
+from tests.helpers.loops import one_loop
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually_in_loop
 
@@ -75,7 +75,7 @@ class Processes:
         self._forking.communicate(timeout=PATIENCE)
 
 
-@pytest.mark.asyncio(loop_factories=["uvloop"])
+@one_loop
 async def test_every_acknowledged_call_is_accounted_for(tmp_path: Path) -> None:
     seed = int(os.environ.get("SHMRPC_SEED", "20"))
     print(f"SHMRPC_SEED={seed}")  # noqa: T201 - read when it fails

@@ -24,8 +24,8 @@ import pytest
 
 import shmrpc
 from shmrpc.cli.stubs import stub_text
+from shmrpc.introspection.client_types import ClientTypes
 from shmrpc.introspection.describe import describe_service
-from shmrpc.introspection.plain_types import PlainTypes
 from shmrpc.values.type_names import type_name
 from tests.helpers.plain_values import Types
 from tests.helpers.server_process import ServerProcess
@@ -290,7 +290,7 @@ def test_every_endpoint_is_called_above() -> None:
     ],
 )
 def test_types_are_written_as_a_checker_reads_them(kind: Any, gives: str, accepts: str | None) -> None:
-    types = PlainTypes([kind], [kind])
+    types = ClientTypes([kind], [kind])
     assert types.gives(kind) == gives
     assert accepts is None or types.accepts(kind) == accepts
 
@@ -302,7 +302,7 @@ def test_tensors_are_named_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
     parameter = type("Parameter", (tensor,), {"__module__": "torch.nn.parameter"})
     foreign = type("Array", (), {"__module__": "others", "__dlpack__": None})
     vars(torch).update(Tensor=tensor)
-    plain = PlainTypes([tensor, parameter, foreign], [tensor])
+    plain = ClientTypes([tensor, parameter, foreign], [tensor])
     assert [plain.gives(kind) for kind in (tensor, list[parameter], foreign)] == [  # type: ignore[valid-type]
         *("torch.Tensor", "list[torch.Tensor]", "numpy.ndarray[Any, Any]")
     ]

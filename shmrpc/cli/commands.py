@@ -226,7 +226,10 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
         raise click.UsageError("--reload serves in one worker; leave --workers away")
     connection = {field.name: options.pop(field.name) for field in dataclasses.fields(ConnectionOptions)}
     try:
-        config = Config(targets=list(targets), connection=_connection_options(connection), **options)
+        config = Config(targets=list(targets), connection=ConnectionOptions(**connection), **options)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from None
+    try:
         config.configure_logging()
         if reload or workers is not None:
             config.check_workers()
@@ -245,13 +248,6 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
         if number is None:
             raise
         raise CommandFailed(str(exhaustion.descriptors(number, "to serve"))) from None
-
-
-def _connection_options(options: dict[str, Any]) -> ConnectionOptions:
-    try:
-        return ConnectionOptions(**options)
-    except ValueError as error:
-        raise ServeError(str(error)) from None
 
 
 def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from shmrpc import sync
 from shmrpc.client.client import Client
+from shmrpc.introspection.client_types import FieldDescription, TypeDescription
 from shmrpc.introspection.describe import (
     Description,
     EndpointDescription,
@@ -19,7 +20,6 @@ from shmrpc.introspection.describe import (
     written,
     written_signature,
 )
-from shmrpc.introspection.plain_types import FieldDescription, TypeDescription
 
 #: The modules of the names in the texts of types.
 _SOURCES: Final[dict[str, str]] = {

@@ -18,8 +18,8 @@ import click
 import msgspec
 
 from shmrpc.basics.missing import why_missing
+from shmrpc.introspection.client_types import TypeDescription
 from shmrpc.introspection.describe import ParameterDescription
-from shmrpc.introspection.plain_types import TypeDescription
 
 #: Makes a number of the text of one that is no integer.
 Number = Callable[[str], Decimal | float]

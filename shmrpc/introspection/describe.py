@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from shmrpc.introspection.plain_types import PlainTypes, TypeDescription
+from shmrpc.introspection.client_types import ClientTypes, TypeDescription
 from shmrpc.introspection.type_facts import default_text
 from shmrpc.service.endpoints import Endpoint, RunIn
 from shmrpc.service.service import Service
@@ -85,11 +85,11 @@ def describe_service(service: Service) -> Description:
     endpoints = list(service.endpoints.values())
     received = [endpoint.signature.result for endpoint in endpoints]
     sent = [kind for endpoint in endpoints for kind in _sent_types(endpoint).values()]
-    types = PlainTypes(received, sent)
+    types = ClientTypes(received, sent)
     return Description(service.name, [_describe(each, types) for each in endpoints], types.definitions())
 
 
-def _describe(endpoint: Endpoint, types: PlainTypes) -> EndpointDescription:
+def _describe(endpoint: Endpoint, types: ClientTypes) -> EndpointDescription:
     signature, sent = endpoint.signature, _sent_types(endpoint)
     parameters = [
         ParameterDescription(

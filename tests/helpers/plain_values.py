@@ -20,7 +20,7 @@ import numpy
 import numpy.typing
 import pyarrow  # type: ignore[import-untyped, unused-ignore]
 
-from shmrpc.introspection.plain_types import TypeDescription
+from shmrpc.introspection.client_types import TypeDescription
 from shmrpc.values.aliases import without_aliases
 
 _NAMES = {

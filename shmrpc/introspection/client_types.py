@@ -3,7 +3,7 @@
 Each type has two texts, in Python's notation. What *arrives* is what the server sent, except for its classes: a
 dataclass is a dict. What the server *accepts* is wider: a UUID or its text, any array for a list. A class whose
 instances travel as maps becomes a TypedDict, one that travels as an array or as a plain value becomes an alias;
-:class:`PlainTypes` keeps their definitions.
+:class:`ClientTypes` keeps their definitions.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Class:
         return [place for place in places if place in self.places]
 
 
-class PlainTypes:
+class ClientTypes:
     """The texts of types, and the definitions of the classes in them.
 
     ``received`` are the types of what arrives at the client, ``sent`` those of what it may send.

@@ -46,6 +46,7 @@
 //! assert!(reader.peek().unwrap().is_none());
 //! ```
 
+mod bytes;
 mod clock;
 mod crash;
 #[cfg(not(loom))]

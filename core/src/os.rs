@@ -3,8 +3,8 @@
 use std::io;
 
 /// What a system call returned, unless it failed.
-pub(crate) fn done(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
+pub(crate) fn done<T: Default + PartialOrd>(result: T) -> io::Result<T> {
+    if result < T::default() {
         return Err(io::Error::last_os_error());
     }
     Ok(result)

@@ -1,5 +1,6 @@
 //! One packet out of a socket, with the descriptors that came along and the process that sent it.
 
+use crate::os::{done, retry};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -21,6 +22,40 @@ pub struct Packet {
     pub sender: libc::pid_t,
 }
 
+/// Sends a packet with descriptors, without a wait: whole, or not at all. `WouldBlock` if the socket is full.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let len = size_of_val(files) as libc::c_uint;
+    // SAFETY: arithmetic only.
+    let (space, header_len) = unsafe { (libc::CMSG_SPACE(len), libc::CMSG_LEN(len)) };
+    let mut control = vec![0u64; (space as usize).div_ceil(8)];
+    let mut part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: all-zero bytes are a valid `msghdr`, a struct of integers and pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if !files.is_empty() {
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = space as usize;
+        // SAFETY: there is room for the header and for `len` bytes after it, and it is aligned.
+        // A borrowed descriptor is a number, the same as what is sent.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = header_len as usize;
+            let data = libc::CMSG_DATA(header);
+            data.copy_from_nonoverlapping(files.as_ptr().cast(), len as usize);
+        }
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `message` and all that it points at live until the call returns.
+    retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })?;
+    Ok(())
+}
+
 /// Takes the next packet, without a wait. What is too long for `bytes` is cut off; `WouldBlock` if there is none, and
 /// one of no bytes at the end. `flags`: such as `MSG_PEEK`.
 pub fn receive(
@@ -40,17 +75,8 @@ pub fn receive(
     message.msg_control = room.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(room);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    let len = loop {
-        // SAFETY: `message` and all that it points at are writable until the call returns.
-        let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-        if let Ok(len) = usize::try_from(len) {
-            break len;
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    };
+    // SAFETY: `message` and all that it points at are writable until the call returns.
+    let len = retry(|| unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
     // SAFETY: the kernel has just filled `message` in, and `room` is still there.
     let (files, sender) = unsafe { take(&message) };
     let cut = message.msg_flags & libc::MSG_CTRUNC != 0;
@@ -99,10 +125,7 @@ pub fn pair() -> io::Result<[OwnedFd; 2]> {
     let mut pair = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: there is room for two descriptors.
-    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) };
-    if made < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    done(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) })?;
     // SAFETY: both are new, so they are ours alone.
     Ok(pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }

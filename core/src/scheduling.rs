@@ -4,6 +4,7 @@
 //! was; but of two that may run the kernel takes the one whose slice ends first, and so one that asks for little at a
 //! time need not wait until others, who compute, have had theirs.
 
+use crate::os::done;
 use std::io;
 use std::mem::{self, size_of};
 
@@ -23,7 +24,7 @@ pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
     attributes.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
     attributes.sched_runtime = nanoseconds;
     // SAFETY: the kernel reads as many bytes as the struct says it has.
-    checked(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
+    done(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
     Ok(true)
 }
 
@@ -37,15 +38,8 @@ fn attributes() -> io::Result<libc::sched_attr> {
     // SAFETY: all zeros are a valid value of this plain struct.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
     // SAFETY: the kernel writes at most `SIZE` bytes, and there are so many. Thread 0 is the calling one.
-    checked(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) })?;
+    done(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) })?;
     Ok(attributes)
-}
-
-fn checked(result: libc::c_long) -> io::Result<()> {
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// For how long a side looks before it sleeps, in nanoseconds.
+const SPIN: u64 = 20_000;
 const SENDERS: u64 = 3;
 const EACH: u64 = 200;
 /// Bytes of a buffer: some pages, so that blocks are soon used again.
@@ -109,7 +111,7 @@ fn talk(channel: &Arc<Channel>) {
 /// Nothing is lost, mixed up or written while it is read, whoever sends, takes and drops.
 #[test]
 fn many_threads_of_both_sides_talk_at_once() {
-    let sides = pair::pair();
+    let sides = pair::pair(SPIN);
     let (done, both) = channel();
     thread::scope(|scope| {
         for side in &sides {
@@ -155,7 +157,7 @@ fn many_threads_of_both_sides_talk_at_once() {
 #[test]
 fn a_thread_that_sleeps_on_a_channel_that_is_closed_wakes() {
     for _ in 0..200 {
-        let [ours, theirs] = pair::pair();
+        let [ours, theirs] = pair::pair(SPIN);
         thread::scope(|scope| {
             let (asleep, slept) = channel();
             let sleeper = &ours;

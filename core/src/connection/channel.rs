@@ -539,6 +539,3 @@ impl Carrier for Channel {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -11,6 +11,7 @@
 //! `block` is where the block begins in its extent, and names it; `start` where the buffer begins
 //! in the block. All numbers in the byte order of the machine, offsets and lengths in bytes.
 
+use crate::bytes::{u32_at, u64_at};
 use crate::memory::arena::Place;
 use crate::violation::Violation;
 use std::ops::Range;
@@ -99,14 +100,6 @@ pub struct Parsed {
     pub body: Option<Range<usize>>,
     /// Where in it the buffers that lie here begin, one after the other to its end.
     pub here: usize,
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 /// Reads a payload, which is private memory. What it says of blocks is still to be checked.

@@ -18,9 +18,9 @@ use crate::memory::region::{self, HEADER_SIZE, Kind, Layout, RegionError};
 use crate::ring::frame::HEADER;
 use crate::ring::{RingMemory, WORD};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use thiserror::Error;
 
 const AT_CAPACITY: usize = HEADER_SIZE;
 const RINGS: usize = 2;
@@ -51,35 +51,16 @@ pub const SIGNATURE: u64 = region::signature(&[
 ]);
 
 /// Why a segment cannot be used.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum SegmentError {
-    /// The ring's capacity is not a power of two within the bounds.
-    Capacity {
-        /// What was asked for, in bytes.
-        capacity: usize,
-    },
+    #[error(
+        "ring capacity {capacity} is not a power of two between {MIN_CAPACITY} and {MAX_CAPACITY}"
+    )]
+    Capacity { capacity: usize },
     /// The region is not one, or not of this layout.
-    Region(RegionError),
-}
-
-impl fmt::Display for SegmentError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SegmentError::Capacity { capacity } => write!(
-                out,
-                "ring capacity {capacity} is not a power of two between {MIN_CAPACITY} and {MAX_CAPACITY}"
-            ),
-            SegmentError::Region(error) => write!(out, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for SegmentError {}
-
-impl From<RegionError> for SegmentError {
-    fn from(error: RegionError) -> Self {
-        SegmentError::Region(error)
-    }
+    #[error(transparent)]
+    Region(#[from] RegionError),
 }
 
 /// Bytes of a segment whose rings hold `capacity` bytes each.
@@ -162,9 +143,7 @@ impl MappedRing {
             data,
         }
     }
-}
 
-impl MappedRing {
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
         debug_assert!(index < self.segment.capacity / WORD);
@@ -212,19 +191,12 @@ impl RingMemory for MappedRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
-    use std::os::fd::{AsFd, FromRawFd};
-
-    fn file(size: usize) -> File {
-        // SAFETY: a valid C string; the descriptor that comes back is ours alone.
-        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
-        file.set_len(size as u64).unwrap();
-        file
-    }
+    use crate::memory::extent::tests::memfd;
+    use std::os::fd::AsFd;
 
     #[test]
     fn two_mappings_of_a_segment_see_the_same_rings() {
-        let file = file(size_for(4096));
+        let file = memfd(size_for(4096), 0);
         let ours = Segment::create(file.as_fd(), 4096).unwrap();
         let theirs = Segment::open(file.as_fd(), 4096).unwrap();
         for direction in [Direction::ClientToServer, Direction::ServerToClient] {
@@ -241,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_file_of_another_size_is_refused_before_it_is_mapped() {
-        let file = file(size_for(4096) - 1);
+        let file = memfd(size_for(4096) - 1, 0);
         let error = Segment::open(file.as_fd(), 4096).err().unwrap();
         assert!(
             matches!(error, SegmentError::Region(RegionError::Size { found, .. }) if found == size_for(4096) as u64 - 1)
@@ -251,7 +223,7 @@ mod tests {
     #[test]
     fn every_field_of_the_header_is_checked() {
         for offset in [0, 8, 12, 16, 24, 32, AT_CAPACITY] {
-            let file = file(size_for(4096));
+            let file = memfd(size_for(4096), 0);
             let segment = Segment::create(file.as_fd(), 4096).unwrap();
             segment
                 .mapping
@@ -267,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_capacity_that_is_no_power_of_two_is_refused() {
-        let file = file(8192);
+        let file = memfd(8192, 0);
         assert!(matches!(
             Segment::create(file.as_fd(), 3000),
             Err(SegmentError::Capacity { capacity: 3000 })

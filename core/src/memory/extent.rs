@@ -14,10 +14,10 @@ use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::view::{Mode, View};
 use crate::os::{done, retry};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use thiserror::Error;
 
 /// Extents that an owner has at most: each costs everybody who maps it a descriptor.
 pub const MAX_EXTENTS: usize = 256;
@@ -36,75 +36,28 @@ pub(crate) fn find(extents: &Extents, address: usize, len: usize) -> Option<(u32
 const STRIDE: usize = 16 << 20;
 
 /// Why an extent of the peer's cannot be used.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum ExtentError {
-    /// The operating system refused.
-    Os(io::Error),
-    /// The file is not sealed against shrinking: it could be cut off while we read it.
-    Unsealed {
-        /// The extent's number.
-        number: u32,
-        /// The seals that the file has, as `F_GET_SEALS` tells them.
-        found: i32,
-    },
-    /// The file is not of the size that the peer has told.
+    #[error(transparent)]
+    Os(#[from] io::Error),
+    /// The file could be cut off while we read it.
+    #[error(
+        "extent {number} has the seals {found:#x} without {:#x}, the one against shrinking",
+        libc::F_SEAL_SHRINK
+    )]
+    Unsealed { number: u32, found: i32 },
+    #[error("extent {number} has {found} bytes instead of {expected}")]
     Size {
-        /// The extent's number.
         number: u32,
-        /// What the file has, in bytes.
         found: u64,
-        /// What it should have, in bytes.
         expected: u64,
     },
-    /// The file cannot be read by this descriptor.
-    Unreadable {
-        /// The extent's number.
-        number: u32,
-    },
+    #[error("the descriptor of extent {number} can only be written")]
+    Unreadable { number: u32 },
     /// The memory of the file is not set aside, or was given back.
-    Sparse {
-        /// The extent's number.
-        number: u32,
-        /// What is set aside, in bytes.
-        found: u64,
-    },
-}
-
-impl fmt::Display for ExtentError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExtentError::Os(error) => write!(out, "{error}"),
-            ExtentError::Unsealed { number, found } => write!(
-                out,
-                "extent {number} has the seals {found:#x} without {:#x}, the one against shrinking",
-                libc::F_SEAL_SHRINK
-            ),
-            ExtentError::Size {
-                number,
-                found,
-                expected,
-            } => {
-                write!(
-                    out,
-                    "extent {number} has {found} bytes instead of {expected}"
-                )
-            }
-            ExtentError::Unreadable { number } => {
-                write!(out, "the descriptor of extent {number} can only be written")
-            }
-            ExtentError::Sparse { number, found } => {
-                write!(out, "extent {number} has only {found} bytes set aside")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ExtentError {}
-
-impl From<io::Error> for ExtentError {
-    fn from(error: io::Error) -> Self {
-        ExtentError::Os(error)
-    }
+    #[error("extent {number} has only {found} bytes set aside")]
+    Sparse { number: u32, found: u64 },
 }
 
 /// A mapped extent: ours, writable, or the peer's, read-only.

@@ -14,10 +14,10 @@
 
 use crate::memory::mapping::SharedMapping;
 use crate::sync::Ordering;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
+use thiserror::Error;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"shmrpc\0\x01");
 /// The version of the layouts.
@@ -68,55 +68,19 @@ pub const fn signature(numbers: &[usize]) -> u64 {
 }
 
 /// Why a region cannot be used.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum RegionError {
-    /// The operating system refused.
-    Os(io::Error),
-    /// The file is not of the size that its layout needs.
-    Size {
-        /// What the file has, in bytes.
-        found: u64,
-        /// What it should have, in bytes.
-        expected: u64,
-    },
-    /// A field of the header is not what it should be.
+    #[error(transparent)]
+    Os(#[from] io::Error),
+    #[error("segment has {found} bytes instead of {expected}")]
+    Size { found: u64, expected: u64 },
+    #[error("segment {field} is {found:#x} instead of {expected:#x}")]
     Header {
-        /// Its name.
         field: &'static str,
-        /// What it holds.
         found: u64,
-        /// What it should hold.
         expected: u64,
     },
-}
-
-impl fmt::Display for RegionError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RegionError::Os(error) => write!(out, "{error}"),
-            RegionError::Size { found, expected } => {
-                write!(out, "segment has {found} bytes instead of {expected}")
-            }
-            RegionError::Header {
-                field,
-                found,
-                expected,
-            } => {
-                write!(
-                    out,
-                    "segment {field} is {found:#x} instead of {expected:#x}"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for RegionError {}
-
-impl From<io::Error> for RegionError {
-    fn from(error: io::Error) -> Self {
-        RegionError::Os(error)
-    }
 }
 
 /// Lays out a new region in `file`, which has the size for it and holds zeros. `fill` stores what the kind has besides

@@ -249,8 +249,9 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::extent::tests::memfd;
     use std::fs::File;
-    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::fd::AsRawFd;
 
     /// A file of two pages, mapped; unmapped never.
     struct Mapped {
@@ -260,9 +261,7 @@ mod tests {
 
     impl Mapped {
         fn new() -> Self {
-            // SAFETY: a valid C string; the descriptor that comes back is ours alone.
-            let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
-            file.set_len(2 * UNIT as u64).unwrap();
+            let file = File::from(memfd(2 * UNIT, 0));
             let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
             // SAFETY: a fresh mapping at an address of the kernel's choice.
             let base =

@@ -6,60 +6,24 @@ use crate::crash;
 use crate::memory::arena::{Arena, Holder, Place};
 use crate::memory::extent::{self, Extent, Extents, MAX_EXTENTS};
 use crate::sync::lock;
-use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
+use thiserror::Error;
 
 /// Why there is no block.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum NoMemory {
-    /// The arena may not grow any more.
-    Limit {
-        /// Bytes that were asked for.
-        asked: u64,
-        /// Bytes in live blocks.
-        used: u64,
-        /// Bytes that the arena may have.
-        limit: u64,
-    },
-    /// The system refused.
-    System {
-        /// Bytes that were asked for.
-        asked: u64,
-        /// Its error.
-        error: io::Error,
-    },
-    /// The peer cannot be told of new memory: it has closed its end of the socket for that, or is gone.
-    Unheard {
-        /// Bytes that were asked for.
-        asked: u64,
-    },
+    #[error(
+        "{asked} bytes were asked for, {used} of this connection's max_memory of {limit} are in use"
+    )]
+    Limit { asked: u64, used: u64, limit: u64 },
+    #[error("{asked} bytes were asked for, and the system refused: {error}")]
+    System { asked: u64, error: io::Error },
+    /// The peer has closed its end of the socket for news, or is gone.
+    #[error("{asked} bytes were asked for, and the peer does not hear of new memory any more")]
+    Unheard { asked: u64 },
 }
-
-impl fmt::Display for NoMemory {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoMemory::Limit { asked, used, limit } => write!(
-                out,
-                "{asked} bytes were asked for, {used} of this connection's max_memory of {limit} are in use"
-            ),
-            NoMemory::System { asked, error } => {
-                write!(
-                    out,
-                    "{asked} bytes were asked for, and the system refused: {error}"
-                )
-            }
-            NoMemory::Unheard { asked } => {
-                write!(
-                    out,
-                    "{asked} bytes were asked for, and the peer does not hear of new memory any more"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for NoMemory {}
 
 struct Owned {
     arena: Arena,

@@ -1,22 +1,16 @@
 //! Packets of a hostile peer for the socket of extents, and descriptors of all kinds.
 
 use super::Script;
+use _core::packet;
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The size of each file that is told of, but for those that are too small.
 pub const SIZE: u64 = 8192;
 
 /// Both ends of a socket for news.
 pub fn sockets() -> (OwnedFd, OwnedFd) {
-    let mut pair = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: two descriptors are writable; what comes back is ours alone.
-    unsafe {
-        let made = libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr());
-        assert_eq!(made, 0);
-        (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1]))
-    }
+    packet::pair().expect("two descriptors").into()
 }
 
 /// A memfd of this size with these seals, all of whose memory is set aside if `whole`.
@@ -157,35 +151,8 @@ impl Told {
     /// Sends it. A socket that is full takes no more, and that is no fault.
     pub fn send(&self, socket: BorrowedFd<'_>) {
         let files: Vec<OwnedFd> = self.files.iter().map(|kind| kind.make()).collect();
-        let mut control = [0u64; 16];
-        let mut part = libc::iovec {
-            iov_base: self.packet.as_ptr().cast_mut().cast(),
-            iov_len: self.packet.len(),
-        };
-        // SAFETY: all-zero bytes are a valid `msghdr`, a struct of integers and pointers.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        if !files.is_empty() {
-            let len = size_of_val(&files[..]);
-            // SAFETY: there is room for sixteen descriptors and a header, and it is aligned; an
-            // `OwnedFd` is a number. All that the message points at lives until it is sent.
-            unsafe {
-                let space = libc::CMSG_SPACE(len as libc::c_uint) as usize;
-                assert!(space <= size_of_val(&control));
-                message.msg_control = control.as_mut_ptr().cast();
-                message.msg_controllen = space;
-                let header = libc::CMSG_FIRSTHDR(&raw const message);
-                (*header).cmsg_level = libc::SOL_SOCKET;
-                (*header).cmsg_type = libc::SCM_RIGHTS;
-                (*header).cmsg_len = libc::CMSG_LEN(len as libc::c_uint) as usize;
-                let to = libc::CMSG_DATA(header);
-                to.copy_from_nonoverlapping(files.as_ptr().cast(), len);
-            }
-        }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: as above.
-        unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let _ = packet::send(socket, &self.packet, &files);
     }
 
     fn number(&self, at: usize) -> Option<u32> {

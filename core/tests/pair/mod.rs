@@ -2,18 +2,19 @@
 
 use _core::connection::channel::{Channel, Sleep};
 use _core::connection::segment::{Direction, Segment, size_for};
+use _core::packet;
 use _core::wait::bell::{Bell, Bells, Semaphore};
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a ring: small, so that it is often full.
-const CAPACITY: usize = 4096;
+pub const CAPACITY: usize = 4096;
 
 /// The largest frame, in bytes.
-const MAX_FRAME: usize = 1 << 20;
+pub const MAX_FRAME: usize = 1 << 20;
 
 /// A semaphore opened twice, and without a name.
 fn semaphores() -> [Semaphore; 2] {
@@ -36,21 +37,8 @@ fn semaphores() -> [Semaphore; 2] {
     opened
 }
 
-fn sockets() -> [OwnedFd; 2] {
-    let mut fds = [0; 2];
-    // SAFETY: room for two descriptors, which are ours alone.
-    unsafe {
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK;
-        assert_eq!(
-            libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()),
-            0
-        );
-        fds.map(|fd| OwnedFd::from_raw_fd(fd))
-    }
-}
-
-/// The server's side and the client's. Both sleep in threads, and may spin for a moment.
-pub fn pair() -> [Arc<Channel>; 2] {
+/// The server's side and the client's. Both sleep in threads, and spin for up to so many nanoseconds before that.
+pub fn pair(spin: u64) -> [Arc<Channel>; 2] {
     // SAFETY: a valid C string; the descriptor that comes back is ours alone.
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
     file.set_len(size_for(CAPACITY) as u64).unwrap();
@@ -58,14 +46,14 @@ pub fn pair() -> [Arc<Channel>; 2] {
         Segment::create(file.as_fd(), CAPACITY).unwrap(),
         Segment::open(file.as_fd(), CAPACITY).unwrap(),
     ];
-    let [server_bell, client_bell] = sockets().map(Bell::new);
+    let [server_bell, client_bell] = packet::pair().unwrap().map(Bell::new);
     let ([server, servers], [client, clients]) = (semaphores(), semaphores());
     let bells = |bell, ours, theirs| Bells { bell, ours, theirs };
-    let [server_news, client_news] = sockets();
+    let [server_news, client_news] = packet::pair().unwrap();
     let [server_region, client_region] = regions;
     let side = |region, direction, bells, news| {
         let sleep = Sleep::Thread;
-        let (spin, memory) = (20_000, 1 << 24);
+        let memory = 1 << 24;
         Channel::new(
             region, direction, bells, sleep, MAX_FRAME, spin, news, memory,
         )

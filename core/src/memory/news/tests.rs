@@ -2,16 +2,10 @@ use super::*;
 use crate::FORK;
 use crate::memory::extent::tests::*;
 use crate::os::done;
-use std::os::fd::{AsFd, FromRawFd, RawFd};
+use std::os::fd::AsFd;
 
 fn sockets() -> (OwnedFd, OwnedFd) {
-    let mut pair = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: two descriptors are writable; what comes back is ours alone.
-    unsafe {
-        done(libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr())).unwrap();
-        (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1]))
-    }
+    packet::pair().unwrap().into()
 }
 
 #[test]
@@ -100,7 +94,7 @@ fn a_malformed_packet_is_refused_and_none_of_its_descriptors_stays_open() {
     ];
     let (a, b) = sockets();
     for (bytes, count, expected) in cases {
-        send(a.as_fd(), bytes, &vec![file.as_fd(); count]).unwrap();
+        packet::send(a.as_fd(), bytes, &vec![file.as_fd(); count]).unwrap();
         send_gone(a.as_fd(), 8).unwrap();
         let error = receive(b.as_fd()).unwrap_err();
         assert!(matches!(error, NewsError::Malformed(_)));
@@ -110,7 +104,7 @@ fn a_malformed_packet_is_refused_and_none_of_its_descriptors_stays_open() {
         assert!(matches!(next, Some(News::Gone { number: 8 })));
     }
     // The same file, as it should come.
-    send(a.as_fd(), &extent, &[file.as_fd()]).unwrap();
+    packet::send(a.as_fd(), &extent, &[file.as_fd()]).unwrap();
     let news = receive(b.as_fd()).unwrap();
     assert!(matches!(news, Some(News::Extent { number: 3, .. })));
     assert_eq!(traces(ino), (2, 0));
@@ -123,29 +117,8 @@ fn more_descriptors_than_there_is_room_for_are_refused_and_closed() {
     let file = memfd(SIZE, libc::F_SEAL_SHRINK);
     let ino = inode(file.as_fd());
     let (a, b) = sockets();
-    // `send` has no room for so many either, so by hand: a header and 20 descriptors.
-    let mut bytes = packet(EXTENT, 3, SIZE as u64);
-    let mut control = [0u64; 12];
-    let mut part = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: a valid `msghdr` of zeros; the header and 80 bytes after it fit into 96, and
-    // all of it lives until the call returns.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(80) as usize;
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(80) as usize;
-        let data: *mut RawFd = libc::CMSG_DATA(header).cast();
-        (0..20).for_each(|index| data.add(index).write(file.as_raw_fd()));
-        assert_eq!(libc::sendmsg(a.as_raw_fd(), &raw const message, 0), 16);
-    }
+    let bytes = packet(EXTENT, 3, SIZE as u64);
+    packet::send(a.as_fd(), &bytes, &[file.as_fd(); 20]).unwrap();
     let error = receive(b.as_fd()).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -206,7 +179,7 @@ fn a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer() {
     assert!(receive(b.as_fd()).unwrap().is_none());
     // One of two has room, and is not taken for the one that there should be.
     let packet = packet(EXTENT, 3, SIZE as u64);
-    send(a.as_fd(), &packet, &[extent.file(); 2]).unwrap();
+    packet::send(a.as_fd(), &packet, &[extent.file(); 2]).unwrap();
     let error = receive_below(next + 1).to_string();
     assert!(
         error.contains("has more than 1 descriptors instead of 1"),

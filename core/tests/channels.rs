@@ -1,101 +1,19 @@
-use super::*;
-use crate::connection::segment::size_for;
-use crate::wait::bell::{Bell, Semaphore};
-use std::ffi::CString;
-use std::fs::File;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
+//! A channel of either side: frames of any size, sleepers that are woken once, and what is not sent.
+#![cfg(not(loom))]
+
+mod pair;
+
+use _core::connection::channel::{Channel, SendError, Sent};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-const CAPACITY: usize = 4096;
 const SPIN: u64 = 50_000;
 
-/// The names of two semaphores, unlinked at the end.
-struct Names([CString; 2]);
-
-impl Names {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let names = ["a", "b"].map(|side| {
-            let name = format!("/shmrpc-core-test-{}-{number}-{side}", std::process::id());
-            CString::new(name).unwrap()
-        });
-        for name in &names {
-            // SAFETY: a valid C string; with O_CREAT a mode and a value follow.
-            let made = unsafe { libc::sem_open(name.as_ptr(), libc::O_CREAT, 0o600, 0) };
-            assert_ne!(made, libc::SEM_FAILED);
-            // SAFETY: opened a line above, not used again.
-            unsafe { libc::sem_close(made) };
-        }
-        Names(names)
-    }
-}
-
-impl Drop for Names {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            // SAFETY: a valid C string.
-            unsafe { libc::sem_unlink(name.as_ptr()) };
-        }
-    }
-}
-
-fn socket_pair() -> [OwnedFd; 2] {
-    let mut fds = [0; 2];
-    // SAFETY: room for two descriptors, which are ours alone.
-    unsafe {
-        assert_eq!(
-            libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, fds.as_mut_ptr()),
-            0
-        );
-        fds.map(|fd| OwnedFd::from_raw_fd(fd))
-    }
-}
-
-/// Both sides of a connection whose sides sleep in threads.
+/// The server's side and the client's, which spin for up to so many nanoseconds.
 fn pair(spin: u64) -> (Arc<Channel>, Arc<Channel>) {
-    // SAFETY: a valid C string; the descriptor that comes back is ours alone.
-    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
-    file.set_len(size_for(CAPACITY) as u64).unwrap();
-    let names = Names::new();
-    let [rung, sockets] = [socket_pair(), socket_pair()];
-    // SAFETY: no memory is involved.
-    let owner = unsafe { libc::geteuid() };
-    let bells = |side: usize| Bells {
-        bell: Bell::new(rung[side].try_clone().unwrap()),
-        ours: Semaphore::open(&names.0[side], owner).unwrap(),
-        theirs: Semaphore::open(&names.0[1 - side], owner).unwrap(),
-    };
-    let side = |server: bool| {
-        let (segment, direction, ours) = if server {
-            (
-                Segment::create(file.as_fd(), CAPACITY),
-                Direction::ServerToClient,
-                0,
-            )
-        } else {
-            (
-                Segment::open(file.as_fd(), CAPACITY),
-                Direction::ClientToServer,
-                1,
-            )
-        };
-        let sleep = Sleep::Thread;
-        let socket = sockets[usize::from(server)].try_clone().unwrap();
-        Channel::new(
-            segment.unwrap(),
-            direction,
-            bells(ours),
-            sleep,
-            1 << 20,
-            spin,
-            socket,
-            1 << 26,
-        )
-    };
-    (side(true), side(false))
+    let [server, client] = pair::pair(spin);
+    (server, client)
 }
 
 fn send(channel: &Channel, id: u64, payload: &[u8]) -> Sent {
@@ -133,7 +51,7 @@ fn echo(spin: u64) {
     for id in 0..300u64 {
         let payload: Vec<u8> = (0..id * id % 20_011).map(|i| (i ^ id) as u8).collect();
         let sent = send(&client, id, &payload);
-        client.spin(sent, clock::now()).unwrap();
+        client.spin(sent, client.look().unwrap()).unwrap();
         assert_eq!(receive(&client), (id, payload));
     }
     echoing.join().unwrap();
@@ -152,7 +70,7 @@ fn frames_of_any_size_come_back_when_both_sides_spin() {
 #[test]
 fn large_frames_both_ways_at_once_do_not_block_each_other() {
     let (server, client) = pair(0);
-    let payload = vec![7; 100 * CAPACITY];
+    let payload = vec![7; 100 * pair::CAPACITY];
     let theirs = payload.clone();
     let other = thread::spawn(move || {
         send(&server, 1, &theirs);
@@ -198,9 +116,9 @@ fn calls_are_begun_in_the_order_of_their_ids() {
 #[test]
 fn what_cannot_be_sent_is_said_and_harms_nothing() {
     let (server, client) = pair(0);
-    let large = vec![0; (1 << 20) + 1];
+    let large = vec![0; pair::MAX_FRAME + 1];
     let refused = client.send(1, 1, &large, || unreachable!());
-    let (len, max) = (large.len(), 1 << 20);
+    let (len, max) = (large.len(), pair::MAX_FRAME);
     assert_eq!(refused, Err(SendError::Oversize { len, max }));
     send(&client, 2, b"fits");
     assert_eq!(receive(&server), (2, b"fits".to_vec()));

@@ -23,6 +23,7 @@ use crate::wait::spin::{Crowding, Spin};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use thiserror::Error;
 
 /// How often a spinning wait looks at the clock, in looks at the ring.
 pub(crate) const LOOKS_PER_CLOCK: u32 = 32;
@@ -45,39 +46,26 @@ impl Sleep {
     }
 }
 
-/// Why a frame was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a frame was not sent. Nothing of it was; but for a violation or after the end, the channel goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum SendError {
-    /// The channel was closed by its owner.
+    #[error("the channel is closed")]
     Closed,
-    /// The peer has closed its end of the bell. Nothing was sent.
+    /// It has closed its end of the bell.
+    #[error("the peer has left")]
     PeerLeft,
-    /// A call with a higher id was begun before. Nothing was sent; the channel goes on.
+    #[error("a call with a higher id was begun before")]
     Overtaken,
-    /// The payload is over the limit. Nothing was sent; the channel goes on.
-    Oversize {
-        /// Its length, in bytes.
-        len: usize,
-        /// The limit, in bytes.
-        max: usize,
-    },
-    /// There is no room for it now, and too much waits for room already. It was not sent; the channel goes on.
-    Backlog {
-        /// Bytes of payload that wait.
-        kept: usize,
-        /// Bytes of this one.
-        len: usize,
-        /// The limit, in bytes.
-        max: u64,
-    },
-    /// The peer broke the rules.
-    Violation(Violation),
-}
-
-impl From<Violation> for SendError {
-    fn from(violation: Violation) -> Self {
-        SendError::Violation(violation)
-    }
+    #[error("{len} bytes, the limit is {max}")]
+    Oversize { len: usize, max: usize },
+    /// There is no room for it now, and too much waits for room already.
+    #[error(
+        "{kept} bytes wait for the peer to read them; with {len} more they are over the limit of {max}"
+    )]
+    Backlog { kept: usize, len: usize, max: u64 },
+    #[error(transparent)]
+    Violation(#[from] Violation),
 }
 
 /// What became of a frame.
@@ -438,8 +426,7 @@ impl Channel {
         }
         let mut writer = lock(&self.writer);
         let unsent = writer.take_back(id, |opcode| begins(opcode & !PARCEL));
-        // Relaxed: see `flush`.
-        self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
+        self.note_backlog(&writer);
         drop(writer);
         let Some((opcode, payload)) = unsent else {
             return false;
@@ -457,8 +444,7 @@ impl Channel {
         let mut writer = lock(&self.writer);
         // An end of a lease belongs to no call, whatever id the peer may give one.
         let unsent = writer.take_back_all(id, |opcode| opcode != RELEASE);
-        // Relaxed: see `flush`.
-        self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
+        self.note_backlog(&writer);
         drop(writer);
         for (opcode, payload) in unsent {
             self.unlend(opcode, (*payload).as_ref());
@@ -470,9 +456,13 @@ impl Channel {
         if moved {
             self.wake_reader(writer);
         }
+        self.note_backlog(writer);
+        Ok(moved)
+    }
+
+    fn note_backlog(&self, writer: &FrameWriter<MappedRing>) {
         // Relaxed: see `flush`.
         self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
-        Ok(moved)
     }
 
     /// Before we sleep: sends what is kept, or says that we wait for room.

@@ -68,7 +68,18 @@ impl Ledger {
 
     /// Refers to the block of the peer's that these bytes lie in.
     pub(super) fn refer(&self, address: usize, len: usize) -> Option<Entry> {
-        lock(&self.known).refer(address, len)
+        let known = lock(&self.known);
+        let (extent, offset) = extent::find(&known.extents, address, len)?;
+        let first = Place { extent, offset: 0 };
+        let (&place, &(_, end)) = known
+            .leases
+            .range(first..=Place { extent, offset })
+            .next_back()?;
+        (offset + len as u64 <= end).then_some(Entry {
+            lies: Lies::AtReceiver(place),
+            start: offset - place.offset,
+            len: len as u64,
+        })
     }
 
     /// Begins a lease of the block at `place`, in which the buffer `entry` lies. News come out of `socket`.
@@ -78,11 +89,39 @@ impl Ledger {
         place: Place,
         entry: &Entry,
     ) -> Result<Lease, Violation> {
-        let extent = lock(&self.known).lease(socket, place, entry)?;
+        let mut known = lock(&self.known);
+        let number = place.extent;
+        let mut unknown = Violation::Extent { number };
+        if !known.extents.contains_key(&number) && !known.told.contains_key(&number) {
+            // Its owner told us before it named it.
+            if let Some(error) = known.hear(socket)? {
+                unknown = Violation::Untaken { number, error };
+            }
+        }
+        let extent = known.extent(number)?.ok_or(unknown)?.clone();
+        // All of the block is in the extent: so that it can be mapped by itself, it ends with a granule.
+        let start = place.offset.checked_add(entry.start);
+        let end = start.and_then(|start| start.checked_add(entry.len));
+        let whole = end.and_then(|end| end.checked_next_multiple_of(GRANULE));
+        let (Some(end), Some(..)) = (end, whole.filter(|&end| end <= extent.size() as u64)) else {
+            return Err(no_block(place));
+        };
+        if place.offset % GRANULE != 0 {
+            return Err(Violation::Unaligned {
+                extent: number,
+                offset: place.offset,
+                granule: GRANULE,
+            });
+        }
+        let lease = known.leases.entry(place).or_insert((0, 0));
+        *lease = (lease.0 + 1, lease.1.max(end));
+        crash::point!(LeaseOpened);
+        drop(known);
+        let ledger = self.clone();
         Ok(Lease {
             extent,
-            ledger: self.clone(),
             place,
+            ledger,
         })
     }
 
@@ -147,59 +186,6 @@ impl Known {
             self.told.remove(&number);
         }
         Ok(self.extents.get(&number))
-    }
-
-    fn refer(&self, address: usize, len: usize) -> Option<Entry> {
-        let (extent, offset) = extent::find(&self.extents, address, len)?;
-        let (&place, &(_, end)) = self
-            .leases
-            .range(Place { extent, offset: 0 }..=Place { extent, offset })
-            .next_back()?;
-        (offset + len as u64 <= end).then_some(Entry {
-            lies: Lies::AtReceiver(place),
-            start: offset - place.offset,
-            len: len as u64,
-        })
-    }
-
-    /// The extent of a lease that begins.
-    fn lease(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        place: Place,
-        entry: &Entry,
-    ) -> Result<Arc<Extent>, Violation> {
-        let number = place.extent;
-        let mut unknown = Violation::Extent { number };
-        if !self.extents.contains_key(&number) && !self.told.contains_key(&number) {
-            // Its owner told us before it named it.
-            if let Some(error) = self.hear(socket)? {
-                unknown = Violation::Untaken { number, error };
-            }
-        }
-        let extent = self.extent(number)?.ok_or(unknown)?.clone();
-        // All of the block is in the extent: so that it can be mapped by itself, it ends with a granule.
-        let end = place
-            .offset
-            .checked_add(entry.start)
-            .and_then(|start| start.checked_add(entry.len))
-            .filter(|&end| {
-                end.checked_next_multiple_of(GRANULE)
-                    .is_some_and(|end| end <= extent.size() as u64)
-            })
-            .ok_or(no_block(place))?;
-        if place.offset % GRANULE != 0 {
-            let (extent, offset, granule) = (number, place.offset, GRANULE);
-            return Err(Violation::Unaligned {
-                extent,
-                offset,
-                granule,
-            });
-        }
-        let known = self.leases.entry(place).or_insert((0, 0));
-        *known = (known.0 + 1, known.1.max(end));
-        crash::point!(LeaseOpened);
-        Ok(extent)
     }
 
     /// Takes all the news that there are. The `errno` if this process could not take the next: it is there still, and

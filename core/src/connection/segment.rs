@@ -59,7 +59,7 @@ pub enum SegmentError {
     )]
     Capacity { capacity: usize },
     /// The region is not one, or not of this layout.
-    #[error(transparent)]
+    #[error("segment {0}")]
     Region(#[from] RegionError),
 }
 

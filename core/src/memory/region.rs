@@ -67,15 +67,15 @@ pub const fn signature(numbers: &[usize]) -> u64 {
     hash
 }
 
-/// Why a region cannot be used.
+/// Why a region cannot be used. The texts go behind the name of its kind.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum RegionError {
     #[error(transparent)]
     Os(#[from] io::Error),
-    #[error("segment has {found} bytes instead of {expected}")]
+    #[error("has {found} bytes instead of {expected}")]
     Size { found: u64, expected: u64 },
-    #[error("segment {field} is {found:#x} instead of {expected:#x}")]
+    #[error("{field} is {found:#x} instead of {expected:#x}")]
     Header {
         field: &'static str,
         found: u64,
@@ -91,17 +91,14 @@ pub fn create(
     fill: impl FnOnce(&SharedMapping),
 ) -> Result<SharedMapping, RegionError> {
     let mapping = map(file, layout.size)?;
-    for (at, value) in [(AT_VERSION, VERSION), (AT_KIND, layout.kind as u32)] {
-        // Relaxed, this and the next: published by the Release of `ready`.
-        mapping.u32_at(at).store(value, Ordering::Relaxed);
-    }
-    for (at, value) in [
-        (0, MAGIC),
-        (AT_SIZE, layout.size as u64),
-        (AT_SIGNATURE, layout.signature),
-    ] {
-        mapping.u64_at(at).store(value, Ordering::Relaxed);
-    }
+    let short = |at, value| mapping.u32_at(at).store(value, Ordering::Relaxed);
+    let long = |at, value| mapping.u64_at(at).store(value, Ordering::Relaxed);
+    // Relaxed, all: published by the Release of `ready`.
+    long(0, MAGIC);
+    short(AT_VERSION, VERSION);
+    short(AT_KIND, layout.kind as u32);
+    long(AT_SIZE, layout.size as u64);
+    long(AT_SIGNATURE, layout.signature);
     fill(&mapping);
     // Release: whoever sees `ready` sees the header.
     mapping.u32_at(AT_READY).store(1, Ordering::Release);
@@ -139,10 +136,8 @@ pub fn check(field: &'static str, found: u64, expected: u64) -> Result<(), Regio
 
 fn map(file: BorrowedFd<'_>, size: usize) -> Result<SharedMapping, RegionError> {
     // Before mapping: what lies beyond the end of the file would be a SIGBUS.
-    let (found, expected) = (
-        File::from(file.try_clone_to_owned()?).metadata()?.len(),
-        size as u64,
-    );
+    let found = File::from(file.try_clone_to_owned()?).metadata()?.len();
+    let expected = size as u64;
     if found != expected {
         return Err(RegionError::Size { found, expected });
     }

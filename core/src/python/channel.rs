@@ -4,7 +4,7 @@ use super::buffer::Buffer;
 use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
 use super::incoming::Frame;
 use super::payload::Payload;
-use crate::connection::channel::{self, Sleep};
+use crate::connection::channel::{self, SendError, Sleep};
 use crate::connection::ledger::Carrier;
 use crate::connection::poller::SLICE;
 use crate::connection::segment::{Direction, Segment, SegmentError};
@@ -70,9 +70,7 @@ impl Channel {
     #[inline]
     pub(super) fn open(&self) -> PyResult<Arc<channel::Channel>> {
         let inner = lock(&self.inner);
-        inner
-            .clone()
-            .ok_or_else(|| ChannelError::new_err("the channel is closed"))
+        inner.clone().ok_or_else(|| unsent(SendError::Closed))
     }
 }
 

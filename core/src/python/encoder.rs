@@ -44,9 +44,8 @@ const MAX_DEPTH: u32 = 1200;
 /// Types that are remembered: more than a program has, unless it makes them as it runs.
 const MAX_TYPES: usize = 4096;
 
-/// What a look at a value has found.
-enum Look {
-    Plain,
+/// Why a look at a value cannot say that it is plain.
+enum Obstacle {
     /// It goes on below the depth to which anybody looks.
     TooDeep,
     /// Something that needs more than the codec.
@@ -54,6 +53,8 @@ enum Look {
     /// A type that nobody has classified yet.
     Unknown(*mut ffi::PyTypeObject),
 }
+
+type Look = Result<(), Obstacle>;
 
 /// Turns values into bytes. A value of nothing but MessagePack's own types goes straight to
 /// `encode_plain`; another one to `encode_value`, or `encode_values` for an array of values.
@@ -96,7 +97,7 @@ impl Encoder {
                 || kind == &raw mut ffi::PyLong_Type
                 || kind == &raw mut ffi::PyFloat_Type
             {
-                return Look::Plain;
+                return Ok(());
             }
             self.look_further(types, kind, value, depth, met)
         }
@@ -118,42 +119,35 @@ impl Encoder {
         // SAFETY: as in `look`.
         unsafe {
             if is(&raw mut ffi::PyBool_Type) || value == ffi::Py_None() {
-                return Look::Plain;
+                return Ok(());
             }
             if is(&raw mut ffi::PyBytes_Type) {
                 let small = ffi::PyBytes_Size(value) < self.large;
-                return if small { Look::Plain } else { Look::Other };
+                return if small { Ok(()) } else { Err(Obstacle::Other) };
             }
             if depth == MAX_DEPTH {
-                return Look::TooDeep;
+                return Err(Obstacle::TooDeep);
             }
             if is(&raw mut ffi::PyList_Type) {
                 for index in 0..ffi::PyList_GET_SIZE(value) {
-                    match self.look(types, ffi::PyList_GET_ITEM(value, index), depth + 1, met) {
-                        Look::Plain => {}
-                        found => return found,
-                    }
+                    self.look(types, ffi::PyList_GET_ITEM(value, index), depth + 1, met)?;
                 }
-                return Look::Plain;
+                return Ok(());
             }
             if is(&raw mut ffi::PyDict_Type) {
                 let mut place: ffi::Py_ssize_t = 0;
                 let mut key = std::ptr::null_mut();
                 let mut item = std::ptr::null_mut();
                 while ffi::PyDict_Next(value, &mut place, &mut key, &mut item) != 0 {
-                    for each in [key, item] {
-                        match self.look(types, each, depth + 1, met) {
-                            Look::Plain => {}
-                            found => return found,
-                        }
-                    }
+                    self.look(types, key, depth + 1, met)?;
+                    self.look(types, item, depth + 1, met)?;
                 }
-                return Look::Plain;
+                return Ok(());
             }
         }
         match types.get(&kind.addr()) {
-            Some((_, Kind::Plain)) => Look::Plain,
-            Some((_, Kind::Other)) => Look::Other,
+            Some((_, Kind::Plain)) => Ok(()),
+            Some((_, Kind::Other)) => Err(Obstacle::Other),
             Some((_, Kind::Fields(fields))) => {
                 // SAFETY: as in `look`.
                 let instance =
@@ -164,31 +158,45 @@ impl Encoder {
                     fields,
                     depth,
                 });
-                Look::Plain
+                Ok(())
             }
-            None => Look::Unknown(kind),
+            None => Err(Obstacle::Unknown(kind)),
         }
     }
 
-    /// Whether `look` finds nothing but plain values; classifies the types that are met for the first time.
+    /// Looks again and again, until all types are classified. None if all is plain but for what is `met`; else the answer.
+    fn look_known(
+        &self,
+        py: Python<'_>,
+        met: &mut Vec<Met>,
+        look: impl Fn(&Types, &mut Vec<Met>) -> Look,
+    ) -> PyResult<Option<bool>> {
+        let before = met.len();
+        loop {
+            let looked = look(&self.types(), met);
+            match looked {
+                Ok(()) => return Ok(None),
+                Err(Obstacle::TooDeep) => return Ok(Some(true)),
+                Err(Obstacle::Other) => return Ok(Some(false)),
+                Err(Obstacle::Unknown(kind)) => {
+                    met.truncate(before);
+                    self.classify(py, kind)?;
+                }
+            }
+        }
+    }
+
+    /// Whether `look` finds nothing but plain values.
     fn all_plain(
         &self,
         py: Python<'_>,
         look: impl Fn(&Types, &mut Vec<Met>) -> Look,
     ) -> PyResult<bool> {
         let mut met = Vec::new();
-        loop {
-            let looked = look(&self.types(), &mut met);
-            match looked {
-                Look::Plain if met.is_empty() => return Ok(true),
-                Look::Plain => return self.are_plain(py, met),
-                Look::TooDeep => return Ok(true),
-                Look::Other => return Ok(false),
-                Look::Unknown(kind) => {
-                    met.clear();
-                    self.classify(py, kind)?;
-                }
-            }
+        match self.look_known(py, &mut met, look)? {
+            Some(answer) => Ok(answer),
+            None if met.is_empty() => Ok(true),
+            None => self.are_plain(py, met),
         }
     }
 
@@ -207,18 +215,11 @@ impl Encoder {
             }
             for value in fields.open.values_in(instance) {
                 let Some(value) = value? else { continue };
-                let before = met.len();
-                loop {
-                    let looked = self.look(&self.types(), value.as_ptr(), depth + 1, &mut met);
-                    match looked {
-                        Look::Plain => break,
-                        Look::TooDeep => return Ok(true),
-                        Look::Other => return Ok(false),
-                        Look::Unknown(kind) => {
-                            met.truncate(before);
-                            self.classify(py, kind)?;
-                        }
-                    }
+                let look = |types: &Types, met: &mut Vec<Met>| {
+                    self.look(types, value.as_ptr(), depth + 1, met)
+                };
+                if let Some(answer) = self.look_known(py, &mut met, look)? {
+                    return Ok(answer);
                 }
             }
         }
@@ -252,11 +253,10 @@ impl Encoder {
         if self.changes.load(Ordering::Relaxed) != before {
             return Ok(()); // It may have been registered meanwhile: it is asked for again.
         }
-        let dropped = if types.len() >= MAX_TYPES {
-            std::mem::take(&mut *types)
-        } else {
-            HashMap::new()
-        };
+        let mut dropped = HashMap::new();
+        if types.len() >= MAX_TYPES {
+            std::mem::swap(&mut *types, &mut dropped);
+        }
         types.insert(kind.as_ptr().addr(), (kind.unbind(), found));
         drop(types);
         drop(dropped); // After the lock: it may run code.
@@ -319,13 +319,8 @@ impl Encoder {
     ) -> PyResult<Bound<'py, PyAny>> {
         let plain = if let Ok(values) = values.cast::<PyTuple>() {
             self.all_plain(py, |types, met| {
-                for item in values.as_slice() {
-                    match self.look(types, item.as_ptr(), 0, met) {
-                        Look::Plain => {}
-                        found => return found,
-                    }
-                }
-                Look::Plain
+                let mut values = values.as_slice().iter();
+                values.try_for_each(|item| self.look(types, item.as_ptr(), 0, met))
             })?
         } else if values.is_exact_instance_of::<PyList>() {
             self.all_plain(py, |types, met| self.look(types, values.as_ptr(), 0, met))?

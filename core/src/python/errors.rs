@@ -96,17 +96,13 @@ pub(super) fn no_memory(py: Python<'_>, why: store::NoMemory) -> PyErr {
 }
 
 pub(super) fn unsent(error: SendError) -> PyErr {
+    let text = error.to_string();
     match error {
-        SendError::Closed => ChannelError::new_err("the channel is closed"),
-        SendError::PeerLeft => PeerLeft::new_err("the peer has left"),
-        SendError::Overtaken => Overtaken::new_err("a call with a higher id was begun before"),
-        SendError::Oversize { len, max } => {
-            Oversize::new_err(format!("{len} bytes, the limit is {max}"))
-        }
-        SendError::Backlog { kept, len, max } => Backlog::new_err(format!(
-            "{kept} bytes wait for the peer to read them; with {len} more they are over the limit of {max}"
-        )),
-        SendError::Violation(violation) => broken(violation),
+        SendError::Closed | SendError::Violation(_) => ChannelError::new_err(text),
+        SendError::PeerLeft => PeerLeft::new_err(text),
+        SendError::Overtaken => Overtaken::new_err(text),
+        SendError::Oversize { .. } => Oversize::new_err(text),
+        SendError::Backlog { .. } => Backlog::new_err(text),
     }
 }
 

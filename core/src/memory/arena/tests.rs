@@ -299,34 +299,6 @@ fn the_smallest_range_that_is_large_enough_is_taken_and_of_equals_the_lowest() {
 }
 
 #[test]
-fn free_ranges_that_touch_become_one_in_whatever_order_they_come() {
-    for order in [
-        [0, 1, 2],
-        [0, 2, 1],
-        [1, 0, 2],
-        [1, 2, 0],
-        [2, 0, 1],
-        [2, 1, 0],
-    ] {
-        let mut arena = arena(3);
-        // A neighbour by number, which must stay apart.
-        arena.add(1, GRANULE);
-        let blocks = [0; 3].map(|_| arena.allocate(2 * GRANULE));
-        assert_eq!(blocks[1..], [None, None], "2 of 3 and 1 of 1 are taken");
-        arena.drop_hold(blocks[0].unwrap());
-        let blocks = [0; 4].map(|_| arena.allocate(GRANULE).unwrap());
-        assert_eq!(blocks[0], at(1, 0), "the best fit");
-        arena.drop_hold(blocks[0]);
-        for index in order {
-            arena.drop_hold(blocks[1 + index]);
-            check(&arena);
-        }
-        let whole = [(at(0, 0), 3 * GRANULE), (at(1, 0), GRANULE)];
-        assert_eq!(arena.free, whole.into());
-    }
-}
-
-#[test]
 fn a_block_has_at_least_what_was_asked_for_and_whole_granules() {
     let mut arena = arena(8);
     for (len, granules) in [(0, 1), (1, 1), (GRANULE, 1), (GRANULE + 1, 2)] {
@@ -340,29 +312,6 @@ fn a_block_has_at_least_what_was_asked_for_and_whole_granules() {
         assert_eq!(arena.allocate(len), None);
     }
     check(&arena);
-}
-
-#[test]
-fn a_block_lives_until_the_last_hold_and_the_last_lease_are_gone() {
-    let mut arena = arena(1);
-    let place = arena.allocate(1).unwrap();
-    arena.hold(place);
-    arena.lend(place, PEER);
-    arena.lend(place, PEER);
-    arena.drop_hold(place);
-    arena.drop_hold(place);
-    assert!(arena.is_lent(place, PEER));
-    assert!(arena.give_back(place, PEER));
-    assert_eq!((arena.used(), arena.is_lent(place, PEER)), (GRANULE, true));
-    assert!(arena.give_back(place, PEER));
-    assert_eq!((arena.used(), arena.is_lent(place, PEER)), (0, false));
-
-    let place = arena.allocate(1).unwrap();
-    arena.lend(place, PEER);
-    assert!(arena.give_back(place, PEER));
-    assert_eq!(arena.used(), GRANULE, "the hold is left");
-    arena.drop_hold(place);
-    assert_eq!(arena.used(), 0);
 }
 
 #[test]
@@ -521,18 +470,6 @@ fn an_extent_that_was_used_between_two_looks_stays() {
     );
     assert_eq!(arena.sweep(249, 50), []);
     assert_eq!(arena.sweep(250, 50), [0]);
-}
-
-#[test]
-fn an_extent_with_a_block_that_only_the_peer_has_stays() {
-    let mut arena = arena(2);
-    let place = arena.allocate(1).unwrap();
-    arena.lend(place, PEER);
-    arena.drop_hold(place);
-    assert_eq!([arena.sweep(0, 0), arena.sweep(1, 0)], [[], []]);
-    assert!(arena.give_back(place, PEER));
-    assert_eq!(arena.sweep(2, 0), []);
-    assert_eq!(arena.sweep(3, 0), [0]);
 }
 
 // What only a bug of ours can do: it shows in a debug build, and harms nothing in another.

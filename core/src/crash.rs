@@ -1,8 +1,8 @@
 //! Where a test lets a process die: at nothing at all, unless the feature `crashpoints` is on.
 //!
-//! A point stands between two steps of which the peer may have seen the first alone. With the feature each
-//! counts how often it is passed, and one that is armed kills its process there, as `kill -9` would. Without
-//! it the macro is empty, so that what is released is what it was.
+//! A point stands between two steps of which the peer may have seen the first alone. With the feature each counts how
+//! often it is passed, and one that is armed kills its process there, as `kill -9` would. Without it the macro is
+//! empty, so that what is released is what it was.
 
 /// Marks a point. Without the feature it is nothing.
 macro_rules! point {
@@ -42,7 +42,7 @@ mod enabled {
         FrameHeaded,
         /// All of it is written, and not yet published.
         FrameWritten,
-        /// It is published, and nobody was woken.
+        /// It is published, and no sleeper was woken.
         FramePublished,
         /// A frame for which there is no room is kept.
         FrameKept,
@@ -54,7 +54,7 @@ mod enabled {
         FrameFound,
         /// A frame's payload is copied out, its room not given back.
         FrameCopied,
-        /// A frame's room is given back, and nobody was told.
+        /// A frame's room is given back, and the writer was not told.
         FrameTaken,
         /// A frame in pieces has begun: its header is taken.
         PiecesBegun,
@@ -66,7 +66,7 @@ mod enabled {
         SleepAnnounced,
         /// The flag of a sleeper is taken back.
         SleepWithdrawn,
-        /// The flag of the peer is taken: nobody else will ring, and we have not yet.
+        /// The flag of the peer is taken: no other thread will ring, and we have not yet.
         WakeClaimed,
         /// The peer's bell was rung.
         BellRung,
@@ -116,11 +116,11 @@ mod enabled {
         ReleaseTaken,
         /// The thread that gives memory back has begun.
         SweepBegun,
-        /// An idle extent is out of the arena, and has its memory yet.
+        /// An idle extent is out of the arena, and still has its memory.
         ExtentIdle,
         /// An idle extent's memory is given back, and the peer was not told.
         ExtentPunched,
-        /// The peer was told of an extent that is gone; it is mapped here yet.
+        /// The peer was told of an extent that is gone; it is still mapped here.
         ExtentGone,
         /// A channel is closed by its owner.
         ChannelClosed,
@@ -145,8 +145,8 @@ mod enabled {
         }
     }
 
-    /// The process dies when it passes this point for the `times`th time from now on, and writes the time of
-    /// that, in nanoseconds of CLOCK_MONOTONIC, to `obituary`.
+    /// The process dies when it passes this point for the `times`th time from now on, and writes the time of that, in
+    /// nanoseconds of CLOCK_MONOTONIC, to `obituary`.
     pub fn arm(point: usize, times: u64, obituary: i32) {
         // Relaxed, all three: see `pass`.
         LEFT.store(times, Ordering::Relaxed);
@@ -165,7 +165,7 @@ mod enabled {
         // Relaxed: see `pass`.
         let obituary = OBITUARY.load(Ordering::Relaxed);
         let now = crate::clock::now();
-        // SAFETY: eight bytes of `now` are readable; a descriptor that is none is an error that nobody reads.
+        // SAFETY: eight bytes of `now` are readable; an invalid descriptor is an error, which is ignored.
         unsafe { libc::write(obituary, (&raw const now).cast(), 8) };
         // SAFETY: no memory is involved.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What a system call returned, unless it failed.
+/// The result of a system call, or its error.
 pub(crate) fn done<T: Default + PartialOrd>(result: T) -> io::Result<T> {
     if result < T::default() {
         return Err(io::Error::last_os_error());
@@ -10,7 +10,7 @@ pub(crate) fn done<T: Default + PartialOrd>(result: T) -> io::Result<T> {
     Ok(result)
 }
 
-/// Calls again as long as only a signal came between.
+/// Repeats a call for as long as signals interrupt it.
 pub(crate) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         match usize::try_from(call()) {

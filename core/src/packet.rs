@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// descriptors.
 pub const ROOM: usize = 10;
 
-/// What came beside the bytes of a packet, and how many these were.
+/// A packet: how many bytes it had, and what came beside them.
 #[derive(Debug)]
 pub struct Packet {
     /// Bytes that the packet has put into the buffer.
@@ -39,8 +39,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> i
     if !files.is_empty() {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = space as usize;
-        // SAFETY: there is room for the header and for `len` bytes after it, and it is aligned.
-        // A borrowed descriptor is a number, the same as what is sent.
+        // SAFETY: there is room for the header and for `len` bytes after it, and it is aligned. A borrowed descriptor
+        // is a number, the same as what is sent.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -95,8 +95,8 @@ pub fn receive(
 /// `recvmsg` has filled `message` in, what it points at is still there, and this is called once.
 unsafe fn take(message: &libc::msghdr) -> (Vec<OwnedFd>, libc::pid_t) {
     let (mut files, mut sender) = (Vec::new(), 0);
-    // SAFETY: the headers are the kernel's, within `msg_control`; each descriptor in them is open and nobody else knows
-    // of it, and credentials are whole where their length says so.
+    // SAFETY: the headers are the kernel's, within `msg_control`; each descriptor in them is open and no other code
+    // knows of it, and credentials are whole where their length says so.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {

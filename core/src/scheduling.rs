@@ -1,8 +1,8 @@
 //! For how long the kernel lets a thread run in one go, and so how soon it has its turn.
 //!
-//! Since Linux 6.12 a thread may ask for a time slice of its own, without any rights. Its share of the CPU stays what it
-//! was; but of two that may run the kernel takes the one whose slice ends first, and so one that asks for little at a
-//! time need not wait until others, who compute, have had theirs.
+//! Since Linux 6.12 a thread may ask for a time slice of its own, without any rights. Its share of the CPU stays what
+//! it was; but of two that may run the kernel takes the one whose slice ends first, and so one that asks for little at
+//! a time need not wait until others, which compute, have had theirs.
 
 use crate::os::done;
 use std::io;
@@ -12,8 +12,8 @@ const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
 
 /// Lets the calling thread ask for `nanoseconds` at a time; true if it does so now.
 ///
-/// False, and nothing has changed, if the kernel knows no slices of threads, if this one's is as short already, and if
-/// somebody has given it a priority: it is theirs. Threads and processes that it starts later have the usual slice.
+/// False, and nothing has changed, if the kernel knows no slices of threads, if this one's is as short already, or if
+/// the thread was given a priority. Threads and processes that it starts later have the usual slice.
 pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
     let mut attributes = attributes()?;
     // Older kernels say 0.
@@ -28,7 +28,7 @@ pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether somebody has given the thread a priority, of whatever kind.
+/// Whether the thread was given a priority, of whatever kind.
 fn has_priority(attributes: &libc::sched_attr) -> bool {
     attributes.sched_policy != libc::SCHED_OTHER as u32 || attributes.sched_nice != 0
 }
@@ -37,7 +37,7 @@ fn has_priority(attributes: &libc::sched_attr) -> bool {
 fn attributes() -> io::Result<libc::sched_attr> {
     // SAFETY: all zeros are a valid value of this plain struct.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
-    // SAFETY: the kernel writes at most `SIZE` bytes, and there are so many. Thread 0 is the calling one.
+    // SAFETY: the kernel writes at most `SIZE` bytes, and the struct has as many. Thread 0 is the calling one.
     done(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) })?;
     Ok(attributes)
 }

@@ -1,7 +1,7 @@
 //! One connection as one side sees it: a ring to write, a ring to read, and the bells.
 //!
-//! A channel may be used from many threads: one at a time sends, one at a time
-//! receives, and neither keeps the other waiting for more than a copy.
+//! A channel may be used from many threads: one at a time sends, one at a time receives, and neither keeps the other
+//! waiting for more than a copy.
 
 mod parcels;
 mod waiting;
@@ -160,10 +160,10 @@ impl Receiver {
 pub struct Channel {
     writer: Mutex<FrameWriter<MappedRing>>,
     receiver: Mutex<Receiver>,
-    /// Whether frames are kept for want of room. Only ever a hint to look.
+    /// Whether frames are kept because there is no room. Only ever a hint to look.
     stalled: AtomicBool,
     closing: Closing,
-    /// What the peer did wrong as we sent; whoever receives is told.
+    /// What the peer did wrong as we sent; the receiving thread is told.
     fault: OnceLock<Violation>,
     max_frame: usize,
     /// Bytes of payload that may wait for room.
@@ -179,13 +179,13 @@ pub struct Channel {
     heard: AtomicU64,
 }
 
-/// A payload of so many bytes is kept whatever waits before it: it belongs to a call that is under way.
+/// A payload of up to this many bytes is kept whatever waits before it: it belongs to a call that is under way.
 const TINY: usize = 64;
 
 /// Bytes of payload, and frames, that wait for a peer's room before it counts as behind: a server asks it for nothing
-/// more. Up to there it reads on, or it would not hear what takes nothing, a CANCEL above all, from a client that
-/// reads nothing: a thread that has left a stream, say. What a stream may send ahead is 128 KiB, so that is for a few
-/// of them; and a frame that is kept takes about 100 bytes besides its payload, so the frames are 800 KiB at most.
+/// more. Up to there it reads on, or it would not hear what takes nothing, a CANCEL above all, from a client that reads
+/// nothing: a thread that has left a stream, say. What a stream may send ahead is 128 KiB, so that is for a few of
+/// them; and a frame that is kept takes about 100 bytes besides its payload, so the frames are 800 KiB at most.
 const BEHIND_BYTES: usize = 512 << 10;
 const BEHIND_FRAMES: usize = 8192;
 
@@ -195,10 +195,10 @@ pub const LARGE_BODY: usize = 128 << 10;
 impl Channel {
     /// The side of `segment` that writes in `direction`.
     ///
-    /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload
-    /// accepted, in bytes; `news` the socket for news of extents; `max_memory` bytes of either side's arena, and
-    /// of payloads of ours that wait for room, or one largest frame behind those of a peer that is not yet behind, if
-    /// that is more: who is asked for one more answer is not let go for its size.
+    /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload accepted, in bytes;
+    /// `news` the socket for news of extents; `max_memory` bytes of either side's arena, and of payloads of ours that
+    /// wait for room, or one largest frame behind those of a peer that is not yet behind, if that is more: a peer whose
+    /// call was taken is not cut off for the size of its answer.
     #[allow(clippy::too_many_arguments)] // In one place.
     pub fn new(
         segment: Arc<Segment>,
@@ -277,9 +277,9 @@ impl Channel {
 
     /// Sends a frame; `begins`: that begins a call.
     ///
-    /// Of calls without an answer a server that stops tells by the highest id which ones it has taken. So calls are begun
-    /// in the order of their ids. Threads draw their ids before they come here, and may overtake each other; a loop
-    /// draws and sends in one go.
+    /// Of calls without an answer a server that stops tells by the highest id which ones it has taken. So calls are
+    /// begun in the order of their ids. Threads draw their ids before they come here, and may overtake each other; a
+    /// loop draws and sends in one go.
     #[inline]
     pub fn publish(
         &self,
@@ -304,7 +304,7 @@ impl Channel {
         })?;
         if !sent {
             let (kept, len, max) = (writer.kept(), payload.len(), self.max_kept);
-            // One alone may be as large as a frame can be, and nobody has enough of the tiny ones.
+            // One alone may be as large as a frame can be, and the tiny ones never add up to much.
             if kept > 0 && len > TINY && (kept + len) as u64 > max {
                 return Err(SendError::Backlog { kept, len, max });
             }
@@ -320,8 +320,8 @@ impl Channel {
         }
     }
 
-    /// Keeps a frame for which there is no room. The ring may be full of ends of leases, for which nobody was
-    /// woken: so the peer is.
+    /// Keeps a frame for which there is no room, and wakes the peer: the ring may be full of ends of leases, for which
+    /// it was not woken.
     fn set_aside(
         &self,
         writer: &mut FrameWriter<MappedRing>,
@@ -360,20 +360,20 @@ impl Channel {
         self.fault.get().copied()
     }
 
-    /// A thread that sleeps on this channel wakes, or the next one does not fall asleep.
+    /// Wakes the thread that sleeps on this channel, or keeps the next one from falling asleep.
     pub fn interrupt(&self) {
         self.bells.ours.ring();
         self.look_at_ours();
     }
 
-    /// What is cut off of our semaphore is cut off of the connection.
+    /// Ends the connection if our semaphore was cut off.
     fn look_at_ours(&self) {
         if self.bells.ours.is_cut_off() {
             self.segment.cut_off();
         }
     }
 
-    /// Nothing is sent any more, a thread that sleeps on this channel wakes, and none falls asleep.
+    /// Ends the sending, wakes the thread that sleeps on this channel, and keeps others from falling asleep.
     pub fn close(&self) {
         self.closing.close(|| {
             crash::point!(ChannelClosed);
@@ -383,23 +383,23 @@ impl Channel {
 
     /// Sends what is kept, as far as there is room. True if anything went.
     pub fn flush(&self) -> Result<bool, Violation> {
-        // Relaxed: a frame is kept and flushed under the lock; a stale hint is corrected by
-        // the bell that the peer rings for room.
+        // Relaxed: a frame is kept and flushed under the lock; a stale hint is corrected by the bell that the peer
+        // rings for room.
         if !self.stalled.load(Ordering::Relaxed) {
             return Ok(false);
         }
         self.progress(&mut lock(&self.writer))
     }
 
-    /// Whether frames are kept for want of room.
+    /// Whether frames are kept because there is no room.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         // Relaxed: see `flush`.
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Whether a frame is kept for which somebody waits: ends of leases, and what is left of a call that was
-    /// cancelled, are nobody's.
+    /// Whether a frame is kept that somebody waits for. Nobody waits for the end of a lease, or for what is left of a
+    /// call that was cancelled.
     pub fn is_awaited(&self) -> bool {
         self.is_stalled() && lock(&self.writer).is_awaited()
     }
@@ -418,8 +418,8 @@ impl Channel {
         lock(&self.writer).untaken()
     }
 
-    /// Takes back the frame that began `id`, if it is kept yet and nothing of it went. `begins`: whether an
-    /// opcode is one of those that do.
+    /// Takes back the frame that began `id`, if it is still kept and nothing of it went. `begins`: whether an opcode
+    /// begins a call.
     pub fn take_back(&self, id: u64, begins: impl Fn(u32) -> bool) -> bool {
         if !self.is_stalled() {
             return false;
@@ -435,7 +435,7 @@ impl Channel {
         true
     }
 
-    /// Nobody waits for the call `id` any more: takes back all that is kept of it, but for a frame of which
+    /// Takes back all that is kept of the call `id`, which nobody waits for any more, but for a frame of which
     /// something went.
     pub fn take_back_all(&self, id: u64) {
         if !self.is_stalled() {
@@ -498,8 +498,8 @@ impl Channel {
 }
 
 impl Carrier for Channel {
-    /// A peer that sleeps is not woken for that: it looks before it takes more memory, and as often as
-    /// idle memory is given back.
+    /// A peer that sleeps is not woken for that: it looks before it takes more memory, and as often as idle memory is
+    /// given back.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
         if self.closing.is_closed() {
             return;

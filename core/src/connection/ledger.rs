@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Carries the ends of leases from one side to the other.
 pub trait Carrier: Send + Sync {
-    /// Tells the peer that a lease has ended. A peer that cannot be told any more does not care.
+    /// Tells the peer that a lease has ended, if it can still be told.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]);
-    /// Takes the ends of leases that have come and that nobody has looked at yet: there may be memory again.
+    /// Takes the ends of leases that have come since: there may be memory again.
     fn collect(&self) -> Result<(), Violation>;
 }
 
 /// The peer's extents, and our leases in them.
 pub(super) struct Ledger {
-    /// Who tells the peer of the ends of leases.
+    /// What tells the peer of the ends of leases.
     carrier: Weak<dyn Carrier>,
     /// The process that has the leases: a forked child has copies of them, and no right to end one.
     process: u32,
@@ -32,11 +32,11 @@ pub(super) struct Ledger {
 struct Known {
     /// Those that are mapped.
     extents: Extents,
-    /// Those that the peer has told of, and that found no room: bytes, and the file.
+    /// Those that the peer has told of, and that are not mapped for lack of room: bytes, and the file.
     told: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
-    /// The least that the number of a new one may be: they rise. None after the last.
+    /// The lowest number that a new one may have: they rise. None after the last.
     next: Option<u32>,
-    /// Those that are gone, and may yet be mapped for the leases that we have in them.
+    /// Those that are gone, and may still be mapped for our leases in them.
     gone: Vec<Weak<Extent>>,
     /// Bytes that all of these may take together.
     limit: u64,
@@ -61,7 +61,7 @@ impl Ledger {
         })
     }
 
-    /// Who tells the peer of the ends of leases, while the connection lasts.
+    /// What tells the peer of the ends of leases, while the connection lasts.
     pub(super) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
         self.carrier.upgrade()
     }
@@ -216,8 +216,8 @@ impl Known {
                     self.next = number.checked_add(1);
                     crash::point!(ExtentHeard);
                     self.told.insert(number, (size, Arc::new(file)));
-                    // One that cannot be used is unknown to whoever names it. It may be that nobody
-                    // will: the news that it is gone may be next.
+                    // One that cannot be used counts as unknown once a frame names it. It may be that none will: the
+                    // news that it is gone may be next.
                     let _ = self.extent(number);
                 }
                 Err(NewsError::Os(error)) => return Ok(Some(errno(&error))),

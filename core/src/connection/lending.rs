@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex, Weak};
 /// What the peer knows of our extents.
 #[derive(Default)]
 struct Told {
-    /// Those that are gone, which it has not heard yet.
+    /// The numbers of those that are gone, of which it still has to hear.
     gone: Vec<u32>,
-    /// Whether it does not hear of extents any more.
+    /// Whether it can no longer be told.
     is_over: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Lending {
     /// News of extents go through it, both ways.
     socket: OwnedFd,
     ours: Arc<Store>,
-    /// The peer, who holds what is lent of ours.
+    /// The peer, as the holder of what is lent of ours.
     peer: Holder,
     /// Held while an extent of ours is made or given back.
     told: Mutex<Told>,
@@ -68,7 +68,7 @@ impl Lending {
         if let Some(block) = self.ours.allocate(len) {
             return Ok(block);
         }
-        // One at a time grows the store; those who only use it meanwhile do not wait.
+        // One thread at a time grows the store; those that only use it do not wait meanwhile.
         let mut told = lock(&self.told);
         loop {
             if let Some(block) = self.ours.allocate(len) {
@@ -109,11 +109,10 @@ impl Lending {
         Ok(())
     }
 
-    /// Makes these bytes travel: lends the block that they lie in, or copies them into one. None if
-    /// there is no memory for that: they have to go in the frame.
+    /// Makes these bytes ready to travel: lends the block that they lie in, or copies them into one. None if there is
+    /// no memory for that: they have to go in the frame.
     ///
-    /// The lease is the peer's once the frame is sent; one that is not sent is to be taken back by
-    /// [`Lending::unlend`].
+    /// The lease is the peer's once the frame is sent; one that is not sent is to be taken back by [`Lending::unlend`].
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
@@ -131,7 +130,7 @@ impl Lending {
             return Some(entry);
         }
         let block = self.hold_new(len as u64).ok()?;
-        // SAFETY: the caller's promise, and the block is of this length and nobody else's yet.
+        // SAFETY: the caller's promise, and the block is of this length, and no other thread knows it yet.
         unsafe { block.extent.write(block.place.offset, from, len) };
         crash::point!(BlockWritten);
         Some(lent((self.ours.lend_held(&block, self.peer), 0)))
@@ -144,7 +143,7 @@ impl Lending {
         }
     }
 
-    /// The peer ends a lease.
+    /// Ends a lease, as the peer has asked.
     pub fn give_back(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
         let place = parcel::released(payload);
         if !self.ours.give_back(place, self.peer) {
@@ -172,8 +171,8 @@ impl Lending {
 }
 
 impl Drop for Lending {
-    /// The connection is over: gives back what the peer has of ours. Nobody allocates here any more, so what it still
-    /// reads stays as it is. Extents in which neither side has anything leave our memory.
+    /// Gives back what the peer has of ours: the connection is over. There are no more allocations here, so what it
+    /// still reads stays as it is. Extents in which neither side has anything leave our memory.
     fn drop(&mut self) {
         if self.ours.is_ours() {
             self.theirs.forget();
@@ -194,7 +193,7 @@ impl Told {
                 self.is_over = true;
                 NoMemory::Unheard { asked }
             }
-            // It may hear of the next one: it was slow to listen, or a system was short of something.
+            // It may hear of the next one: it was slow to read, or a system lacked something.
             _ => NoMemory::System { asked, error },
         }
     }
@@ -205,7 +204,7 @@ impl Swept for Lending {
         let Some(carrier) = self.theirs.carrier() else {
             return;
         };
-        // A violation is remembered, for those who receive.
+        // A violation is remembered, for the receiving thread.
         let _ = carrier.collect();
         let mut told = lock(&self.told);
         for extent in self.ours.sweep(now, patience) {

@@ -8,8 +8,8 @@
 //!   …        the bytes of the buffers that lie here, one after the other
 //! ```
 //!
-//! `block` is where the block begins in its extent, and names it; `start` where the buffer begins
-//! in the block. All numbers in the byte order of the machine, offsets and lengths in bytes.
+//! `block` is where the block begins in its extent, and names it; `start` where the buffer begins in the block. All
+//! numbers in the byte order of the machine, offsets and lengths in bytes.
 
 use crate::bytes::{u32_at, u64_at};
 use crate::memory::arena::Place;

@@ -1,12 +1,10 @@
 //! Many channels and one waiter: the receiving side of a server.
 //!
-//! A channel is *hot* while frames come often enough to be worth looking for, and
-//! *cold* otherwise. Hot channels are looked at in turn, starting after the one
-//! that was served last, so that none starves. Cold ones have announced that they
-//! sleep: a frame on one rings its bell in the loop. Turns are fair by time: who has taken
-//! much of it is looked at after those who have taken less. While a poller is awake for
-//! its hot channels it also glances at the cold ones now and then, so that they
-//! need not wait until the loop turns.
+//! A channel is *hot* while frames come often enough to be worth looking for, and *cold* otherwise. Hot channels are
+//! looked at in turn, starting after the one that was served last, so that none starves. Cold ones have announced that
+//! they sleep: a frame on one rings its bell in the loop. Turns are fair by time: a channel that has taken much of it
+//! is looked at after those that have taken less. While a poller is awake for its hot channels it also glances at the
+//! cold ones now and then, so that they need not wait until the loop turns.
 //!
 //! The loop must turn all the same: after [`SLICE`] the poller says so.
 
@@ -310,8 +308,8 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Before the loop goes on: true if every channel sleeps and a bell will ring, false if
-    /// the loop is to call again on its next turn.
+    /// Before the loop goes on: true if every channel sleeps and a bell will ring, false if the loop is to call again
+    /// on its next turn.
     pub fn rest(&mut self) -> bool {
         self.slice = 0;
         self.served = None;

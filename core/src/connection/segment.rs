@@ -10,8 +10,8 @@
 //!   2048 + capacity  ring 1: data
 //! ```
 //!
-//! The control of a ring is four words, each on a pair of cache lines of its own:
-//! `tail` +0, `head` +128, `reader_waits` +256, `writer_waits` +384.
+//! The control of a ring is four words, each on a pair of cache lines of its own: `tail` +0, `head` +128,
+//! `reader_waits` +256, `writer_waits` +384.
 
 use crate::memory::mapping::SharedMapping;
 use crate::memory::region::{self, HEADER_SIZE, Kind, Layout, RegionError};

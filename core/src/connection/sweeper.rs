@@ -8,7 +8,7 @@ use std::sync::{Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// Nanoseconds that an extent has to be free before it is given back.
+/// For how long an extent has to be free before it is given back, in nanoseconds.
 const PATIENCE: u64 = if cfg!(feature = "crashpoints") {
     20_000_000 // A test does not wait for long.
 } else {
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(if cfg!(feature = "crashpoints") {
     1000
 });
 
-/// Somebody whose idle memory is given back.
+/// An owner of memory that may fall idle.
 pub trait Swept: Send + Sync {
     /// Gives back what has been free for `patience` nanoseconds at `now`.
     fn sweep(&self, now: u64, patience: u64);
@@ -57,13 +57,13 @@ fn watched() -> &'static Watched {
             .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
-            // SAFETY: made above, and nobody has seen it.
+            // SAFETY: made above, and no other thread has seen it.
             drop(unsafe { Box::from_raw(fresh) });
         }
     }
 }
 
-/// From now on, until it has none, the idle memory of `swept` is given back.
+/// Gives the idle memory of `swept` back from now on, until it has none.
 pub fn watch(swept: Weak<dyn Swept>) {
     let mut all = lock(&watched().swept);
     all.push(swept);

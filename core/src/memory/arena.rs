@@ -2,16 +2,15 @@
 //!
 //! # The contract
 //!
-//! * An arena is private to its owner. Others know only places, and what they say of them is a
-//!   claim: [`Arena::find`] and [`Arena::give_back`] take any values and believe none.
-//! * A *block* is a run of whole granules of one extent. It lives while it has a *hold*, which is
-//!   ours, or a *lease*, which is a [`Holder`]'s.
-//! * Leases are counted for each holder. One that lies, or dies, can give back what it has itself, and
-//!   nothing of another one's.
-//! * Free ranges that touch are one range, at once. So an extent is idle when its first range is
-//!   all of it.
-//! * The smallest free range that is large enough is taken, and of equals the one lowest in the
-//!   oldest extent, so that late extents fall idle and can go.
+//! * An arena is private to its owner. Others know only places, and what they say of them is a claim: [`Arena::find`]
+//!   and [`Arena::give_back`] take any values and believe none.
+//! * A *block* is a run of whole granules of one extent. It lives while it has a *hold*, which is ours, or a *lease*,
+//!   which is a [`Holder`]'s.
+//! * Leases are counted for each holder. One that lies, or dies, can give back what it has itself, and nothing of
+//!   another one's.
+//! * Free ranges that touch are one range, at once. So an extent is idle when its first range is all of it.
+//! * The smallest free range that is large enough is taken, and of equals the one lowest in the oldest extent, so that
+//!   late extents fall idle and can go.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +24,8 @@ pub const GRANULE: u64 = if cfg!(target_arch = "aarch64") {
 
 /// Bytes of the first extent.
 const FIRST: u64 = 1 << 20;
-/// Bytes that no extent exceeds, unless one block needs more: what is set aside and filled with
-/// zeros in one go holds up the call that needs it.
+/// Bytes that no extent exceeds, unless one block needs more: what is set aside and filled with zeros at once holds up
+/// the call that needs it.
 const LARGEST: u64 = 64 << 20;
 
 /// Where a block begins in its owner's arena.
@@ -56,7 +55,7 @@ pub struct Holder(pub u64);
 #[derive(Debug)]
 struct Room {
     size: u64,
-    /// When a sweep first saw it wholly free, if nothing was allocated in it since.
+    /// When a sweep first found it wholly free, if nothing was allocated in it since.
     idle_since: Option<u64>,
 }
 
@@ -132,7 +131,7 @@ impl Arena {
         self.away
     }
 
-    /// A new block of at least `len` bytes, with one hold. `None` if no extent has room for it.
+    /// Allocates a block of at least `len` bytes, with one hold. `None` if no extent has room for it.
     pub fn allocate(&mut self, len: u64) -> Option<Place> {
         let len = rounded(len)?;
         let &(found, place) = self.by_len.range((len, Place::FIRST)..).next()?;
@@ -159,9 +158,9 @@ impl Arena {
 
     /// Bytes of the extent to add so that `allocate(len)` succeeds. `None` if the limit forbids it.
     ///
-    /// The first has 1 MiB, each further one as much as all before it but no more than 64 MiB,
-    /// unless `len` needs more. Where the limit leaves no room for that, it takes what is left:
-    /// many small ones would each cost both sides a descriptor.
+    /// The first has 1 MiB, each further one as much as all before it but no more than 64 MiB, unless `len` needs more.
+    /// Where the limit leaves no room for that, it takes what is left: many small ones would each cost both sides a
+    /// descriptor.
     pub fn growth(&self, len: u64) -> Option<u64> {
         let least = rounded(len)?;
         let preferred = self.size.clamp(FIRST, LARGEST).max(least);
@@ -170,8 +169,7 @@ impl Arena {
         (size >= least).then_some(size)
     }
 
-    /// Takes in a new extent, of a number that is not in use and of a size that
-    /// [`growth`](Self::growth) told.
+    /// Adds an extent, of a number that is not in use and of the size that [`growth`](Self::growth) has returned.
     pub fn add(&mut self, extent: u32, size: u64) {
         let whole = size - size % GRANULE;
         debug_assert!(
@@ -192,8 +190,8 @@ impl Arena {
         self.size += whole;
     }
 
-    /// The live block that has all of `[offset, offset + len)` in it: its place and its length in
-    /// whole granules. An empty range is in the block in which it begins. Any values may come.
+    /// The live block that has all of `[offset, offset + len)` in it: its place and its length in whole granules. An
+    /// empty range is in the block in which it begins. Any values may come.
     pub fn find(&self, extent: u32, offset: u64, len: u64) -> Option<(Place, u64)> {
         let end = offset.checked_add(len)?;
         let (&place, block) = self.blocks.range(..=Place { extent, offset }).next_back()?;
@@ -202,7 +200,7 @@ impl Arena {
         within.then_some((place, block.len))
     }
 
-    /// One hold of ours more on a live block.
+    /// Adds a hold of ours on a live block.
     pub fn hold(&mut self, place: Place) {
         let held = self.change(place, |block| {
             block.holds += 1;
@@ -211,7 +209,7 @@ impl Arena {
         debug_assert!(held, "no live block at {place:?} to hold");
     }
 
-    /// One hold of ours less. The block is free when it has neither holds nor leases.
+    /// Drops a hold of ours. The block is free when it has neither holds nor leases.
     pub fn drop_hold(&mut self, place: Place) {
         let dropped = self.change(place, |block| {
             let held = block.holds > 0;
@@ -221,7 +219,7 @@ impl Arena {
         debug_assert!(dropped, "no hold on {place:?} to drop");
     }
 
-    /// One lease more of a live block, for this holder.
+    /// Adds a lease of a live block, for this holder.
     pub fn lend(&mut self, place: Place, holder: Holder) {
         let lent = self.change(place, |block| {
             block.leases += 1;
@@ -233,7 +231,7 @@ impl Arena {
         }
     }
 
-    /// A holder gives one lease back. False if it has none of this block: it lies.
+    /// Takes one lease of a holder back. False if it has none of this block: it lies.
     pub fn give_back(&mut self, place: Place, holder: Holder) -> bool {
         let Entry::Occupied(mut count) = self.leases.entry((holder, place)) else {
             return false;
@@ -283,9 +281,9 @@ impl Arena {
         self.leases.contains_key(&(holder, place))
     }
 
-    /// Forgets the extents that are idle for `patience` nanoseconds, and tells their numbers. It
-    /// takes two looks: one that sees an extent wholly free, and one so much later that sees that
-    /// it is so still and that nothing was allocated in it meanwhile.
+    /// Forgets the extents that have been idle for `patience` nanoseconds, and returns their numbers. It takes two
+    /// looks: one that finds an extent wholly free, and one that much later which finds it still free, with nothing
+    /// allocated in it meanwhile.
     pub fn sweep(&mut self, now: u64, patience: u64) -> Vec<u32> {
         let mut gone = Vec::new();
         for (&extent, room) in &mut self.extents {
@@ -341,7 +339,7 @@ impl Arena {
     }
 }
 
-/// `len` in whole granules, at least one. `None` if no number can say it.
+/// `len` in whole granules, at least one. `None` if that is more than a `u64` holds.
 fn rounded(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(GRANULE)
 }

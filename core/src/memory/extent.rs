@@ -2,12 +2,10 @@
 //!
 //! # The contract
 //!
-//! * All of an extent's memory is set aside when it is made, and its seals keep its size for ever.
-//!   So the other side cannot cut the file off under our mapping; what it can do is to change
-//!   bytes, or to make them zeros.
-//! * The other side may write any of it at any time: what has been mapped for both can be mapped
-//!   writable by both. So no reference or slice into it is made here, bytes are copied by raw
-//!   pointers, and what is read may be anything.
+//! * All of an extent's memory is set aside when it is made, and its seals keep its size for ever. So the other side
+//!   cannot cut the file off under our mapping; what it can do is to change bytes, or to make them zeros.
+//! * The other side may write any of it at any time: what has been mapped for both can be mapped writable by both. So
+//!   no reference or slice into it is made here, bytes are copied by raw pointers, and what is read may be anything.
 
 use crate::crash;
 use crate::memory::mapping::{Span, WRITABLE};
@@ -19,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Extents that an owner has at most: each costs everybody who maps it a descriptor.
+/// Extents that an owner has at most: each costs every process that maps it a descriptor.
 pub const MAX_EXTENTS: usize = 256;
 
 /// Extents by their numbers.
@@ -31,8 +29,8 @@ pub(crate) fn find(extents: &Extents, address: usize, len: usize) -> Option<(u32
     extents.find_map(|extent| Some((extent.number(), extent.offset_of(address, len)?)))
 }
 
-/// Bytes that are set aside in one go. A signal makes the kernel undo the go it interrupts, so
-/// with a profiler's timer one go for all of a large extent might never end.
+/// Bytes that are set aside in one call. A signal makes the kernel undo the call that it interrupts, so with a
+/// profiler's timer one call for all of a large extent might never end.
 const STRIDE: usize = 16 << 20;
 
 /// Why an extent of the peer's cannot be used.
@@ -62,8 +60,7 @@ pub enum ExtentError {
 
 /// A mapped extent: ours, writable, or the peer's, read-only.
 ///
-/// It stays mapped until it is dropped; its descriptor is closed with the last of it and of the
-/// [`View`]s made of it.
+/// It stays mapped until it is dropped; its descriptor is closed with the last of it and of the [`View`]s made of it.
 #[derive(Debug)]
 pub struct Extent {
     number: u32,
@@ -73,11 +70,11 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// New memory, all zeros. All of it is set aside now, so that a want of memory is an error
-    /// here, and sealed in its size.
+    /// Makes new memory, all zeros. All of it is set aside now, so that a lack of memory is an error here, and its size
+    /// is sealed.
     ///
-    /// What the machine has not it does not always refuse: without a bound of its own on shared
-    /// memory the kernel may rather end a process. The bound to rely on is the arena's limit.
+    /// A machine without enough memory does not always refuse: unless shared memory has a bound of its own, the kernel
+    /// may kill a process instead. The bound to rely on is the arena's limit.
     pub fn create(number: u32, size: usize) -> io::Result<Extent> {
         let length = libc::off_t::try_from(size).unwrap_or(0);
         if length == 0 {
@@ -86,7 +83,7 @@ impl Extent {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a valid C string.
         let made = |flags| done(unsafe { libc::memfd_create(c"shmrpc-extent".as_ptr(), flags) });
-        // Some hosts want it said that nobody executes it; older kernels do not know the flag.
+        // Some hosts require the flag that it is never executed; older kernels do not know it.
         let fd = made(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| made(flags))?;
         // SAFETY: it is new, so it is ours alone.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -110,7 +107,7 @@ impl Extent {
         })
     }
 
-    /// One that the peer has made. Its seals and its size are looked at before it is mapped.
+    /// Maps one that the peer has made, after a look at its seals and its size.
     pub fn open(
         number: u32,
         size: usize,
@@ -143,7 +140,7 @@ impl Extent {
                 expected: size as u64,
             });
         }
-        // Mapping it would set aside what its maker has not, or has given back.
+        // Mapping it would set aside the memory that its maker has not, or has given back.
         let found = stat.st_blocks as u64 * 512;
         if found < size as u64 {
             return Err(ExtentError::Sparse { number, found });
@@ -183,15 +180,14 @@ impl Extent {
         self.file.as_fd()
     }
 
-    /// Where in this extent the bytes from `address` on are, if all of them are. An empty range
-    /// is where it begins.
+    /// Where in this extent the bytes from `address` on are, if all of them are. An empty range is where it begins.
     pub fn offset_of(&self, address: usize, len: usize) -> Option<u64> {
         let offset = address.checked_sub(self.base().addr())?;
         let within = offset < self.size() && len <= self.size() - offset;
         within.then_some(offset as u64)
     }
 
-    /// Copies bytes in. Panics if the extent is the peer's, or has not the range.
+    /// Copies bytes in. Panics if the extent is the peer's, or does not have the range.
     ///
     /// # Safety
     ///
@@ -199,16 +195,16 @@ impl Extent {
     pub unsafe fn write(&self, offset: u64, from: *const u8, len: usize) {
         assert!(self.ours, "extent {} is the peer's to write", self.number);
         let to = self.at(offset, len);
-        // SAFETY: `from` by the caller's word, `to` by the look at its bounds. By C's memcpy,
-        // because the peer may touch the range meanwhile: the compiler assumes nothing of it.
+        // SAFETY: `from` by the caller's word, `to` by the look at its bounds. By C's memcpy, because the peer may
+        // touch the range meanwhile: the compiler assumes nothing of it.
         unsafe { libc::memcpy(to.cast(), from.cast(), len) };
     }
 
-    /// Copies bytes out. Panics if the extent has not the range.
+    /// Copies bytes out. Panics if the extent does not have the range.
     ///
     /// # Safety
     ///
-    /// `len` bytes at `to` are writable, by nobody else meanwhile, and outside the range that is
+    /// `len` bytes at `to` are writable, no other thread writes them meanwhile, and they lie outside the range that is
     /// read.
     pub unsafe fn read(&self, offset: u64, to: *mut u8, len: usize) {
         let from = self.at(offset, len);
@@ -216,8 +212,8 @@ impl Extent {
         unsafe { libc::memcpy(to.cast(), from.cast(), len) };
     }
 
-    /// Gives the memory back to the system now, whoever has it mapped yet; who reads it then
-    /// reads zeros. For the owner of an extent that nobody uses any more.
+    /// Gives the memory back to the system now, although processes may still have it mapped: they read zeros from then
+    /// on. For the owner of an extent that is no longer used.
     pub fn punch(&self) {
         debug_assert!(self.ours, "extent {} is the peer's to punch", self.number);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -228,7 +224,7 @@ impl Extent {
             retry(|| unsafe { libc::fallocate(self.file.as_raw_fd(), mode, 0, length) as isize });
     }
 
-    /// Another mapping, writable, of a part that begins with a page.
+    /// Maps a part that begins with a page once more, writable.
     pub fn map(&self, offset: u64, len: usize, mode: Mode) -> io::Result<View> {
         let size = self.size();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -261,7 +257,7 @@ impl Extent {
     }
 }
 
-/// Shared, and each page at hand at once, so that no copy meets a page fault.
+/// Shared, with all pages mapped at once, so that no copy meets a page fault.
 const POPULATED: libc::c_int = libc::MAP_SHARED | libc::MAP_POPULATE;
 
 /// An extent of the peer's is mapped page by page, as it is read, if it is larger than this, in bytes.

@@ -18,7 +18,7 @@ pub(crate) struct Span {
 
 // SAFETY: a mapping belongs to the process, not to a thread, and nothing here refers to its bytes.
 unsafe impl Send for Span {}
-// SAFETY: as above; whoever copies bytes or writes to `base` says that nobody else does.
+// SAFETY: as above; code that copies bytes or writes to `base` ensures that no other thread does.
 unsafe impl Sync for Span {}
 
 impl Span {
@@ -68,8 +68,8 @@ impl Drop for Span {
     }
 }
 
-/// The beginning of a file that a peer may write, and cut off, at any time. All access is atomic, and what is cut off reads
-/// as zeros.
+/// The beginning of a file that a peer may write, and cut off, at any time. All access is atomic, and what is cut off
+/// reads as zeros.
 pub struct SharedMapping {
     // Before the span: it goes first.
     guard: Guard,
@@ -81,7 +81,7 @@ impl SharedMapping {
     /// have written there.
     pub fn new(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let span = Span::new(file, 0, len, WRITABLE, libc::MAP_SHARED)?;
-        // SAFETY: mapped above and not yet touched, and unmapped after the guard has gone; what a peer shares with us
+        // SAFETY: mapped above and not yet touched, and unmapped after the guard is dropped; what a peer shares with us
         // may be anything, so also zeros.
         let guard = unsafe { Guard::new(span.base(), len) };
         Ok(SharedMapping { guard, span })

@@ -1,4 +1,5 @@
-//! Memory that processes share: mapped files, what a peer can do to them, and which parts of them are free.
+//! Memory that processes share: mapped files, what a peer can do to them, which parts of them are free, and who holds
+//! the others.
 
 pub mod arena;
 #[cfg(not(loom))]

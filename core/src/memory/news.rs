@@ -1,5 +1,5 @@
-//! What one side tells the other of its extents, with their descriptors: over a socket pair of its own, in packets of
-//! sixteen bytes in the byte order of the machine:
+//! News of extents: what a side tells the other of its own, with their descriptors. They go over a socket pair of their
+//! own, in packets of sixteen bytes in the byte order of the machine:
 //!
 //! ```text
 //!      0  kind     u32   1 an extent, with its descriptor; 2 one that is gone
@@ -21,13 +21,13 @@ const GONE: u32 = 2;
 /// Words of room for a header and twelve descriptors.
 const ROOM: usize = 8;
 
-/// Why there is no news to be had.
+/// Why the next piece of news cannot be read.
 #[derive(Debug, Error)]
 pub enum NewsError {
-    /// The operating system refused. It is still the next one.
+    /// The operating system refused. It stays the next one.
     #[error(transparent)]
     Os(#[from] io::Error),
-    /// It is not what it should be.
+    /// It is not what it should be: the text says how.
     #[error("{0}")]
     Malformed(String),
 }
@@ -44,7 +44,7 @@ pub enum News {
         /// Its descriptor.
         file: OwnedFd,
     },
-    /// One is no more in use.
+    /// One is no longer in use.
     Gone {
         /// Its number.
         number: u32,
@@ -62,13 +62,14 @@ pub fn send_gone(socket: BorrowedFd<'_>, number: u32) -> io::Result<()> {
     packet::send(socket, &packet(GONE, number, 0), &[])
 }
 
-/// The next piece of news. `None` if there is none now, and at the end of the socket. After an error of the system it is
-/// still the next one.
+/// Takes the next piece of news. `None` if there is none now, and at the end of the socket. After an error of the
+/// system the same one is next.
 pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<News>, NewsError> {
-    // One byte more than there should be, so that a packet that is too long shows; and room for one descriptor too many.
+    // One byte more than there should be, so that a packet that is too long shows; and room for one descriptor too
+    // many.
     let (mut bytes, mut room) = ([0; PACKET + 1], [0; ROOM]);
-    // The packet stays where it is, and its descriptors are ours by then. The kernel drops descriptors for which there is
-    // no room from a packet that is received, and from one that is only looked at it does not.
+    // The packet stays where it is, and its descriptors are ours by then. The kernel drops descriptors for which there
+    // is no room from a packet that is received, and from one that is only looked at it does not.
     let peeked = twice(|| packet::receive(socket, &mut bytes, &mut room, libc::MSG_PEEK));
     let packet::Packet {
         len, files, cut, ..
@@ -138,8 +139,8 @@ fn packet(kind: u32, number: u32, size: u64) -> [u8; PACKET] {
     packet
 }
 
-/// A reset is the end before the peer has read all of ours. It is told once, and before what the peer has sent, which is
-/// still there: a frame may name it.
+/// Receives once more after a reset: that is an end before the peer has read all of ours. The kernel reports it once,
+/// and ahead of what the peer has sent, which is still there and which a frame may name.
 fn twice<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     receive().or_else(|error| match error.kind() {
         io::ErrorKind::ConnectionReset => receive(),
@@ -147,8 +148,8 @@ fn twice<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     })
 }
 
-/// Why this process could not take a descriptor, which the kernel does not say: the error with which it makes no other.
-/// If it can, a rule of the system is in the way, or there is room again.
+/// Why this process could not take a descriptor. The kernel does not say, so this tries to make another one, and
+/// returns its error. If that succeeds, a rule of the system is in the way, or there is room again.
 fn why_untaken(socket: BorrowedFd<'_>) -> io::Error {
     match socket.try_clone_to_owned() {
         Err(error) => error,

@@ -50,8 +50,8 @@ pub struct Layout {
     pub signature: u64,
 }
 
-/// What the offsets of a layout are, in one number, so that two builds that differ do not meet:
-/// FNV-1a over the numbers, each as eight little-endian bytes.
+/// What the offsets of a layout are, in one number, so that two builds that differ do not meet: FNV-1a over the
+/// numbers, each as eight little-endian bytes.
 pub const fn signature(numbers: &[usize]) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut i = 0;

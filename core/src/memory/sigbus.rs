@@ -1,8 +1,8 @@
-//! Memory that a peer can cut off: what it shares with us lies in files that it may shorten, and then a look at a
-//! page is a SIGBUS.
+//! Memory that a peer can cut off: what it shares with us lies in files that it may shorten, and then a look at a page
+//! is a SIGBUS.
 //!
 //! Such memory is registered here. A handler finds the address of the fault among the registered ranges, marks the
-//! range as cut off, puts zeros in its place, and lets the thread go on; whoever looks at the mark ends that
+//! range as cut off, puts zeros in its place, and lets the thread go on; the code that looks at the mark ends that
 //! connection. Any other SIGBUS goes to the handler that was there before.
 //!
 //! The handler may interrupt anything, in any thread. So it takes no lock and no memory: the ranges stand in chunks
@@ -62,7 +62,7 @@ impl Chunk {
 
 static FIRST: Chunk = Chunk::new();
 
-/// A slot that nobody has.
+/// Takes a slot that is not in use.
 fn slot() -> &'static Slot {
     let mut chunk = &FIRST;
     loop {
@@ -85,7 +85,7 @@ fn slot() -> &'static Slot {
                 // SAFETY: leaked above, so it is there for ever.
                 Ok(_) => unsafe { &*fresh },
                 Err(theirs) => {
-                    // SAFETY: nobody else has seen ours; theirs was leaked as ours would have been.
+                    // SAFETY: no other thread has seen ours; theirs was leaked as ours would have been.
                     unsafe {
                         drop(Box::from_raw(fresh));
                         &*theirs
@@ -109,7 +109,7 @@ impl Guard {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
         let slot = slot();
-        // Relaxed: before the range is there nobody asks.
+        // Relaxed: it is read only once the range is there.
         slot.cut_off.store(false, Ordering::Relaxed);
         let range = (base.addr() / UNIT) as u64;
         let range = range << LEN_BITS | len.div_ceil(UNIT) as u64;
@@ -122,7 +122,7 @@ impl Guard {
     /// Whether it was cut off: what was read before this question may be zeros in the place of what was there.
     #[inline]
     pub fn is_cut_off(&self) -> bool {
-        // Acquire: the mark is stored before the zeros are mapped, so who has read one of them sees it here.
+        // Acquire: the mark is stored before the zeros are mapped, so a thread that has read one of them sees it here.
         fence(Ordering::Acquire);
         self.0.cut_off.load(Ordering::Relaxed)
     }
@@ -136,7 +136,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Relaxed: only who uses the memory can fault in it, and nobody does any more.
+        // Relaxed: only a thread that uses the memory can fault in it, and none does any more.
         self.0.range.store(0, Ordering::Relaxed);
         // Release: see `slot`.
         self.0.taken.store(false, Ordering::Release);
@@ -193,8 +193,8 @@ fn mend(address: usize) -> bool {
             }
             // Release: before the zeros are there; see `is_cut_off`.
             slot.cut_off.store(true, Ordering::Release);
-            // SAFETY: a mapping of its own, and mapped as long as somebody can fault in it (see `new`). mmap is a
-            // bare system call.
+            // SAFETY: a mapping of its own, and mapped as long as somebody can fault in it (see `new`). mmap is a bare
+            // system call.
             let zeros = unsafe {
                 libc::mmap(
                     base as *mut libc::c_void,
@@ -278,7 +278,7 @@ mod tests {
 
         /// The byte at `offset`.
         fn read(&self, offset: usize) -> u8 {
-            // SAFETY: within the mapping, and nobody writes.
+            // SAFETY: within the mapping, and no thread writes.
             unsafe { self.base.add(offset).read_volatile() }
         }
 
@@ -316,7 +316,7 @@ mod tests {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 std::thread::spawn(move || {
-                    // SAFETY: within the mapping, and nobody writes.
+                    // SAFETY: within the mapping, and no thread writes.
                     unsafe { (base as *const u8).read_volatile() }
                 })
             })

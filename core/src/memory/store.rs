@@ -1,6 +1,7 @@
 //! Memory that a process owns and lends to others: blocks in extents of its own.
 //!
-//! The store speaks to nobody. Whoever adds an extent tells the holders of it before a block in it is lent to them.
+//! The store itself tells nobody anything: the code that adds an extent tells the holders of it before it lends them a
+//! block in it.
 
 use crate::crash;
 use crate::memory::arena::{Arena, Holder, Place};
@@ -80,20 +81,20 @@ impl Store {
         !lock(&self.owned).extents.is_empty()
     }
 
-    /// Another party that blocks are lent to.
+    /// Adds a party that blocks are lent to.
     pub fn add_holder(&self) -> Holder {
         let mut owned = lock(&self.owned);
         owned.next_holder += 1;
         Holder(owned.next_holder)
     }
 
-    /// Ends all leases of a holder. From now on what it had may be written again: it must be dead, or nobody allocates
-    /// here any more.
+    /// Ends all leases of a holder. From now on what it had may be written again: it must be dead, or there must be no
+    /// more allocations.
     pub fn drop_holder(&self, holder: Holder) {
         lock(&self.owned).arena.drop_holder(holder);
     }
 
-    /// A block in the extents that there are, to be written. None if there is no room in them.
+    /// Allocates a block in the extents that there are, to be written. None if there is no room in them.
     pub fn allocate(self: &Arc<Self>, len: u64) -> Option<Hold> {
         let mut owned = lock(&self.owned);
         let place = owned.arena.allocate(len)?;
@@ -101,8 +102,8 @@ impl Store {
         Some(self.hold(&owned, place))
     }
 
-    /// A new extent, large enough for a block of `len` bytes: to be told of, and then added. One at a time, or together
-    /// they would have one number and be over the limit.
+    /// Makes an extent that is large enough for a block of `len` bytes: tell the holders of it, then add it. One at a
+    /// time, or they would have the same number and exceed the limit.
     pub fn make_extent(&self, len: u64) -> Result<Extent, NoMemory> {
         let owned = lock(&self.owned);
         let full = owned.extents.len() >= MAX_EXTENTS;
@@ -153,12 +154,12 @@ impl Store {
         Some((place, offset - place.offset))
     }
 
-    /// A lease ends that a holder was never told of.
+    /// Ends a lease that its holder was never told of.
     pub fn unlend(&self, place: Place, holder: Holder) {
         lock(&self.owned).arena.give_back(place, holder);
     }
 
-    /// A holder ends a lease. False if it has none of this block: it lies.
+    /// Ends a lease, as its holder has asked. False if it has none of this block: it lies.
     pub fn give_back(&self, place: Place, holder: Holder) -> bool {
         let mut owned = lock(&self.owned);
         let given = owned.arena.give_back(place, holder);
@@ -195,7 +196,7 @@ impl Store {
     }
 }
 
-/// A hold of a block. The block is free once nobody holds it, here or by a lease.
+/// A hold of a block. A block is free once there is neither a hold of it nor a lease.
 pub struct Hold {
     pub(crate) extent: Arc<Extent>,
     store: Arc<Store>,

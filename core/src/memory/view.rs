@@ -12,8 +12,8 @@ const PAGE: usize = 4096;
 /// Who sees what is written into a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nobody else: a page is copied when it is first written. For libraries that know no
-    /// read-only arrays. A page not yet written shows what others write.
+    /// Only this process: a page is copied when it is first written. For libraries that know no read-only arrays. A
+    /// page not yet written shows what others write.
     Private,
     /// Everybody who has mapped the extent.
     Shared,
@@ -62,17 +62,16 @@ impl View {
         self.span.len()
     }
 
-    /// From now on what is written here stays here: a shared mapping becomes a private one, at
-    /// the same address. What has been written is in the extent; for a private one nothing
-    /// changes.
+    /// Turns a shared mapping into a private one, at the same address: what is written from now on is seen by no other
+    /// process. What has been written is in the extent. A private one stays as it is.
     pub fn detach(&self) -> io::Result<()> {
         // A lock, because a second remapping would undo what was written since the first.
         let mut mode = lock(&self.mode);
         if *mode == Mode::Private {
             return Ok(());
         }
-        // SAFETY: the range is ours until `drop`, and there is something at each address of it
-        // all the time: the kernel puts the new mapping in the place of the old in one step.
+        // SAFETY: the range is ours until `drop`, and there is something at each address of it all the time: the kernel
+        // puts the new mapping in the place of the old in one step.
         let base = unsafe {
             libc::mmap(
                 self.base().cast(),
@@ -87,10 +86,10 @@ impl View {
             return Err(io::Error::last_os_error());
         }
         *mode = Mode::Private;
-        // A page that nobody has written still shows what its owner writes: all of them are written.
+        // A page that was not written here still shows what its owner writes: so all of them are.
         for offset in (0..self.len()).step_by(PAGE) {
-            // SAFETY: within the mapping, which is writable. The same byte is written again, so that
-            // only who writes it at this very moment can notice.
+            // SAFETY: within the mapping, which is writable. The same byte is written again, so that only a thread that
+            // writes it at this very moment can notice.
             unsafe {
                 let byte = self.base().add(offset);
                 byte.write_volatile(byte.read_volatile());

@@ -13,16 +13,16 @@ use pyo3::types::PyBytes;
 use std::os::raw::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, Once};
 
-/// What is done for so many bytes or more is done without the GIL.
+/// Bytes from here on are copied without the GIL.
 const LONG: usize = 64 << 10;
 
 const GIVEN_BACK: &str = "this memory was given back by release()";
 
-/// A buffer in shared memory, by the buffer protocol. As long as it lives, and any view of it, the
-/// memory is not used for anything else.
+/// A buffer in shared memory, by the buffer protocol. As long as it lives, and any view of it, the memory is not used
+/// for anything else.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Buffer {
-    /// None once it was given back early.
+    /// None once it was given back by `release`.
     memory: Mutex<Option<buffer::Buffer>>,
     /// Stays mapped for as long as there are views, whatever becomes of the buffer.
     _extent: Arc<Extent>,
@@ -33,9 +33,9 @@ pub struct Buffer {
 
 /// Lets the C library keep the memory of large objects that are freed, for the next ones.
 ///
-/// It learns from what is freed how much to keep: at first nothing of 128 KiB or more. Then each bytes
-/// object of a megabyte is a new mapping, and filling it costs a page fault for every page, several
-/// times as much as the copy. One free of its largest measure, which is never touched, teaches it.
+/// It learns from what is freed how much to keep: at first nothing of 128 KiB or more. Then each bytes object of a
+/// megabyte is a new mapping, and filling it costs a page fault for every page, several times as much as the copy. One
+/// free of its largest measure, which is never touched, teaches it.
 fn keep_freed_memory() {
     /// What glibc learns from at most, without its own header.
     const MOST: usize = (32 << 20) - (64 << 10);
@@ -59,8 +59,8 @@ pub(super) fn bytes_of<'py>(
     if len >= LONG {
         keep_freed_memory();
     }
-    // SAFETY: a new object of this length, or an error; nobody else has seen it, so that it may be
-    // written, and without the GIL too.
+    // SAFETY: a new object of this length, or an error; no other thread has seen it, so that it may be written, and
+    // without the GIL too.
     unsafe {
         let made =
             ffi::PyBytes_FromStringAndSize(std::ptr::null::<c_char>(), len as ffi::Py_ssize_t);
@@ -138,12 +138,12 @@ impl Buffer {
         })
     }
 
-    /// The same bytes, writable: what is written is seen by nobody else. Raises Unmapped if there is no room for that.
+    /// The same bytes, writable: what is written stays in this process. Raises Unmapped if there is no room for that.
     fn private(slf: &Bound<'_, Self>) -> PyResult<View> {
         Buffer::map(slf, Mode::Private)
     }
 
-    /// The same bytes, writable: what is written is seen by whoever has sent them. Raises Unmapped as above.
+    /// The same bytes, writable: what is written is seen by the process that sent them. Raises Unmapped as above.
     fn shared(slf: &Bound<'_, Self>) -> PyResult<View> {
         Buffer::map(slf, Mode::Shared)
     }
@@ -225,7 +225,7 @@ pub struct View {
 
 #[pymethods]
 impl View {
-    /// From now on what is written stays here.
+    /// Keeps what is written from now on in this process.
     fn detach(&self) -> PyResult<()> {
         self.mapping.detach().map_err(PyOSError::new_err)
     }

@@ -1,13 +1,13 @@
 //! `Calls`: what the threads that share a channel have under way on it.
 //!
 //! Of the threads that wait, one receives for all: it has the lead. It has it within one call of this module and never
-//! while Python code runs: what runs there, a signal's handler or a `__del__`, may raise, or call on the same channel. So
-//! no exception can leave the lead taken, and no thread ever waits for itself. A frame is taken out of the ring and put
-//! where its call finds it in the same call, so none is lost or comes twice. A call that nobody waits for any more is
-//! cancelled when its [`Pending`] goes, also if an exception kept anybody from saying so.
+//! while Python code runs: what runs there, a signal's handler or a `__del__`, may raise, or call on the same channel.
+//! So no exception can leave the lead taken, and no thread ever waits for itself. A frame is taken out of the ring and
+//! put where its call finds it in the same call, so none is lost or comes twice. A call that nobody waits for any more
+//! is cancelled when its [`Pending`] goes, also if an exception kept anybody from saying so.
 //!
-//! All that runs Python code, such as an allocation that the garbage collector sees, is done without the lead and without
-//! the lock. The lock is taken with the GIL alone, so a child is never forked while another thread holds it.
+//! All that runs Python code, such as an allocation that the garbage collector sees, is done without the lead and
+//! without the lock. The lock is taken with the GIL alone, so a child is never forked while another thread holds it.
 
 use super::channel::Channel;
 use super::errors::{ChannelError, broken, unsent};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Nanoseconds for which a thread leads on although frames of others come: then the handlers of signals have their turn.
+/// For how long a thread leads although frames of others come, in nanoseconds: then signal handlers have their turn.
 const TURN: u64 = 5_000_000;
 /// How long a thread that does not lead sleeps at a time, should a signal come just before it falls asleep.
 const NAP: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ struct Entry {
     frames: VecDeque<Frame>,
     /// Bytes of credit that the items take which wait.
     held: usize,
-    /// Whether its answer has come: there is nothing to cancel.
+    /// Whether its answer has come, so that there is nothing to cancel.
     answered: bool,
     /// Interruptions that its thread knows of.
     interruptions: u64,
@@ -49,7 +49,7 @@ struct State {
     interruptions: u64,
 }
 
-/// What of the frames we have to know.
+/// What the protocol above says of frames.
 struct Rules {
     answers: Vec<u32>,
     /// The low eight bits of other opcodes that a server sends.
@@ -78,9 +78,9 @@ struct Shared {
 struct Lead<'a>(&'a Shared);
 
 impl Lead<'_> {
-    /// Gives it up and wakes nobody: the thread looks whether the server lives, and comes back. Should it not, the others
-    /// notice after a nap. Were one of them woken, it would have the lead at the very moment in which the end of the
-    /// connection is found, and what has come until then is to be received.
+    /// Gives it up and wakes no other thread: this one looks whether the server lives, and comes back. Should it not,
+    /// the others notice after a nap. Were one of them woken, it would have the lead at the very moment in which the
+    /// end of the connection is found, and what has come until then is to be received.
     fn set_aside(self) {
         self.0.lead.store(false, Ordering::SeqCst);
         std::mem::forget(self);
@@ -89,8 +89,8 @@ impl Lead<'_> {
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        // Sequentially consistent, as the accesses in `wake_next` and `park`: who parks says so and then looks at the
-        // lead, who gives it up says so and then looks for the parked. One of the two sees the other.
+        // Sequentially consistent, as the accesses in `wake_next` and `park`: a thread that parks says so and then
+        // looks at the lead, one that gives it up says so and then looks for the parked. One of the two sees the other.
         self.0.lead.store(false, Ordering::SeqCst);
         self.0.wake_next();
     }
@@ -114,7 +114,7 @@ impl Shared {
             .then(|| Lead(self))
     }
 
-    /// If nobody leads, wakes a thread that may.
+    /// Wakes a thread that may lead, if none does.
     #[inline]
     fn wake_next(&self) {
         if self.parked.load(Ordering::SeqCst) != 0 && !self.lead.load(Ordering::SeqCst) {
@@ -283,7 +283,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until a frame of the call is there, nobody leads, or it is interrupted.
+    /// Sleeps until a frame of the call is there, no thread leads, or it is interrupted.
     fn park(&self, py: Python<'_>, id: u64, limit: Duration) {
         let mut state = self.lock();
         let state_now = &mut *state;
@@ -309,7 +309,8 @@ impl Shared {
         self.parked.store(state.parked.len(), Ordering::SeqCst);
     }
 
-    /// Receives for everybody what is there, and if nothing is, what comes within `limit`. False if another thread does.
+    /// Receives for everybody what is there, and if nothing is, what comes within `limit`. False if another thread
+    /// does.
     fn tend(&self, py: Python<'_>, limit: Duration) -> PyResult<bool> {
         let channel = self.open()?;
         {
@@ -343,7 +344,8 @@ impl Shared {
         }
     }
 
-    /// Nobody waits for a call any more: the server is told unless it has answered, or the request has not gone.
+    /// Ends a call that nobody waits for any more. The server is told, unless it has answered or the request has not
+    /// gone.
     fn close(&self, id: u64) {
         let entry = self.lock().pending.remove(&id);
         let (Some(entry), Ok(channel)) = (entry, self.open()) else {
@@ -376,10 +378,10 @@ pub struct Calls(Arc<Shared>);
 
 #[pymethods]
 impl Calls {
-    /// `answers`: opcodes with which a call ends; `others`: the low eight bits of what else a server sends, but for items.
-    /// `requests`: those of what begins a call; `cancel` and `nothing`: the frame that ends one. `window`: bytes of items
-    /// that may wait, each counting for `overhead` more. `look`: seconds after which a thread that sleeps comes back to
-    /// look whether the server still lives.
+    /// `answers`: opcodes with which a call ends; `others`: the low eight bits of what else a server sends, but for
+    /// items. `requests`: those of what begins a call; `cancel` and `nothing`: the frame that ends one. `window`: bytes
+    /// of items that may wait, each counting for `overhead` more. `look`: seconds after which a thread that sleeps
+    /// comes back to look whether the server still lives.
     #[new]
     #[pyo3(signature = (channel, *, answers, others, item, requests, cancel, nothing, window, overhead, look))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
@@ -422,8 +424,8 @@ impl Calls {
         self.0.lock().pending.len()
     }
 
-    /// Sends a request and looks for its answer for as long as that pays. An answer with the channel's `answer` for
-    /// its opcode comes back as its payload alone; else the call is under way.
+    /// Sends a request and looks for its answer for as long as that pays. An answer with the channel's `answer` for its
+    /// opcode comes back as its payload alone; else the call is under way.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -479,12 +481,13 @@ impl Calls {
         self.send_registered(py, &channel, opcode, id, payload)
     }
 
-    /// Nobody waits for this call any more. The server is told, unless it has answered or the request has not gone.
+    /// Ends a call that nobody waits for any more. The server is told, unless it has answered or the request has not
+    /// gone.
     fn close(&self, id: u64) {
         self.0.close(id);
     }
 
-    /// Receives for all threads what is there, and if nothing is, what comes within so many seconds. False if another
+    /// Receives for all threads what is there, and if nothing is, what comes within `limit` seconds. False if another
     /// thread does.
     fn tend(&self, py: Python<'_>, limit: f64) -> PyResult<bool> {
         self.0.tend(py, seconds(limit))
@@ -523,7 +526,7 @@ impl Calls {
     }
 }
 
-/// A call that is under way. When it goes, nobody waits for the call any more: see [`Calls::close`].
+/// A call that is under way. Dropping it ends the call: see [`Calls::close`].
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Pending {
     shared: Arc<Shared>,
@@ -535,8 +538,8 @@ pub struct Pending {
 #[pymethods]
 impl Pending {
     /// Its next frame, as (opcode, id, body), for which it waits up to `limit` seconds, receiving for all threads if no
-    /// other one does. None if there is none in time, if it was interrupted, or if it is time to look whether the server
-    /// lives. Raises what the handler of a signal raises; the frame comes the next time then.
+    /// other one does. None if there is none in time, if it was interrupted, or if it is time to look whether the
+    /// server lives. Raises what the handler of a signal raises; the frame comes the next time then.
     fn next<'py>(&self, py: Python<'py>, limit: f64) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let found = self.shared.next(py, self.id, seconds(limit));
         if !matches!(found, Ok(None)) {
@@ -560,7 +563,7 @@ impl Pending {
         Ok(taken)
     }
 
-    /// Nobody waits for it any more; see [`Calls::close`].
+    /// Ends it: see [`Calls::close`].
     fn close(&self) {
         self.shared.close(self.id);
     }

@@ -146,7 +146,7 @@ impl Channel {
         })
     }
 
-    /// Sends a frame. False if it is kept for want of room; it goes out as the peer reads.
+    /// Sends a frame. False if there is no room: then it is kept, and goes out as the peer reads.
     fn send(
         &self,
         py: Python<'_>,
@@ -157,7 +157,7 @@ impl Channel {
         self.send_one(py, opcode, id, payload, false)
     }
 
-    /// Sends a request that is not looked for at once. False if it is kept for want of room.
+    /// Sends a request whose answer is not looked for at once. False if there is no room: then it is kept.
     ///
     /// PeerLeft if the peer was quiet for a while, and has left; Overtaken if a call with a higher id was begun before.
     fn begin(
@@ -172,9 +172,8 @@ impl Channel {
 
     /// Sends a frame and looks for its answer for as long as that pays.
     ///
-    /// One with the opcode `answer` comes back as its payload alone. Any other frame, and also the
-    /// answer once the loop has waited for its turn too long, comes as (opcode, id, payload).
-    /// None if nothing came in time.
+    /// One with the opcode `answer` comes back as its payload alone. Any other frame, and also the answer once the loop
+    /// has waited for its turn too long, comes as (opcode, id, payload). None if nothing came in time.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -211,9 +210,9 @@ impl Channel {
             .transpose()
     }
 
-    /// Takes the small frames that are there with this opcode and id, one after the other, up to `most` of
-    /// them and until a different one is next. Returns how many, and the payloads joined behind `head` and
-    /// their number, four bytes with the highest first; None if there is none.
+    /// Takes the small frames that are there with this opcode and id, one after the other, up to `most` of them and
+    /// until a different one is next. Returns how many, and the payloads joined behind `head` and their number, four
+    /// bytes with the highest first; None if there is none.
     fn receive_run<'py>(
         &self,
         py: Python<'py>,
@@ -255,8 +254,8 @@ impl Channel {
         Ok(Some((taken as usize, PyBytes::new(py, &joined))))
     }
 
-    /// Our bell rang: silences it, and sends what was kept as far as there is room now. False if it will never
-    /// ring again: the peer has ended it.
+    /// Silences our bell, which rang, and sends what was kept as far as there is room now. False if it will never ring
+    /// again: the peer has ended it.
     fn wake(&self) -> PyResult<bool> {
         let channel = self.open()?;
         let rings = channel.silence();
@@ -269,24 +268,24 @@ impl Channel {
         Ok(rings)
     }
 
-    /// Says that we sleep: the peer will ring. False if there is something to do first.
+    /// Announces that we sleep: the peer will ring. False if there is something to do first.
     fn park(&self) -> PyResult<bool> {
         self.open()?.park(true).map_err(broken)
     }
 
-    /// We are awake and look for ourselves: the peer need not ring.
+    /// Withdraws the announcement: we look for ourselves, and the peer need not ring.
     fn unpark(&self) {
         if let Ok(channel) = self.open() {
             channel.unpark();
         }
     }
 
-    /// Whether frames are kept for want of room.
+    /// Whether frames are kept because there is no room.
     fn is_stalled(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_stalled())
     }
 
-    /// Whether a frame is kept for which somebody waits.
+    /// Whether a frame is kept that somebody waits for.
     fn is_awaited(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_awaited())
     }
@@ -296,22 +295,22 @@ impl Channel {
         self.open().is_ok_and(|channel| channel.is_behind())
     }
 
-    /// What the peer has not taken yet: bytes that it has read so far, bytes that are in the ring, and how many
-    /// frames, of how many bytes, wait for room.
+    /// What the peer has not taken yet: bytes that it has read so far, bytes that are in the ring, and how many frames,
+    /// of how many bytes, wait for room.
     fn untaken(&self) -> PyResult<(u64, usize, usize, usize)> {
         let untaken = self.open()?.untaken().map_err(broken)?;
         Ok((untaken.read, untaken.in_ring, untaken.frames, untaken.bytes))
     }
 
-    /// Takes back the frame that began `id` with one of these kinds, the low eight bits of opcodes; False if
-    /// any of it went.
+    /// Takes back the frame that began `id` with one of these kinds, the low eight bits of opcodes; False if any of it
+    /// went.
     fn take_back(&self, id: u64, kinds: &[u8]) -> PyResult<bool> {
         Ok(self
             .open()?
             .take_back(id, |opcode| kinds.contains(&(opcode as u8))))
     }
 
-    /// Nobody waits for the call `id` any more: takes back all that is kept of it, but for a frame of which
+    /// Takes back all that is kept of the call `id`, which nobody waits for any more, but for a frame of which
     /// something went.
     fn take_back_all(&self, id: u64) {
         if let Ok(channel) = self.open() {
@@ -335,7 +334,7 @@ impl Channel {
     /// NoMemory if there is none: the text says what was asked for, and what there is. Unheard if it could not be told.
     fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Buffer>> {
         let channel = self.open()?;
-        // What the peer has given back and nobody has looked at yet.
+        // What the peer has given back since.
         channel.collect().map_err(broken)?;
         let block = py.detach(|| channel.lending().allocate(len));
         let block = block.map_err(|why| no_memory(py, why))?;
@@ -348,7 +347,7 @@ impl Channel {
             .map_or((0, 0), |channel| channel.lending().store().usage())
     }
 
-    /// Nothing is sent any more, and a thread that waits here wakes.
+    /// Ends the sending, and wakes a thread that waits here.
     fn close(&self) {
         let inner = lock(&self.inner).take();
         if let Some(channel) = inner {

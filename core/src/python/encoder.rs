@@ -39,28 +39,29 @@ struct Met {
     depth: u32,
 }
 
-/// Deeper than this nobody looks: the codec itself says what is too deep.
+/// How deep a look goes: what is too deep is for the codec to say.
 const MAX_DEPTH: u32 = 1200;
 /// Types that are remembered: more than a program has, unless it makes them as it runs.
 const MAX_TYPES: usize = 4096;
 
 /// Why a look at a value cannot say that it is plain.
 enum Obstacle {
-    /// It goes on below the depth to which anybody looks.
+    /// It goes on below the depth to which a look goes.
     TooDeep,
     /// Something that needs more than the codec.
     Other,
-    /// A type that nobody has classified yet.
+    /// A type that was not classified yet.
     Unknown(*mut ffi::PyTypeObject),
 }
 
 type Look = Result<(), Obstacle>;
 
-/// Turns values into bytes. A value of nothing but MessagePack's own types goes straight to
-/// `encode_plain`; another one to `encode_value`, or `encode_values` for an array of values.
+/// Turns values into bytes. A value of nothing but MessagePack's own types goes straight to `encode_plain`; another one
+/// to `encode_value`, or `encode_values` for an array of values.
 ///
-/// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an instance has
-/// the first of two tuples of fields itself, and the values of the second are plain. Bytes from `large` on are not plain.
+/// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an
+/// instance has the first of two tuples of fields itself, and the values of the second are plain. Bytes from `large` on
+/// are not plain.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
     encode_plain: Py<PyAny>,
@@ -88,8 +89,8 @@ impl Encoder {
         depth: u32,
         met: &mut Vec<Met>,
     ) -> Look {
-        // SAFETY: `value` is alive: the caller holds it, or what holds it, and the GIL is ours. The
-        // types are static, and the macros are used on what is exactly of their type.
+        // SAFETY: `value` is alive: the caller holds it, or what holds it, and the GIL is ours. The types are static,
+        // and the macros are used on what is exactly of their type.
         unsafe {
             let kind = ffi::Py_TYPE(value);
             // An int may be too large: that is rare, and `encode_plain` says so.
@@ -164,7 +165,8 @@ impl Encoder {
         }
     }
 
-    /// Looks again and again, until all types are classified. None if all is plain but for what is `met`; else the answer.
+    /// Looks again and again, until all types are classified. None if all is plain but for what is `met`; else the
+    /// answer.
     fn look_known(
         &self,
         py: Python<'_>,
@@ -330,7 +332,7 @@ impl Encoder {
         self.by(values, plain, &self.encode_values)
     }
 
-    /// Types are asked for anew: something has been registered.
+    /// Forgets all types, so that they are asked for anew: something has been registered.
     fn forget(&self) {
         let mut types = self.types();
         self.changes.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What an instance has of the fields of its class: others it may leave to the class, whose attribute is the default.
+//! Which fields of its class an instance has itself: others it may leave to the class, whose attribute is the default.
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
@@ -41,7 +41,7 @@ impl Names {
         })
     }
 
-    /// The values that an instance has for these, one after the other; None for one that it has not.
+    /// The values that an instance has for these, one after the other; None where it has none.
     pub fn values_in<'a, 'py>(
         &'a self,
         instance: &'a Bound<'py, PyAny>,
@@ -56,8 +56,8 @@ impl Names {
     }
 }
 
-/// Looks for this very name among the keys of a dict that lie from `place` on, and begin before `end`; `place` is behind
-/// it then.
+/// Looks for this very name among the keys of a dict that lie from `place` on, and begin before `end`; `place` is
+/// behind it then.
 fn seek(
     dict: &Bound<'_, PyAny>,
     name: &Py<PyString>,
@@ -79,8 +79,8 @@ fn seek(
     false
 }
 
-/// A `__post_init__` for a decoder that leaves fields to the class: lets `complete` set those that an instance of the
-/// class has not, and then calls the class's own, if it has one.
+/// A `__post_init__` for a decoder that leaves fields to the class: lets `complete` set those that an instance lacks,
+/// and then calls the class's own, if it has one.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct PostInit {
     names: Names,

@@ -120,8 +120,7 @@ fn take(
         }
         payload.resize(header.len, 0);
         receiver.take(&mut payload).map_err(broken)?;
-        // Before anybody takes the next frame: that may be the end of the lease by which a buffer
-        // of ours comes back.
+        // Before anybody takes the next frame: that may be the end of the lease by which a buffer of ours comes back.
         return match open_all(channel, &payload) {
             Ok(opened) => Ok(Taken::Parcel(payload, opened)),
             Err(why) if why.own_limit().is_some() => Ok(Taken::Lost(why)),

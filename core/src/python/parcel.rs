@@ -10,16 +10,15 @@ use pyo3::types::{PyBytes, PyTuple};
 use std::os::raw::c_int;
 use std::sync::{Mutex, MutexGuard};
 
-/// A byte of a buffer counts for a stream's credit as so many of a body: it takes no room in the ring.
+/// How many bytes of a buffer count for a stream's credit as one of a body: they take no room in the ring.
 const BUFFER_BYTES_PER_BYTE: usize = 16;
 
-/// A body and the buffers that it refers to by their places in a list. Whoever reads a parcel as
-/// bytes reads its body.
+/// A body and the buffers that it refers to by their places in a list. Read as bytes, a parcel is its body.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Parcel {
     #[pyo3(get)]
     body: Py<PyBytes>,
-    /// None once they were dropped.
+    /// None once they were dropped by `drop_buffers`.
     buffers: Mutex<Option<Py<PyTuple>>>,
     /// What it counts for.
     weight: usize,
@@ -27,13 +26,13 @@ pub struct Parcel {
     lost: Option<Violation>,
 }
 
-/// What a body counts for in a stream's credit, with so many bytes of buffers beside it.
+/// What a body counts for in a stream's credit, with `bytes` of buffers beside it.
 pub(super) fn weight(body: usize, bytes: usize) -> usize {
     body.saturating_add(bytes / BUFFER_BYTES_PER_BYTE)
 }
 
 impl Parcel {
-    /// One that came, and cannot be looked at: who reads it is told why. What else came is not harmed.
+    /// One that came, and cannot be read: whoever tries is told why. All else that came is not harmed.
     pub(super) fn lost(py: Python<'_>, why: Violation) -> Self {
         Parcel {
             body: PyBytes::new(py, b"").unbind(),

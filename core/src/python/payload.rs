@@ -74,8 +74,8 @@ impl<'a> Payload<'a> {
         Ok(channel.spin(sent, start)?)
     }
 
-    /// Sends a frame; one that begins a call only if the peer has not left. If there is no room for it now, the peer rings
-    /// once there is. Whether it went.
+    /// Sends a frame; one that begins a call only if the peer has not left. If there is no room for it now, the peer
+    /// rings once there is. Whether it went.
     pub(super) fn send_or_keep(
         &mut self,
         channel: &Channel,
@@ -93,7 +93,8 @@ impl<'a> Payload<'a> {
         Ok(sent != Sent::Kept)
     }
 
-    /// Sends a frame. What is left of the payload is to be dropped with the GIL. `begins` is as in [`Channel::publish`].
+    /// Sends a frame. What is left of the payload is to be dropped with the GIL. `begins` is as in
+    /// [`Channel::publish`].
     #[inline]
     pub(super) fn send(
         &mut self,

@@ -16,7 +16,7 @@ pub struct StreamSender {
     channel: Arc<channel::Channel>,
     opcode: u32,
     id: u64,
-    /// Bytes that may be sent yet.
+    /// Bytes that may still be sent.
     credit: AtomicI64,
     /// What an item costs besides its bytes.
     overhead: i64,
@@ -46,7 +46,7 @@ impl StreamSender {
 
     /// Sends an item. False if the sender has to pause before the next one: for credit, or for the loop.
     ///
-    /// The GIL is kept for a small one: who sends waits for nobody's answer.
+    /// The GIL is kept for a small one: a sender waits for no answer.
     fn send(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         let mut payload = Payload::new(item)?;
         let weight = payload.weight();
@@ -62,7 +62,7 @@ impl StreamSender {
         Ok(left > 0 && !over)
     }
 
-    /// The receiver has consumed so many bytes.
+    /// Adds credit: the receiver has consumed `size` bytes.
     fn grant(&self, size: i64) {
         self.credit.fetch_add(size, Ordering::Relaxed);
     }

@@ -42,8 +42,8 @@ impl Drop for Lent<'_> {
 }
 
 impl Channel {
-    /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for
-    /// them, and so does a large body. `keep` makes a body last that goes alone in the frame; `begins` is as in
+    /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for them, and so
+    /// does a large body. `keep` makes a body last that goes alone in the frame; `begins` is as in
     /// [`Channel::publish`].
     ///
     /// # Safety
@@ -116,8 +116,8 @@ impl Channel {
         Ok(sent)
     }
 
-    /// Takes the ends of leases that have come. If much is away, a client waits a moment for some of it to come
-    /// back: who is far ahead of the peer gains nothing, and memory that has just been used is in the caches yet.
+    /// Takes the ends of leases that have come. If much is away, a client waits a moment for some of it to come back: a
+    /// sender far ahead of its peer gains nothing, and memory that has just been used is still in the caches.
     ///
     /// A server does not: it has others to serve.
     fn await_memory(&self) -> Result<(), Violation> {

@@ -11,15 +11,15 @@ use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// After so many nanoseconds without a word from the peer it is looked whether it is there still, before a request is
-/// sent to it. By then it sleeps and has to be rung, which costs more than the look.
+/// For how long the peer may be quiet before a sender looks whether it is still there, in nanoseconds. By then it
+/// sleeps and has to be rung, which costs more than the look.
 const QUIET: u64 = 1_000_000;
 
 impl Channel {
-    /// Before a request is sent: the time, or that the peer has left, should it have been quiet for long enough.
+    /// Looks before a request is sent: the time, or that the peer has left, if it has been quiet for long enough.
     ///
-    /// What is not sent to who has left is certainly not executed. Its bell ends as its process dies, before or after its
-    /// other descriptors, and with the connection: nobody takes a frame after that.
+    /// What is not sent to a peer that has left is certainly not executed. Its bell ends as its process dies, before or
+    /// after its other descriptors, and with the connection: no frame is taken after that.
     #[inline]
     pub fn look(&self) -> Result<u64, SendError> {
         let now = clock::now();
@@ -28,7 +28,7 @@ impl Channel {
             if self.bells.bell.has_ended() {
                 return Err(SendError::PeerLeft);
             }
-            // Relaxed: a hint. Who sends and never waits, as one way, does not look each time.
+            // Relaxed: a hint. A sender that never waits, as of one-way calls, does not look each time.
             self.heard.store(now, Ordering::Relaxed);
         }
         Ok(now)
@@ -41,8 +41,8 @@ impl Channel {
     pub fn spin(&self, sent: Sent, start: u64) -> Result<(bool, u64), Violation> {
         let mut receiver = lock(&self.receiver);
         receiver.since = start;
-        // Who had to be woken has not even begun: its answer is slept for. A large frame needs
-        // us to push: as long as it moves, it pays to stay.
+        // A peer that had to be woken has not even begun: its answer is slept for. A large frame needs us to push: as
+        // long as it moves, it pays to stay.
         let mut budget = match sent {
             Sent::Hot if receiver.crowding.must_sleep(start) => 0,
             Sent::Hot => receiver.spin.budget(),
@@ -87,7 +87,7 @@ impl Channel {
         }
     }
 
-    /// A frame came after a sleep: the rhythm takes note.
+    /// Notes, for the rhythm, that a frame came after a sleep.
     pub fn woke(&self, receiver: &mut Receiver) {
         let now = clock::now();
         let gap = now - receiver.since;
@@ -97,9 +97,9 @@ impl Channel {
         receiver.since = now;
     }
 
-    /// Says that we sleep, unless there is something to do: then false.
+    /// Announces that we sleep. False if there is something to do first.
     ///
-    /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is behind yet.
+    /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is still behind.
     pub fn park(&self, reading: bool) -> Result<bool, Violation> {
         self.await_room()?;
         if !reading {
@@ -120,13 +120,13 @@ impl Channel {
         Ok(!arrived)
     }
 
-    /// We are awake and need not be rung for what comes.
+    /// Withdraws the announcement: we are awake and need not be rung for what comes.
     pub fn unpark(&self) {
         flags::withdraw(lock(&self.receiver).reader.memory().reader_waits());
     }
 
-    /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has
-    /// passed; not at all once the channel is closed. True if a frame is there.
+    /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has passed; not at all once
+    /// the channel is closed. True if a frame is there.
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
         if self.park(true)? {

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
+import msgspec
+
 from shmrpc import _core
 from shmrpc.server.interrupts import is_for_the_program
 from shmrpc.service.call import Call, handled
@@ -30,22 +32,16 @@ HOLD: Final = 0.1
 OnHeld = Callable[[Call, float], None]
 
 
-class Suspended:
+class Suspended(msgspec.Struct, eq=False):
     """What :meth:`Eager.run` returns for a coroutine that goes on in a task of its own."""
 
-    __slots__ = ("task",)
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
+    task: asyncio.Task[Any]
 
 
-class Raised:
+class Raised(msgspec.Struct, eq=False):
     """The result of such a task whose coroutine has raised what no Task can keep: it would end the loop."""
 
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    error: BaseException
 
 
 class Eager:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from shmrpc.errors import ApplicationError
 from shmrpc.server.job import Job
@@ -89,18 +89,16 @@ class _Result:
         return _restore, (self._data,)
 
 
-class _Unreadable:
-    """In the place of a result."""
+class _Unreadable(NamedTuple):
+    """Stands for a result that cannot be unpickled."""
 
-    def __init__(self, why: str) -> None:
-        self.why = why
+    why: str
 
 
-class _Failed:
-    """In the place of an exception that travels to clients as what it is, and perhaps not as a pickle."""
+class _Failed(NamedTuple):
+    """Stands for an exception that travels to clients as what it is, and perhaps not as a pickle."""
 
-    def __init__(self, body: bytes) -> None:
-        self.body = body
+    body: bytes
 
 
 def _restore(data: bytes) -> Any:

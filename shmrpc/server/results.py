@@ -21,13 +21,10 @@ logger = logging.getLogger("shmrpc.server")
 Check = Callable[[Any], None]
 
 
-class Encoded:
+class Encoded(msgspec.Struct, eq=False):
     """A result that is encoded already."""
 
-    __slots__ = ("body",)
-
-    def __init__(self, body: Body) -> None:
-        self.body = body
+    body: Body
 
 
 def unencodable(name: str, result: Any, error: Exception) -> Exception:

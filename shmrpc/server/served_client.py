@@ -7,7 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shmrpc.service.call import Call, check_metadata
+import msgspec
+
+from shmrpc.service.call import Call, Metadata, check_metadata
 from shmrpc.streams.receiving import Incoming
 from shmrpc.streams.sending import Outgoing
 from shmrpc.transport.base import NoSharing, Sharing
@@ -20,44 +22,28 @@ from shmrpc.wire.frames import Rejected
 RunRequest = Callable[[Body, "ServedClient", int], Body | None]
 
 
-class Underway:
+class Underway(msgspec.Struct, eq=False):
     """A call whose handler is suspended, or is a stream."""
 
-    __slots__ = (
-        "aborted",
-        "call",
-        "client",
-        "expired",
-        "inputs",
-        "one_way",
-        "outgoing",
-        "reads_metadata",
-        "silent",
-        "size",
-        "task",
-        "told",
-    )
-
-    def __init__(self, client: ServedClient, call: Call, size: int, *, one_way: bool = False) -> None:
-        self.client = client
-        self.call = call
-        #: Bytes of the request.
-        self.size = size
-        #: Whether no answer was ever wanted.
-        self.one_way = one_way
-        #: Whether no answer is wanted any more.
-        self.silent = one_way
-        #: Whether its deadline has passed.
-        self.expired = False
-        self.task: asyncio.Task[object] | None = None
-        self.inputs: list[Incoming] = []
-        self.outgoing: Outgoing | None = None
-        #: The error with which the client has aborted a stream of its own.
-        self.aborted: weakref.ref[BaseException] | None = None
-        #: Whether the caller takes metadata before the first item.
-        self.reads_metadata = False
-        #: Metadata for the caller that was sent before the first item.
-        self.told: dict[str, str | bytes] = {}
+    client: ServedClient
+    call: Call
+    #: Bytes of the request.
+    size: int
+    #: Whether no answer was ever wanted.
+    one_way: bool = False
+    #: Whether no answer is wanted any more.
+    silent: bool = False
+    #: Whether its deadline has passed.
+    expired: bool = False
+    task: asyncio.Task[object] | None = None
+    inputs: list[Incoming] = []
+    outgoing: Outgoing | None = None
+    #: The error with which the client has aborted a stream of its own.
+    aborted: weakref.ref[BaseException] | None = None
+    #: Whether the client takes metadata before the first item.
+    reads_metadata: bool = False
+    #: Metadata for the client that was sent before the first item.
+    told: Metadata = {}
 
     def tell_metadata(self) -> None:
         """Sends the handler's metadata before the first item of a stream.
@@ -70,7 +56,7 @@ class Underway:
             self.told = told
 
     @property
-    def metadata(self) -> dict[str, str | bytes]:
+    def metadata(self) -> Metadata:
         """The handler's metadata that the answer is to bring: what was not sent before.
 
         Raises the rejection for what cannot be metadata.
@@ -81,14 +67,14 @@ class Underway:
         return {key: value for key, value in metadata.items() if self.told.get(key) != value}
 
     @property
-    def metadata_of_failure(self) -> dict[str, str | bytes]:
+    def metadata_of_failure(self) -> Metadata:
         """The same for a failure; empty if it cannot be metadata, since the failure matters more."""
         try:
             return self.metadata
         except Rejected:
             return {}
 
-    def _checked(self, metadata: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    def _checked(self, metadata: Metadata) -> Metadata:
         try:
             checked = check_metadata(metadata)
             frames.encode_metadata(checked)
@@ -121,26 +107,6 @@ class Tables(NamedTuple):
 
 class ServedClient:
     """A client, and its calls under way. It is a :class:`shmrpc.service.call.CallPeer`."""
-
-    __slots__ = (
-        "allocate",
-        "bytes",
-        "calls",
-        "channel",
-        "max_frame",
-        "names",
-        "peer",
-        "pid",
-        "run_of",
-        "send",
-        "service",
-        "sharing",
-        "state",
-        "tables",
-        "uid",
-        "waiting",
-        "waiting_bytes",
-    )
 
     def __init__(self, peer: Peer, service: str, names: list[str], state: object, tables: Tables) -> None:
         self.peer = peer

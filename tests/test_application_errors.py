@@ -28,7 +28,7 @@ TARGET = "tests.helpers.failing_service:service"
 
 @pytest.fixture(params=["shared memory", "reference codec", "in memory", "threads"])
 async def call(request: pytest.FixtureRequest, server: ServerProcess) -> AsyncIterator[Callable[..., Any]]:
-    """Makes a call in each of the ways that there are."""
+    """Make a call in each possible way."""
     if request.param == "threads":
         with shmrpc.sync.connect("failing") as threads:
             yield lambda name, *args: asyncio.to_thread(getattr(threads, name), *args)
@@ -145,7 +145,7 @@ async def test_in_batches_and_maps(client: shmrpc.Client) -> None:
     assert isinstance(application.exception(), shmrpc.ApplicationError)
     assert isinstance(unknown.exception(), LookupError)
     with pytest.raises(shmrpc.CallError):
-        good.result()  # A KeyError is no value that can be sent.
+        good.result()  # A KeyError is not a value that can be sent.
     with pytest.raises(OutOfStock) as caught:
         [_ async for _ in client.map("fail", ["stock"])]
     check_stock(caught.value)

@@ -107,7 +107,7 @@ def codec(request: pytest.FixtureRequest) -> Codec:
 
 
 def same(got: Any, expected: Any) -> bool:
-    """Equal, of one type, and not taking -0.0 for 0.0."""
+    """Whether two values are equal and of one type, and -0.0 is not 0.0."""
     if isinstance(expected, float):
         return type(got) is float and struct.pack(">d", got) == struct.pack(">d", expected)
     return type(got) is type(expected) and bool(got == expected)
@@ -256,7 +256,7 @@ def test_every_cut_of_a_message_is_a_decode_error(codec: Codec) -> None:
 
 
 def shown(value: Any) -> str:
-    """Its repr, without the addresses of extensions that nobody knows."""
+    """A value's repr, without the addresses of unknown extensions."""
     return re.sub(r" at 0x\w+", "", repr(value))
 
 

@@ -69,7 +69,7 @@ def modules(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def _served(how: str, modules: Path) -> Iterator[None]:
-    """Beside what a block is run."""
+    """Start what a block needs beside it."""
     match shlex.split(how):
         case ["alone" | "pytest"]:
             yield
@@ -89,7 +89,7 @@ def _command(how: str, source: str) -> list[str]:
 
 
 def _run(how: str, source: str, modules: Path) -> str:
-    """Runs an example, warnings as errors; what it printed."""
+    """Run an example with warnings as errors; gives what it printed."""
     with _served(how, modules):
         done = subprocess.run(
             [sys.executable, "-W", "error", *_command(how, source)],

@@ -1,4 +1,4 @@
-"""What a user reads who makes a mistake: what was expected, what came, and what to do."""
+"""What a user reads after a mistake: what was expected, what came, and what to do."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_the_version_stands_in_one_way_everywhere() -> None:
 
 
 def test_without_the_gil_the_core_asks_for_it() -> None:
-    """A module that says nothing counts as one that does not need it. In a CPython with a GIL nobody asks."""
+    """A module that declares nothing counts as one that needs none. A CPython with a GIL does not look."""
     sources = (ROOT / "core" / "src" / "python").glob("*.rs")
     declared = [each for path in sources for each in re.findall(r"#\[pymodule\b(?!_).*", path.read_text())]
     assert declared == ["#[pymodule(gil_used = true)]"]

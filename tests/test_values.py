@@ -50,7 +50,7 @@ class Number(int):
 
 
 class Zone(datetime.tzinfo):
-    """A time zone of nobody's tables."""
+    """A time zone that is in no table."""
 
     def utcoffset(self, when: datetime.datetime | None) -> datetime.timedelta | None:
         return None if when is None else HOUR
@@ -116,7 +116,7 @@ values = st.recursive(
 
 
 def same(got: Any, expected: Any) -> bool:
-    """Equal, and of one type, everywhere inside: 1 is not True, -0.0 not 0.0, and a time has its zone."""
+    """Whether two values are equal and of the same types throughout: 1 is not True, -0.0 not 0.0, and zones count."""
     if type(got) is not type(expected) or got != expected:
         return False
     if isinstance(expected, (list, tuple)):
@@ -290,7 +290,7 @@ def test_keys_of_maps() -> None:
 
 
 class Box:
-    """Hashed by its identity; nothing says how it travels."""
+    """Hashed by identity, and of a type that does not travel."""
 
 
 @pytest.mark.parametrize("key", [Box(), (1, Box())], ids=["box", "tuple"])

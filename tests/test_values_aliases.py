@@ -1,4 +1,4 @@
-"""Types with names of their own, ``type Name = ...``: they mean what they name, wherever they stand."""
+"""Aliases, ``type Name = ...``: wherever one is used, it means the type that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy's arrays: contents, shape, dtype and order come out as they went in, and nothing is copied that need not be."""
+"""NumPy's arrays: contents, shape, dtype and order come out as they went in, and nothing is copied without need."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_views_of_our_own_memory_are_sent_with_their_gaps() -> None:
             got = FAST.decode(carried(body, in_blocks=in_blocks))
             assert np.array_equal(got, part)
             assert got.strides == part.strides
-    # Where one element is seen many times a copy is made.
+    # An array that shows one element many times is copied.
     part = np.broadcast_to(whole[0], (100, 100))
     body = FAST.encode(part)
     assert all(base_of(buffer) is not block for buffer in buffers_of(body))

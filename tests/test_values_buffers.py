@@ -1,4 +1,4 @@
-"""Bytes, bytearrays, memoryviews and whatever else is a buffer; and received memory that is written in place."""
+"""Bytes, bytearrays, memoryviews and other buffers; and received memory that is written in place."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_view_of_nothing_has_one_dimension() -> None:
 def test_a_view_of_what_memoryview_cannot_name(format: str) -> None:
     try:
         view = view_of(np.zeros(3, format))
-    except ValueError:  # NumPy itself does not make a view of it.
+    except ValueError:  # NumPy itself makes no view of it.
         return
     with pytest.raises(TypeError, match=r"\.cast\('B'\)"):
         FAST.encode(view)
@@ -116,7 +116,7 @@ def test_arrays_of_pythons_own(codec: Codec, typecode: Any) -> None:
 
 
 def test_text_in_an_array_of_pythons_own() -> None:
-    typecode: Any = "w" if sys.version_info >= (3, 13) else "u"  # Which Python 3.13 warns of.
+    typecode: Any = "w" if sys.version_info >= (3, 13) else "u"  # Python 3.13 warns of "u".
     assert travelled(FAST, array.array(typecode, "hü")) == array.array(typecode, "hü")
 
 

@@ -1,4 +1,4 @@
-"""What a module adds is all that there is to a new type: no table elsewhere knows of it."""
+"""A new type is what one module adds: no other table knows of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Celsius(Degrees):
 
 
 class Marked:
-    """Of a class that no extension names, and that one knows by a mark."""
+    """An instance of a class that no extension names, but that one recognises by a mark."""
 
     mark = "m"
 
@@ -57,7 +57,7 @@ DEGREES = Extension(
 
 @pytest.fixture(params=["msgspec", "msgpack", "pickle"])
 def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Codec:
-    """A codec of a house that has one module more."""
+    """A codec made with one extension more."""
     monkeypatch.setattr(codecs, "ALL_EXTENSIONS", (*ALL_EXTENSIONS, DEGREES))
     made: Codec = codecs._codec.__wrapped__(request.param)
     return made

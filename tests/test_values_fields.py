@@ -1,4 +1,4 @@
-"""Dataclasses, Structs and attrs classes that are not registered: maps, whatever stands in their fields."""
+"""Dataclasses, Structs and attrs classes that are not registered: they travel as maps, whatever their fields hold."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ class Order:
 
 @dataclasses.dataclass
 class Narrowed(Request):
-    """Its base class has an attribute for a field that has none."""
+    """A field without a default, whose name is an attribute of the base class."""
 
     status: Any = dataclasses.field(default_factory=dict)
 
@@ -320,7 +320,7 @@ class Computed(Request):
 
 
 class Clamped:
-    """A field that keeps itself."""
+    """A descriptor that is a field."""
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         return 7 if instance is None else instance.__dict__["_level"]
@@ -436,7 +436,7 @@ def test_a_decoded_dataclass_is_as_its_constructor_makes_it(codec: Codec, cls: A
         assert pickle.loads(pickle.dumps(got)) == made
         assert dataclasses.replace(got, **given) == dataclasses.replace(made, **given)
         assert codec.decode(codec.encode(got)) == codec.decode(codec.encode(made))
-        # Of a default it is the very object, of a factory a new one.
+        # A default is the very object; a factory makes a new one.
         assert getattr(got, "status", None) is getattr(made, "status", None) or cls in (Narrowed, Required)
 
 
@@ -514,7 +514,7 @@ def test_an_instance_of_a_derived_class_is_sent_with_all_its_fields(codec: Codec
     value = outer(Circle("a", tags=(1, {2})))
     assert codec.decode(codec.encode(value))["first"] == circle
     got = codec.decoder(outer)(codec.encode(value))
-    assert got.first == Shape("a") and vars(got.first) == {"name": "a"}  # By the declared type: no more than that has.
+    assert got.first == Shape("a") and vars(got.first) == {"name": "a"}  # Only the fields of the declared type.
     if outer is Drawing:
         value = Drawing(Shape("b"), {"x": [Circle("a", tags=(1, {2})), None]})
         assert codec.decode(codec.encode([value]))[0]["others"] == {"x": [circle, None]}

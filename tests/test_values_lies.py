@@ -161,7 +161,7 @@ LIES: list[tuple[int, Any]] = [
 def test_a_lie_is_a_decode_error(codec: Codec, code: int, payload: Any) -> None:
     body = extension(code, payload)
     whole = msgspec.msgpack.encode([1, {"a": msgspec.Raw(body)}])
-    started = time.process_time()  # Whatever else the machine does.
+    started = time.process_time()  # CPU time: the machine may be busy.
     for decode in (
         codec.decode,
         codec.quick(Any),
@@ -268,7 +268,7 @@ def test_extensions_nested_too_deep(codec: Codec) -> None:
 
 
 def test_large_numbers_cost_no_more_than_their_bytes(codec: Codec) -> None:
-    started = time.process_time()  # Whatever else the machine does.
+    started = time.process_time()  # CPU time: the machine may be busy.
     assert codec.decode(extension(28, "1e999999999")).adjusted() == 999_999_999
     assert codec.decode(extension(16, b"\x01" + bytes(100_000))).bit_length() == 800_001
     assert hash(codec.decode(extension(18, [msgspec.Raw(extension(28, "-1e-999999999"))])).pop())

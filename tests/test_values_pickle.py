@@ -1,4 +1,4 @@
-"""What MessagePack does not carry, pickled: only where both sides have asked for it."""
+"""What MessagePack does not carry, pickled, if both sides have asked for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes that both sides know arrive as instances of them; those that one side does not know, as what is said."""
+"""Classes that both sides know arrive as instances of them; those that one side does not know, as dicts or values."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def codec(request: pytest.FixtureRequest) -> Codec:
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[Any]:
-    """What a test registers is forgotten after it."""
+    """Forget after a test what it registered."""
     by_type, by_name = dict(registry._by_type), dict(registry._by_name)
     yield
     unregister(by_type, by_name)

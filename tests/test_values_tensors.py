@@ -1,4 +1,4 @@
-"""PyTorch's tensors, with a small stand-in for the library: it has what we use of it, on NumPy's arrays."""
+"""PyTorch's tensors, with a small stand-in for the library that has what we use of it, made of NumPy's arrays."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made.empty = lambda shape, *, dtype: Tensor(np.empty(shape, dtype.held), dtype)
     monkeypatch.setitem(sys.modules, "torch", made)
     yield made
-    for listener in registry._listeners:  # The stand-in's class is not to be remembered.
+    for listener in registry._listeners:  # So that nothing remembers the stand-in's class.
         listener()
 
 

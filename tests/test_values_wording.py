@@ -1,4 +1,4 @@
-"""What is read of a value that does not fit: in Python's words, with what may be chosen, and values as they are."""
+"""What a user reads about a value that does not fit: Python's words, the possible choices, and values as they are."""
 
 from __future__ import annotations
 

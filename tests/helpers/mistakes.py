@@ -1,4 +1,4 @@
-"""The mistakes that users make: tests/mistakes.md has each as a small program with what is then read."""
+"""The mistakes that users make: tests/mistakes.md has each as a small program, with the message that follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a value is what the text of a type says. Written without msgspec, to check what was made with it."""
+"""Whether a value fits the text of a type. Written without msgspec, to check texts that were made with it."""
 
 from __future__ import annotations
 

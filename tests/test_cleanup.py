@@ -17,6 +17,7 @@ import pytest
 import shmrpc
 from shmrpc.host import cleanup
 from shmrpc.host.rendezvous import Claim
+from shmrpc.host.status import statuses
 from shmrpc.transport.shm.segment import NewSegment
 from tests.helpers.host_names import SHM, host_to_oneself
 from tests.helpers.server_process import Script, ServerProcess
@@ -61,10 +62,10 @@ def met(found: list[cleanup.Leftover]) -> list[cleanup.Leftover]:
 
 def test_a_death_within_the_handshake_is_cleaned_up(leftovers: list[Path]) -> None:
     listed = ours(cleanup.clean(dry_run=True), leftovers)
-    assert sorted(leftover.kind for leftover in listed) == ["segment", "semaphore", "semaphore"]
+    assert sorted(leftover.file for leftover in listed) == ["segment", "semaphore", "semaphore"]
     assert not any(leftover.removed for leftover in listed)
     assert all(path.exists() for path in leftovers)
-    segment = next(leftover for leftover in listed if leftover.kind == "segment")
+    segment = next(leftover for leftover in listed if leftover.file == "segment")
     assert segment.size == leftovers[0].stat().st_size > 128 << 10
     assert "no process holds its lock" in segment.why
     removed = ours(cleanup.clean(), leftovers)
@@ -77,9 +78,9 @@ def test_a_killed_servers_socket_and_lock_are_cleaned_up(server: ServerProcess, 
     server.kill()
     found = cleanup.clean()
     kinds = {leftover.path: leftover for leftover in found}
-    for name, kind in (("tested.sock", "socket"), ("tested.lock", "lock")):
+    for name, file in (("tested.sock", "socket"), ("tested.lock", "lock")):
         leftover = kinds[str(runtime / name)]
-        assert leftover.kind == kind
+        assert (leftover.kind, leftover.file) == ("service", file)
         assert f"pid {server.pid}" in leftover.owner
     assert os.listdir(runtime) == []
 
@@ -134,7 +135,7 @@ def test_a_socket_without_a_lock_is_dead(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     (runtime / "tested.sock").touch()
     found = met(cleanup.clean(dry_run=True))
-    assert [leftover.kind for leftover in found] == ["socket"]
+    assert [leftover.file for leftover in found] == ["socket"]
     assert os.listdir(runtime) == ["tested.sock"]
     cleanup.clean()
     assert os.listdir(runtime) == []
@@ -220,7 +221,7 @@ def test_a_clean_up_between_creation_and_lock_is_survived(monkeypatch: pytest.Mo
         if not cleaned:
             monkeypatch.setattr(fcntl, "flock", real)
             # Others may be left by servers that other tests have killed.
-            found = (leftover for leftover in cleanup.clean() if leftover.kind == "segment")
+            found = (leftover for leftover in cleanup.clean() if leftover.file == "segment")
             cleaned.extend(leftover for leftover in found if "/shmrpc.tested.overtaken." in leftover.path)
         real(descriptor, operation)
 
@@ -243,7 +244,7 @@ def test_the_commands(leftovers: list[Path], command: list[str]) -> None:
     assert listed.returncode == 0
     entries = {entry["path"]: entry for entry in json.loads(listed.stdout)}
     assert all(not entries[str(path)]["removed"] for path in leftovers)
-    assert {"path", "kind", "size", "owner", "why", "removed", "error"} == set(entries[str(leftovers[0])])
+    assert {"path", "kind", "file", "size", "owner", "why", "removed", "error"} == set(entries[str(leftovers[0])])
     assert f"would remove {leftovers[0]}" in run("--dry-run").stdout
     done = run()
     assert done.returncode == 0
@@ -269,3 +270,72 @@ def test_a_semaphore_alone_is_dead() -> None:
     found = ours(cleanup.clean(), [path])
     assert [leftover.why for leftover in found] == ["its segment is gone, and is removed last"]
     assert not path.exists()
+
+
+def of_kind(kind: str, runtime: Path) -> list[Path]:
+    """The files of a dead owner of a name of this kind, made here."""
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    segment = cleanup.segment_name("tested", "e" * 32, kind)
+    semaphore = f"sem.{cleanup.semaphore_names(segment)[0]}"
+    spelled = cleanup.spell("tested", kind)
+    paths = [SHM / semaphore, SHM / segment, runtime / f"{spelled}.sock", runtime / f"{spelled}.lock"]
+    for path in paths:
+        path.touch()
+    return paths
+
+
+@pytest.fixture
+def queue(runtime: Path) -> Iterator[list[Path]]:
+    paths = of_kind("queue", runtime)
+    yield paths
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def test_the_dead_of_each_known_kind_are_removed(
+    queue: list[Path], runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleanup, "KINDS", {cleanup.SERVICE, "queue"})
+    held = cleanup.take_lock(queue[-1], create=False)
+    assert held is not None
+    assert [leftover.path for leftover in ours(cleanup.clean(), queue)] == [str(path) for path in queue[:2]]
+    os.close(held)
+    found = ours(cleanup.clean(), queue)
+    assert [(leftover.kind, leftover.file) for leftover in found] == [("queue", "socket"), ("queue", "lock")]
+    assert os.listdir(runtime) == []
+
+
+def test_a_name_of_an_unknown_kind_is_left_alone_and_mentioned(queue: list[Path]) -> None:
+    found = ours(cleanup.clean(), queue)
+    assert sorted(leftover.path for leftover in found) == sorted(map(str, queue))
+    assert {(leftover.kind, leftover.file, leftover.removed) for leftover in found} == {("queue", "unknown", False)}
+    assert all(path.exists() for path in queue)
+    text, status = cleanup.run(dry_run=False, as_json=False)
+    assert status == 0
+    assert f"left alone {queue[0]}  (queue, unknown, 0 bytes" in text
+    assert "not known to this version" in text
+
+
+def test_a_name_of_another_kind_is_no_service(queue: list[Path]) -> None:
+    """Whoever lists services, or looks for a similar one, asks nobody at a queue's socket."""
+    said: list[str] = []
+    assert statuses(silent=said.append) == []
+    assert said == []
+    with pytest.raises(shmrpc.ServiceUnavailable), shmrpc.sync.connect("teste", timeout=0):
+        pass
+
+
+def test_a_service_is_spelled_as_it_is_and_others_with_their_kind() -> None:
+    assert [cleanup.spell("jobs"), cleanup.spell("jobs", "queue")] == ["jobs", "jobs@queue"]
+    files = [
+        "jobs.lock",
+        "jobs.sock",
+        "a.b.sock",
+        "jobs@queue.sock",
+        "logs@queue.lock",
+        "x@service.sock",
+        "x",
+        "notes.txt",
+    ]
+    assert cleanup.names_of("service", files) == {"jobs", "a.b"}
+    assert cleanup.names_of("queue", files) == {"jobs", "logs"}

@@ -36,11 +36,12 @@ def test_serve_call_ls() -> None:
         assert eventually(lambda: json.loads(shmrpc("ls", "--json").stdout)[0]["connections"] == 0)
         (row,) = json.loads(shmrpc("ls", "--json").stdout)
         assert row["uptime"] > 0
-        assert (row["service"], row["pid"], row["connections"]) == ("calculator", server.pid, 0)
+        assert (row["service"], row["kind"]) == ("calculator", "service")
+        assert (row["pid"], row["connections"]) == (server.pid, 0)
         assert row["endpoints"] == ["add", "greet"]
         header, line = shmrpc("ls").stdout.splitlines()
-        assert header.split() == ["SERVICE", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS"]
-        assert line.split()[:3] == ["calculator", str(server.pid), "serving"]
+        assert header.split() == ["NAME", "KIND", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS"]
+        assert line.split()[:4] == ["calculator", "service", str(server.pid), "serving"]
     assert "No live services" in shmrpc("ls").stdout
 
 

@@ -345,7 +345,7 @@ def _read_arguments(
 @option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @_allow_uid
 def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
-    """List live services: pid, health, uptime, endpoints, connections.
+    """List what lives on this host: name, kind, pid, health, uptime, connections, endpoints.
 
     The pid is the one that you see: - for a server outside your container, which has none inside.
     """
@@ -354,19 +354,19 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
-        click.echo(
-            json.dumps([msgspec.to_builtins(report) | {"pid": report.pid or None} for report in found], indent=2)
-        )
+        listed = [{"kind": leftovers.SERVICE} | msgspec.to_builtins(each) | {"pid": each.pid or None} for each in found]
+        click.echo(json.dumps(listed, indent=2))
         return
     if not found:
         click.echo(f"No live services in {leftovers.runtime_directory()}.")
         return
-    rows = [("SERVICE", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
+    rows = [("NAME", "KIND", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
     for report in found:
         uptime = f"{report.uptime:.0f} s"
         rows.append(
             (
                 report.service,
+                leftovers.SERVICE,
                 str(report.pid or "-"),
                 report.health,
                 uptime,
@@ -383,7 +383,7 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
 @option("--dry-run", is_flag=True, help="Only list it, and remove nothing.")
 @option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def cleanup(dry_run: bool, as_json: bool) -> None:
-    """Remove what dead servers left behind, and nothing else."""
+    """Remove what dead processes left behind, and nothing else."""
     text, status = leftovers.run(dry_run=dry_run, as_json=as_json)
     click.echo(text)
     sys.exit(status)

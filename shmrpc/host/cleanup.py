@@ -3,18 +3,20 @@
 This file needs nothing but the standard library and runs alone, so that a machine without the package
 can be cleaned too: ``python cleanup.py [--dry-run] [--json]``. ``shmrpc cleanup`` is the same code.
 
-===================================================  ===================================================
-name                                                 alive while
-===================================================  ===================================================
-``DIR/SERVICE.lock``, ``DIR/SERVICE.sock``           the server holds the flock on the ``.lock``, or listens at
-                                                     the ``.sock``, as one does whose ``.lock`` was removed
-``/dev/shm/shmrpc.SERVICE.RANDOM``                   the server holds the flock on the file itself
-``/dev/shm/sem.shmrpc.SERVICE.RANDOM.c2s``, ``.s2c``  the segment with the same stem is alive
-===================================================  ===================================================
+A name has a *kind*, of which there is one so far, the service; :func:`spell` says how a name of a kind is written.
 
-A flock is dropped by the kernel when its holder dies, however it dies, so it proves life; a process id
-proves nothing, since ids are used again. A semaphore's file cannot be locked before it exists, so its
-segment answers for it: that is created before the semaphores and removed after them.
+=================================================  =====================================================
+file                                               its owner lives while
+=================================================  =====================================================
+``DIR/SPELLED.lock``, ``DIR/SPELLED.sock``         it holds the flock on the ``.lock``, or listens at the
+                                                   ``.sock``, as one does whose ``.lock`` was removed
+``/dev/shm/shmrpc.SPELLED.RANDOM``                 it holds the flock on the file itself
+``/dev/shm/sem.shmrpc.SPELLED.RANDOM.c2s, .s2c``   the segment with the same stem has a living owner
+=================================================  =====================================================
+
+The kernel drops a flock when its holder dies, however it dies, so it proves life; a process id proves nothing, since
+ids are used again. A semaphore's file cannot be locked before it exists, so its segment answers for it: that is
+created before the semaphores and removed after them.
 """
 
 from __future__ import annotations
@@ -31,14 +33,38 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 SHM_DIRECTORY = Path("/dev/shm")
-SERVICE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,62}[A-Za-z0-9]|[A-Za-z0-9]")
-_SEGMENT = re.compile(rf"shmrpc\.(?:{SERVICE_NAME.pattern})\.[0-9a-f]{{32}}")
+#: What may have a name is the same for all kinds.
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,62}[A-Za-z0-9]|[A-Za-z0-9]")
+
+SERVICE = "service"
+#: The kinds whose owners prove that they live as the table above says. Names of others are not touched.
+KINDS = {SERVICE}
+
+_SPELLED = rf"(?:{NAME.pattern})(?:@(?P<kind>(?!{SERVICE}\b)[a-z]+))?"
+_SEGMENT = re.compile(rf"shmrpc\.{_SPELLED}\.[0-9a-f]{{32}}")
 _SEMAPHORE = re.compile(rf"sem\.(?P<stem>{_SEGMENT.pattern})\.(?:c2s|s2c)")
-_RENDEZVOUS = re.compile(rf"(?P<service>{SERVICE_NAME.pattern})\.(?:lock|sock)")
+_RENDEZVOUS = re.compile(rf"(?P<spelled>{_SPELLED})\.(?:lock|sock)")
+_ANY_KIND = re.compile(rf"(?:{NAME.pattern})@(?P<kind>[a-z]+)(?:\..*)?")
+_ANY_KIND_IN_MEMORY = re.compile(rf"(?:sem\.)?shmrpc\.{_ANY_KIND.pattern}")
+
+
+def spell(name: str, kind: str = SERVICE) -> str:
+    """A name of a kind, as files are named after it: a service's as it is, any other one with its kind behind an @."""
+    return name if kind == SERVICE else f"{name}@{kind}"
+
+
+def names_of(kind: str, files: Iterable[str]) -> set[str]:
+    """The names of a kind that have one of these files where their owners are met."""
+    matches = filter(None, map(_RENDEZVOUS.fullmatch, files))
+    return {match["spelled"].partition("@")[0] for match in matches if _kind(match) == kind}
+
+
+def _kind(match: re.Match[str]) -> str:
+    return match["kind"] or SERVICE
 
 
 def shared_directory() -> Path | None:
@@ -76,9 +102,9 @@ def runtime_directory() -> Path:
     return runtime_directories()[0]
 
 
-def segment_name(service: str, random: str) -> str:
-    """The name of a segment, without the slash: 32 hexadecimal digits make it unique."""
-    return f"shmrpc.{service}.{random}"
+def segment_name(name: str, random: str, kind: str = SERVICE) -> str:
+    """The name of a segment, without the slash. ``random``: 32 hexadecimal digits that make it unique."""
+    return f"shmrpc.{spell(name, kind)}.{random}"
 
 
 def is_segment(name: str) -> bool:
@@ -146,11 +172,13 @@ def listener(path: Path) -> int | None:
 
 @dataclasses.dataclass
 class Leftover:
-    """A name of ours whose owner is dead, and what became of it."""
+    """A file whose owner is dead, and what became of it; or one of a kind that we do not know, which is left alone."""
 
     path: str
-    #: "segment", "semaphore", "socket" or "lock"
+    #: what its name is the name of, such as "service"
     kind: str
+    #: "segment", "semaphore", "socket" or "lock"; "unknown" if it is of a kind that we do not know
+    file: str
     #: bytes
     size: int
     #: user name, with the process id if it is known
@@ -162,10 +190,10 @@ class Leftover:
 
 
 def clean(*, dry_run: bool = False) -> list[Leftover]:
-    """Removes what dead servers left, and nothing else; what was found, in the order of removal.
+    """Removes what the dead left, and nothing else; returns what was found, in the order of removal.
 
-    With ``dry_run`` it is only listed. Names that belong to a living server, to another user, or to
-    another program are not touched.
+    With ``dry_run`` it is only listed. What belongs to a living process, to another user, or to another program is not
+    touched. Files of an unknown kind are listed last, and not removed: who knows whether their owner lives?
     """
     found: list[Leftover] = []
     for find in (_dead_semaphores, _dead_segments, _dead_rendezvous):
@@ -174,34 +202,40 @@ def clean(*, dry_run: bool = False) -> list[Leftover]:
                 try:
                     remove()
                     leftover.removed = True
-                except FileNotFoundError:  # Its own server, or another clean-up, was quicker.
+                except FileNotFoundError:  # Its owner, or another clean-up, was quicker.
                     leftover.removed = True
                 except OSError as error:
                     leftover.error = f"{error.strerror} (errno {error.errno})"
             found.append(leftover)
-    return found
+    return found + list(_of_unknown_kinds())
 
 
 Found = Iterator[tuple[Leftover, Callable[[], None]]]
 
 
 def _own_files(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path, os.stat_result, re.Match[str]]]:
-    """Files of this user in ``directory`` whose whole name fits the pattern."""
+    """Yields the files of this user in ``directory`` whose whole name fits the pattern."""
     try:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return
     for name in names:
         match = pattern.fullmatch(name)
-        if match is None:
-            continue
-        status = _own_status(directory / name)
-        if status is not None:
+        if match is not None and (status := _own_status(directory / name)) is not None:
             yield directory / name, status, match
 
 
+def _of_unknown_kinds() -> Iterator[Leftover]:
+    places = [(SHM_DIRECTORY, _ANY_KIND_IN_MEMORY), *((each, _ANY_KIND) for each in runtime_directories())]
+    for directory, pattern in places:
+        for path, status, match in _own_files(directory, pattern):
+            if match["kind"] not in KINDS:
+                why = "names of its kind are not known to this version: clean up with the one that made it"
+                yield _leftover(path, match, "unknown", status, why)
+
+
 def _own_status(path: Path) -> os.stat_result | None:
-    """The status of a file of this user, None if there is none."""
+    """The status of a file of this user; None if it is missing, a link, or another user's."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -210,63 +244,67 @@ def _own_status(path: Path) -> os.stat_result | None:
 
 
 def _dead_segments() -> Found:
-    for path, status, _ in _own_files(SHM_DIRECTORY, _SEGMENT):
+    for path, status, match in _own_files(SHM_DIRECTORY, _SEGMENT):
+        if _kind(match) not in KINDS:
+            continue
         with contextlib.suppress(FileNotFoundError):
             lock = take_lock(path, create=False)
             if lock is None:
                 continue
             try:
-                why = "no process holds its lock: the server died during a handshake"
-                yield _leftover(path, "segment", status, why), path.unlink
+                why = "no process holds its lock: its owner died during a handshake"
+                yield _leftover(path, match, "segment", status, why), path.unlink
             finally:
                 os.close(lock)
 
 
 def _dead_semaphores() -> Found:
     for path, status, match in _own_files(SHM_DIRECTORY, _SEMAPHORE):
-        segment = SHM_DIRECTORY / match["stem"]
+        if _kind(match) not in KINDS:
+            continue
         try:
-            lock = take_lock(segment, create=False)
+            lock = take_lock(SHM_DIRECTORY / match["stem"], create=False)
         except FileNotFoundError:
             why = "its segment is gone, and is removed last"
         else:
             if lock is None:
                 continue
             os.close(lock)
-            why = "no process holds the lock of its segment: the server died during a handshake"
-        yield _leftover(path, "semaphore", status, why), path.unlink
+            why = "no process holds the lock of its segment: its owner died during a handshake"
+        yield _leftover(path, match, "semaphore", status, why), path.unlink
 
 
 def _dead_rendezvous() -> Found:
     for directory in runtime_directories():
-        yield from _dead_rendezvous_in(directory)
+        matches = {match["spelled"]: match for _, _, match in _own_files(directory, _RENDEZVOUS)}
+        for spelled, match in sorted(matches.items()):
+            if _kind(match) in KINDS:
+                yield from _dead_rendezvous_of(directory / spelled, match)
 
 
-def _dead_rendezvous_in(directory: Path) -> Found:
-    services = {match["service"] for _, _, match in _own_files(directory, _RENDEZVOUS)}
-    for service in sorted(services):
-        lock_path, socket_path = directory / f"{service}.lock", directory / f"{service}.sock"
-        orphan = not os.path.lexists(lock_path)
-        try:
-            lock = take_lock(lock_path, create=True)
-        except OSError:  # In a directory of several users: it is somebody else's, or there is no room for ours.
-            continue
-        if lock is None:
-            continue
-        try:
-            if _may_be_served(socket_path):
-                if orphan:
-                    lock_path.unlink()
-                continue
-            pid = recorded_pid(lock)
-            why = "it has no lock file" if orphan else "no process holds its lock"
-            for kind, path in (("socket", socket_path), ("lock", lock_path)):
-                if kind == "lock" and orphan:
-                    path.unlink()  # Only made to be held for this moment.
-                elif (status := _own_status(path)) is not None:
-                    yield _leftover(path, kind, status, why, pid), path.unlink
-        finally:
-            os.close(lock)
+def _dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Found:
+    lock_path, socket_path = Path(f"{stem}.lock"), Path(f"{stem}.sock")
+    orphan = not os.path.lexists(lock_path)
+    try:
+        lock = take_lock(lock_path, create=True)
+    except OSError:  # In a directory of several users: it is somebody else's, or there is no room for ours.
+        return
+    if lock is None:
+        return
+    try:
+        if _may_be_served(socket_path):
+            if orphan:
+                lock_path.unlink()
+            return
+        pid = recorded_pid(lock)
+        why = "it has no lock file" if orphan else "no process holds its lock"
+        for file, path in (("socket", socket_path), ("lock", lock_path)):
+            if file == "lock" and orphan:
+                path.unlink()  # Only made to be held for this moment.
+            elif (status := _own_status(path)) is not None:
+                yield _leftover(path, match, file, status, why, pid), path.unlink
+    finally:
+        os.close(lock)
 
 
 def _may_be_served(path: Path) -> bool:
@@ -283,12 +321,15 @@ def recorded_pid(lock: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _leftover(path: Path, kind: str, status: os.stat_result, why: str, pid: int | None = None) -> Leftover:
+def _leftover(
+    path: Path, match: re.Match[str], file: str, status: os.stat_result, why: str, pid: int | None = None
+) -> Leftover:
     try:
         owner = pwd.getpwuid(status.st_uid).pw_name
     except KeyError:
         owner = f"uid {status.st_uid}"
-    return Leftover(str(path), kind, status.st_size, owner if pid is None else f"{owner}, pid {pid}", why)
+    owner = owner if pid is None else f"{owner}, pid {pid}"
+    return Leftover(str(path), _kind(match), file, status.st_size, owner, why)
 
 
 def report(found: Sequence[Leftover], *, dry_run: bool, as_json: bool) -> str:
@@ -299,16 +340,20 @@ def report(found: Sequence[Leftover], *, dry_run: bool, as_json: bool) -> str:
         return "Clean: nothing was left by the dead."
     lines = []
     for leftover in found:
-        state = "would remove" if dry_run else "removed" if leftover.removed else "COULD NOT REMOVE"
-        lines.append(f"{state} {leftover.path}  ({leftover.kind}, {leftover.size:,} bytes, owner {leftover.owner})")
-        lines.append(f"    dead: {leftover.why}")
+        if leftover.kind in KINDS:
+            state = "would remove" if dry_run else "removed" if leftover.removed else "COULD NOT REMOVE"
+            reason = "dead"
+        else:
+            state, reason = "left alone", "unknown"
+        what = f"{leftover.kind}, {leftover.file}, {leftover.size:,} bytes, owner {leftover.owner}"
+        lines += [f"{state} {leftover.path}  ({what})", f"    {reason}: {leftover.why}"]
         if leftover.error:
             lines.append(f"    error: {leftover.error}")
     return "\n".join(lines)
 
 
 def run(*, dry_run: bool, as_json: bool) -> tuple[str, int]:
-    """Cleans; the report and the exit status: 0, or 1 if something could not be removed."""
+    """Cleans up; returns the report and the exit status: 0, or 1 if something could not be removed."""
     found = clean(dry_run=dry_run)
     failed = any(leftover.error for leftover in found)
     return report(found, dry_run=dry_run, as_json=as_json), int(failed)
@@ -318,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of the script."""
     import argparse  # Only who cleans up needs it.
 
-    parser = argparse.ArgumentParser(description="Remove what dead shmrpc servers left, and nothing else.")
+    parser = argparse.ArgumentParser(description="Remove what dead shmrpc processes left, and nothing else.")
     parser.add_argument("--dry-run", action="store_true", help="only list it")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     options = parser.parse_args(arguments)

@@ -12,7 +12,16 @@ from typing import Final
 from shmrpc.basics.spelling import closest
 from shmrpc.errors import LocalProtocolError
 from shmrpc.host import credentials, exhaustion
-from shmrpc.host.cleanup import SERVICE_NAME, listener, runtime_directories, runtime_directory, shared_directory
+from shmrpc.host.cleanup import (
+    NAME,
+    SERVICE,
+    listener,
+    names_of,
+    runtime_directories,
+    runtime_directory,
+    shared_directory,
+    spell,
+)
 
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
 _MAX_PATH: Final = 107
@@ -22,7 +31,7 @@ def check_name(service: str) -> str:
     """The name, if a service may have it; ValueError or TypeError if not."""
     if not isinstance(service, str):
         raise TypeError(f"service name: expected a str, got {service!r}")
-    if not SERVICE_NAME.fullmatch(service):
+    if not NAME.fullmatch(service):
         raise ValueError(
             f"service name {service!r}: expected 1 to 64 of A-Z a-z 0-9 . _ -, "
             "a letter or digit first and last, no two dots together"
@@ -168,15 +177,16 @@ def paths_to_serve(service: str) -> tuple[str, list[str]]:
 
 
 def _socket_in(place: Path, service: str) -> str:
-    path = str(place / f"{service}.sock")
+    path = str(place / f"{spell(service)}.sock")
     if len(os.fsencode(path)) > _MAX_PATH:
         raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
     return path
 
 
 def services(owners: Collection[int] = ()) -> list[str]:
-    """The names that have a socket, served or not."""
-    return sorted({path.stem for place in directories(owners) for path in place.glob("*.sock")})
+    """The services that have a socket, served or not."""
+    sockets = (path.name for place in directories(owners) for path in place.glob("*.sock"))
+    return sorted(names_of(SERVICE, sockets))
 
 
 def similar(service: str, owners: Collection[int] = ()) -> str | None:

@@ -165,7 +165,7 @@ def test_a_list_of_services_has_no_id_for_one_that_cannot_be_seen(server: Server
         command = [*APART, sys.executable, "-m", "shmrpc", "ls", *options]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    assert ls().splitlines()[1].split()[:3] == ["tested", "-", "serving"]
+    assert ls().splitlines()[1].split()[:4] == ["tested", "service", "-", "serving"]
     assert [row["pid"] for row in json.loads(ls("--json"))] == [None]
 
 

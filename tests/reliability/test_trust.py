@@ -132,7 +132,7 @@ def test_the_command_line(meeting: Path) -> None:
     with served_by(0, "--allow-uid", str(ALLOWED), "--allow-uid", "daemon"):
         allowed, refused = run_as(ALLOWED, calls), run_as(STRANGER, calls)
     assert allowed.startswith(f"{ALLOWED}\n")
-    assert "SERVICE " in allowed
+    assert "NAME " in allowed
     assert "caller() -> int" in allowed
     assert "class " in allowed
     assert refused == f"No live services in {meeting}."

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from shmrpc import _core
 from shmrpc.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -33,7 +32,7 @@ from shmrpc.transport.base import Connection, Dial, End
 from shmrpc.transport.errors import ChannelError, Oversize
 from shmrpc.transport.listening import Inbox, Listener, OpenInbox, Peer
 from shmrpc.transport.options import ConnectionOptions
-from shmrpc.wire.codec import Body, body_weight
+from shmrpc.wire.codec import Body, body_size, body_weight, with_own_buffers
 from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
@@ -45,16 +44,15 @@ _OVERHEAD: Final = 16
 
 
 def check_size(body: Body, max_frame: int) -> None:
-    """Oversize if a body is too large. What lies beside it does not count."""
-    size = len(body if isinstance(body, bytes) else body.body)
-    if size > max_frame:
-        raise Oversize(f"{size} bytes, the limit is {max_frame}")
+    """Raises Oversize if a body is too large."""
+    if body_size(body) > max_frame:
+        raise Oversize(f"{body_size(body)} bytes, the limit is {max_frame}")
 
 
 def _on_the_way(body: Body, max_frame: int) -> Body:
-    """What arrives: the buffers of a parcel as copies. Oversize if it is too large."""
+    """What arrives of a body. Raises Oversize if it is too large."""
     check_size(body, max_frame)
-    return body if isinstance(body, bytes) else _core.Parcel(body.body, map(bytes, body.buffers))
+    return with_own_buffers(body)
 
 
 class _Mail:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import datetime
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgpack
 import msgspec
@@ -35,12 +36,14 @@ __all__ = [
     "Body",
     "Codec",
     "CodecName",
+    "body_size",
     "body_weight",
     "check_type",
     "decode_inline",
     "drop_buffers",
     "encode_inline",
     "get_codec",
+    "with_own_buffers",
 ]
 
 CodecName = Literal["msgspec", "msgpack", "pickle"]
@@ -50,11 +53,18 @@ Body: TypeAlias = bytes | _core.Parcel
 
 
 def body_weight(body: Body) -> int:
-    """What a body counts for where bytes are counted, in credit and queues: large buffers count for little.
-
-    It is not what ``max_frame`` limits, which is the body alone.
-    """
+    """What a body counts for where bytes are counted, in credit and queues: large buffers count for little."""
     return len(body) if isinstance(body, bytes) else body.weight
+
+
+def body_size(body: Body) -> int:
+    """Bytes of a body itself: what ``max_frame`` limits. Its buffers do not count."""
+    return len(body if isinstance(body, bytes) else body.body)
+
+
+def with_own_buffers(body: Body) -> Body:
+    """A body whose large buffers are copies: for a transport that shares no memory."""
+    return body if isinstance(body, bytes) else _core.Parcel(body.body, map(bytes, body.buffers))
 
 
 def drop_buffers(body: Body) -> None:
@@ -63,40 +73,15 @@ def drop_buffers(body: Body) -> None:
         body.drop_buffers()
 
 
-class Codec(Protocol):
-    """Values to bodies and back."""
+class Codec(ABC):
+    """Values to bodies and back. How MessagePack is made and read is each codec's own."""
 
-    @property
-    def encode(self) -> Callable[[Any], Body]:
-        """The body for a value; TypeError, ValueError, OverflowError or RecursionError if it cannot be carried."""
-        ...
-
-    @property
-    def encode_all(self) -> Callable[[Sequence[Any]], Body]:
-        """The body for an array of values, such as a call's arguments. The tuple or list itself is no value."""
-        ...
-
-    @property
-    def decode(self) -> Callable[[Body], Any]:
-        """The value; one of UNREADABLE for a body that is no MessagePack."""
-        ...
-
-    def quick(self, kind: Any) -> Callable[[Body], Any]:
-        """Decodes and validates for a type what is in the body itself. It may refuse what `decoder` reads."""
-        ...
-
-    def decoder(self, kind: Any) -> Callable[[Body], Any]:
-        """Decodes and validates for a type; one of UNREADABLE if the value does not fit."""
-        ...
-
-    @property
-    def convert(self) -> Callable[[Any, Any], Any]:
-        """Validates for a type what has been decoded before; msgspec.ValidationError if it does not fit."""
-        ...
-
-
-class _Values:
-    """What the codecs have in common: only how bytes are made and read is each one's own."""
+    #: The body for a value; TypeError, ValueError, OverflowError or RecursionError if it cannot be carried.
+    encode: Callable[[Any], Body]
+    #: The body for an array of values, such as a call's arguments. The tuple or list itself is no value.
+    encode_all: Callable[[Sequence[Any]], Body]
+    #: Validates for a type what has been decoded before; msgspec.ValidationError if it does not fit.
+    convert: Callable[[Any, Any], Any]
 
     def __init__(self, pack: Callable[[Any], bytes], unpack: Unpack, *, pickled: bool) -> None:
         values = ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled)
@@ -111,13 +96,20 @@ class _Values:
         self._unpack = unpack
         self._reading = Reading({each.code: (each.name, each.read) for each in ALL_EXTENSIONS}, unpack, pickled)
         self._decode: Callable[[Any], Any] = functools.partial(unpack, ext_hook=self._reading.hook)
-        self.encode: Callable[[Any], Body] = encoder.encode
-        self.encode_all: Callable[[Sequence[Any]], Body] = encoder.encode_all
-        self.convert: Callable[[Any, Any], Any] = self._types.convert
+        self.encode, self.encode_all, self.convert = encoder.encode, encoder.encode_all, self._types.convert
         for forget in (values.forget, encoder.forget, self._types.forget):
             registry.on_change(forget)
 
+    @abstractmethod
+    def quick(self, kind: Any) -> Callable[[Body], Any]:
+        """Decodes and validates for a type what is in the body itself. It may refuse what `decoder` reads."""
+
+    @abstractmethod
+    def decoder(self, kind: Any) -> Callable[[Body], Any]:
+        """Decodes and validates for a type; one of UNREADABLE if the value does not fit."""
+
     def decode(self, body: Body) -> Any:
+        """The value; one of UNREADABLE for a body that is no MessagePack."""
         return self._whole(body, _same) if type(body) is _core.Parcel else self._decode(body)
 
     def _decode_noted(self, body: bytes) -> tuple[Any, bool]:
@@ -141,7 +133,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-class _Msgspec(_Values):
+class _Msgspec(Codec):
     def __init__(self, *, pickled: bool = False) -> None:
         pack = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
         super().__init__(pack, msgspec.msgpack.decode, pickled=pickled)
@@ -176,7 +168,7 @@ class _Msgspec(_Values):
         return decode
 
 
-class _Msgpack(_Values):
+class _Msgpack(Codec):
     def __init__(self) -> None:
         super().__init__(_pack, _unpack, pickled=False)
 

@@ -27,7 +27,7 @@ LONG = os.environ.get("SHMRPC_LONG") == "1"
 #: Bytes of a stream, and of the memory that it goes through.
 AMOUNT, LIMIT = (10 << 30, 256 * MIB) if LONG else (1 << 30, 64 * MIB)
 #: Items of a list of dicts, of about 70 bytes each, and the largest body.
-DICTS, MAX_FRAME = (3_000_000, 512 * MIB) if LONG else (300_000, 128 * MIB)
+DICTS, MAX_FRAME = (3_000_000, 512 * MIB) if LONG else (200_000, 128 * MIB)
 
 #: Seconds after which memory that is free is given back: core/src/connection/sweeper.rs.
 IDLE = 5.0

@@ -16,6 +16,7 @@ import shmrpc
 from tests.helpers.array_exchange import Item, Keeper
 from tests.helpers.array_service import memory_of, numbered, sum_of
 from tests.helpers.loops import one_loop
+from tests.helpers.scale import scaled
 from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 
 #: The least there may be: it is used up all the time.
@@ -46,7 +47,7 @@ async def exchange(client: shmrpc.Client, keeper: Keeper, rounds: int) -> None:
 
 
 @one_loop
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(scaled(2, 8)))
 async def test_what_either_side_keeps_never_changes(seed: int) -> None:
     with ServerProcess("tests.helpers.array_exchange:service", "--max-memory", str(MEMORY)) as server:
         async with shmrpc.connect(server.name, max_memory=MEMORY) as client:

@@ -23,6 +23,7 @@ from shmrpc.wire import control
 from tests.helpers import stream_service
 from tests.helpers.host_names import nothing_is_left
 from tests.helpers.interruptions import Interrupted
+from tests.helpers.loops import one_loop
 from tests.helpers.lying_server import Babbler, Died, babbling
 from tests.helpers.server_process import (
     PATIENCE,
@@ -164,6 +165,7 @@ def test_an_idle_client_in_threads_sends_nothing_to_a_server_that_is_gone(first_
                 assert client.add(3, 4) == 7
 
 
+@one_loop  # It has not turned, whichever it is.
 @pytest.mark.parametrize(
     "first_call", ["plain", "under a deadline", "a batch", "a map", "a stream", "an upload", "by hand", "one way"]
 )

@@ -24,6 +24,7 @@ from shmrpc.host import rendezvous
 from shmrpc.host.status import statuses
 from shmrpc.transport.shm.front_desk import Reception
 from shmrpc.wire import control
+from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
@@ -386,6 +387,7 @@ def test_workers_of_a_name_that_is_taken_do_not_start(app: Path) -> None:
         assert f"already served by process {server.pid}" in words
 
 
+@one_loop
 async def test_a_rolling_restart_loses_no_call(app: Path) -> None:
     with serving(app, "--workers", "2") as server:
         old = set(workers_of(server))

@@ -277,7 +277,7 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
     client: Client, dropped: list[None], name: str, crowded: bool
 ) -> None:
     operation, expected = OPERATIONS[name]
-    most = (10 if crowded else 30) if name in _LONG_ONES else (30 if crowded else 80)
+    most = (6 if crowded else 20) if name in _LONG_ONES else (20 if crowded else 50)
     before = traces()
     tried = 0
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
@@ -310,7 +310,7 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
 def test_a_call_anywhere_within_an_operation_of_the_same_thread_works(client: Client, name: str, crowded: bool) -> None:
     """A handler, or a __del__, that calls, that waits, that reads a stream, and one within another."""
     operation, expected = OPERATIONS[name]
-    most = 8 if name in _LONG_ONES else (15 if crowded else 40)
+    most = 5 if name in _LONG_ONES else (10 if crowded else 25)
     before = traces()
 
     def call() -> None:
@@ -342,7 +342,7 @@ def test_a_second_exception_within_what_the_first_one_causes_changes_nothing(cli
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         count = steps_of(operation, client)
-        for number, at in enumerate(places(count, 40)):
+        for number, at in enumerate(places(count, 25)):
             second = Second(1 + number % 12)
             steps = Steps(at, second.begin)
             try:
@@ -389,7 +389,7 @@ def test_signals_at_any_time_end_what_the_main_thread_does_and_nothing_else(clie
     """Real ones: their handler raises, in the main thread, while others call and stream."""
     names = [name for name in OPERATIONS if name not in _LONG_ONES]
     raised = 0
-    rounds = scaled(300, 20_000)
+    rounds = scaled(200, 20_000)
     chosen = random.Random(7)
 
     def handle(number: int, frame: object) -> None:

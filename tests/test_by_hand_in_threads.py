@@ -199,7 +199,7 @@ def test_what_the_handler_of_a_signal_raises_ends_the_call(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(call._conversation, "take", interrupted)
+            patched.setattr(call._conversation, "_feed", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 call.read()
         with pytest.raises(shmrpc.LocalProtocolError, match="KeyboardInterrupt"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,23 +11,43 @@ from shmrpc.client.conversation import Conversation, check_stray
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.service.call import Call
 from shmrpc.streams.credit import SendWindow
+from shmrpc.streams.receiving import Incoming
 from shmrpc.wire import frames
 from shmrpc.wire.frames import opcode
+from tests.helpers.server_process import PATIENCE
 
-_PEER: Any = None
+_SESSION: Any = None
 
 
 class Talk(Conversation):
     """One whose driver keeps what comes in a list, and is interrupted if told so."""
 
     def __init__(self, *, streams: bool) -> None:
-        super().__init__(Call(_PEER, "talk", 7), streams=streams)
+        super().__init__(_SESSION, Call(_SESSION, "talk", 7), streams=streams)
         self.items: list[Any] = []
         self.ends = 0
         self.interrupted = False
 
     def take_item(self, body: Any) -> None:
         self.items.append(body)
+
+    def begin(self, kind: int, body: Any) -> None:
+        raise NotImplementedError
+
+    def _add_source(self, codec: Any, number: int, source: Any) -> Any:
+        raise NotImplementedError
+
+    async def ready(self) -> bool:
+        raise NotImplementedError
+
+    def take_items(self) -> list[Any]:
+        return self.items
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
 
     def finish(self) -> None:
         if self.interrupted:
@@ -77,3 +98,24 @@ def test_an_end_that_was_interrupted_is_made_up_for() -> None:
         talk.feed(frames.RESULT, frames.NIL)
     talk.fail(ConnectionLost("closed"))
     assert (talk.ends, talk.body, talk.error) == (1, frames.NIL, None)
+
+
+async def test_an_end_that_was_interrupted_wakes_its_reader_when_it_is_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    incoming = Incoming(lambda size: None)
+    reading = asyncio.ensure_future(incoming.ready())
+    for _ in range(3):
+        await asyncio.sleep(0)  # It lets the loop turn once, and waits then.
+
+    def interrupted(_: Incoming) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Incoming, "_wake", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            incoming.finish(ConnectionLost("closed"))
+    assert not incoming.ended
+    incoming.finish(ConnectionLost("closed"))
+    with pytest.raises(ConnectionLost, match="closed"):
+        await asyncio.wait_for(reading, PATIENCE)

@@ -178,7 +178,7 @@ def test_an_interruption_with_a_frame_in_hand_is_told_to_whoever_waits(server: S
             task = asyncio.ensure_future(_awaited(lambda client: client.sleep(PATIENCE), client))
             await client.add(1, 2)
             await asyncio.sleep(0)
-            client.unbind()
+            client._unbind()
             return task
 
         waiting = runner.run(begin())

@@ -7,14 +7,14 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar
 
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.groups import EndpointGroup
 from shmrpc.client.options import Options
-from shmrpc.client.requests import Offer, check_no_streams, find_endpoint, find_name, is_group, result_of
-from shmrpc.errors import LocalProtocolError
-from shmrpc.service.call import Call, CallPeer, Metadata, nearest_deadline
+from shmrpc.client.reconnector import Reconnector
+from shmrpc.client.requests import check_no_streams, find_endpoint, find_name, is_group, result_of
+from shmrpc.service.call import Call, Metadata, nearest_deadline
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.values.sharing import empty_array, empty_buffer
 from shmrpc.wire.codec import Codec
@@ -23,40 +23,11 @@ if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
-#: Frames of a map() that are under way at a time: one is run while the next is on its way.
-CHUNKS_UNDER_WAY: Final = 3
 #: Clients with another timeout that are kept for the next time it is asked for.
 _MAX_VIEWS: Final = 64
 
 
-class _Session(CallPeer, Offer, Protocol):
-    """A connection, as far as it is the same for all."""
-
-
-class _Link(Protocol):
-    """A client's way to its service, as far as it is the same for all."""
-
-    @property
-    def service(self) -> str:
-        """Name of the service."""
-        ...
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """The endpoints of the present session, or the last one."""
-        ...
-
-    @property
-    def session(self) -> _Session | None:
-        """The present session, or the last one."""
-        ...
-
-    def not_connected(self) -> LocalProtocolError:
-        """The error for a call before there was a connection."""
-        ...
-
-
-_L = TypeVar("_L", bound=_Link)
+_L = TypeVar("_L", bound=Reconnector[Any])
 
 
 class PartialCall(functools.partial[Any]):
@@ -150,6 +121,11 @@ class BaseClient(Generic[_L]):
         if session is None:
             raise self._link.not_connected()
         return session.allocate(size)
+
+    def __repr__(self) -> str:
+        link, module = self._link, "shmrpc" if self._in_loop else "shmrpc.sync"
+        state = "closed" if link.ended else "connected" if link.current() else "not connected"
+        return f"<{module}.Client of {link.service!r}, {state}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """What pickle and copy ask for. An endpoint that is bound to the client, a group or a batch has it in it."""

@@ -1,8 +1,8 @@
 """Calls collected by a client, to be sent in one frame.
 
-Their futures are done at the end of the block. Who waits for one within the block would wait for ever, and is told so:
-by ``await``, ``result()`` and ``exception()``, and by what asyncio has for waiting (``gather``, ``wait_for``, ``wait``,
-``shield``). Another task or thread may wait. What nobody can see is the block itself waiting for such a task.
+Their futures are done at the end of the block. Whoever waits for one within the block would wait for ever, and is told
+so: by ``await``, ``result()`` and ``exception()``, and by what asyncio has for waiting (``gather``, ``wait_for``,
+``wait``, ``shield``). Another task or thread may wait. What nobody can see is the block itself waiting for such a task.
 """
 
 from __future__ import annotations
@@ -10,53 +10,22 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-import itertools
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-import msgspec
-
-from shmrpc.client.requests import (
-    Offer,
-    check_no_streams,
-    encode_all,
-    find_endpoint,
-    result_of,
-    undecodable,
-    unencodable,
-)
-from shmrpc.errors import CallError, LocalProtocolError, ShmrpcError
-from shmrpc.service.call import Call
-from shmrpc.values.unsendable import UNSENDABLE
-from shmrpc.wire import frames
-from shmrpc.wire.codec import UNREADABLE, Body, Codec
-from shmrpc.wire.frames import Failure, Rejected, opcode, part_of
+from shmrpc.client.blocking import run
+from shmrpc.client.engine import CallEngine
+from shmrpc.client.requests import result_of, undecodable
+from shmrpc.errors import LocalProtocolError
+from shmrpc.wire.codec import UNREADABLE
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 #: Name of the endpoint, positional and keyword arguments.
 _Entry = tuple[str, Sequence[Any], Mapping[str, Any]]
-
-#: The results in order, None for the failed ones, and why these failed, by their place.
-Outcomes = tuple[list[Any], dict[int, ShmrpcError]]
-
-#: Validates a value that has been decoded, for a type.
-Convert = Callable[[Any, Any], Any]
-
-
-class _Future(Protocol):
-    """What asyncio's futures and those of threads have in common."""
-
-    def set_result(self, result: Any, /) -> None: ...
-    def set_exception(self, exception: Any, /) -> None: ...
-    def cancel(self) -> bool: ...
-    def done(self) -> bool: ...
-
-
-_F = TypeVar("_F", bound=_Future)
 
 
 class BatchBlock:
@@ -161,130 +130,17 @@ class SyncBatchFuture(concurrent.futures.Future[Any]):
         return super().exception(timeout)
 
 
-class ManyCalls:
-    """Calls in one frame: the request, and what became of each. One that cannot be sent or read fails alone.
-
-    ``endpoint``: the one that all of them call, with positional arguments, of which ``calls`` has a list for each; None
-    if each is an entry, and names its own. ``kind``: the type of the results. ``in_loop``: whether a loop calls.
-    """
-
-    def __init__(
-        self, codec: Codec, call: Call, endpoint: str | None, calls: Sequence[Any], kind: Any, *, in_loop: bool
-    ) -> None:
-        self._codec = codec
-        self._header = frames.header(call.deadline, call._metadata)
-        self._endpoint = endpoint
-        self._calls = calls
-        self._kind = kind
-        self._in_loop = in_loop
-        #: The place of each call that was sent, and why the others were not.
-        self._places: Sequence[int] = range(len(calls))
-        self._unsent: dict[int, ShmrpcError] = {}
-
-    def request(self, session: Offer) -> tuple[int, Body]:
-        """Opcode and body. To be asked for anew with each session, which may have other endpoints.
-
-        Raises EndpointNotFound and InvalidArguments if the one endpoint is not there, or streams.
-        """
-        number, numbers = frames.ANY, session.numbers
-        if self._endpoint is not None:
-            number = find_endpoint(session.service, self._endpoint, numbers)
-            check_no_streams(self._endpoint, session.shapes.get(number), "by map()", in_loop=self._in_loop)
-        self._places, self._unsent = range(len(self._calls)), {}
-        try:
-            calls = self._calls
-            if self._endpoint is None:
-                calls = [[numbers[name], [*args], kwargs] for name, args, kwargs in calls]
-            body = self._codec.encode_all((self._header, calls))
-        except (KeyError, Rejected, *UNSENDABLE):
-            sendable = self._sendable(session)
-            body = encode_all(self._codec, self._endpoint or "batch", (self._header, sendable))
-        return opcode(frames.BATCH, number), body
-
-    def _sendable(self, session: Offer) -> list[Any]:
-        """The calls that can be sent. Notes of the others why they cannot."""
-        calls, places = [], []
-        for place, each in enumerate(self._calls):
-            name, call = self._endpoint or each[0], each
-            try:
-                if self._endpoint is None:
-                    call = [find_endpoint(session.service, name, session.numbers), [*each[1]], each[2]]
-                self._codec.encode_all(call)
-            except Exception as error:
-                failure = unencodable(name, error)
-                if not isinstance(failure, CallError):
-                    raise
-                self._unsent[place] = failure.with_traceback(None)  # Which has this frame.
-            else:
-                calls.append(call)
-                places.append(place)
-        self._places = places
-        return calls
-
-    def read(self, body: Body) -> Outcomes:
-        """The results in an answer, and the errors; one of UNREADABLE if it is none."""
-        whole, one = _decoders(self._codec, self._kind)
-        results: list[Any]
-        failures: dict[int, Failure]
-        errors, places = dict(self._unsent), self._places
-        try:
-            results, failures = whole(body)
-        except UNREADABLE:
-            parts, failures = _split.decode(body)
-            results = [None] * len(parts)
-            for index, (place, part) in enumerate(zip(places, parts, strict=False)):
-                if index not in failures:  # There is a nil in the place of each.
-                    try:
-                        results[index] = one(part_of(body, part))
-                    except UNREADABLE as error:
-                        errors[place] = undecodable(self._endpoint or self._calls[place][0], error)
-        if len(results) != len(places):
-            raise msgspec.ValidationError(f"Expected {len(places)} results, got {len(results)}")
-        for index, failure in failures.items():
-            if 0 <= index < len(places):
-                errors[places[index]] = frames.failure_error(failure)
-        if self._unsent:
-            sent = dict(zip(places, results, strict=True))
-            results = [sent.get(place) for place in range(len(self._calls))]
-        return results, errors
+_F = TypeVar("_F", asyncio.Future[Any], concurrent.futures.Future[Any])
 
 
-_split = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], dict[int, Failure]])
-
-
-def _decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Callable[[Body], Any]]:
-    """What decodes an answer whose results have this type, and what decodes one of these."""
-    try:
-        return _kept_decoders(codec, kind)  # type: ignore[no-any-return]
-    except TypeError:  # A type that cannot be a key: one for this time.
-        return _make_decoders(codec, kind)
-
-
-def _make_decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Callable[[Body], Any]]:
-    whole = tuple.__class_getitem__((list.__class_getitem__(kind), dict[int, Failure]))
-    return codec.decoder(whole), codec.decoder(kind)
-
-
-_kept_decoders: Any = functools.lru_cache(maxsize=256)(_make_decoders)
-
-
-class _Client(Protocol):
-    def _check_batched(self, name: str, /) -> None: ...
-
-    def _name_of(self, endpoint: Any) -> str: ...
-
-
-class Collected(Generic[_F]):
+class _Collected(Generic[_F]):
     """The calls of a batch, and the futures of their results."""
 
-    def __init__(
-        self, make_future: Callable[[BatchBlock, str], _F], block: BatchBlock, client: _Client, convert: Convert
-    ) -> None:
-        self._make_future = make_future
-        self.block = block
+    def __init__(self, client: CallEngine[Any], block: BatchBlock, future: Callable[[BatchBlock, str], _F]) -> None:
         self._client = client
-        self._convert = convert
-        self.entries: list[_Entry] = []
+        self._block = block
+        self._make_future: Callable[[BatchBlock, str], _F] = future
+        self._entries: list[_Entry] = []
         self._futures: list[tuple[_F, Any]] = []
 
     def adder(self, endpoint: Any) -> Callable[..., _F]:
@@ -294,12 +150,24 @@ class Collected(Generic[_F]):
         return functools.partial(self._add, name, result_of(endpoint))
 
     def _add(self, name: str, kind: Any, /, *args: Any, **kwargs: Any) -> _F:
-        future = self._make_future(self.block, name)
-        self.entries.append((name, args, kwargs))
+        future = self._make_future(self._block, name)
+        self._entries.append((name, args, kwargs))
         self._futures.append((future, kind))
         return future
 
-    def settle(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
+    async def leave(self, error: BaseException | None) -> None:
+        """Sends the calls and waits for the answers; after an exception in the block nothing is sent."""
+        self._block.leave()
+        try:
+            if error is None and self._entries:
+                self._settle(*await self._client._send_batch(self._entries))
+        finally:  # Those that have no outcome will have none. We keep nothing: an error's traceback may have us.
+            for future, _ in self._futures:
+                future.cancel()
+            self._futures.clear()
+            self._entries.clear()
+
+    def _settle(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
         """Each call has its own outcome."""
         for index, (future, kind) in enumerate(self._futures):
             if future.done():
@@ -308,35 +176,33 @@ class Collected(Generic[_F]):
                 future.set_exception(errors[index])
                 continue
             try:
-                future.set_result(results[index] if kind is Any else self._convert(results[index], kind))
+                result = results[index]
+                future.set_result(result if kind is Any else self._client._codec.convert(result, kind))
             except UNREADABLE as error:
-                future.set_exception(undecodable(self.entries[index][0], error))
-
-    def close(self) -> None:
-        """Those that have no outcome will have none. We keep nothing: an error's traceback may have us."""
-        for future, _ in self._futures:
-            future.cancel()
-        self._futures.clear()
-        self.entries.clear()
+                future.set_exception(undecodable(self._entries[index][0], error))
 
 
-class _Sender(_Client, Protocol):
-    async def send_batch(self, calls: Sequence[Any]) -> Outcomes: ...
+class _Batch(Generic[_F]):
+    """Calls by the names of their endpoints."""
 
+    def __init__(
+        self, client: CallEngine[Any], here: Callable[[], object], how: str, future: Callable[[BatchBlock, str], _F]
+    ) -> None:
+        self._block = BatchBlock(here, f"{how} client.batch()")
+        self._collected: _Collected[_F] = _Collected(client, self._block, future)
 
-class Batch:
-    """Calls to be sent in one frame; made by :meth:`Client.batch`."""
-
-    def __init__(self, client: _Sender, convert: Convert) -> None:
-        self._client = client
-        block = BatchBlock(asyncio.current_task, "async with client.batch()")
-        self._collected: Collected[BatchFuture] = Collected(BatchFuture, block, client, convert)
-
-    def __getattr__(self, name: str) -> Callable[..., asyncio.Future[Any]]:
+    def __getattr__(self, name: str) -> Callable[..., _F]:
         if name.startswith("_"):
             raise AttributeError(name)
         add = self.__dict__[name] = self._collected.adder(name)  # The next time it is found without us.
         return add
+
+
+class Batch(_Batch[asyncio.Future[Any]]):
+    """Calls to be sent in one frame; made by :meth:`Client.batch`."""
+
+    def __init__(self, client: CallEngine[Any]) -> None:
+        super().__init__(client, asyncio.current_task, "async with", BatchFuture)
 
     @overload
     def call(
@@ -355,40 +221,21 @@ class Batch:
         """
         return self._collected.adder(endpoint)(*args, **kwargs)
 
-    async def __aenter__(self) -> Batch:
-        self._collected.block.enter()
+    async def __aenter__(self) -> Self:
+        self._block.enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Sends the calls and waits for the answers; after an exception in the block nothing is sent."""
-        collected = self._collected
-        collected.block.leave()
-        try:
-            if error is None and collected.entries:
-                collected.settle(*await self._client.send_batch(collected.entries))
-        finally:
-            collected.close()
+        await self._collected.leave(error)
 
 
-class _SyncSender(_Client, Protocol):
-    def send_batch(self, calls: Sequence[Any]) -> Outcomes: ...
-
-
-class SyncBatch:
+class SyncBatch(_Batch[concurrent.futures.Future[Any]]):
     """Calls to be sent in one frame; made by :meth:`shmrpc.sync.Client.batch`."""
 
-    def __init__(self, client: _SyncSender, convert: Convert) -> None:
-        self._client = client
-        block = BatchBlock(threading.get_ident, "with client.batch()")
-        self._collected: Collected[SyncBatchFuture] = Collected(SyncBatchFuture, block, client, convert)
-
-    def __getattr__(self, name: str) -> Callable[..., concurrent.futures.Future[Any]]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        add = self.__dict__[name] = self._collected.adder(name)  # The next time it is found without us.
-        return add
+    def __init__(self, client: CallEngine[Any]) -> None:
+        super().__init__(client, threading.get_ident, "with", SyncBatchFuture)
 
     @overload
     def call(
@@ -404,29 +251,11 @@ class SyncBatch:
         """Adds a call of an endpoint, given by name or by function; see :meth:`Batch.call`."""
         return self._collected.adder(endpoint)(*args, **kwargs)
 
-    def __enter__(self) -> SyncBatch:
-        self._collected.block.enter()
+    def __enter__(self) -> Self:
+        self._block.enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Sends the calls and waits for the answers; after an exception in the block nothing is sent."""
-        collected = self._collected
-        collected.block.leave()
-        try:
-            if error is None and collected.entries:
-                collected.settle(*self._client.send_batch(collected.entries))
-        finally:
-            collected.close()
-
-
-def chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
-    """The items of the iterables side by side, so many at a time."""
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"chunk: expected a number of calls in a frame, got {size!r}")
-    if size < 1:
-        raise ValueError(f"chunk: expected 1 or more calls in a frame, got {size}")
-    source = map(list, zip(*iterables, strict=False))
-    while calls := list(itertools.islice(source, size)):
-        yield calls
+        run(lambda: self._collected.leave(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -18,39 +18,33 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.basics.clock import host_nanoseconds
-from shmrpc.client.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
-from shmrpc.client.batch import Batch, ManyCalls, Outcomes, chunks
+from shmrpc.client.base import PartialCall
+from shmrpc.client.batch import Batch
+from shmrpc.client.engine import CallEngine, Decode
 from shmrpc.client.loop_conversation import LoopConversation
+from shmrpc.client.loop_reconnector import LoopReconnector
+from shmrpc.client.loop_session import LoopSession
+from shmrpc.client.many_calls import Outcomes
 from shmrpc.client.options import Options, check_timeout
-from shmrpc.client.reconnect import Link
 from shmrpc.client.requests import (
-    check_no_streams,
-    encode_all,
-    encode_call,
     find_endpoint,
     name_and_endpoints,
-    not_begun,
     read_result,
-    swallowed,
-    take_sources,
     undecodable,
     unencodable,
 )
-from shmrpc.client.session import Session
 from shmrpc.client.stream_call import StreamCall
-from shmrpc.errors import ConnectionLost
 from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.endpoints import Endpoint
-from shmrpc.service.interceptors import Interceptor, check_interceptors, enter_all
+from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.streams.items import Reader
-from shmrpc.streams.sending import SLICE
 from shmrpc.transport.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
@@ -60,7 +54,7 @@ from shmrpc.transport.options import (
 )
 from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
-from shmrpc.wire.codec import UNREADABLE, Body, Codec, CodecName, get_codec
+from shmrpc.wire.codec import UNREADABLE, Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import opcode
 
@@ -69,13 +63,11 @@ _R = TypeVar("_R")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-Decode = Callable[[Body], Any]
-
 #: In the place of an answer: the call was certainly not begun, and is made again.
 _AGAIN: Final[Any] = object()
 
 
-class Client(BaseClient[Link]):
+class Client(CallEngine[LoopReconnector]):
     """A connection to a service, for the tasks of one event loop; made by :func:`connect`.
 
     ``await client.add(1, 2)`` calls the endpoint ``add``, ``async for tick in client.ticks()`` reads the
@@ -85,8 +77,9 @@ class Client(BaseClient[Link]):
     """
 
     _in_loop = True
+    _conversation = LoopConversation
 
-    def __init__(self, link: Link, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
+    def __init__(self, link: LoopReconnector, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
         super().__init__(link, codec, options, known)
         link.clients.add(self)
 
@@ -133,13 +126,8 @@ class Client(BaseClient[Link]):
             check_seconds("timeout", timeout)
         await self._link.ready(timeout=timeout)
 
-    def __repr__(self) -> str:
-        link = self._link
-        state = "closed" if link.ended else "connected" if link.current() else "not connected"
-        return f"<shmrpc.Client of {link.service!r}, {state}>"
-
-    def unbind(self) -> None:
-        """What was bound to a session is of no use any more. For the link."""
+    def _unbind(self) -> None:
+        """Forgets what is bound to a session that new calls do not go to."""
         for name in [name for name in self.__dict__ if not name.startswith("_")]:
             del self.__dict__[name]
         self.__dict__.pop("_calls", None)
@@ -200,28 +188,7 @@ class Client(BaseClient[Link]):
         EndpointNotFound, EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams,
         DeadlineExceeded if there was no room by its deadline, or ConnectionLost if the server is gone.
         """
-        call = self._new_call(self._name_of(endpoint))
-        if not self._options.interceptors:
-            return await self._send_one_way(call, args, kwargs)
-        async with self._intercepted(call):
-            return await self._send_one_way(call, args, kwargs)
-
-    async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        async def send(session: Session) -> tuple[Session, Body, bool]:
-            number = find_endpoint(session.service, call.endpoint, session.numbers)
-            check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=True)
-            header = frames.header(call.deadline, call._metadata, one_way=True)
-            body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
-            return session, body, session.begin(opcode(frames.CALL_WITH, number), call.id, body)
-
-        session, body, sent = await self._link.attempt(call, send)
-        if type(body) is not bytes and time.monotonic() > session.slice_end:
-            await asyncio.sleep(0)  # What lies beside the ring never has to wait for room in it.
-            session.slice_end = time.monotonic() + SLICE
-        if not sent:
-            await session.room(call)
-            if session.ended is not None:  # Whether it went before that is not known.
-                raise ConnectionLost(str(session.ended), maybe_executed=True)
+        await self._notify(endpoint, args, kwargs)
 
     @overload
     def map(
@@ -281,16 +248,13 @@ class Client(BaseClient[Link]):
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[Any, None]:
         name, kind = self._name_and_kind(endpoint)
         call = self._new_call(name)
-        source = chunks(iterables, chunk)
-        under_way: list[asyncio.Task[Outcomes]] = []
-        async with self._intercepted(call):
+        under_way: deque[asyncio.Task[Outcomes]] = deque()
+        fill = self._pipeline(call, kind, iterables, chunk, lambda send: asyncio.ensure_future(send()), under_way)
+        async with AsyncExitStack() as stack:
+            await self._enter_interceptors(stack, call)
             try:
-                while True:
-                    while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
-                        under_way.append(asyncio.ensure_future(self._send_many(call.part(), name, calls, kind)))
-                    if not under_way:
-                        return
-                    results, errors = await under_way.pop(0)
+                while fill():
+                    results, errors = await under_way.popleft()
                     for index, result in enumerate(results):
                         if index in errors:
                             raise errors.pop(index)  # It has this frame in its traceback.
@@ -341,44 +305,11 @@ class Client(BaseClient[Link]):
 
         Each call gives a future; at the end of the block the frame is sent, and all are answered.
         """
-        return Batch(self, self._codec.convert)
-
-    async def send_batch(self, calls: Sequence[Any]) -> Outcomes:
-        """Sends calls of any endpoints in one frame; results, and errors by place."""
-        call = self._new_call("batch")
-        async with self._intercepted(call):
-            return await self._send_many(call, None, calls, Any)
-        raise swallowed(call.endpoint)
-
-    async def _send_many(self, call: Call, name: str | None, calls: Sequence[Any], kind: Any) -> Outcomes:
-        """Sends many calls in one frame, of one endpoint or of any; results of this type, and errors by place."""
-        many = ManyCalls(self._codec, call, name, calls, kind, in_loop=True)
-        return await self._ask(call, many.request, many.read)  # type: ignore[no-any-return]
+        return Batch(self)
 
     async def describe(self) -> Description:
         """What the live service offers: its endpoints with their parameters, types and docstrings."""
-        call = self._new_call("describe")
-        decode = self._codec.decoder(Description)
-        return await self._ask(call, lambda session: (frames.DESCRIBE, frames.NIL), decode)  # type: ignore[no-any-return]
-
-    async def _ask(self, call: Call, request: Callable[[Session], tuple[int, Body]], decode: Decode) -> Any:
-        """Makes a request that is no plain call; the decoded answer."""
-
-        async def once(session: Session) -> Any:
-            kind, body = request(session)
-            answer = session.exchange(kind, call.id, body)
-            if type(answer) is not bytes:
-                answer = await session.wait(call.id, answer, call)
-            return read_result(call.endpoint, decode, answer)
-
-        return await self._link.attempt(call, once)
-
-    @asynccontextmanager
-    async def _intercepted(self, call: Call) -> AsyncGenerator[None, None]:
-        """Inside of it stand the interceptors around a call."""
-        async with AsyncExitStack() as stack:
-            await enter_all(stack, self._options.interceptors, call)
-            yield
+        return await self._describe()
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
@@ -399,12 +330,12 @@ class Client(BaseClient[Link]):
         return self._bind_timed(session, name, number, quick, decode)
 
     def _bind_plain(
-        self, session: Session, name: str, number: int, quick: Decode, decode: Decode
+        self, session: LoopSession, name: str, number: int, quick: Decode, decode: Decode
     ) -> Callable[..., Any]:
         """Arguments to bytes, exchanged, and the answer from bytes."""
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
         encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
-        general, reconnect = self._call, self._link.reconnect
+        general, may_go_again = self._call, self._link.may_go_again
         inherits = inheriting if self._options.timeout is None else []
 
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -423,13 +354,9 @@ class Client(BaseClient[Link]):
                 if type(answer) is not bytes:
                     answer = await wait(call_id, answer)
             except BaseException as error:
-                if session.is_answer(error):
-                    if not (reconnect and not_begun(error)):
-                        raise
-                else:
-                    error = session.unsent(name, error)
-                    if not (reconnect and isinstance(error, ConnectionLost)):
-                        raise error from None
+                error = session.unsent(name, error)
+                if not may_go_again(session, error):
+                    raise error from error.__cause__
                 answer = _AGAIN
             if type(answer) is not bytes:
                 if answer is _AGAIN:  # Not within the clauses: what it raises would bring along what they handle.
@@ -444,12 +371,12 @@ class Client(BaseClient[Link]):
         return self._named(name, call)
 
     def _bind_timed(
-        self, session: Session, name: str, number: int, quick: Decode, decode: Decode
+        self, session: LoopSession, name: str, number: int, quick: Decode, decode: Decode
     ) -> Callable[..., Any]:
         """The same under a deadline, for positional arguments."""
         timed = opcode(frames.CALL_DEADLINE, number)
         encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
-        general, reconnect = self._call, self._link.reconnect
+        general, may_go_again = self._call, self._link.may_go_again
         assert self._options.timeout is not None
         clock, nanoseconds = host_nanoseconds, int(self._options.timeout * 1e9)
 
@@ -471,13 +398,9 @@ class Client(BaseClient[Link]):
                 if type(answer) is not bytes:
                     answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
             except BaseException as error:
-                if session.is_answer(error):
-                    if not (reconnect and not_begun(error)):
-                        raise
-                else:
-                    error = session.unsent(name, error)
-                    if not (reconnect and isinstance(error, ConnectionLost)):
-                        raise error from None
+                error = session.unsent(name, error)
+                if not may_go_again(session, error):
+                    raise error from error.__cause__
                 answer = _AGAIN
             if type(answer) is not bytes:
                 if answer is _AGAIN:  # As in _bind_plain().
@@ -492,68 +415,14 @@ class Client(BaseClient[Link]):
         return self._named(name, call)
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
-        """The long way of a call: with streams to the server, interceptors, metadata, a connection to wait for."""
-        call = self._new_call(name)
-        if not self._options.interceptors:
-            return await self._perform(call, decode, args, kwargs)
-        async with AsyncExitStack() as stack:
-            await enter_all(stack, self._options.interceptors, call)
-            return await self._perform(call, decode, args, kwargs)
-
-    async def _perform(self, call: Call, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        conversation: LoopConversation | None = None
-
-        async def once(session: Session) -> Body:
-            nonlocal conversation
-            number = find_endpoint(session.service, call.endpoint, session.numbers)
-            shape = session.shapes.get(number)
-            if shape is None:
-                kind, body = self._encode(number, call, args, kwargs)
-                answer: Any = session.exchange(kind, call.id, body)
-                return answer if type(answer) is bytes else await session.wait(call.id, answer, call)
-            conversation = LoopConversation(session, call, streams=False)
-            await self._converse(conversation, number, shape, args, kwargs)
-            try:
-                assert conversation.body is not None
-                return conversation.body
-            finally:
-                await conversation.close()
-
-        answer = await self._link.attempt(call, once, lambda: conversation is not None and conversation.is_spent)
-        return read_result(call.endpoint, decode, answer)
-
-    def _encode(self, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Body]:
-        return encode_call(self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata)
-
-    async def _converse(
-        self,
-        conversation: LoopConversation,
-        number: int,
-        shape: frames.Shape,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> None:
-        """Makes a call with streams, up to its first item or its end."""
-        call = conversation.call
-        positional, keywords, sources = take_sources(call.endpoint, shape, args, kwargs, from_async=True)
-        kind, body = self._encode(number, call, positional, keywords)
-        await conversation.start(kind, body, self._codec, sources)
+        return await self._call_endpoint(name, decode, args, kwargs)
 
     async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """A call whose answer is a stream."""
         call = self._new_call(name)
-        last: LoopConversation | None = None
-
-        async def once(session: Session) -> LoopConversation:
-            nonlocal last
-            number = find_endpoint(session.service, name, session.numbers)
-            last = LoopConversation(session, call, streams=True)
-            await self._converse(last, number, session.shapes.get(number, frames.Shape()), args, kwargs)
-            return last
-
         async with AsyncExitStack() as stack:
-            await enter_all(stack, self._options.interceptors, call)
-            conversation = await self._link.attempt(call, once, lambda: last is not None and last.is_spent)
+            await self._enter_interceptors(stack, call)
+            conversation: LoopConversation = await self._open_stream(call, args, kwargs)
             incoming, pull = conversation.incoming, conversation.pull
             try:
                 while await incoming.ready(pull):
@@ -567,7 +436,7 @@ class Client(BaseClient[Link]):
                         except UNREADABLE as error:  # No further: a handler may raise one of them.
                             raise undecodable(name, error) from None
             except Exception as error:
-                error = conversation.take_source_error() or error
+                error = conversation.source_error(error)
                 raise error from error.__cause__
             finally:
                 await conversation.close()
@@ -610,7 +479,7 @@ def connect(
     connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     transport, service = find(service, at)
     name, endpoints = name_and_endpoints(service)
-    link = Link(name, transport.dial(name, connection), timeout, reconnect=reconnect)
+    link = LoopReconnector(name, transport.dial(name, connection), timeout, reconnect=reconnect)
     return Client(
         link,
         get_codec(codec),

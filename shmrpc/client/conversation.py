@@ -1,35 +1,31 @@
-"""A call with streams, sans I/O: what may come of it, what may still be sent, and how it has ended."""
+"""A call with streams: what may come of it, what may still be sent, and how it has ended.
+
+Frames are given to it and taken from it: how one waits for them is a driver's, of a loop or of threads.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, overload
 
-from shmrpc.client.requests import body_of, take_metadata
+from shmrpc.client.requests import Source, body_of, take_metadata
+from shmrpc.client.session import Session
+from shmrpc.client.uploads import SourceUpload, Upload
 from shmrpc.errors import DecodeError, RemoteProtocolError, ShmrpcError
 from shmrpc.service.call import Call
+from shmrpc.streams.items import Part
 from shmrpc.wire import frames
-from shmrpc.wire.codec import Body
+from shmrpc.wire.codec import Body, Codec
 
 
-class Upload(Protocol):
-    """A stream to the server."""
-
-    def grant(self, size: int, /) -> None:
-        """The handler has consumed this many bytes."""
-        ...
-
-    def close(self) -> None:
-        """Ends it: the handler takes no more. Again: nothing."""
-        ...
-
-
-class Conversation:
+class Conversation(ABC):
     """A call with streams. A driver gives it each frame that comes, and sends what its uploads may.
 
     ``streams``: whether the server answers with a stream; else with one result.
     """
 
-    def __init__(self, call: Call, *, streams: bool) -> None:
+    def __init__(self, session: Session[Any], call: Call, *, streams: bool) -> None:
         self.call = call
         self.streams = streams
         #: The streams to the server that are under way, by number.
@@ -38,6 +34,10 @@ class Conversation:
         self.body: Body | None = None
         #: Why there is no final answer.
         self.error: BaseException | None = None
+        self._session = session
+        #: Those of the uploads that have a source.
+        self._sources: list[Any] = []
+        self._is_spent = False
 
     @property
     def ended(self) -> bool:
@@ -78,14 +78,77 @@ class Conversation:
             self.error = error
         self.finish()  # Also after the answer: the handler of a signal may have come between that and its end.
 
+    @abstractmethod
     def take_item(self, body: Body) -> None:
-        """Keeps an item of the answer for whoever reads it."""
-        raise NotImplementedError
+        """Keeps an item of the answer until it is read."""
 
     def finish(self) -> None:
-        """Closes what the handler can take no more of."""
+        """Closes the uploads: the handler takes no more of them."""
         for upload in list(self.uploads.values()):
             upload.close()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether items of the sources are gone: the call cannot be made again."""
+        return self._is_spent or any(upload.outgoing.touched for upload in self._sources)
+
+    async def start(self, kind: int, body: Body, codec: Codec, sources: Sequence[Source]) -> None:
+        """Begins, and waits for the first item or the end. Closes it if that raises."""
+        try:
+            for number, source in sources:
+                self.uploads[number] = self._add_source(codec, number, source)
+            self.begin(kind, body)
+            await self.ready()
+        except BaseException as error:
+            error = self.source_error(error)
+            await self.close()
+            raise error from error.__cause__
+
+    @abstractmethod
+    def begin(self, kind: int, body: Body) -> None:
+        """Sends the request. Close it afterwards, also if this raises."""
+
+    @abstractmethod
+    def _add_source(self, codec: Codec, number: int, source: Any) -> SourceUpload:
+        """A stream to the server, of what a source yields."""
+
+    @abstractmethod
+    async def ready(self) -> bool:
+        """Waits until there are items: True; or the end: False, or its error raised, once."""
+
+    @abstractmethod
+    def take_items(self) -> list[Part]:
+        """The items that are there. Those that were taken before have been consumed."""
+
+    @overload
+    def source_error(self, error: Exception) -> Exception: ...
+    @overload
+    def source_error(self, error: BaseException) -> BaseException: ...
+    def source_error(self, error: BaseException) -> BaseException:
+        """What went wrong with a source, if that is why there is an error; else the error.
+
+        Once: the traceback of what is raised has whoever raises it, and so us, and we do not keep it.
+        """
+        if isinstance(error, Exception):
+            for upload in self._sources:
+                if upload.error is not None:
+                    error, upload.error = upload.error, None
+                    return error
+        return error
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends the call and its sources: a handler that has not ended is cancelled."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Ends the call, whose sources have ended."""
+
+    def _drop_uploads(self) -> None:
+        """Forgets the uploads, which keep the connection's channel."""
+        self._is_spent = self.is_spent
+        self._sources.clear()
+        self.uploads.clear()
 
 
 def check_stray(opcode: int, call_id: int, body: Body, *, under_way: bool) -> None:

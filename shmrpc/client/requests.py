@@ -27,7 +27,7 @@ from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.service import Service
 from shmrpc.service.signature import result_type
 from shmrpc.transport.base import End, Frame
-from shmrpc.transport.errors import Backlog, Oversize, Overtaken
+from shmrpc.transport.errors import Backlog, Oversize
 from shmrpc.values.blocks import Unmapped
 from shmrpc.values.unsendable import is_unsendable, reason
 from shmrpc.wire import frames
@@ -253,17 +253,6 @@ def not_begun(error: BaseException) -> bool:
     return isinstance(error, (ServiceUnavailable, ConnectionLost)) and not error.maybe_executed
 
 
-def may_go_again(error: BaseException, *, reconnect: bool, spent: bool) -> bool:
-    """Whether a call that failed so may be sent again: on the next session, or with another id.
-
-    ``reconnect``: whether there is a next session. ``spent``: whether items of its sources are gone.
-    """
-    if spent:
-        return False
-    # Another thread has sent a call with a higher id meanwhile.
-    return isinstance(error, Overtaken) or (reconnect and not_begun(error))
-
-
 def swallowed(name: str) -> LocalProtocolError:
     """The error for a batch whose failure an interceptor kept to itself: there are no results to give."""
     return LocalProtocolError(f"{name}: it failed, and an interceptor swallowed the exception; let it raise instead")
@@ -302,12 +291,6 @@ def lost_call(end: End, call_id: int) -> ShmrpcError:
     if isinstance(end.error, ConnectionLost):
         return ConnectionLost(str(end.error), maybe_executed=end.reached is None or call_id <= end.reached)
     return ended_call(end.error)
-
-
-def none_in_its_place(service: str, obstacle: str) -> ServiceUnavailable:
-    """The error for a call that has waited in vain for the next server."""
-    why = f": {obstacle}" if obstacle else ""
-    return ServiceUnavailable(f"the server of {service!r} is gone, and still none has come in its place{why}")
 
 
 def ended_call(error: ShmrpcError) -> ShmrpcError:

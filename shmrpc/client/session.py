@@ -1,287 +1,112 @@
-"""One connection of a client in an event loop, and the calls that are under way on it."""
+"""One connection of a client, and the calls that are under way on it: what is alike in a loop and in threads."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
-import threading
-import types
-from collections.abc import Callable, Generator
-from typing import Any, Protocol, overload
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
 
-from shmrpc.basics.deadlines import Deadlines
-from shmrpc.client.conversation import Conversation, check_stray
 from shmrpc.client.lateness import Lateness
-from shmrpc.client.requests import body_of, ended_call, lost_call, unsendable
-from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
-from shmrpc.host.processes import process
+from shmrpc.client.requests import ended_call, unsendable
+from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
 from shmrpc.service.call import Call
-from shmrpc.transport.base import ClientSharing, Connection, End, Frame, NoClientSharing
+from shmrpc.streams.sending import Sender
+from shmrpc.transport.base import ClientSharing, Connection, End, ThreadConnection
 from shmrpc.transport.errors import ChannelError
-from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 
-
-class Answered(Protocol):
-    """What stands among the pending calls where a future does."""
-
-    def done(self) -> bool:
-        """Whether nothing more is expected."""
-        ...
-
-    def set_result(self, frame: Frame, /) -> None:
-        """Takes the final answer."""
-        ...
-
-    def set_exception(self, error: BaseException, /) -> None:
-        """Takes the reason why there will be none."""
-        ...
+_C = TypeVar("_C", Connection, ThreadConnection)
 
 
-class Session:
+class Session(ABC, Generic[_C]):
     """A connection and its calls. It is what :class:`shmrpc.service.call.CallPeer` describes."""
 
-    def __init__(
-        self, connection: Connection, on_end: Callable[[Session], None], on_go_away: Callable[[Session], None]
-    ) -> None:
-        self.connection = connection
+    #: Sends a request, and looks for its answer as long as that pays: the body of a plain result, or what
+    #: :meth:`wait` goes on with.
+    exchange: Callable[[int, int, Body], Any]
+
+    def __init__(self, connection: _C, sharing: ClientSharing | ThreadConnection) -> None:
+        self.connection: _C = connection
         self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
         self.numbers = {name: number for number, name in enumerate(connection.endpoints)}
         self.shapes = connection.shapes
-        #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
-        self.sharing: ClientSharing = connection.sharing or NoClientSharing(connection)
-        self.exchange: Callable[[int, int, Body], Any] = self.sharing.exchange
-        self.begin, self.send = self.sharing.begin, connection.send
+        self.begin: Callable[[int, int, Body], bool] = sharing.begin
+        self.send: Callable[[int, int, Body], bool] = connection.send
+        #: What sends the items of a stream: its opcode, its call, its first credit.
+        self.sender: Callable[[int, int, int], Sender] = sharing.sender
         self.next_id = itertools.count(1).__next__
-        self.pending: dict[int, asyncio.Future[Frame] | Answered] = {}
-        self.ended: ShmrpcError | None = None
-        #: When large one-way calls let the loop turn.
-        self.slice_end = 0.0
-        #: There is another session for new calls.
-        self.leaving = False
-        self._on_end = on_end
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._deadlines: Deadlines[int] = Deadlines(self._expire)
-        self._lateness = Lateness(connection.service, connection.pid, self.sharing.untaken)
-        #: By call id: the endpoint, and since when it is waited for.
-        self._watched: dict[int, tuple[str, int]] = {}
-        connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
+        #: How the connection has ended.
+        self.ended: End | None = None
+        self._allocate: Callable[[int], Any] = sharing.allocate
+        self._lateness = Lateness(connection.service, connection.pid, sharing.untaken)
 
-    async def wait(self, call_id: int, frame: Frame | None, call: Call | None = None) -> Body:
-        """Lets the loop go on until the answer is there; the body of its result.
+    @abstractmethod
+    def is_leaving(self) -> bool:
+        """Whether the server takes no new calls, so that these go to the next session if there is one."""
 
-        ``frame``: one that came in its stead. ``call``: if there is more to it than its arguments.
+    async def call(self, call: Call, kind: int, body: Body) -> Body:
+        """Sends a request, and waits for the body of its result."""
+        answer: Any = self.exchange(kind, call.id, body)
+        return answer if type(answer) is bytes else await self.wait(call.id, answer, call)
+
+    async def ask(self, call: Call, kind: int, body: Body) -> Body:
+        """As :meth:`call`, for a request that others may follow before it is answered."""
+        return await self.call(call, kind, body)
+
+    @abstractmethod
+    async def wait(self, call_id: int, begun: Any, /, call: Call | None = None) -> Body:
+        """Waits for the answer to a call; the body of its result.
+
+        ``begun``: what ``exchange`` gave. ``call``: if there is more to it than its arguments.
         """
-        connection = self.connection
-        try:
-            connection.check_loop()
-        except LocalProtocolError:
-            self.cancel(call_id)
-            if frame is not None:  # Somebody in our loop waits for it.
-                with contextlib.suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._on_frame, *frame)
-            raise
-        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        pending = self.pending
-        pending[call_id] = future
-        timed = call is not None and call.deadline is not None
-        if timed:
-            self.watch(call)  # type: ignore[arg-type]
-        try:
-            try:
-                if frame is not None:
-                    self._on_frame(*frame)
-                self.sharing.listen()
-            except BaseException as error:
-                future.cancel()
-                connection.interrupted(error)
-                raise
-            if future.done():
-                await _turn()
-            answer = await future
-        except asyncio.CancelledError:
-            if future.cancelled() or not future.done():
-                self.cancel(call_id)
-            raise
-        finally:
-            del pending[call_id]
-            if timed:
-                self.unwatch(call)  # type: ignore[arg-type]
-            if self.leaving:
-                self.close_if_idle()
-            # The traceback of its error has this frame: without the future there is no cycle, and what a failed
-            # call holds goes at once.
-            del future
-        # A call that was cancelled does not come here, and we go on listening: its late answer is to be
-        # taken out of the ring.
-        if not pending:
-            self.sharing.unpark()
-        if answer[0] == frames.RESULT:
-            return answer[2]
-        return body_of(answer, call)
+
+    @abstractmethod
+    async def room(self, call: Call) -> None:
+        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
+
+    async def pause(self) -> None:
+        """Lets others have their turn, after a large one-way call."""
+
+    def drop_call(self, call_id: int) -> None:
+        """Forgets a call that failed, at whatever point that was."""
 
     def allocate(self, size: int) -> Any:
         """So many bytes of memory that the server can be given; SharedMemoryError if there are none."""
         self.connection.check_process()
         if self.ended is not None:
-            raise ended_call(self.ended)
+            raise ended_call(self.ended.error)
         try:
-            return self.sharing.allocate(size)
+            return self._allocate(size)
         except ChannelError as error:
             raise self.unsent("allocate", error) from None
 
-    def begin_stream(self, call: Call, conversation: Answered) -> None:
-        """Gives the frames of a call to ``conversation`` from now on."""
-        self.pending[call.id] = conversation
-        if call.deadline is not None:
-            self.watch(call)
-
-    def end_stream(self, call: Call) -> None:
-        """Nobody takes items of this call any more. Those that are on the way yet are dropped."""
-        conversation = self.pending.pop(call.id, None)
-        if conversation is None:
-            return
-        if call.deadline is not None:
-            self.unwatch(call)
-        if not conversation.done():
-            self.cancel(call.id)
-        if not self.pending:
-            self.sharing.unpark()
-            self.close_if_idle()
-
-    def watch(self, call: Call) -> None:
-        """From now on the call ends at its deadline."""
-        assert call.deadline is not None
-        self._watched[call.id] = call.endpoint, self._lateness.look()
-        self._deadlines.add(call.id, call.deadline)
-
-    def unwatch(self, call: Call) -> None:
-        """It has ended."""
-        self._watched.pop(call.id, None)
-        self._deadlines.discard(call.id)
-
-    def _expire(self, call_id: int) -> None:
-        future = self.pending.get(call_id)
-        if future is not None and not future.done():
-            endpoint, since = self._watched[call_id]
-            taken_back = self.cancel(call_id)
-            future.set_exception(self._lateness.error(endpoint, since, taken_back=taken_back))
-
-    def cancel(self, call_id: int) -> bool:
-        """Nobody waits for this call any more. True if it was never sent: there was no room for it yet."""
-        with contextlib.suppress(ChannelError):
-            if self.sharing.take_back(call_id):
-                return True
-            self.send(frames.CANCEL, call_id, frames.NIL)
-        return False
-
-    async def room(self, call: Call) -> None:
-        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
-        if call.deadline is None:
-            return await self.connection.room()
-        since = self._lateness.look()
-        try:
-            async with asyncio.timeout(max(0.0, (call.deadline - since) / 1e9)):
-                await self.connection.room()
-        except TimeoutError:
-            if self.sharing.take_back(call.id):
-                raise self._lateness.error(call.endpoint, since, taken_back=True) from None
-
-    def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
-        """A frame has come. An answer that nobody waits for any more is dropped."""
-        if opcode <= frames.FAILURE or opcode == frames.RESULT_WITH:
-            future = self.pending.get(call_id)
-            if future is not None and not future.done():
-                future.set_result((opcode, call_id, body))
-            return
-        try:
-            conversation = self.pending.get(call_id)
-            if isinstance(conversation, Conversation):
-                conversation.feed(opcode, body)
-            else:
-                check_stray(opcode, call_id, body, under_way=conversation is not None)
-        except RemoteProtocolError as error:
-            self.connection.fault(error)
-
-    def leave(self) -> None:
-        """New calls go elsewhere: the connection stays for those under way alone."""
-        self.leaving = True
-        self.close_if_idle()
-
-    def close_if_idle(self) -> None:
-        """A session that is left closes after its last call."""
-        if self.leaving and not self.pending and self.ended is None:
-            self.close(ConnectionLost(f"the server of {self.service!r} ({process(self.pid)}) is shutting down"))
-
+    @abstractmethod
     def close(self, error: ShmrpcError) -> None:
         """Closes the connection; calls under way fail."""
-        self.connection.close()
-        if self.ended is None:
-            self._on_lost(End(error))
-
-    def drop(self) -> None:
-        """The client was dropped open, in whatever thread the garbage collector ran: closes the connection."""
-        if self._loop.is_closed() or threading.get_ident() == self._thread:
-            self.connection.drop()
-        else:
-            with contextlib.suppress(RuntimeError):  # The loop has been closed since; with it goes the connection.
-                self._loop.call_soon_threadsafe(self.connection.drop)
-
-    def _on_lost(self, end: End) -> None:
-        self.ended = end.error
-        try:
-            self._fail_all(end)
-        except BaseException:  # Out of a signal handler: the others are to hear of it too.
-            self._fail_all(end)
-            raise
-        finally:
-            self._on_end(self)
-
-    def _fail_all(self, end: End) -> None:
-        self._deadlines.close()
-        for call_id, future in list(self.pending.items()):
-            if not future.done():
-                future.set_exception(lost_call(end, call_id))
 
     @overload
     def unsent(self, name: str, error: Exception) -> Exception: ...
     @overload
     def unsent(self, name: str, error: BaseException) -> BaseException: ...
     def unsent(self, name: str, error: BaseException) -> BaseException:
-        """The error for a call that could not be sent; to be raised from the name of the ``except`` clause.
+        """The error for the caller of an endpoint, unless it came of encoding: see :func:`requests.unencodable`.
 
-        What is no Exception stays as it is, and may end the connection.
-        Another name stays in a frame of the traceback, and the two keep each other and all that the call was given.
+        What is no Exception stays as it is. Raise it from the name of the ``except`` clause, which ends with that:
+        another name stays in a frame of the traceback, and the two keep each other and all that the call was given.
         """
         if isinstance(error, ChannelError):
             try:
                 self.connection.check_process()
             except LocalProtocolError as forked:
                 return forked
-            if self.ended is None:
-                self.connection.fault(error)
-            return ended_call(self.ended or ConnectionLost(str(error)))
+            return ended_call(self._end_of(error) or ConnectionLost(str(error)))
         self._note_interruption(error)
         return unsendable(name, error) if isinstance(error, Exception) else error
 
-    def is_answer(self, error: BaseException) -> bool:
-        """Whether an exception of a call is what became of it, and not why it could not be sent."""
-        self._note_interruption(error)
-        return not isinstance(error, Exception) or isinstance(error, ShmrpcError)
+    @abstractmethod
+    def _end_of(self, error: ChannelError) -> ShmrpcError | None:
+        """Why the connection has ended, which it does with this error of its channel if it has not before."""
 
     def _note_interruption(self, error: BaseException) -> None:
-        """Closes the connection if an exception out of a signal handler came while frames may have been in hand.
-
-        Whoever sends a call that may bring back another's frame hands its exceptions to unsent() or is_answer(), and
-        so comes by here.
-        """
-        if not isinstance(error, (Exception, asyncio.CancelledError, GeneratorExit)):
-            self.connection.interrupted(error)
-
-
-@types.coroutine
-def _turn() -> Generator[None, None, None]:
-    """One turn of the loop for the others."""
-    yield
+        """Takes note of an exception that may have come out of a signal's handler."""

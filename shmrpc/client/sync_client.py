@@ -13,37 +13,34 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, Never, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
-from shmrpc import _core
-from shmrpc.client.base import CHUNKS_UNDER_WAY, BaseClient, PartialCall
-from shmrpc.client.batch import ManyCalls, Outcomes, SyncBatch, chunks
+from shmrpc.client.base import PartialCall
+from shmrpc.client.batch import SyncBatch
+from shmrpc.client.blocking import Begun, Block, run
+from shmrpc.client.engine import CallEngine, Decode
+from shmrpc.client.many_calls import Outcomes
 from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.requests import (
-    check_no_streams,
-    encode_all,
-    encode_call,
     find_endpoint,
     name_and_endpoints,
     read_result,
-    swallowed,
-    take_sources,
     undecodable,
     unencodable,
 )
-from shmrpc.client.sync_conversation import Feed, converse, feeds_of
-from shmrpc.client.sync_reconnect import ThreadLink
-from shmrpc.client.sync_session import ThreadSession, stopped_call
 from shmrpc.client.sync_stream_call import StreamCall
+from shmrpc.client.thread_conversation import ThreadConversation
+from shmrpc.client.thread_reconnector import ThreadReconnector
+from shmrpc.client.thread_session import stopped_call
 from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
 from shmrpc.service.service import Service
+from shmrpc.streams.items import Reader
 from shmrpc.transport.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
@@ -53,7 +50,7 @@ from shmrpc.transport.options import (
 )
 from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
-from shmrpc.wire.codec import UNREADABLE, Body, CodecName, get_codec
+from shmrpc.wire.codec import UNREADABLE, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import opcode
 
@@ -62,16 +59,16 @@ _R = TypeVar("_R")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-Decode = Callable[[Body], Any]
 
-
-class Client(BaseClient[ThreadLink]):
+class Client(CallEngine[ThreadReconnector]):
     """A connection to a service, for any number of threads; made by :func:`connect`.
 
     ``client.add(1, 2)`` calls the endpoint ``add``, ``for tick in client.ticks()`` reads the stream of an
     endpoint that is a generator, ``client.math.add`` is the endpoint ``math.add``. All arguments are the
     endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
     """
+
+    _conversation = ThreadConversation
 
     def connect(self) -> Self:
         """Connects without a ``with``: ``client = shmrpc.sync.connect(name).connect()``; close it yourself then."""
@@ -88,12 +85,8 @@ class Client(BaseClient[ThreadLink]):
         async def __aexit__(self, *exception: object) -> None: ...
 
     def __enter__(self) -> Self:
-        """Connects, waiting for a server as long as :func:`connect` was told.
-
-        Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
-        connected before, SharedMemoryError or RemoteProtocolError if the two cannot agree.
-        """
-        self._link.open()
+        """Connects; see :meth:`shmrpc.Client.__aenter__`."""
+        run(lambda: self._link.open())
         return self
 
     def __exit__(
@@ -121,22 +114,13 @@ class Client(BaseClient[ThreadLink]):
         self._link.stopped.clear()
 
     def wait_for_ready(self, timeout: float | None = None) -> None:
-        """Waits until calls can be made: at once, or with ``reconnect=True`` once a server is back.
-
-        Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
-        ended the connection if there will be none.
-        """
+        """Waits until calls can be made; see :meth:`shmrpc.Client.wait_for_ready`."""
         if timeout is not None:
             check_seconds("timeout", timeout)
         session = self._link.session
         if session is not None:
             session.is_over()
-        self._link.ready(timeout=timeout)
-
-    def __repr__(self) -> str:
-        link = self._link
-        state = "closed" if link.ended else "connected" if link.session and not link.session.ended else "not connected"
-        return f"<shmrpc.sync.Client of {link.service!r}, {state}>"
+        run(lambda: self._link.ready(timeout=timeout))
 
     @overload
     def call(self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
@@ -184,23 +168,7 @@ class Client(BaseClient[ThreadLink]):
     def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
     def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
         """Calls an endpoint one way; see :meth:`shmrpc.Client.notify`."""
-        call = self._new_call(self._name_of(endpoint))
-        with ExitStack() as stack:
-            enter_all_plain(stack, self._options.interceptors, call)
-
-            def send(session: ThreadSession) -> tuple[ThreadSession, bool]:
-                number = find_endpoint(session.service, call.endpoint, session.numbers)
-                check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=False)
-                header = frames.header(call.deadline, call._metadata, one_way=True)
-                body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
-                return session, session.connection.begin(opcode(frames.CALL_WITH, number), call.id, body)
-
-            session, sent = self._link.attempt(call, send)
-            if not sent:
-                try:
-                    session.room(call)
-                except Exception as error:
-                    raise session.unsent(call.endpoint, error) from None
+        run(lambda: self._notify(endpoint, args, kwargs))
 
     @overload
     def map(
@@ -250,33 +218,24 @@ class Client(BaseClient[ThreadLink]):
     def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]: ...
     def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]:
         """Calls an endpoint with the items of each iterable, many calls in a frame; see :meth:`shmrpc.Client.map`."""
-        name, kind = self._name_and_kind(endpoint)
-        return self._map(name, iterables, chunk, kind)
+        return self._map(*self._name_and_kind(endpoint), iterables, chunk)
 
-    def _map(self, name: str, iterables: Sequence[Any], chunk: int, kind: Any) -> Generator[Any, None, None]:
+    def _map(self, name: str, kind: Any, iterables: Sequence[Any], chunk: int) -> Generator[Any, None, None]:
         call = self._new_call(name)
-        with ExitStack() as stack:
-            enter_all_plain(stack, self._options.interceptors, call)
-            yield from self._send_map(call, iterables, chunk, kind)
-
-    def _send_map(self, call: Call, iterables: Sequence[Any], chunk: int, kind: Any) -> Generator[Any, None, None]:
-        source = chunks(iterables, chunk)
-        under_way: deque[_Asked] = deque()
-        try:
-            while True:
-                while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
-                    many = ManyCalls(self._codec, call, call.endpoint, calls, kind, in_loop=False)
-                    under_way.append(self._begin(call.part(), many.request, many.read))
-                if not under_way:
-                    return
-                results, errors = self._answer(under_way.popleft())
-                for index, result in enumerate(results):
-                    if index in errors:
-                        raise errors.pop(index)  # It has this frame in its traceback.
-                    yield result
-        finally:
-            for asked in under_way:
-                asked.pending.close()
+        under_way: deque[Begun[Outcomes]] = deque()
+        fill = self._pipeline(call, kind, iterables, chunk, Begun, under_way)
+        with Block(AsyncExitStack()) as stack:
+            run(lambda: self._enter_interceptors(stack, call))
+            try:
+                while fill():
+                    results, errors = under_way.popleft().finish()
+                    for index, result in enumerate(results):
+                        if index in errors:
+                            raise errors.pop(index)  # It has this frame in its traceback.
+                        yield result
+            finally:
+                for request in under_way:
+                    request.close()
 
     @overload
     def open(
@@ -307,9 +266,7 @@ class Client(BaseClient[ThreadLink]):
     def open(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]:
         """Calls an endpoint with streams, to write and read them by hand: ``with client.open("chat") as call:``.
 
-        ``call.write(item)``, ``call.done_writing()``, ``call.read()``, or ``call.result()``
-        where there is one result. The arguments are the endpoint's own without the stream that is written. With
-        ``reconnect`` it waits for a server as other calls do, but is not made again on the next one.
+        See :meth:`shmrpc.Client.open`.
         """
         return StreamCall(self, *self._name_and_kind(endpoint), args, kwargs)
 
@@ -318,46 +275,11 @@ class Client(BaseClient[ThreadLink]):
 
         Each call gives a future; at the end of the block the frame is sent, and all are answered.
         """
-        return SyncBatch(self, self._codec.convert)
-
-    def send_batch(self, calls: Sequence[Any]) -> Outcomes:
-        """Sends calls of any endpoints in one frame; results, and errors by place."""
-        call = self._new_call("batch")
-        with ExitStack() as stack:
-            enter_all_plain(stack, self._options.interceptors, call)
-            many = ManyCalls(self._codec, call, None, calls, Any, in_loop=False)
-            return self._answer(self._begin(call, many.request, many.read))  # type: ignore[no-any-return]
-        raise swallowed(call.endpoint)
+        return SyncBatch(self)
 
     def describe(self) -> Description:
         """What the live service offers; see :meth:`shmrpc.Client.describe`."""
-        call = self._new_call("describe")
-        decode = self._codec.decoder(Description)
-        return self._answer(self._begin(call, lambda session: (frames.DESCRIBE, frames.NIL), decode))  # type: ignore[no-any-return]
-
-    def _begin(self, call: Call, request: _Request, decode: Decode) -> _Asked:
-        """Sends a request that is no plain call."""
-
-        def once(session: ThreadSession) -> _Asked:
-            kind, body = request(session)
-            return _Asked(call, request, decode, session, session.calls.begin(kind, call.id, body))
-
-        return self._link.attempt(call, once)
-
-    def _answer(self, asked: _Asked) -> Any:
-        """Waits for the answer to a request, and decodes it."""
-        begun: _core.Pending | None
-        call, request, decode, begun_on, begun = asked
-
-        def once(session: ThreadSession) -> Any:
-            nonlocal begun
-            pending, begun = begun, None
-            if pending is None:
-                kind, body = request(session)
-                pending = session.calls.begin(kind, call.id, body)
-            return read_result(call.endpoint, decode, session.complete(pending, call))
-
-        return self._link.attempt(call, once, begun_on=begun_on)
+        return run(lambda: self._describe())
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
@@ -368,7 +290,7 @@ class Client(BaseClient[ThreadLink]):
         number, decode = find_endpoint(session.service, name, session.numbers), self._codec.decoder(kind)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
-            return self._named(name, PartialCall(self._stream, name, decode))
+            return self._named(name, PartialCall(self._stream, name, Reader(self._codec, kind)))
         if shape is not None or options.is_general or options.timeout not in (None, math.inf):
             return self._named(name, PartialCall(self._call, name, decode))
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
@@ -394,9 +316,9 @@ class Client(BaseClient[ThreadLink]):
             except BaseException as error:
                 bound.calls.close(call_id)  # It may have come at any point, from a signal's handler.
                 error = bound.unsent(name, error)
-                if link.may_go_again(bound, error):
-                    return self._call(name, decode, *args, **kwargs)
-                raise error from None
+                if not link.may_go_again(bound, error):
+                    raise error from error.__cause__
+                return self._call(name, decode, *args, **kwargs)
             try:
                 return quick(answer)
             except UNREADABLE:
@@ -410,101 +332,28 @@ class Client(BaseClient[ThreadLink]):
         return super()._new_call(name)
 
     def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
-        """The long way of a call: under a deadline, with streams to the server, interceptors, metadata."""
-        call = self._new_call(name)
-        with ExitStack() as stack:
-            enter_all_plain(stack, self._options.interceptors, call)
-            answer = self._perform(call, args, kwargs)
-            return read_result(name, decode, answer)
+        return run(lambda: self._call_endpoint(name, decode, args, kwargs))
 
-    def _perform(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Body:
-        """The body of a call's result."""
-        feeds: dict[int, Feed] = {}
+    async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
+        enter_all_plain(stack, self._options.interceptors, call)
 
-        def once(session: ThreadSession) -> Body:
-            number = find_endpoint(session.service, call.endpoint, session.numbers)
-            shape = session.shapes.get(number)
-            if shape is not None:
-                return _last(self._converse(session, number, shape, call, args, kwargs, feeds))
-            kind, body = encode_call(
-                self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata
-            )
-            answer = session.calls.exchange(kind, call.id, body)
-            return answer if isinstance(answer, bytes) else session.complete(answer, call)
-
-        return self._link.attempt(call, once, lambda: _touched(feeds))
-
-    def _stream(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
+    def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """A call whose answer is a stream."""
         call = self._new_call(name)
-        feeds: dict[int, Feed] = {}
-
-        def once(session: ThreadSession) -> tuple[Body | None, Generator[Body, None, Body]]:
-            number = find_endpoint(session.service, name, session.numbers)
-            items = self._converse(
-                session, number, session.shapes.get(number, frames.Shape(streams=True)), call, args, kwargs, feeds
-            )
-            return next(items, None), items
-
-        with ExitStack() as stack:
-            enter_all_plain(stack, self._options.interceptors, call)
-            item, items = self._link.attempt(call, once, lambda: _touched(feeds))
+        with Block(AsyncExitStack()) as stack:
+            run(lambda: self._enter_interceptors(stack, call))
+            conversation: ThreadConversation = run(lambda: self._open_stream(call, args, kwargs))
             try:
-                while item is not None:
+                while (item := conversation.next_item()) is not None:
                     try:
-                        yield decode(item)
+                        yield reader.one(item)
                     except UNREADABLE as error:  # No further: a handler may raise one of them.
                         raise undecodable(name, error) from None
-                    item = next(items, None)
+            except Exception as error:
+                error = conversation.source_error(error)
+                raise error from error.__cause__
             finally:
-                items.close()
-
-    def _converse(
-        self,
-        session: ThreadSession,
-        number: int,
-        shape: frames.Shape,
-        call: Call,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        feeds: dict[int, Feed],
-    ) -> Generator[Body, None, Body]:
-        """The items of a call with streams; its result is what the generator returns. ``feeds`` gets its sources."""
-        positional, keywords, sources = take_sources(call.endpoint, shape, args, kwargs, from_async=False)
-        kind, body = encode_call(
-            self._codec, number, call, positional, keywords, with_header=self._options.wants_reply_metadata
-        )
-        feeds.update(feeds_of(session, call, self._codec, sources))
-        return converse(session, call, kind, body, feeds, streams=shape.streams)
-
-
-#: What makes a request for a session: its opcode and its body.
-_Request = Callable[[ThreadSession], tuple[int, Body]]
-
-
-class _Asked(NamedTuple):
-    """A request that has been sent."""
-
-    call: Call
-    request: _Request
-    #: Reads the answer.
-    decode: Decode
-    session: ThreadSession
-    pending: _core.Pending
-
-
-def _touched(feeds: Mapping[int, Feed]) -> bool:
-    """Whether items of a call's sources are gone: it cannot be made again."""
-    return any(feed.touched for feed in feeds.values())
-
-
-def _last(items: Generator[Any, None, Body]) -> Body:
-    """What a generator returns."""
-    while True:
-        try:
-            next(items)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+                run(lambda: conversation.close())
 
 
 def connect(
@@ -529,6 +378,6 @@ def connect(
     connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     transport, service = find(service, at)
     name, endpoints = name_and_endpoints(service)
-    link = ThreadLink(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
+    link = ThreadReconnector(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
     options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
     return Client(link, get_codec(codec), options, endpoints)

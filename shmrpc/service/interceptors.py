@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any
 
 from shmrpc.service.call import Call
@@ -79,7 +79,7 @@ async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], 
             raise TypeError(f"interceptor {interceptor!r}: expected a context manager, got {manager!r}")
 
 
-def enter_all_plain(stack: ExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
+def enter_all_plain(stack: AsyncExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
     """The same without a loop."""
     for interceptor in interceptors:
         manager: object = interceptor(call)

@@ -29,7 +29,7 @@ DEFAULT_THREADS: Final = 40
 CLIENT_METHODS: Final = frozenset(
     {
         "batch", "buffer", "call", "close", "connect", "describe", "empty", "map", "notify", "open", "resume",
-        "send_batch", "stop", "unbind", "wait_for_ready", "with_options",
+        "stop", "wait_for_ready", "with_options",
     }
 )  # fmt: skip
 

@@ -84,6 +84,10 @@ class Outgoing:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def may_resume(self) -> bool:
+        """Whether there is credit, and more is wanted. Whoever lets it send has just done something else."""
+        return not self._closed and self._sender.resume()
+
     async def may_write(self) -> bool:
         """Waits until there is credit: True; or until no more is wanted: False."""
         if self._must_pause and not self._closed:
@@ -105,7 +109,7 @@ class Outgoing:
             await asyncio.sleep(0)
         finally:
             self._turning(-1)
-        while not self._closed and not self._sender.resume():
+        while not (self._closed or self._sender.resume()):
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter

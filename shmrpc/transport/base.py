@@ -264,6 +264,10 @@ class ThreadConnection(Protocol):
         """See :meth:`Sharing.allocate`."""
         ...
 
+    def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
+        """See :meth:`Sharing.sender`."""
+        ...
+
     def hear(self) -> End | None:
         """How the server has ended the connection, if it has."""
         ...

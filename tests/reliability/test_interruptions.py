@@ -282,6 +282,7 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
     tried = 0
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", ResourceWarning)  # What was interrupted while it was closed.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # It was interrupted before its first step.
         count = steps_of(operation, client)
         others = stack.enter_context(Others(client)) if crowded else None
         for at in places(count, most):
@@ -341,6 +342,7 @@ def test_a_second_exception_within_what_the_first_one_causes_changes_nothing(cli
     before = traces()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited")
         count = steps_of(operation, client)
         for number, at in enumerate(places(count, 25)):
             second = Second(1 + number % 12)

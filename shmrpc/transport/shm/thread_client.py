@@ -146,6 +146,10 @@ class ThreadConnection:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
         return blocks.allocate_for_server(self._channel, size, self._control)
 
+    def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
+        """What sends the items of a stream."""
+        return _core.StreamSender(self._channel, opcode, call_id, credit, OVERHEAD)
+
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""
         fork.check_process(self.service, self._made_by)

@@ -8,17 +8,16 @@ signal's handler comes between any two of Python's instructions.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
-from typing import Any, overload
 
 from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.client.blocking import sent
 from shmrpc.client.conversation import check_stray
-from shmrpc.client.lateness import Lateness
-from shmrpc.client.requests import body_of, ended_call, lost_call, unsendable
-from shmrpc.errors import CallStopped, ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
+from shmrpc.client.requests import body_of, lost_call
+from shmrpc.client.session import Session
+from shmrpc.errors import CallStopped, RemoteProtocolError, ShmrpcError
 from shmrpc.service.call import Call
 from shmrpc.transport.base import End, Frame, ThreadConnection
 from shmrpc.transport.errors import ChannelError, PeerLeft
@@ -26,32 +25,35 @@ from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
 
-class ThreadSession:
-    """A connection and its calls. It is what :class:`shmrpc.service.call.CallPeer` describes."""
+class ThreadSession(Session[ThreadConnection]):
+    """A connection that threads wait on. Its coroutines never suspend but in :meth:`ask`."""
 
-    def __init__(self, connection: ThreadConnection) -> None:
-        self.connection = connection
-        self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
-        self.numbers = {name: number for number, name in enumerate(connection.endpoints)}
-        self.shapes = connection.shapes
-        self.next_id = itertools.count(1).__next__
+    def __init__(self, connection: ThreadConnection, stopped: list[bool]) -> None:
+        super().__init__(connection, connection)
         self.calls = connection.calls
-        self.ended: End | None = None
+        self.exchange = connection.calls.exchange
         #: Not empty while no call may wait.
-        self.stopped: list[bool] = []
-        self._lateness = Lateness(connection.service, connection.pid, connection.untaken)
+        self.stopped = stopped
         #: Calls with lower ids had begun when stop() was called last.
         self._stopped_before = 0
 
-    def allocate(self, size: int) -> Any:
-        """So many bytes of memory that the server can be given; SharedMemoryError if there are none."""
-        self.connection.check_process()
-        if self.ended is not None:
-            raise ended_call(self.ended.error)
-        try:
-            return self.connection.allocate(size)
-        except ChannelError as error:
-            raise self.unsent("allocate", error) from None
+    def is_leaving(self) -> bool:
+        """Whether the server has said that it takes no new calls."""
+        return self.connection.draining
+
+    async def ask(self, call: Call, kind: int, body: Body) -> Body:
+        """Sends a request, and waits for the body of its result: once it is :func:`run` after :func:`begin`."""
+        pending = self.calls.begin(kind, call.id, body)
+        await sent()
+        return self.complete(pending, call)
+
+    async def wait(self, call_id: int, begun: _core.Pending, /, call: Call | None = None) -> Body:
+        """Waits for the answer to a call; the body of its result."""
+        return self.complete(begun, call)
+
+    def drop_call(self, call_id: int) -> None:
+        """Ends a call, which an exception of a signal's handler may have ended at any point."""
+        self.calls.close(call_id)
 
     def complete(self, pending: _core.Pending, call: Call | None = None) -> Body:
         """Waits for the answer to a call that is under way; the body of its result.
@@ -138,7 +140,7 @@ class ThreadSession:
                 self.end(End(self.connection.fault(error)))
         return self.ended is not None
 
-    def room(self, call: Call) -> None:
+    async def room(self, call: Call) -> None:
         """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
         since = self._begin_wait(call.deadline)
         while self.connection.is_stalled() and self.ended is None:
@@ -150,9 +152,7 @@ class ThreadSession:
                     raise self._lateness.error(call.endpoint, since, taken_back=True)
                 return
             if not self.tend(min(left, self.connection.life_check)):
-                time.sleep(0.001)
-        if self.ended is not None:
-            raise ended_call(self.ended.error)
+                time.sleep(0.001)  # noqa: ASYNC251
 
     def end(self, end: End) -> None:
         """The connection is over: everybody learns it."""
@@ -175,27 +175,12 @@ class ThreadSession:
         if self.stopped or call_id < self._stopped_before:
             raise stopped_call(self.service)
 
-    @overload
-    def unsent(self, name: str, error: Exception) -> Exception: ...
-    @overload
-    def unsent(self, name: str, error: BaseException) -> BaseException: ...
-    def unsent(self, name: str, error: BaseException) -> BaseException:
-        """The error for the caller of an endpoint, unless it came of encoding: see :func:`requests.unencodable`.
-
-        Raise it from the name of the ``except`` clause, which ends with that: another name stays in a frame of the
-        traceback, and the two keep each other and all that the call was given.
-        """
-        if isinstance(error, ChannelError):
-            try:
-                self.connection.check_process()
-            except LocalProtocolError as forked:
-                return forked
-            if isinstance(error, PeerLeft):
-                self._hear_end(error)
-            if self.ended is None:
-                self.end(End(self.connection.fault(error)))
-            return ended_call(self.ended.error) if self.ended is not None else ConnectionLost(str(error))
-        return unsendable(name, error) if isinstance(error, Exception) else error
+    def _end_of(self, error: ChannelError) -> ShmrpcError | None:
+        if isinstance(error, PeerLeft):
+            self._hear_end(error)
+        if self.ended is None:
+            self.end(End(self.connection.fault(error)))
+        return None if self.ended is None else self.ended.error
 
 
 def _is_answer(frame: Frame) -> bool:

@@ -1,0 +1,153 @@
+"""The way of a client in an event loop to its service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from shmrpc.basics.clock import seconds_until
+from shmrpc.client.loop_session import LoopSession
+from shmrpc.client.reconnector import Reconnector
+from shmrpc.client.requests import ended_call
+from shmrpc.errors import ShmrpcError
+from shmrpc.transport.base import Connection, Dial, interruption
+
+logger = logging.getLogger("shmrpc.client")
+
+
+def _weakly(method: Callable[[LoopSession], None]) -> Callable[[LoopSession], None]:
+    """Calls a method for as long as its object lives: a loop knows sessions, and would keep what these know."""
+    weak = weakref.WeakMethod(method)
+
+    def call(session: LoopSession) -> None:
+        bound = weak()
+        if bound is not None:
+            bound(session)
+
+    return call
+
+
+class LoopReconnector(Reconnector[LoopSession]):
+    """In an event loop: a task connects again as soon as a session ends."""
+
+    _how = "async with shmrpc.connect({})"
+
+    def __init__(self, service: str, dial: Dial, timeout: float, *, reconnect: bool) -> None:
+        super().__init__(service, timeout, reconnect=reconnect)
+        #: The clients that bind endpoints to the present session.
+        self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._dial = dial
+        self._connecting: asyncio.Task[None] | None = None
+
+    def _changed(self) -> None:
+        for client in list(self.clients):
+            client._unbind()
+
+    async def open(self) -> None:
+        """Makes the first connection."""
+        self._check_new()
+        connection = await self._dial(self._timeout, self._note)
+        if self.ended is not None:  # Closed while it was connecting.
+            connection.close()
+            raise ended_call(self.ended)
+        self._begin(connection)
+
+    def _begin(self, connection: Connection) -> None:
+        session = LoopSession(connection, _weakly(self._on_end), _weakly(self._on_go_away))
+        self.session = session
+        self.numbers = session.numbers
+        self._changed()
+
+    def close(self) -> None:
+        """Closes all connections; calls under way fail with ConnectionLost. Again: nothing."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        super().close()
+
+    async def ready(self, deadline: int | None = None, timeout: float | None = None) -> LoopSession:
+        """The present session; if there is none, waits for the task that makes the next one."""
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        if deadline is not None:
+            end = min(end, time.monotonic() + seconds_until(deadline))
+        while (session := self.usable()) is None:
+            if self._connecting is None:  # Its loop has cancelled all tasks.
+                raise self.not_connected()
+            done, _ = await asyncio.wait([self._connecting], timeout=max(0.0, end - time.monotonic()))
+            if not done:
+                raise self._none_came()
+        return session
+
+    def _on_go_away(self, session: LoopSession) -> None:
+        if self.reconnect and session is self.session:
+            self._leaving.add(session)
+            self._reconnect()
+            session.leave()
+
+    def _on_end(self, session: LoopSession) -> None:
+        self._leaving.discard(session)
+        if session is not self.session:
+            return
+        if self.reconnect and self.ended is None:
+            self._reconnect()
+        elif self.ended is None:
+            assert session.ended is not None
+            self.ended = session.ended.error
+
+    def _reconnect(self) -> None:
+        self._changed()
+        self._obstacle = ""
+        if self._connecting is None:
+            connecting = self._connect_again(weakref.ref(self), self._dial, self.service)
+            self._connecting = asyncio.get_running_loop().create_task(connecting)
+
+    @staticmethod
+    async def _connect_again(link_of: weakref.ref[LoopReconnector], dial: Dial, service: str) -> None:
+        """Connects until there is a server: for a client that may be dropped meanwhile."""
+        pause = 0.01
+
+        def note(obstacle: str) -> None:
+            if (link := link_of()) is not None:
+                link._note(obstacle)
+
+        try:
+            while True:
+                try:
+                    connection = await dial(None, note)
+                    break
+                except (ShmrpcError, OSError) as error:  # As for want of descriptors.
+                    logger.warning("connecting to %r again, in %.2g s: %s", service, pause, error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, 1.0)
+            link = link_of()
+            if link is None or link.ended is not None:
+                connection.close()
+            else:
+                link._begin(connection)
+        except BaseException as error:
+            link = link_of()
+            if link is not None and link.ended is None and not isinstance(error, asyncio.CancelledError):
+                link.ended = interruption(service, error)
+            raise
+        finally:
+            link = link_of()
+            if link is not None:
+                link._connecting = None
+
+    def __del__(self) -> None:
+        """The client, and all that was made of it, was dropped open. Its loop knows its connections, and not us."""
+        for session in self._sessions():
+            session.drop()
+        connecting = self._connecting
+        if connecting is not None and not (loop := connecting.get_loop()).is_closed():
+            loop.call_soon_threadsafe(connecting.cancel)
+
+    async def wait_closed(self) -> None:
+        """After :meth:`close`: waits until nothing runs any more."""
+        if self._connecting is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._connecting

@@ -73,6 +73,7 @@ _codec = option(
     default="msgspec",
     help="msgspec, or msgpack for the reference package; pickle: with pickles of other types, for trusted peers.",
 )
+_as_json = option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 _max_frame = option("--max-frame", type=int, default=DEFAULT_MAX_FRAME, help="The largest body, in bytes.")
 _timeout = option(
     "--timeout",
@@ -342,7 +343,7 @@ def _read_arguments(
 
 
 @main.command()
-@option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@_as_json
 @_allow_uid
 def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """List what lives on this host: name, kind, pid, health, uptime, connections, endpoints.
@@ -362,18 +363,9 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
         return
     rows = [("NAME", "KIND", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
     for report in found:
-        uptime = f"{report.uptime:.0f} s"
-        rows.append(
-            (
-                report.service,
-                leftovers.SERVICE,
-                str(report.pid or "-"),
-                report.health,
-                uptime,
-                str(report.connections),
-                ", ".join(report.endpoints) or "-",
-            )
-        )
+        pid, uptime, endpoints = str(report.pid or "-"), f"{report.uptime:.0f} s", ", ".join(report.endpoints) or "-"
+        connections = str(report.connections)
+        rows.append((report.service, leftovers.SERVICE, pid, report.health, uptime, connections, endpoints))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -381,7 +373,7 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
 
 @main.command()
 @option("--dry-run", is_flag=True, help="Only list it, and remove nothing.")
-@option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@_as_json
 def cleanup(dry_run: bool, as_json: bool) -> None:
     """Remove what dead processes left behind, and nothing else."""
     text, status = leftovers.run(dry_run=dry_run, as_json=as_json)
@@ -391,7 +383,7 @@ def cleanup(dry_run: bool, as_json: bool) -> None:
 
 @main.command()
 @_timeout
-@option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@_as_json
 @_allow_uid
 @click.argument("service")
 def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tuple[int, ...]) -> None:

@@ -28,7 +28,7 @@ class Adopt(msgspec.Struct, tag="adopt"):
     service: str
 
 
-class Offer(msgspec.Struct, tag="offer"):
+class WillServe(msgspec.Struct, tag="will serve"):
     """From a worker: a service that it will serve."""
 
     service: str
@@ -36,10 +36,10 @@ class Offer(msgspec.Struct, tag="offer"):
 
 
 class Imported(msgspec.Struct, tag="imported"):
-    """From a worker: everything is imported, and the offers are complete."""
+    """From a worker: everything is imported, and all that it will serve is said."""
 
 
-class Ready(msgspec.Struct, tag="ready"):
+class Serving(msgspec.Struct, tag="serving"):
     """From a worker: it serves."""
 
 
@@ -67,7 +67,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 Order = Begin | Ask | Adopt
-News = Offer | Imported | Ready | Here | Connections | Failed
+News = WillServe | Imported | Serving | Here | Connections | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder[Order](Order).decode

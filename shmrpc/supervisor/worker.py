@@ -54,7 +54,7 @@ class Worker:
             config.configure_logging()
             services = load_services(config.targets, config.app_dir)
             for service in services:
-                self._tell(messages.Offer(service.name, list(service.endpoints)))
+                self._tell(messages.WillServe(service.name, list(service.endpoints)))
             self._tell(messages.Imported())
             if self._next_order() is not None:
                 self._server = config.server(services, adopting=True)
@@ -87,7 +87,7 @@ class Worker:
 
     def _on_ready(self) -> None:
         self._server.watch(self._changed)
-        self._tell(messages.Ready())
+        self._tell(messages.Serving())
 
     def _tell(self, message: messages.News) -> bool:
         """Send a message; False if there is no room for it. To a supervisor that is gone: nothing."""

@@ -195,11 +195,11 @@ class WorkerProcess:
             self._loop.remove_reader(self._link)
             return
         match messages.decode_news(packet):
-            case messages.Offer(service, endpoints):
+            case messages.WillServe(service, endpoints):
                 self.offers[service] = endpoints
             case messages.Imported():
                 self._on_imported(self)
-            case messages.Ready():
+            case messages.Serving():
                 self.ready_at = time.monotonic()
                 self.ready.set_result(True)
                 self._on_ready(self)

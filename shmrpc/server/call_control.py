@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
+from collections.abc import Callable
+from typing import Final
 
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.server.call_runner import CallRunner
-from shmrpc.server.served_client import RunRequest, ServedClient
+from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.streams.receiving import Incoming
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import opcode
+
+#: What a frame does to a stream from the client.
+_Act = Callable[[Underway, Incoming, Body], None]
 
 
 def control_table(runner: CallRunner, inputs: int) -> dict[int, RunRequest]:
@@ -21,14 +25,21 @@ def control_table(runner: CallRunner, inputs: int) -> dict[int, RunRequest]:
         runner.cancel(client, call_id)
 
     table: dict[int, RunRequest] = {frames.CANCEL: cancel, frames.CREDIT: _credit}
-    table |= dict.fromkeys((frames.ITEM, frames.END, frames.ABORT), _misplaced)
+    table |= dict.fromkeys(_OF_INPUTS, _misplaced)
     for number in range(1, inputs + 1):
-        table |= {
-            opcode(frames.ITEM, number): functools.partial(_item, number),
-            opcode(frames.END, number): functools.partial(_end, number),
-            opcode(frames.ABORT, number): functools.partial(_abort, number),
-        }
+        table |= {opcode(kind, number): _to_input(number, act) for kind, act in _OF_INPUTS.items()}
     return table
+
+
+def _to_input(number: int, act: _Act) -> RunRequest:
+    """Runs a frame to a stream from the client; the first is 1. Its call may have ended, or never begun, by now."""
+
+    def run(body: Body, client: ServedClient, call_id: int) -> None:
+        under = client.calls.get(call_id)
+        if under is not None and number <= len(under.inputs):
+            act(under, under.inputs[number - 1], body)
+
+    return run
 
 
 def _credit(body: Body, client: ServedClient, call_id: int) -> None:
@@ -45,30 +56,21 @@ def _misplaced(body: Body, client: ServedClient, call_id: int) -> None:
     client.peer.fault("it sent part of a stream to where none is")
 
 
-def _input(number: int, client: ServedClient, call_id: int) -> Incoming | None:
-    """A stream from the client, the first is 1; None if its call has ended or never began, as it may not know yet."""
-    under = client.calls.get(call_id)
-    return under.inputs[number - 1] if under is not None and number <= len(under.inputs) else None
+def _item(under: Underway, incoming: Incoming, body: Body) -> None:
+    try:
+        incoming.feed((0, body))
+    except RemoteProtocolError as error:
+        under.client.peer.fault(str(error))
 
 
-def _item(number: int, body: Body, client: ServedClient, call_id: int) -> None:
-    incoming = _input(number, client, call_id)
-    if incoming is not None:
-        try:
-            incoming.feed((0, body))
-        except RemoteProtocolError as error:
-            client.peer.fault(str(error))
+def _end(under: Underway, incoming: Incoming, body: Body) -> None:
+    incoming.finish()
 
 
-def _end(number: int, body: Body, client: ServedClient, call_id: int) -> None:
-    incoming = _input(number, client, call_id)
-    if incoming is not None:
-        incoming.finish()
+def _abort(under: Underway, incoming: Incoming, body: Body) -> None:
+    error = frames.decode_failure(body)
+    under.aborted = weakref.ref(error)
+    incoming.finish(error)
 
 
-def _abort(number: int, body: Body, client: ServedClient, call_id: int) -> None:
-    incoming = _input(number, client, call_id)
-    if incoming is not None:
-        error = frames.decode_failure(body)
-        client.calls[call_id].aborted = weakref.ref(error)
-        incoming.finish(error)
+_OF_INPUTS: Final[dict[int, _Act]] = {frames.ITEM: _item, frames.END: _end, frames.ABORT: _abort}

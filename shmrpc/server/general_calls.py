@@ -44,8 +44,9 @@ def _run(runner: CallRunner, endpoint: ServedEndpoint, read: Read, *, has_header
             return None
         header, args, kwargs = read(body)
         if header.one_way:
-            if endpoint.has_streams:
-                raise _streams_one_way(endpoint.name)
+            if endpoint.has_streams:  # It would wait for ever for a reader, or for items.
+                what = f"{endpoint.name}() streams, and so cannot be called one way"
+                raise Rejected("arguments", what, one_way=True)
             if endpoint.is_inline and header.deadline is None and not header.metadata:
                 _tell(runner, endpoint, client, args, kwargs)
                 return None
@@ -109,10 +110,3 @@ def _unfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
         return frames.unreadable(words, error)
     what = str(error)
     return Rejected("arguments", f"{words}: {what[0].lower()}{what[1:]}")
-
-
-def _streams_one_way(name: str) -> Rejected:
-    """The rejection of a call that would wait for ever for a reader, or for items."""
-    rejected = Rejected("arguments", f"{name}() streams, and so cannot be called one way")
-    rejected.one_way = True
-    return rejected

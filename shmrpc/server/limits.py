@@ -112,14 +112,13 @@ class Limiter:
         return True
 
     def _overloaded(self, client: ServedClient, one_way: bool) -> Rejected:
-        rejected = Rejected(
+        return Rejected(
             "overloaded",
             f"service {client.service!r} has {self.in_flight} calls under way and {self.waiting} waiting, of yours "
             f"{len(client.calls)} ({client.bytes:,} bytes) and {len(client.waiting)} ({client.waiting_bytes:,} bytes): "
             "it takes no more for now",
+            one_way=one_way,
         )
-        rejected.one_way = one_way
-        return rejected
 
     def give_up(self, client: ServedClient, call_id: int) -> bool:
         """Drops a call that waits; False if it is none."""

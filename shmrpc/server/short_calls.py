@@ -5,6 +5,7 @@ One Python frame takes the request, and the handler is called from it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ def short_calls(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRe
     """By kind, what runs the requests to a plain endpoint."""
     function = endpoint.function
     run = _run_coroutine if endpoint.is_coroutine else _run_function
-    run_timed = _run_timed_coroutine if endpoint.is_coroutine else _run_timed_function
+    run_timed = functools.partial(_run_coroutine, timed=True) if endpoint.is_coroutine else _run_timed_function
     decoders = endpoint.decoders
     decode_keywords = decoders.keywords
 
@@ -116,9 +117,3 @@ def _run_coroutine(
             raise unencodable(name, result, error) from None
 
     return run
-
-
-def _run_timed_coroutine(
-    runner: CallRunner, name: str, function: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
-) -> RunRequest:
-    return _run_coroutine(runner, name, function, decode, timed=True)

@@ -166,11 +166,11 @@ _MAX_HOP: Final = 4_096
 class Rejected(Exception):
     """A call that fails before or after its endpoint runs, by no fault of the endpoint's code."""
 
-    def __init__(self, kind: FailureKind, message: str) -> None:
+    def __init__(self, kind: FailureKind, message: str, *, one_way: bool = False) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         #: Whether nobody waits to hear of it.
-        self.one_way = False
+        self.one_way = one_way
 
 
 def unreadable(words: str, why: object) -> Rejected:

@@ -22,7 +22,7 @@ pub(super) struct Payload<'a> {
 
 impl<'a> Payload<'a> {
     /// Of bytes, or of a parcel.
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(payload: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(body) = payload.cast::<PyBytes>() {
             return Ok(Payload::of(body, Vec::new()));
@@ -58,7 +58,7 @@ impl<'a> Payload<'a> {
     }
 
     /// Sends a request, unless the peer has left, and looks for its answer: see [`Channel::spin`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn exchange(
         &mut self,
         channel: &Channel,
@@ -76,6 +76,7 @@ impl<'a> Payload<'a> {
 
     /// Sends a frame; one that begins a call only if the peer has not left. If there is no room for it now, the peer
     /// rings once there is. Whether it went.
+    #[inline(always)]
     pub(super) fn send_or_keep(
         &mut self,
         channel: &Channel,
@@ -95,7 +96,7 @@ impl<'a> Payload<'a> {
 
     /// Sends a frame. What is left of the payload is to be dropped with the GIL. `begins` is as in
     /// [`Channel::publish`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(
         &mut self,
         channel: &Channel,

@@ -22,7 +22,7 @@ import pytest
 import shmrpc
 from shmrpc.host import rendezvous
 from shmrpc.host.status import statuses
-from shmrpc.transport.shm.front_desk import Reception
+from shmrpc.transport.shm.front_desk import FrontDesk
 from shmrpc.wire import control
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, InThread, ServerProcess, eventually, is_alive
@@ -284,7 +284,7 @@ async def test_a_client_waits_while_no_worker_has_room_for_it() -> None:
 
     rooms = [1, 2, 3]
     report = control.Report("made", 1, 0.0, [], 0, "serving")
-    reception = Reception("made", lambda _: report, pass_on)
+    desk = FrontDesk("made", lambda _: report, pass_on)
     dialled = rendezvous.dial("made")
     assert dialled is not None
     with dialled:
@@ -295,7 +295,7 @@ async def test_a_client_waits_while_no_worker_has_room_for_it() -> None:
         assert passed == [b"hello"]
         assert dialled.recv(100) == b"taken"
         assert dialled.recv(100) == b""
-    reception.close()
+    desk.close()
 
 
 def test_workers_of_a_killed_supervisor_stop_and_the_name_is_free(app: Path) -> None:

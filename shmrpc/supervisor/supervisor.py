@@ -21,7 +21,7 @@ from shmrpc.host import exhaustion
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
 from shmrpc.supervisor.worker_process import WorkerProcess
-from shmrpc.transport.shm.front_desk import Reception
+from shmrpc.transport.shm.front_desk import FrontDesk
 from shmrpc.wire.control import Health, Report
 
 logger = logging.getLogger("shmrpc.supervisor")
@@ -52,7 +52,7 @@ class Supervisor:
         self._announce: Announce | None = announce
         self._keeps_trying = keeps_trying
         self._workers: list[WorkerProcess] = []
-        self._receptions: dict[str, Reception] = {}
+        self._desks: dict[str, FrontDesk] = {}
         self._refusals = exhaustion.Refusals()
         #: Whether any worker has ever been ready.
         self._has_served = False
@@ -77,8 +77,8 @@ class Supervisor:
         finally:
             if sampling is not None:
                 sampling.cancel()
-            for reception in self._receptions.values():
-                reception.close()
+            for desk in self._desks.values():
+                desk.close()
             for worker in self._workers:
                 worker.process.kill()
         if self._failure:
@@ -105,9 +105,9 @@ class Supervisor:
     def _on_imported(self, worker: WorkerProcess) -> None:
         try:
             for service in worker.offers:
-                if service not in self._receptions:
+                if service not in self._desks:
                     allowed = self._config.connection.users
-                    self._receptions[service] = Reception(service, self._report, self._pass_on, allowed)
+                    self._desks[service] = FrontDesk(service, self._report, self._pass_on, allowed)
         except ShmrpcError as error:
             worker.failure = str(error)
             worker.drain()
@@ -231,8 +231,8 @@ class Supervisor:
         """Release the names of services that no worker offers any more."""
         offered = {service for worker in self._workers if not worker.dismissed for service in worker.offers}
         if offered:
-            for service in self._receptions.keys() - offered:
-                self._receptions.pop(service).close()
+            for service in self._desks.keys() - offered:
+                self._desks.pop(service).close()
 
     # Clients.
 
@@ -260,11 +260,11 @@ class Supervisor:
             return f"none of its workers answers. {silent} (process ids are those that the server sees)"
         return ""
 
-    def _report(self, reception: Reception) -> Report:
-        service = reception.service
+    def _report(self, desk: FrontDesk) -> Report:
+        service = desk.service
         endpoints = next((each.offers[service] for each in self._workers if service in each.offers), [])
         connections = sum(each.load.connections.get(service, 0) for each in self._workers)
-        return Report(service, os.getpid(), reception.uptime, endpoints, connections, self._health(service))
+        return Report(service, os.getpid(), desk.uptime, endpoints, connections, self._health(service))
 
     def _health(self, service: str) -> Health:
         return "draining" if self._stopping else "serving" if self._takers(service) else "starting"

@@ -15,7 +15,7 @@ from shmrpc.cli.commands import main
 
 def _end_with_parent(descriptor: int) -> None:
     os.read(descriptor, 1)  # Nothing is ever sent: what comes is the end.
-    # The first one stops a server gently, the second one at once; two of one kind may arrive as one.
+    # The first one stops a server gently, the second one at once. Two of one kind may arrive as one.
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)
 

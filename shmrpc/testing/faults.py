@@ -28,16 +28,16 @@ _ANSWERS: Final = frozenset({frames.RESULT, frames.FAILURE, frames.RESULT_WITH})
 class _Rule:
     """What becomes of the next calls."""
 
-    #: None: any
+    #: The only endpoint that it is for; None: any.
     endpoint: str | None
-    #: how many calls it is for yet
+    #: How many more calls it is for.
     times: int
-    #: raised instead of the call; None: its answer is lost
+    #: What is raised instead of the call; None: its answer is lost.
     error: Exception | None
 
 
 class Faults:
-    """What goes wrong between a client and its server, as told: nothing here is random.
+    """What is to go wrong between a client and its server. Nothing here is random.
 
     ::
 
@@ -60,18 +60,18 @@ class Faults:
         self._connections: dict[_Faulty, None] = {}
 
     def delay(self, seconds: float, *, endpoint: str | None = None) -> None:
-        """Calls reach the server so many seconds later; one that is cancelled meanwhile never does."""
+        """Holds calls back for ``seconds``; one that is cancelled meanwhile never reaches the server."""
         if not 0 <= seconds < math.inf:
             raise ValueError(f"delay: expected seconds, 0 or more, got {seconds}")
         self._check(endpoint)
         self._delays[endpoint] = seconds
 
     def drop(self, times: int = 1, *, endpoint: str | None = None) -> None:
-        """The server runs the next ``times`` calls, but nothing comes back: a deadline has to end them."""
+        """Loses the answers of the next ``times`` calls: the server runs them, and a deadline has to end them."""
         self._add(_Rule(endpoint, times, None))
 
     def fail(self, error: Exception, times: int = 1, *, endpoint: str | None = None) -> None:
-        """The next ``times`` calls do not reach the server, and fail with ``error``.
+        """Fails the next ``times`` calls with ``error``; they do not reach the server.
 
         An error of shmrpc's own is raised as it is. Any other one arrives as it does from an endpoint that
         raises it: as :class:`shmrpc.RemoteError` and the builtin that it is.
@@ -81,7 +81,7 @@ class Faults:
         self._add(_Rule(endpoint, times, error))
 
     def disconnect(self) -> None:
-        """The connections break: calls under way fail with ConnectionLost, and perhaps were executed.
+        """Breaks the connections: calls under way fail with ConnectionLost, and perhaps were executed.
 
         The server cancels their handlers. A client with ``reconnect=True`` connects again.
         """
@@ -89,7 +89,7 @@ class Faults:
             connection.disconnect()
 
     def clear(self) -> None:
-        """From now on nothing goes wrong. What a delay holds back still comes when its time has come."""
+        """Lets nothing go wrong from now on. What a delay holds back still comes when its time has come."""
         self._delays.clear()
         self._rules.clear()
 
@@ -100,7 +100,7 @@ class Faults:
         self._rules.append(rule)
 
     def _check(self, endpoint: str | None) -> None:
-        """EndpointNotFound for a fault that would never come."""
+        """Raises EndpointNotFound for a fault that would never come."""
         if endpoint is not None:
             for connection in self._connections:
                 find_endpoint(connection.service, endpoint, dict.fromkeys(connection.endpoints, 0))
@@ -114,7 +114,7 @@ class Faults:
         return connect
 
     def attach(self, connection: _Faulty) -> None:
-        """A client has connected."""
+        """Puts the faults on a connection that a client has made."""
         self._connections[connection] = None
         try:
             for endpoint in [*self._delays, *(rule.endpoint for rule in self._rules)]:
@@ -124,7 +124,7 @@ class Faults:
             raise
 
     def detach(self, connection: _Faulty) -> None:
-        """Its connection is over."""
+        """Forgets a connection that is over."""
         self._connections.pop(connection, None)
 
     def next_for(self, endpoint: str | None) -> tuple[float, _Rule | None]:
@@ -210,7 +210,7 @@ class _Faulty(Connection):
         return self.endpoints[number] if number != frames.ANY else None
 
     def _forget(self, call_id: int) -> None:
-        """The call never reaches the server."""
+        """Forgets a call, which then never reaches the server."""
         self._held.pop(call_id, None)
         self._dropped.discard(call_id)
         timer = self._timers.pop(call_id, None)
@@ -218,7 +218,7 @@ class _Faulty(Connection):
             timer.cancel()
 
     def _go_on(self, call_id: int, error: Exception | None) -> None:
-        """A call's time has come."""
+        """Sends a call that was held back, or fails it with ``error``."""
         held = self._held[call_id]
         if error is not None:
             self._forget(call_id)
@@ -243,7 +243,7 @@ class _Faulty(Connection):
             self._dropped.discard(call_id)
 
     def disconnect(self) -> None:
-        """The connection breaks."""
+        """Breaks the connection."""
         if self._open:
             self.close()
             self._on_end(End(ConnectionLost(f"the connection to the server of {self.service!r} broke (Faults)")))

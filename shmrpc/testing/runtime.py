@@ -1,4 +1,4 @@
-"""A runtime directory of the tests' own: they meet nobody else's services, and nobody meets theirs."""
+"""A runtime directory of the tests' own: they meet no other services, and nobody else meets theirs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _SHARED = "SHMRPC_DIRECTORY"
 
 
 class PrivateRuntime:
-    """``$XDG_RUNTIME_DIR`` is a directory of this process's own while anybody has entered, ``$SHMRPC_DIRECTORY`` unset.
+    """Sets ``$XDG_RUNTIME_DIR`` to a directory of this process's own while it has users.
+
+    ``$SHMRPC_DIRECTORY`` is unset meanwhile.
 
     It is set for the whole process, so that code under test meets the tests' services where it looks anyway.
-    Those who have entered share one directory, and may leave in any order. It is the same until the process ends: what
+    All users share one directory, and may leave in any order. It is the same until the process ends: what
     a test has started may outlive the test, and looks where it did at its start, as multiprocessing's forkserver.
     """
 
@@ -27,7 +29,7 @@ class PrivateRuntime:
         self._directory: Path | None = None
 
     def enter(self) -> Path:
-        """The directory, made by the first who comes."""
+        """The directory, made at the first call."""
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="shmrpc-"))  # Short: a socket's path has 107 bytes.
             atexit.register(_remove, self._directory, os.getpid())
@@ -38,7 +40,7 @@ class PrivateRuntime:
         return self._directory
 
     def leave(self) -> None:
-        """The last one puts the environment back."""
+        """Puts the environment back when the last user leaves."""
         self._users -= 1
         if self._users == 0:
             os.environ.pop(_VARIABLE, None)
@@ -46,7 +48,7 @@ class PrivateRuntime:
 
 
 def _remove(directory: Path, process: int) -> None:
-    if os.getpid() == process:  # It is not a forked child's.
+    if os.getpid() == process:  # A forked child leaves it to its parent.
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -97,7 +97,7 @@ class Listener(ABC, Generic[_P]):
 
     @abstractmethod
     def adopt(self, accepted: socket.socket) -> None:
-        """Serves whoever is at the other end of a control socket, if it may be served."""
+        """Serves the process at the other end of a control socket, if it may be served."""
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
@@ -155,7 +155,7 @@ class Inbox(ABC):
         *,
         claim: bool,
     ) -> Listener[Any]:
-        """Takes a name, unless ``claim`` is false; who comes is served once the listener was told to begin.
+        """Takes a name, unless ``claim`` is false; clients are served once the listener was told to begin.
 
         Raises ServiceInUse if another server has the name.
         """

@@ -61,12 +61,12 @@ class _Mail:
     def __init__(self, deliver: Callable[[], None]) -> None:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        # Not the context of who happens to send: its variables are no business of the receiver's.
+        # Not the sender's context: its variables are no business of the receiver's.
         self._context = contextvars.copy_context()
         self._handle: asyncio.Handle | None = None
 
     def has_come(self) -> None:
-        """There is something to deliver, unless the loop has been closed since."""
+        """Has what has come delivered, unless the loop has been closed since."""
         if self._handle is None and not self._loop.is_closed():
             self._handle = self._loop.call_soon(self._run, context=self._context)
 
@@ -75,7 +75,7 @@ class _Mail:
         self._deliver()
 
     def stop(self) -> None:
-        """Nothing is delivered any more."""
+        """Delivers nothing any more."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -113,7 +113,7 @@ class MemoryInbox(Inbox):
         return MemoryListener(self._find(), service, endpoints, shapes, on_change, self._max_frame, self)
 
     def put(self, peer: MemoryPeer, opcode: int, call_id: int, body: Body) -> None:
-        """A client has sent a frame."""
+        """Queues a frame that a client has sent."""
         if self._open:
             self._frames.append((peer, opcode, call_id, body))
             self._mail.has_come()
@@ -141,7 +141,7 @@ class MemoryInbox(Inbox):
         return self.next()
 
     def close(self) -> None:
-        """Nothing is taken any more."""
+        """Takes nothing any more."""
         self._open = False
         self._frames.clear()
         self._mail.stop()
@@ -167,7 +167,7 @@ class MemoryPeer(Peer):
         self._reached = 0
 
     def put(self, opcode: int, call_id: int, body: Body) -> bool:
-        """The client has sent a frame; whether there is room for another."""
+        """Queues a frame of the client's; whether there is room for another."""
         self._waiting += body_weight(body) + _OVERHEAD
         self._listener.inbox.put(self, opcode, call_id, body)
         return not self.is_full
@@ -178,7 +178,7 @@ class MemoryPeer(Peer):
         return self._open and self._waiting > CAPACITY
 
     def took(self, opcode: int, call_id: int, body: Body) -> bool:
-        """A frame has come out of the inbox; whether it is to be run."""
+        """Accounts for a frame that has come out of the inbox; whether it is to be run."""
         self._waiting -= body_weight(body) + _OVERHEAD
         if opcode == _GOODBYE:
             self._lose(
@@ -199,7 +199,7 @@ class MemoryPeer(Peer):
             self.connection.deliver(opcode, call_id, body)
 
     def fault(self, reason: str) -> None:
-        """The client broke the rules: tells it, and closes this connection and no other."""
+        """Ends this connection and no other, and tells the client which rule it broke."""
         if self._open:
             self.connection.end(End(RemoteProtocolError(f"{self._listener} found a fault of ours: {reason}")))
             self._lose(RemoteProtocolError(f"{process(self.pid, 'client')}: {reason}"))
@@ -266,15 +266,15 @@ class MemoryConnection(Connection):
         return bool(self._news)
 
     def deliver(self, opcode: int, call_id: int, body: Body) -> None:
-        """The server has sent a frame."""
+        """Brings a frame of the server's."""
         self._tell(lambda: self._on_frame(opcode, call_id, body))
 
     def go_away(self) -> None:
-        """The server has said that it takes no new calls."""
+        """Brings word that the server takes no new calls."""
         self._tell(lambda: self._on_go_away())
 
     def end(self, end: End) -> None:
-        """The server has closed the connection."""
+        """Brings the end, which the server has set."""
         self._tell(functools.partial(self._lose, end))
 
     def _tell(self, news: Callable[[], None]) -> None:
@@ -283,7 +283,7 @@ class MemoryConnection(Connection):
             self._mail.has_come()
 
     def fault(self, error: Exception) -> None:
-        """The server broke the rules: says so, and closes."""
+        """Closes, and tells the server which rule it broke."""
         if self._open:
             self._peer.put(_FAULT, 0, str(error).encode())
             self._lose(End(RemoteProtocolError(f"{self._server}: {error}")))
@@ -298,7 +298,7 @@ class MemoryConnection(Connection):
 
 
 class MemoryListener(Listener[MemoryPeer]):
-    """Serves one name of a rendezvous."""
+    """Serves one name of a host."""
 
     def __init__(
         self,
@@ -327,7 +327,7 @@ class MemoryListener(Listener[MemoryPeer]):
         self._host.changed()
 
     def accept(self, max_frame: int) -> MemoryConnection:
-        """A client comes; its connection."""
+        """Takes a client; its connection."""
         if asyncio.get_running_loop() is not self._loop:
             raise LocalProtocolError(f"{self} runs in another event loop: this transport is for one loop alone")
         peer = MemoryPeer(self, min(max_frame, self._max_frame))
@@ -342,7 +342,7 @@ class MemoryListener(Listener[MemoryPeer]):
         return len(self.peers)
 
     def adopt(self, accepted: socket.socket) -> None:
-        """Raises LocalProtocolError: nobody comes here by a socket."""
+        """Raises LocalProtocolError: no client comes here by a socket."""
         accepted.close()
         raise LocalProtocolError(f"{self} has no sockets to take; shmrpc.serve() makes one that has")
 
@@ -369,12 +369,12 @@ class MemoryHost:
         self._listeners[listener.service] = listener
 
     def release(self, listener: MemoryListener) -> None:
-        """The name is free."""
+        """Frees the name of a listener."""
         if self._listeners.get(listener.service) is listener:
             del self._listeners[listener.service]
 
     def changed(self) -> None:
-        """Those who wait for a server look again."""
+        """Lets the clients that wait for a server look again."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -401,7 +401,7 @@ class MemoryHost:
             ) from None
 
 
-#: Where servers and clients of a loop meet that say no more than ``memory://``.
+#: Where the servers and clients of a loop meet that say ``memory://`` and no more.
 _hosts: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryHost]] = weakref.WeakKeyDictionary()
 
 

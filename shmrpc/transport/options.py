@@ -24,7 +24,7 @@ MAX_UID: Final = 0xFFFF_FFFE
 
 @dataclasses.dataclass(frozen=True)
 class ConnectionOptions:
-    """What a side brings to a connection. ValueError or TypeError for what cannot be."""
+    """What a side brings to a connection. Raises ValueError or TypeError for an option that cannot be."""
 
     #: Bytes of the largest body that it takes or sends.
     max_frame: int = DEFAULT_MAX_FRAME
@@ -68,21 +68,21 @@ class ConnectionOptions:
 
 
 def check_connecting(timeout: float, reconnect: bool) -> None:
-    """ValueError or TypeError for what connect() is given and cannot be."""
+    """Raises ValueError or TypeError for arguments of connect() that cannot be."""
     check_seconds("timeout", timeout)
     if not isinstance(reconnect, bool):
         raise TypeError(f"reconnect: expected True or False, got {reconnect!r}")
 
 
 def check_seconds(option: str, seconds: float) -> None:
-    """TypeError or ValueError for what is no time to wait; ``math.inf`` is one."""
+    """Raises TypeError or ValueError for what is no time to wait; ``math.inf`` is one."""
     check_real(option, seconds, "a number of seconds (math.inf: for ever)")
     if not seconds >= 0:
         raise ValueError(f"{option}: expected seconds, 0 or more, got {seconds}")
 
 
 def check_count(option: str, count: int, least: int) -> None:
-    """TypeError or ValueError for what is no count of at least so many."""
+    """Raises TypeError or ValueError unless ``count`` is a whole number of at least ``least``."""
     _check_whole(option, count, "a whole number")
     if count < least:
         raise ValueError(f"{option}: expected {least} or more, got {count}")
@@ -94,7 +94,7 @@ def _check_whole(option: str, value: object, expected: str) -> None:
 
 
 def check_real(option: str, value: object, expected: str) -> None:
-    """TypeError for what is no number."""
+    """Raises TypeError for what is no number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{option}: expected {expected}, got {value!r}")
 

@@ -123,7 +123,7 @@ class Codec(ABC):
         return self._unpack(body, ext_hook=hook), bool(codes)
 
     def _whole(self, parcel: _core.Parcel, convert: Callable[[Any], Any]) -> Any:
-        """The converted value of a parcel, which is done with then: what it lent lasts as long as the value."""
+        """The converted value of a parcel, whose buffers then last as long as the value."""
         value = convert(self._unpack(parcel.body, ext_hook=self._reading.with_buffers(parcel.buffers).hook))
         parcel.drop_buffers()
         return value

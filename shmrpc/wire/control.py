@@ -1,4 +1,4 @@
-"""What travels over the control socket: the handshake, and the farewell.
+"""What travels over the control socket: the handshake, and the goodbye.
 
 Each message is one packet: a MessagePack map whose ``type`` names it. Descriptors ride along where the
 table says so.
@@ -11,7 +11,7 @@ welcome    server  here is your segment; with it a bell, and a socket for extent
 confirm    client  I have mapped it
 ready      server  its names are gone; call
 refuse     server  no, and why; the socket is closed next
-goaway     server  I am going: no new calls; those under way are answered yet
+goaway     server  I am going: no new calls; those under way are still answered
 goodbye    both    I am closing, and why; the socket is closed next
 status     client  instead of hello: tell me about yourself
 report     server  the answer to status
@@ -40,11 +40,12 @@ MAX_MAX_MEMORY: Final = 1 << 42
 STEP_TIMEOUT: Final = 5.0
 #: Seconds that a server which is there has for the whole handshake with a client that does not wait (timeout=0).
 MOMENT: Final = 1.0
-#: Seconds that a peer whose bell has ended may take to be gone altogether: who dies closes one after the other.
+#: Seconds that a peer whose bell has ended may take to be gone altogether: a process that dies
+#: closes one after the other.
 DEATH_TIMEOUT: Final = 5.0
 
 
-# What a number in a message may be: a peer that sends another one is told so as for a message that cannot be read.
+# The ranges of numbers in a message. A message with another number cannot be read, and its sender is told so.
 _MaxFrame = Annotated[int, msgspec.Meta(ge=MIN_MAX_FRAME, le=MAX_MAX_FRAME)]
 _MaxMemory = Annotated[int, msgspec.Meta(ge=MIN_MAX_MEMORY, le=MAX_MAX_MEMORY)]
 _Capacity = Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)]
@@ -98,10 +99,10 @@ class Ready(msgspec.Struct, tag="ready"):
 
 
 class Refuse(msgspec.Struct, tag="refuse"):
-    """The server will not have this client."""
+    """The server does not take this client."""
 
     reason: str
-    #: Whether it, or another one, may have it in a moment: it is starting, or going.
+    #: Whether it, or another one, may take it in a moment: it is starting, or going.
     try_again: bool = False
 
 

@@ -17,12 +17,12 @@ CALL_WITH      client  array of three: :class:`Header`, the positional arguments
 BATCH          client  array of two: :class:`Header`, array of calls: each the array of its arguments; or, to
                        number ANY, array of its endpoint's number, the positional arguments, map of the others
 DESCRIBE       client  nil; the result is a :class:`shmrpc.Description`
-CANCEL         client  nil: nobody waits for this call any more
+CANCEL         client  nil: the caller does not wait for this call any more
 ITEM           both    an item of a stream
 END            client  nil: a stream from the caller has ended
 ABORT          client  a :class:`Failure`: a stream from the caller has failed
 STOP           server  nil: no more of a stream from the caller is wanted
-CREDIT         both    bytes: so many more of a stream may be sent
+CREDIT         both    how many more bytes of a stream may be sent
 RESULT_WITH    server  array of two: metadata, the result
 METADATA       server  metadata that there is before the first item of a stream
 =============  ======  ==================================================================================
@@ -169,7 +169,7 @@ class Rejected(Exception):
     def __init__(self, kind: FailureKind, message: str, *, one_way: bool = False) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
-        #: Whether nobody waits to hear of it.
+        #: Whether no caller waits to hear of it.
         self.one_way = one_way
 
 

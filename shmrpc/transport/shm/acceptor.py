@@ -1,4 +1,4 @@
-"""Accepting those who come to a name."""
+"""Accepts the processes that come to a name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("shmrpc.server")
 
 #: Seconds until an acceptor that ran out of descriptors accepts again.
 ACCEPT_PAUSE: Final = 1.0
-#: Clients that are taken before the loop has a turn: strangers who keep coming must not keep it.
+#: Clients that are taken before the loop has a turn: strangers that keep coming must not keep it.
 _TURN: Final = 64
 
 #: Users who were refused: of each it is logged once as a warning, since a stranger may come as often as he likes.
@@ -25,7 +25,7 @@ _refused: Final[set[int]] = set()
 
 
 class Acceptor:
-    """Holds a name, and gives the socket of each process that comes to it and may to ``take``.
+    """Holds a name, and gives ``take`` the socket of each process that comes to it and may.
 
     ``allow_uids``: users who may come, besides our own and root. Raises what :class:`rendezvous.Claim` raises.
     """
@@ -35,7 +35,7 @@ class Acceptor:
     ) -> None:
         self._service = service
         self._allow_uids = allow_uids
-        #: A descriptor to give up for a moment, so that who comes when there is none left can be told.
+        #: A descriptor to give up for a moment, so that a client that comes when there is none left can be told.
         self._reserve = exhaustion.Reserve()
         self._claim = rendezvous.Claim(service, allow_uids)
         self._take = take
@@ -66,7 +66,7 @@ class Acceptor:
                         continue
                     return
                 self._reserve.keep()
-                # Those who wait are served when it can be done.
+                # The clients that wait are accepted later.
                 level = self._refusals.level(error.errno, logging.ERROR)
                 logger.log(level, "cannot accept a client, trying again every %g s: %s", ACCEPT_PAUSE, error)
                 self._loop.remove_reader(self._claim.socket)
@@ -77,12 +77,12 @@ class Acceptor:
                 self._take(accepted)
 
     def _turn_away(self, number: int) -> bool:
-        """Tells the client that is first in line why it cannot come. False if there is nobody."""
+        """Tells the client that is first in line why it cannot come. False if no client is."""
         reason = exhaustion.descriptors(number)
         self._reserve.give_up()
         try:
             accepted, _ = self._claim.socket.accept()
-        except BlockingIOError:  # The want is noticed before it is looked whether anybody came.
+        except BlockingIOError:  # The kernel looks for a descriptor first, and for a client then.
             return False
         except OSError:  # Another thread has taken the descriptor.
             return True
@@ -95,7 +95,7 @@ class Acceptor:
         return True
 
     def __del__(self) -> None:
-        """It was dropped, as after its loop was closed."""
+        """Gives the reserve up if it was dropped, as after its loop was closed."""
         self._reserve.give_up()
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Acceptor:
 
 
 def may_come(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> bool:
-    """Whether who is at the other end may use the service; if not, it is told so, and ``accepted`` is closed."""
+    """Whether the process at the other end may use the service; if not, tells it why and closes ``accepted``."""
     pid, uid = credentials.peer_credentials(accepted)
     if credentials.is_trusted(uid, allow_uids):
         return True

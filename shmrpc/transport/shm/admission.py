@@ -1,4 +1,4 @@
-"""Clients that are about to be connected: so many at once, and none for long while others wait for its place."""
+"""Clients that are about to be connected: bounds how many, and for how long one may keep others waiting."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-#: Clients that have come and are not connected yet. Each costs a descriptor.
+#: Clients that have come and are not connected. Each costs a descriptor.
 MAX_ARRIVING: Final = 512
 #: Handshakes under way. Each costs about ten descriptors, and the memory of a connection.
 MAX_HANDSHAKES: Final = 64
-#: Seconds after which one that is in the way of others is turned away.
+#: Seconds after which a client that keeps others waiting is turned away.
 PATIENCE: Final = 1.0
 
 
@@ -80,7 +80,7 @@ class Arrivals(Generic[_A]):
         oldest, since = next(iter(among.items()))
         if time.monotonic() - since < PATIENCE:
             return False
-        # Here and not only when it leaves: it may leave later.
+        # Here, and not only when it leaves, which may be later.
         del among[oldest]
         self._turn_away(oldest, "it did not go on with the handshake, and others wait")
         return True

@@ -23,7 +23,7 @@ _LIMITS: Final = {
 
 
 def allocate(channel: _core.Channel, size: int) -> _core.Buffer:
-    """A block of at least so many bytes; SharedMemoryError if there is none."""
+    """Allocates a block of at least ``size`` bytes; SharedMemoryError if there is none."""
     try:
         return channel.allocate(max(size, 1))
     except (_core.NoMemory, OverflowError) as error:
@@ -33,7 +33,7 @@ def allocate(channel: _core.Channel, size: int) -> _core.Buffer:
 def allocate_for_server(channel: _core.Channel, size: int, control: socket.socket) -> _core.Buffer:
     """The same in a client; ConnectionLost if the server, which has the other end of ``control``, is gone.
 
-    It may have died a moment ago, and nobody has read that yet.
+    It may have died a moment ago, without anybody having read that.
     """
     try:
         return channel.allocate(max(size, 1))

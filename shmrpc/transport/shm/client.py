@@ -92,13 +92,13 @@ class LoopConnection(Connection):
         self._control = dialled
         #: For what is to be taken on the next turn of the loop.
         self._again: asyncio.Handle | None = None
-        #: What the server has said and nobody has acted on, as after an exception of a signal's handler.
+        #: Packets of the server that are received and not acted on, as after an exception of a signal's handler.
         self._heard: list[bytes] = []
         #: Runs from the end of the bell to that of the connection.
         self._bell_ended: asyncio.TimerHandle | None = None
         #: The stream that was read last: its call, and where its items go. No call has the id 0.
         self._run: tuple[int, Callable[[Part], None]] = 0, lambda part: None
-        #: Those who wait for room to send.
+        #: Senders that wait for room.
         self._room: list[asyncio.Future[None]] = []
         super().__init__(
             established.service,
@@ -152,7 +152,7 @@ class LoopConnection(Connection):
             if not self._channel.wake():
                 self._end_bell()
             self._drain()
-            # Whoever rang took our announcement; others may still be waiting.
+            # The server took our announcement when it rang; other calls may still be waiting.
             if self._pending or self._room:
                 self.listen()
             self._wake_senders()
@@ -183,7 +183,7 @@ class LoopConnection(Connection):
             self.fault(RemoteProtocolError(BELL_ENDED))
 
     async def room(self) -> None:
-        """Waits until all that was sent has found room. Raises what the end of the connection raises."""
+        """Waits until all that was sent has found room, or the connection has ended."""
         while self._open and self._channel.is_stalled():
             waiter = self._loop.create_future()
             self._room.append(waiter)
@@ -192,7 +192,7 @@ class LoopConnection(Connection):
             await waiter
 
     def take_back(self, call_id: int) -> bool:
-        """Takes back the request of a call, if it waits for room yet."""
+        """Takes back the request of a call, if it still waits for room."""
         taken = self._channel.take_back(call_id, frames.REQUESTS)
         if taken:
             self._wake_senders()
@@ -214,7 +214,7 @@ class LoopConnection(Connection):
                         waiter.set_result(None)
                 self._room.clear()
         except BaseException as error:
-            self.interrupted(error)  # Those who were not told are still there.
+            self.interrupted(error)  # The senders that were not told are still there.
             raise
 
     def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
@@ -269,7 +269,7 @@ class LoopConnection(Connection):
             raise
 
     def _on_heard(self) -> None:
-        """Acts on what an exception kept us from."""
+        """Acts on the packets that an exception kept us from."""
         if self._open:
             self._on_control()
 
@@ -292,7 +292,7 @@ class LoopConnection(Connection):
             self._lose(end)
 
     def fault(self, error: Exception) -> None:
-        """The server broke the rules: says so, and closes. If it has left, the error of the end is how it did."""
+        """Closes, and tells the server which rule it broke. If it has left, the connection ends with how it did."""
         if isinstance(error, _core.PeerLeft):
             # Its loop, or ours, has not turned since. A process that dies closes all that it has within moments.
             blocks.hangs_up(self._control)
@@ -324,7 +324,7 @@ class LoopConnection(Connection):
             self._wake_senders()
 
     def __del__(self) -> None:
-        """It was dropped open, as after its loop was closed: the server is to see that it is gone."""
+        """Lets the server see that it is gone, since it was dropped open, as after its loop was closed."""
         if getattr(self, "_open", False):
             self.abandon()
             warn_unclosed(self.service, self)

@@ -1,4 +1,4 @@
-"""Where clients of a name come to that other processes serve: each is asked what it wants, and passed on."""
+"""A name that other processes serve: answers those who ask for status, and passes every other client on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from shmrpc.wire import control
 _PASS_AGAIN: Final = 0.01
 
 
-class Reception:
-    """Holds a name. Who asks for status is answered here, and the sockets of all others are passed on.
+class FrontDesk:
+    """Holds a name. Answers the clients that ask for status, and passes the sockets of all others on.
 
-    ``report``: what is answered. ``pass_on`` is given a service and the socket of a client, whose first packet
-    is still to be read. None means that somebody takes it; a text is why nobody does, with which the client is told to
-    come again; an empty one that somebody may in a moment.
+    ``report`` gives the answer. ``pass_on`` is given a service and the socket of a client whose first packet is still
+    to be read. It returns None if a process takes the client; an empty text if one may in a moment; else why none does,
+    which the client is told so that it comes again.
     ``allow_uids``: users whose processes may come, besides our own and root.
     Raises what :class:`rendezvous.Claim` raises.
     """
@@ -31,7 +31,7 @@ class Reception:
     def __init__(
         self,
         service: str,
-        report: Callable[[Reception], control.Report],
+        report: Callable[[FrontDesk], control.Report],
         pass_on: Callable[[str, socket.socket], Awaitable[str | None]],
         allow_uids: frozenset[int] = NOBODY_ELSE,
     ) -> None:
@@ -40,9 +40,9 @@ class Reception:
         self._pass_on = pass_on
         self._began = time.monotonic()
         self._loop = asyncio.get_running_loop()
-        #: Those that are here yet, and until when they may be.
+        #: The clients that are still here, each with the timer that ends its stay.
         self._here: dict[socket.socket, asyncio.TimerHandle] = {}
-        #: What looks for somebody who takes them.
+        #: The tasks that look for a process that takes a client.
         self._passing: dict[socket.socket, asyncio.Task[None]] = {}
         self._acceptor = Acceptor(service, self._receive, allow_uids)
 
@@ -80,7 +80,7 @@ class Reception:
                 self._answer(accepted, control.Refuse(why, try_again=True))
         finally:
             self._passing.pop(accepted, None)
-            self._close(accepted)  # Whoever took it has a descriptor of its own.
+            self._close(accepted)  # The process that took it has a descriptor of its own.
 
     def _answer(self, accepted: socket.socket, message: control.Message) -> None:
         with contextlib.suppress(OSError):
@@ -107,4 +107,4 @@ def _is_status(packet: bytes) -> bool:
     try:
         return isinstance(control.decode(packet), control.Status)
     except RemoteProtocolError:
-        return False  # Who serves it will tell it.
+        return False  # The process that serves the client will tell it.

@@ -15,7 +15,7 @@ BELL_ENDED: Final = "the bell was closed, and the connection was not"
 
 
 def is_over(control_socket: socket.socket) -> bool:
-    """Whether the peer has said its last, or is gone: whoever reads the socket next learns it."""
+    """Whether the peer has said its last, or is gone. Reads nothing: the next one to read the socket learns it."""
     try:
         control_socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

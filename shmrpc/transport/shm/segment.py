@@ -86,7 +86,7 @@ class NewSegment:
         """Removes the names and closes the file; mappings stay. The segment goes last. Again: nothing."""
         if not self._linked:
             return
-        # Whatever keeps a name from being removed, as a directory that is none any more: there is nothing left to do.
+        # Whatever keeps a name from being removed, as a directory that is gone: there is nothing left to do.
         for name in self.semaphores:
             with contextlib.suppress(posix_ipc.Error, OSError):
                 posix_ipc.unlink_semaphore(f"/{name}")
@@ -175,8 +175,8 @@ def open_segment(name: str, owner: int) -> _core.Descriptor:
 def check_semaphores(names: tuple[str, str], segment: str) -> None:
     """RemoteProtocolError unless these are the semaphores of the segment.
 
-    Whose their files are is seen by who opens them: else a server of another user could let us ring what it cannot
-    ring itself.
+    The channel, which opens them, checks whose their files are: else a server of another user could let us ring what
+    it cannot ring itself.
     """
     if names != semaphore_names(segment):
         raise RemoteProtocolError(f"the server named semaphores {names!r} that are not those of {segment!r}")

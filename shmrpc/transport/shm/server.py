@@ -38,13 +38,13 @@ class ShmPeer(Peer):
 
     def __init__(self, listener: ShmListener, control_socket: socket.socket) -> None:
         self.pid, self.uid = peer_credentials(control_socket)
-        #: Only once the handshake is over.
+        #: None until the handshake is over.
         self.channel: _core.Channel | None = None
         self.max_frame = 0
         self._listener = listener
         self._control = control_socket
         self._steps: handshake.ServerSteps | None = None
-        #: What it said first, until its handshake begins.
+        #: Its hello, until its handshake begins.
         self._hello: control.Hello | None = None
         self._bell: _core.Descriptor | None = None
         self._index = -1
@@ -73,7 +73,7 @@ class ShmPeer(Peer):
                 self.fault(str(error))
 
     def take_back(self, call_id: int) -> None:
-        """Nobody waits for this call any more: what waits for room is not sent."""
+        """Takes back what of a call waits for room: nobody waits for it any more."""
         if self.channel is not None:
             self.channel.take_back_all(call_id)
 
@@ -88,12 +88,12 @@ class ShmPeer(Peer):
         return blocks.allocate(self.channel, size)
 
     def fault(self, reason: str) -> None:
-        """The client broke the rules: tells it, and closes this connection and no other."""
+        """Ends this connection and no other, and tells the client which rule it broke."""
         self._say(control.Goodbye(reason, fault=True))
         self._end(RemoteProtocolError(f"{self}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Says goodbye and closes; who is not connected yet may come to the next server."""
+        """Says goodbye and closes; a client that is not connected may come to the next server."""
         if self.channel is None:
             self._refuse(reason, try_again=True)
             return
@@ -112,7 +112,7 @@ class ShmPeer(Peer):
 
     def _on_control(self) -> None:
         try:
-            # Descriptors that come along are closed, as nobody takes them.
+            # Descriptors that come along are dropped, and so closed.
             packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE)[0]
         except BlockingIOError:
             return
@@ -127,7 +127,7 @@ class ShmPeer(Peer):
             self._turn_down(error)
 
     def _hear(self, packet: bytes) -> None:
-        """The client whose connection stands has said something: the last, or what no client says."""
+        """Ends the connection: its client has said its last, or what no client says."""
         try:
             end = explain(packet, "client", self.pid)
             if end is None:
@@ -139,7 +139,7 @@ class ShmPeer(Peer):
             self._wind_up(end.error)
 
     def _wind_up(self, error: ShmrpcError) -> None:
-        """The client is gone. What it had sent before is taken yet: a one-way call is to run all the same."""
+        """Ends the connection of a client that is gone, once all that it had sent is taken: its one-way calls run."""
         if self._open and self._has_last_words() and not isinstance(error, RemoteProtocolError):
             self._listener.inbox.poller.wake(self._index)
             self._listener.inbox.pump()
@@ -148,7 +148,7 @@ class ShmPeer(Peer):
             self._end(error)
 
     def _has_last_words(self) -> bool:
-        """Whether there are frames yet that are read: those of a client that left too many answers unread are not."""
+        """Whether there are frames still to be read: those of a client that left too many answers unread are not."""
         try:
             return self.channel is not None and self.channel.has_frame() and not self.channel.is_behind()
         except _core.ChannelError:
@@ -162,7 +162,7 @@ class ShmPeer(Peer):
         self._refuse(f"the server is {self._listener.health}", try_again=True)
 
     def _step(self, packet: bytes) -> None:
-        """One step of the handshake."""
+        """Takes one step of the handshake."""
         if self._steps is None:
             hello = control.decode(packet)
             if isinstance(hello, control.Status):
@@ -179,7 +179,7 @@ class ShmPeer(Peer):
             self._hello = hello
             self._listener.arrivals.want(self)
             return
-        if self._listener.health != "serving":  # It drains since: whoever comes now would not hear of that.
+        if self._listener.health != "serving":  # It drains by now, and this client would not hear of that.
             self._refuse_for_now()
             return
         established = self._steps.send(packet)
@@ -213,7 +213,7 @@ class ShmPeer(Peer):
             self.fault(BELL_ENDED)
 
     def begin(self) -> None:
-        """Welcomes the client: there is a place for its handshake."""
+        """Welcomes the client, since there is a place for its handshake."""
         assert self._hello is not None
         if self._listener.health != "serving":
             self._refuse_for_now()
@@ -228,13 +228,13 @@ class ShmPeer(Peer):
             self._turn_down(error)
 
     def turn_away(self, reason: str) -> None:
-        """The client is not waited for any more; it may come again."""
+        """Refuses a client that is not waited for any longer; it may come again."""
         level = self._listener.refusals.level(reason, logging.WARNING)
         logger.log(level, "%s was turned away: %s", self, reason)
         self._refuse(reason, try_again=True)
 
     def _turn_down(self, error: Exception) -> None:
-        """Its handshake has failed."""
+        """Refuses a client whose handshake has failed."""
         lacks_descriptors = isinstance(error, OSError) and error.errno in exhaustion.NO_DESCRIPTOR
         level = logging.WARNING
         if isinstance(error, OSError):
@@ -313,7 +313,7 @@ class ShmListener(Listener[ShmPeer]):
         return sum(peer.channel is not None for peer in self.peers)
 
     def report(self) -> control.Report:
-        """What ``shmrpc ls`` prints."""
+        """What the server says of itself, as for ``shmrpc ls``."""
         uptime = time.monotonic() - self._started
         return control.Report(self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health)
 
@@ -322,13 +322,13 @@ class ShmListener(Listener[ShmPeer]):
         return handshake.server_side(hello, self._offer, self._options, uid)
 
     def connected(self, peer: ShmPeer) -> Any:
-        """A client's handshake is over; its key for the inbox."""
+        """Tells the layer above of a client whose handshake is over; its key for the inbox."""
         logger.debug("%s connected", peer)
         self.on_change()
         return self._connected(peer)
 
     def adopt(self, accepted: socket.socket) -> None:
-        """Serves whoever is at the other end of a control socket, if it may be served."""
+        """Serves the process at the other end of a control socket, if it may be served."""
         if may_come(accepted, self.service, self._options.users):
             accepted.setblocking(False)
             self._welcome(accepted)

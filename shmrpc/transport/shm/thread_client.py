@@ -110,13 +110,13 @@ class ThreadConnection:
         self._open = True
         self._made_by = os.getpid()
         dialled.setblocking(False)
-        #: What the server has said and nobody has acted on: its end, or what an exception kept us from.
+        #: Packets of the server that are received and not acted on: its end, or what an exception kept us from.
         self._heard: list[bytes] = []
         self._hearing = _core.Turns()
         fork.close_in_child(self)
 
     def check_thread(self) -> None:
-        """Before a wait: LocalProtocolError in the thread of the loop that is to answer."""
+        """Raises LocalProtocolError in the thread of the loop that is to answer; to be called before a wait."""
         if self.pid == self._made_by:
             served_here.check_thread(self.service)
 
@@ -171,7 +171,7 @@ class ThreadConnection:
             self.abandon()
 
     def __del__(self) -> None:
-        """It was dropped open: the server is to see that it is gone."""
+        """Lets the server see that it is gone, since it was dropped open."""
         if getattr(self, "_open", False):
             self.abandon()
             warn_unclosed(self.service, self)

@@ -13,6 +13,7 @@ import msgpack
 import pytest
 
 from shmrpc import values
+from shmrpc.introspection import foreign
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
@@ -103,6 +104,11 @@ def test_no_module_that_adds_types_is_left_out() -> None:
     modules = [importlib.import_module(f"shmrpc.values.{each.name}") for each in pkgutil.iter_modules(values.__path__)]
     added = [each for module in modules for each in getattr(module, "EXTENSIONS", ())]
     assert {each.name for each in added} == {each.name for each in ALL_EXTENSIONS}
+
+
+def test_no_class_that_an_extension_names_is_described_as_anything() -> None:
+    classes = [kind for each in ALL_EXTENSIONS for kind in each.writers if isinstance(kind, type)]
+    assert [kind for kind in classes if foreign.received(kind) == ["Any"]] == []
 
 
 def test_no_two_extensions_have_one_code_or_one_name() -> None:

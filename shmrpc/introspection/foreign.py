@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import array
 import datetime
-import decimal
 import enum
-import fractions
 import pathlib
 import sys
 import types
-import uuid
 import zoneinfo
 from typing import Any, Final, get_origin
 
 from shmrpc.values import registry
+from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.extension import imported
 from shmrpc.values.notation import class_text, union
 
-#: An instance of a class derived from one of these arrives as an instance of the first that fits.
-_BASES: Final = (
-    *(float, int, str, bytes, list, dict, bytearray, array.array, complex, set, frozenset, tuple, range, slice),
-    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
-    *(decimal.Decimal, fractions.Fraction, uuid.UUID),
-    *(pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PurePath),
-)
-#: Classes of libraries, which stand for those derived from them.
-_LIBRARIES: Final = (
-    ("numpy", "ndarray"),
-    ("torch", "Tensor"),
-    ("pyarrow", "Buffer"),
-    ("pyarrow", "RecordBatch"),
-    ("pyarrow", "Table"),
-)
 _ZONES: Final = (datetime.tzinfo, datetime.timezone, zoneinfo.ZoneInfo)
+#: An instance of a class derived from one of these arrives as an instance of the first that fits. The names stand for
+#: classes of libraries, as in an extension.
+_BASES: Final[tuple[type | str, ...]] = (
+    *("numpy.ndarray", float, int, str, list, dict),
+    *(pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath),
+    *(kind for extension in ALL_EXTENSIONS for kind in extension.writers if kind not in _ZONES),
+)
 #: The types of values that a Literal can name.
 _LITERAL: Final = (int, str, bytes, bool, types.NoneType)
 
@@ -76,5 +66,5 @@ def _arriving(cls: type) -> type | None:
     """The class as whose instance one of this class arrives; None if it is not known."""
     if cls in _ZONES or issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
         return cls
-    libraries = [getattr(sys.modules.get(module), name, ()) for module, name in _LIBRARIES]
-    return next((base for base in (*libraries, *_BASES) if isinstance(base, type) and issubclass(cls, base)), None)
+    bases = (base if isinstance(base, type) else imported(base) for base in _BASES)
+    return next((base for base in bases if base is not None and issubclass(cls, base)), None)

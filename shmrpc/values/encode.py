@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from msgspec.msgpack import Ext
 
 from shmrpc import _core
 from shmrpc.values import fields, registry, standard
-from shmrpc.values.extension import Extension
+from shmrpc.values.extension import Extension, imported
 from shmrpc.values.pickling import write_pickle
 from shmrpc.values.unsendable import unsupported
 from shmrpc.values.writing import ExtKey, InlineWriting, Writer, Writing, write_dict, write_list, write_same
@@ -133,7 +132,7 @@ class ValueEncoder:
         yield enum.Enum, _write_enum, False
         for extension in self._extensions:
             for kind, write in extension.writers.items():
-                found = kind if isinstance(kind, type) else _imported(kind)
+                found = kind if isinstance(kind, type) else imported(kind)
                 if found is not None:
                     yield found, write, extension.covers_derived
         for base, write in _DERIVED.items():
@@ -142,12 +141,6 @@ class ValueEncoder:
     def _pickles(self, kind: type) -> bool:
         """Whether instances of a class with fields are pickled: all but those that our own frames are made of."""
         return self._pickled and not kind.__module__.startswith("shmrpc.")
-
-
-def _imported(name: str) -> type | None:
-    """The class of this name; None if the program has not imported its module."""
-    module, _, attribute = name.rpartition(".")
-    return getattr(sys.modules.get(module), attribute, None)
 
 
 def _plain_each(writing: Writing, values: Sequence[Any]) -> list[Any]:

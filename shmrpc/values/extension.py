@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,3 +30,9 @@ class Extension:
     covers_derived: bool = False
     #: Finds what writes a value of a class that no extension names; None if the value does not travel by this one.
     adopt: Callable[[Any], Writer | None] = lambda value: None
+
+
+def imported(name: str) -> type | None:
+    """The class that a name in :attr:`Extension.writers` stands for; None until the program has imported its module."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(sys.modules.get(module), attribute, None)

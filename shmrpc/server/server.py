@@ -68,7 +68,7 @@ class Server:
         self._limits = limits
         self._adopting = adopting
         self._validate_results = validate_results
-        #: Once it was entered.
+        #: Made when the server is entered.
         self._runner: CallRunner | None = None
         self._lifespans = contextlib.AsyncExitStack()
         #: The service whose lifespan is just ending.

@@ -35,7 +35,11 @@ COUNT: Final = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed", re.MUL
 EXECUTABLE: Final = re.compile(r"Executable .*\((.*)\)$", re.MULTILINE)
 #: Tests that helgrind can follow: (part of the name of the binary, arguments). Left out are one that has one thread and
 #: a million operations, and those of the guard, whose threads share the library's own lists of threads.
-FOLLOWED: Final = (("_core", ("--skip", "a_million_operations", "--skip", "sigbus::")), ("protocol", ("words::",)))
+FOLLOWED: Final = (
+    ("_core", ("--skip", "a_million_operations", "--skip", "sigbus::")),
+    ("channels", ()),
+    ("protocol", ("words::",)),
+)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Streams that threads write and read by hand: in step with the handler, exact, and with an end on both sides."""
+"""Streams that threads write and read by hand; what holds in a loop too is in tests/contract."""
 
 from __future__ import annotations
 
@@ -47,86 +47,6 @@ def run(*works: Callable[[], object]) -> None:
         raise raised[0]
 
 
-def test_ping_and_pong(client: shmrpc.sync.Client) -> None:
-    before = client.seen().get("doubled:finished", 0)
-    with client.open("doubled") as call:
-        for n in range(100):
-            call.write(n)
-            assert call.read() == 2 * n
-        call.done_writing()
-        for _ in range(2):
-            with pytest.raises(shmrpc.EndOfStream):
-                call.read()
-        with pytest.raises(shmrpc.LocalProtocolError, match="after done_writing"):
-            call.write(1)
-        call.done_writing()
-    assert eventually(client, "doubled:finished", before + 1)
-
-
-def test_one_result(client: shmrpc.sync.Client) -> None:
-    with client.open("total", scale=2) as call:
-        for n in range(10):
-            call.write(n)
-        call.done_writing()
-        assert [call.result(), call.result()] == [90, 90]
-        with pytest.raises(shmrpc.LocalProtocolError, match="one result"):
-            call.read()
-
-
-def test_items_to_read_alone(client: shmrpc.sync.Client) -> None:
-    with client.open("count", 20_000) as call:
-        assert [call.read(), call.read()] == [0, 1]
-        assert list(call) == list(range(2, 20_000))
-        with pytest.raises(shmrpc.LocalProtocolError, match="takes no stream"):
-            call.write(1)
-        with pytest.raises(shmrpc.LocalProtocolError, match="no result"):
-            call.result()
-
-
-def test_a_write_waits_while_the_handler_has_enough(client: shmrpc.sync.Client) -> None:
-    with client.open("tolerate_slowly", 3) as call:
-        written = 0
-        with pytest.raises(shmrpc.EndOfStream, match="no more"):
-            while True:
-                call.write(bytes(10_000))
-                written += 1
-        assert call.result() == 3
-    assert written < 30, "credit bounds what is under way"
-
-
-def test_leaving_the_block_cancels_the_handler(client: shmrpc.sync.Client) -> None:
-    before = client.seen().get("ticks:left", 0)
-    with client.open("ticks", 60) as call:
-        call.read()
-    assert eventually(client, "ticks:left", before + 1)
-    with pytest.raises(shmrpc.EndOfStream):
-        call.read()
-
-
-def test_what_the_handler_raises(client: shmrpc.sync.Client) -> None:
-    with client.open("fail_after", 2) as call:
-        assert [call.read(), call.read()] == [0, 1]
-        for _ in range(2):
-            with pytest.raises(ValueError, match="after 2"):
-                call.read()
-    with client.open("refuse") as call:
-        with pytest.raises(ValueError, match="three"):
-            while True:
-                call.write(3)
-        with pytest.raises(ValueError, match="three"):
-            call.result()
-
-
-def test_a_deadline_ends_who_reads_and_who_writes(client: shmrpc.sync.Client) -> None:
-    with client.with_options(timeout=0.5).open("idle") as call:
-        with pytest.raises(shmrpc.DeadlineExceeded):
-            while True:
-                call.write(bytes(10_000))
-        with pytest.raises(shmrpc.DeadlineExceeded):
-            call.result()
-    assert client.add(1, 2) == 3
-
-
 def test_one_thread_writes_while_another_reads_and_others_call(client: shmrpc.sync.Client) -> None:
     items = range(20_000)
     read: list[int] = []
@@ -142,22 +62,6 @@ def test_one_thread_writes_while_another_reads_and_others_call(client: shmrpc.sy
 
         run(write, lambda: read.extend(call), add, add)
     assert read == [2 * n for n in items]
-
-
-def test_several_threads_write_and_read(client: shmrpc.sync.Client) -> None:
-    read: list[int] = []
-    with client.open("doubled") as call:
-
-        def write() -> None:
-            for n in range(500):
-                call.write(n)
-
-        def write_all() -> None:
-            run(write, write, write)
-            call.done_writing()
-
-        run(write_all, *[lambda: read.extend(call)] * 2)
-    assert sorted(read) == sorted(2 * n for n in [*range(500)] * 3)
 
 
 def test_stop_ends_who_reads(client: shmrpc.sync.Client) -> None:
@@ -179,15 +83,6 @@ def test_stop_ends_who_reads(client: shmrpc.sync.Client) -> None:
     assert eventually(client, "doubled:left", before + 1)
 
 
-def test_an_item_that_cannot_be_sent(client: shmrpc.sync.Client) -> None:
-    with client.open("total") as call:
-        with pytest.raises(shmrpc.EncodeError, match="object"):
-            call.write(object())
-        call.write(1)
-        call.done_writing()
-        assert call.result() == 1
-
-
 def test_what_the_handler_of_a_signal_raises_ends_the_call(
     client: shmrpc.sync.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,22 +101,6 @@ def test_what_the_handler_of_a_signal_raises_ends_the_call(
             call.read()
     assert client.add(1, 2) == 3
     assert eventually(client, "doubled:left", before + 1)
-
-
-def test_what_cannot_be_opened(client: shmrpc.sync.Client) -> None:
-    for wrong, words in (("add", "no streams"), ("zipped", "takes 2 streams")):
-        with pytest.raises(shmrpc.InvalidArguments, match=words), client.open(wrong):
-            pass
-    with pytest.raises(shmrpc.InvalidArguments, match="leave out 'numbers'"), client.open("total", numbers=[1]):
-        pass
-    assert client.add(1, 2) == 3
-
-
-def test_what_a_handler_sets_as_metadata_is_there_with_the_first_item(client: shmrpc.sync.Client) -> None:
-    replies: dict[str, str | bytes] = {}
-    with client.with_options(reply_metadata=replies).open("metadata_and_items", 2) as call:
-        call.read()
-        assert call.reply_metadata
 
 
 def test_a_connection_that_ends_ends_who_waits() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import shmrpc
 from shmrpc.testing import Network
-from tests.contract.service import service
+from tests.contract import service as contract
 from tests.helpers.awaited_client import AwaitedClient
 from tests.helpers.server_process import PATIENCE
 
@@ -19,7 +19,11 @@ Connect = Callable[..., Any]
 
 @pytest.fixture(params=["loop", "threads", "memory"])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
-    """What makes clients of the tested service, which is served in the test's own loop."""
+    """What makes clients of the tested service, which is served in the test's own loop.
+
+    It is that of the contract, or what the test's module names as its ``SERVICE``.
+    """
+    service: shmrpc.Service = getattr(request.module, "SERVICE", contract.service)
     if request.param == "memory":
         network = Network()
         async with network.serve(service):

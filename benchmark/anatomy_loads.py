@@ -21,7 +21,7 @@ def request() -> tuple[int, Body]:
 
 async def frames_alone(caller: Caller, *, seconds: float) -> Result:
     """The frames of the small call, which the client neither makes nor reads: everything but its own Python."""
-    session = caller.client.client._link.session
+    session = caller.client.client._reconnector.session
     kind, body = request()
     opcode, exchange, next_id = frames.opcode(kind, session.numbers["add"]), session.exchange, session.next_id
     times: list[int] = []

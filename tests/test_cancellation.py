@@ -147,7 +147,7 @@ async def test_at_any_turn_of_the_loop_it_either_finished_or_was_cancelled(turns
 async def test_an_answer_that_is_there_already_is_dropped_and_no_cancellation_sent() -> None:
     gate = Gate()
     async with shmrpc.serve(gate.service), shmrpc.connect("tested.gate") as client:
-        session = client._link.session
+        session = client._reconnector.session
         assert session is not None
         sent: list[int] = []
         session.cancel = sent.append  # type: ignore[assignment, method-assign]

@@ -104,7 +104,7 @@ async def test_the_nearer_deadline_counts(client: shmrpc.Client) -> None:
 @pytest.mark.own_server
 async def test_the_server_ends_it_even_if_the_client_cannot(client: shmrpc.Client) -> None:
     async with shmrpc.connect("tested.flows") as other:
-        session = other._link.session
+        session = other._reconnector.session
         assert session is not None
         session._expire = lambda call_id: None  # type: ignore[method-assign]
         session.cancel = lambda call_id: False  # type: ignore[method-assign]

@@ -303,7 +303,7 @@ def test_a_sync_call_that_was_sent_may_have_been_executed_whenever_its_client_is
     """Also between a look whether the connection has ended and the next look for the answer."""
     client = shmrpc.sync.connect("tested")
     client.__enter__()
-    session: Any = client._link.session
+    session: Any = client._reconnector.session
     as_ever = getattr(session, doing)
 
     def closed_first(*arguments: Any) -> Any:
@@ -384,7 +384,7 @@ async def test_a_busy_client_keeps_nobody_out(server: ServerProcess) -> None:
 
 
 def test_an_interrupted_receiver_loses_nobodys_answer(sync_client: shmrpc.sync.Client) -> None:
-    session = sync_client._link.session
+    session = sync_client._reconnector.session
     assert session is not None
     outcomes: dict[str, object] = {}
 

@@ -117,7 +117,7 @@ async def test_a_signal_as_a_server_encodes(raised: type[Exception], name: str) 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
 async def test_a_signal_as_a_loop_sends(client: shmrpc.Client, raised: type[Exception], timeout: float | None) -> None:
-    session = client._link.session
+    session = client._reconnector.session
     assert session is not None
     exchange = session.exchange
 

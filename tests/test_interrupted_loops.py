@@ -171,7 +171,7 @@ def test_an_interruption_with_a_frame_in_hand_is_told_to_whoever_waits(server: S
     perform, result = OPERATIONS[operation]
     with asyncio.Runner() as runner:
         client = runner.run(_connected(server.name))
-        session = client._link.session
+        session = client._reconnector.session
         assert session is not None
 
         async def begin() -> asyncio.Task[Any]:

@@ -307,13 +307,15 @@ async def test_without_it_the_connection_stays_lost() -> None:
 async def test_waiting_for_a_server_has_an_end() -> None:
     with ServerProcess(TARGET) as process:
         async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:
-            client._link._timeout = 0.2  # Of which the first connection, to a server that is there, might want more.
+            client._reconnector._timeout = (
+                0.2  # Of which the first connection, to a server that is there, might want more.
+            )
             process.kill()
             with pytest.raises((shmrpc.ServiceUnavailable, shmrpc.ConnectionLost)):
                 await client.add(1, 2)
             with pytest.raises(shmrpc.ServiceUnavailable, match="none has come in its place"):
                 await client.wait_for_ready(timeout=0.05)
-            client._link._obstacle = "the peer closed the connection during the handshake"  # As it died.
+            client._reconnector._obstacle = "the peer closed the connection during the handshake"  # As it died.
             with pytest.raises(shmrpc.ServiceUnavailable, match="and still none has come in its place$"):
                 await client.wait_for_ready(timeout=2)
             with pytest.raises(shmrpc.ServiceUnavailable):
@@ -537,7 +539,7 @@ def test_a_call_that_another_thread_has_overtaken_is_not_taken_for_executed(runt
         raise Died
 
     with babbling(runtime, stop), shmrpc.sync.connect("tested", timeout=60) as client:
-        session = client._link.session
+        session = client._reconnector.session
         assert session is not None
         draw = session.next_id
 

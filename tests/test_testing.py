@@ -154,7 +154,7 @@ async def test_the_limit_for_frames_is_none_for_what_lies_beside_them(way: str) 
 async def test_a_server_hears_that_it_broke_the_rules(caplog: pytest.LogCaptureFixture) -> None:
     network, service = Network(), NotingService()
     async with network.serve(service) as server, network.connect(service.name) as client:
-        session = client._link.session
+        session = client._reconnector.session
         assert session is not None
         session.connection.fault(ValueError("it sent nonsense"))
         with pytest.raises(shmrpc.RemoteProtocolError, match="nonsense"):
@@ -321,7 +321,7 @@ async def test_a_client_that_breaks_the_rules_is_the_only_one_cut_off() -> None:
     network, service = Network(), NotingService()
     async with network.serve(service) as server, network.connect("tested.near") as good:
         async with network.connect("tested.near", call_timeout=60) as bad:
-            session = bad._link.current()
+            session = bad._reconnector.current()
             assert session is not None
             session.send(0, 1, b"\xc0")  # A result, which no client sends.
             with pytest.raises(shmrpc.RemoteProtocolError, match="found a fault of ours"):

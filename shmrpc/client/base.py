@@ -55,8 +55,8 @@ class BaseClient(Generic[_L]):
     #: Whether its calls are awaited.
     _in_loop: ClassVar[bool] = False
 
-    def __init__(self, link: _L, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
-        self._link = link
+    def __init__(self, reconnector: _L, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
+        self._reconnector = reconnector
         self._codec = codec
         self._options = options
         #: The endpoints of the service that connect() was given; empty if it was given a name.
@@ -97,7 +97,7 @@ class BaseClient(Generic[_L]):
                 f"reply_metadata: expected a dict that gets what handlers send back, got {reply_metadata!r}"
             )
         options = self._options.changed(timeout, metadata, reply_metadata)
-        return type(self)(self._link, self._codec, options, self._known)
+        return type(self)(self._reconnector, self._codec, options, self._known)
 
     def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
         """A new NumPy array in shared memory: fill it and pass it to a call, and nobody copies it.
@@ -117,19 +117,19 @@ class BaseClient(Generic[_L]):
         return empty_buffer(self._allocate, size)
 
     def _allocate(self, size: int) -> Any:
-        session = self._link.session
+        session = self._reconnector.session
         if session is None:
-            raise self._link.not_connected()
+            raise self._reconnector.not_connected()
         return session.allocate(size)
 
     def __repr__(self) -> str:
-        link, module = self._link, "shmrpc" if self._in_loop else "shmrpc.sync"
-        state = "closed" if link.ended else "connected" if link.current() else "not connected"
-        return f"<{module}.Client of {link.service!r}, {state}>"
+        reconnector, module = self._reconnector, "shmrpc" if self._in_loop else "shmrpc.sync"
+        state = "closed" if reconnector.ended else "connected" if reconnector.current() else "not connected"
+        return f"<{module}.Client of {reconnector.service!r}, {state}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """What pickle and copy ask for. An endpoint that is bound to the client, a group or a batch has it in it."""
-        service = self._link.service
+        service = self._reconnector.service
         raise TypeError(
             f"a client of {service!r} can be neither pickled nor copied: its connection is this process's. Give the "
             f"other process the name {service!r}, and connect there"
@@ -140,7 +140,7 @@ class BaseClient(Generic[_L]):
 
     def _names_under(self, prefix: str) -> Iterable[str]:
         """The endpoints and groups with this prefix, which ends with a dot unless it is empty; without it."""
-        names = (name.removeprefix(prefix) for name in self._link.numbers if name.startswith(prefix))
+        names = (name.removeprefix(prefix) for name in self._reconnector.numbers if name.startswith(prefix))
         return dict.fromkeys(name.partition(".")[0] for name in names)
 
     def __getattr__(self, name: str) -> Any:
@@ -152,11 +152,11 @@ class BaseClient(Generic[_L]):
 
     def _twin(self) -> Self:
         """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
-        return type(self)(self._link, self._codec, self._options, self._known)
+        return type(self)(self._reconnector, self._codec, self._options, self._known)
 
     def _member(self, name: str) -> Any:
         """The endpoint or the group of this name."""
-        if is_group(name, self._link.numbers):
+        if is_group(name, self._reconnector.numbers):
             return EndpointGroup(self, name)
         return self._bind(name, self._kind_of(name))
 
@@ -188,13 +188,13 @@ class BaseClient(Generic[_L]):
         return call
 
     def _name_of(self, endpoint: Any) -> str:
-        return find_name(endpoint, self._link.numbers)
+        return find_name(endpoint, self._reconnector.numbers)
 
     def _check_batched(self, name: str) -> None:
         """Raises EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch."""
-        session = self._link.session
+        session = self._reconnector.session
         if session is None:
-            raise self._link.not_connected()
+            raise self._reconnector.not_connected()
         number = find_endpoint(session.service, name, session.numbers)
         check_no_streams(name, session.shapes.get(number), "in a batch", in_loop=self._in_loop)
 
@@ -205,9 +205,9 @@ class BaseClient(Generic[_L]):
 
     def _new_call(self, name: str) -> Call:
         """A call with what this client's options say."""
-        options, session = self._options, self._link.session
+        options, session = self._options, self._reconnector.session
         if session is None:
-            raise self._link.not_connected()
+            raise self._reconnector.not_connected()
         if options.timeout == math.inf:
             deadline = None
         elif options.timeout is None:

@@ -79,9 +79,11 @@ class Client(CallEngine[LoopReconnector]):
     _in_loop = True
     _conversation = LoopConversation
 
-    def __init__(self, link: LoopReconnector, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
-        super().__init__(link, codec, options, known)
-        link.clients.add(self)
+    def __init__(
+        self, reconnector: LoopReconnector, codec: Codec, options: Options, known: Mapping[str, Endpoint]
+    ) -> None:
+        super().__init__(reconnector, codec, options, known)
+        reconnector.clients.add(self)
 
     def __await__(self) -> Generator[Any, None, Self]:
         """Connects: ``client = await shmrpc.connect(name)``; close it yourself then."""
@@ -90,7 +92,7 @@ class Client(CallEngine[LoopReconnector]):
     if not TYPE_CHECKING:  # A type checker refuses `with` by itself.
 
         def __enter__(self) -> NoReturn:
-            service = self._link.service
+            service = self._reconnector.service
             raise TypeError(
                 f"the client of {service!r} is for asyncio: `async with` in place of `with`; or shmrpc.sync.connect()"
             )
@@ -103,7 +105,7 @@ class Client(CallEngine[LoopReconnector]):
         Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
         connected before, SharedMemoryError or RemoteProtocolError if the two cannot agree.
         """
-        await self._link.open()
+        await self._reconnector.open()
         return self
 
     async def __aexit__(
@@ -113,8 +115,8 @@ class Client(CallEngine[LoopReconnector]):
 
     async def close(self) -> None:
         """Closes the connection; calls under way fail with ConnectionLost. Again: nothing."""
-        self._link.close()
-        await self._link.wait_closed()
+        self._reconnector.close()
+        await self._reconnector.wait_closed()
 
     async def wait_for_ready(self, timeout: float | None = None) -> None:
         """Waits until calls can be made: at once, or with ``reconnect=True`` once a server is back.
@@ -124,7 +126,7 @@ class Client(CallEngine[LoopReconnector]):
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
-        await self._link.ready(timeout=timeout)
+        await self._reconnector.ready(timeout=timeout)
 
     def _unbind(self) -> None:
         """Forgets what is bound to a session that new calls do not go to."""
@@ -313,10 +315,10 @@ class Client(CallEngine[LoopReconnector]):
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
-        link, options = self._link, self._options
-        session = link.session
+        reconnector, options = self._reconnector, self._options
+        session = reconnector.session
         if session is None:
-            raise link.not_connected()
+            raise reconnector.not_connected()
         number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
@@ -335,7 +337,7 @@ class Client(CallEngine[LoopReconnector]):
         """Arguments to bytes, exchanged, and the answer from bytes."""
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
         encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
-        general, may_go_again = self._call, self._link.may_go_again
+        general, may_go_again = self._call, self._reconnector.may_go_again
         inherits = inheriting if self._options.timeout is None else []
 
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -376,7 +378,7 @@ class Client(CallEngine[LoopReconnector]):
         """The same under a deadline, for positional arguments."""
         timed = opcode(frames.CALL_DEADLINE, number)
         encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
-        general, may_go_again = self._call, self._link.may_go_again
+        general, may_go_again = self._call, self._reconnector.may_go_again
         assert self._options.timeout is not None
         clock, nanoseconds = host_nanoseconds, int(self._options.timeout * 1e9)
 
@@ -479,9 +481,9 @@ def connect(
     connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     transport, service = find(service, at)
     name, endpoints = name_and_endpoints(service)
-    link = LoopReconnector(name, transport.dial(name, connection), timeout, reconnect=reconnect)
+    reconnector = LoopReconnector(name, transport.dial(name, connection), timeout, reconnect=reconnect)
     return Client(
-        link,
+        reconnector,
         get_codec(codec),
         Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors)),
         endpoints,

@@ -78,7 +78,7 @@ class CallEngine(BaseClient[_L]):
             finally:
                 await conversation.close()
 
-        return await self._link.attempt(call, once, lambda: conversation is not None and conversation.is_spent)
+        return await self._reconnector.attempt(call, once, lambda: conversation is not None and conversation.is_spent)
 
     async def _open_stream(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Makes a call whose answer is a stream, up to its first item or its end."""
@@ -91,7 +91,7 @@ class CallEngine(BaseClient[_L]):
             await self._start(conversation, number, session.shapes.get(number, frames.Shape()), args, kwargs)
             return conversation
 
-        return await self._link.attempt(call, once, lambda: conversation is not None and conversation.is_spent)
+        return await self._reconnector.attempt(call, once, lambda: conversation is not None and conversation.is_spent)
 
     async def _start(
         self,
@@ -128,7 +128,7 @@ class CallEngine(BaseClient[_L]):
                 await session.pause()
             return session, sent
 
-        session, sent = await self._link.attempt(call, send)
+        session, sent = await self._reconnector.attempt(call, send)
         if sent:
             return
         try:
@@ -184,4 +184,4 @@ class CallEngine(BaseClient[_L]):
             kind, body = request(session)
             return read_result(call.endpoint, decode, await session.ask(call, kind, body))
 
-        return await self._link.attempt(call, once)
+        return await self._reconnector.attempt(call, once)

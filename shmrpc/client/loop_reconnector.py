@@ -106,13 +106,13 @@ class LoopReconnector(Reconnector[LoopSession]):
             self._connecting = asyncio.get_running_loop().create_task(connecting)
 
     @staticmethod
-    async def _connect_again(link_of: weakref.ref[LoopReconnector], dial: Dial, service: str) -> None:
+    async def _connect_again(reference: weakref.ref[LoopReconnector], dial: Dial, service: str) -> None:
         """Connects until there is a server: for a client that may be dropped meanwhile."""
         pause = 0.01
 
         def note(obstacle: str) -> None:
-            if (link := link_of()) is not None:
-                link._note(obstacle)
+            if (reconnector := reference()) is not None:
+                reconnector._note(obstacle)
 
         try:
             while True:
@@ -123,20 +123,20 @@ class LoopReconnector(Reconnector[LoopSession]):
                     logger.warning("connecting to %r again, in %.2g s: %s", service, pause, error)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 1.0)
-            link = link_of()
-            if link is None or link.ended is not None:
+            reconnector = reference()
+            if reconnector is None or reconnector.ended is not None:
                 connection.close()
             else:
-                link._begin(connection)
+                reconnector._begin(connection)
         except BaseException as error:
-            link = link_of()
-            if link is not None and link.ended is None and not isinstance(error, asyncio.CancelledError):
-                link.ended = interruption(service, error)
+            reconnector = reference()
+            if reconnector is not None and reconnector.ended is None and not isinstance(error, asyncio.CancelledError):
+                reconnector.ended = interruption(service, error)
             raise
         finally:
-            link = link_of()
-            if link is not None:
-                link._connecting = None
+            reconnector = reference()
+            if reconnector is not None:
+                reconnector._connecting = None
 
     def __del__(self) -> None:
         """The client, and all that was made of it, was dropped open. Its loop knows its connections, and not us."""

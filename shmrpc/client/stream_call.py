@@ -65,7 +65,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
 
     async def _begin(self, stack: AsyncExitStack) -> None:
         client, call = self._client, self._call
-        session = self._session = await client._link.ready(call.deadline)
+        session = self._session = await client._reconnector.ready(call.deadline)
         call._peer, call.id = session, session.next_id()
         number = find_endpoint(session.service, self._name, session.numbers)
         shape = session.shapes.get(number)

@@ -77,7 +77,7 @@ class Client(CallEngine[ThreadReconnector]):
     if not TYPE_CHECKING:  # A type checker refuses `async with` by itself.
 
         async def __aenter__(self) -> NoReturn:
-            service = self._link.service
+            service = self._reconnector.service
             raise TypeError(
                 f"the client of {service!r} is for threads: `with` in place of `async with`; or shmrpc.connect()"
             )
@@ -86,7 +86,7 @@ class Client(CallEngine[ThreadReconnector]):
 
     def __enter__(self) -> Self:
         """Connects; see :meth:`shmrpc.Client.__aenter__`."""
-        run(lambda: self._link.open())
+        run(lambda: self._reconnector.open())
         return self
 
     def __exit__(
@@ -96,7 +96,7 @@ class Client(CallEngine[ThreadReconnector]):
 
     def close(self) -> None:
         """Closes the connection; calls under way in other threads fail with ConnectionLost. Again: nothing."""
-        self._link.close()
+        self._reconnector.close()
 
     def stop(self) -> None:
         """Ends every call that is under way in a thread, with CallStopped; further ones too, until :meth:`resume`.
@@ -104,23 +104,23 @@ class Client(CallEngine[ThreadReconnector]):
         Handlers of calls that had begun are cancelled. A stream that nobody waits for at this moment ends when its next
         item is asked for, also after :meth:`resume`.
         """
-        self._link.stopped.append(True)
-        self._link.stops += 1
-        if self._link.session is not None:
-            self._link.session.stop()
+        self._reconnector.stopped.append(True)
+        self._reconnector.stops += 1
+        if self._reconnector.session is not None:
+            self._reconnector.session.stop()
 
     def resume(self) -> None:
         """After :meth:`stop`: calls can be made again."""
-        self._link.stopped.clear()
+        self._reconnector.stopped.clear()
 
     def wait_for_ready(self, timeout: float | None = None) -> None:
         """Waits until calls can be made; see :meth:`shmrpc.Client.wait_for_ready`."""
         if timeout is not None:
             check_seconds("timeout", timeout)
-        session = self._link.session
+        session = self._reconnector.session
         if session is not None:
             session.is_over()
-        run(lambda: self._link.ready(timeout=timeout))
+        run(lambda: self._reconnector.ready(timeout=timeout))
 
     @overload
     def call(self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
@@ -283,10 +283,10 @@ class Client(CallEngine[ThreadReconnector]):
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
         """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
-        link, options = self._link, self._options
-        session = link.session
+        reconnector, options = self._reconnector, self._options
+        session = reconnector.session
         if session is None:
-            raise link.not_connected()
+            raise reconnector.not_connected()
         number, decode = find_endpoint(session.service, name, session.numbers), self._codec.decoder(kind)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
@@ -297,12 +297,12 @@ class Client(CallEngine[ThreadReconnector]):
         quick, encode = self._codec.quick(kind), self._codec.encode_all
         exchange, next_id = session.calls.exchange, session.next_id
         inherits = inheriting if options.timeout is None else []
-        stopped, complete, bound = link.stopped, session.complete, session
+        stopped, complete, bound = reconnector.stopped, session.complete, session
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if stopped:
                 raise stopped_call(bound.service)
-            if link.session is not bound or (inherits and nearest_deadline(None) is not None):
+            if reconnector.session is not bound or (inherits and nearest_deadline(None) is not None):
                 return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
             try:
@@ -316,7 +316,7 @@ class Client(CallEngine[ThreadReconnector]):
             except BaseException as error:
                 bound.calls.close(call_id)  # It may have come at any point, from a signal's handler.
                 error = bound.unsent(name, error)
-                if not link.may_go_again(bound, error):
+                if not reconnector.may_go_again(bound, error):
                     raise error from error.__cause__
                 return self._call(name, decode, *args, **kwargs)
             try:
@@ -327,8 +327,8 @@ class Client(CallEngine[ThreadReconnector]):
         return self._named(name, call)
 
     def _new_call(self, name: str) -> Call:
-        if self._link.stopped:
-            raise stopped_call(self._link.service)
+        if self._reconnector.stopped:
+            raise stopped_call(self._reconnector.service)
         return super()._new_call(name)
 
     def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
@@ -378,6 +378,6 @@ def connect(
     connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     transport, service = find(service, at)
     name, endpoints = name_and_endpoints(service)
-    link = ThreadReconnector(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
+    reconnector = ThreadReconnector(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
     options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
-    return Client(link, get_codec(codec), options, endpoints)
+    return Client(reconnector, get_codec(codec), options, endpoints)

@@ -59,8 +59,8 @@ def address_of(array: np.ndarray[Any, Any]) -> int:
 
 def memory_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
     """Bytes of a client's own extents, and of those in use."""
-    link: Any = client._link
-    channel = link.session.connection._channel
+    reconnector: Any = client._reconnector
+    channel = reconnector.session.connection._channel
     channel.has_frame()  # It looks at what has been given back.
     return cast("tuple[int, int]", channel.memory())
 

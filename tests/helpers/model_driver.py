@@ -367,8 +367,8 @@ Real = AsyncReal | SyncReal
 
 
 def _memory_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, bool]:
-    link: Any = client._link
-    channel: _core.Channel = link.session.connection._channel
+    reconnector: Any = client._reconnector
+    channel: _core.Channel = reconnector.session.connection._channel
     unread = channel.has_frame()  # It takes what has been given back, up to the first frame that is something else.
     return channel.memory()[1], unread
 

@@ -38,5 +38,5 @@ def stopped(pid: int) -> Iterator[None]:
 
 def wait_for_answer(client: shmrpc.Client) -> None:
     """Blocks the loop until a frame is there, and leaves it there."""
-    link: Any = client._link
-    assert eventually(link.session.connection._channel.has_frame, PATIENCE)
+    reconnector: Any = client._reconnector
+    assert eventually(reconnector.session.connection._channel.has_frame, PATIENCE)

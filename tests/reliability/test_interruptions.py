@@ -145,7 +145,7 @@ def _reconnect(client: Client) -> int:
     """On a client of its own, whose connection has ended."""
     other = shmrpc.sync.connect(NAME, timeout=PATIENCE, reconnect=True, interceptors=[_intercepted])
     with other:
-        session = other._link.session
+        session = other._reconnector.session
         assert session is not None
         session.close(ConnectionLost("as the test wants it"))
         result: int = other.later(3)
@@ -259,7 +259,7 @@ def check(client: Client, *, alone: bool, place: str) -> None:
     client.resume()
     assert client.add(20, 3) == 23, place
     if alone:
-        session = client._link.session
+        session = client._reconnector.session
         assert session is not None
         assert len(session.calls) == 0, place
 

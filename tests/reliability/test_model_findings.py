@@ -35,7 +35,7 @@ def outcome_of_a_call_without_a_server(
 
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
-        while (turn := client._link._connecting.take()) is not None:  # It is ours: the thread is not there yet.
+        while (turn := client._reconnector._connecting.take()) is not None:  # It is ours: the thread is not there yet.
             turn.end()
         end(client)
         thread.join(20)

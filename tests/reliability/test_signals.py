@@ -163,7 +163,7 @@ def another_leads(client: shmrpc.sync.Client, other: shmrpc.sync.Client) -> Iter
     results: list[object] = []
     thread = threading.Thread(target=lambda: results.append(client.wait_for("of the leader")), daemon=True)
     thread.start()
-    session = client._link.session
+    session = client._reconnector.session
     assert session is not None
     while session.tend():  # We receive: the thread is not there yet.
         time.sleep(0.001)

@@ -67,7 +67,7 @@ def unsent(server: ServerProcess, endpoint: str = "mark") -> str:
 
 def kept_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
     """Frames that wait for room, and their bytes."""
-    session = client._link.session
+    session = client._reconnector.session
     assert session is not None
     _, _, count, size = session._lateness._untaken()
     return count, size
@@ -141,7 +141,7 @@ async def test_who_tries_again_and_again_keeps_nothing(client: shmrpc.Client, se
     array = np.arange(100_000, dtype=np.uint8)
     resident: list[int] = []
     await client.echo(array)
-    session = client._link.session
+    session = client._reconnector.session
     assert session is not None
     with stopped(server.pid):
         for _ in range(scaled(10, 60)):
@@ -313,7 +313,7 @@ def test_threads_that_try_again_and_again_keep_nothing(
                 timed.mark(i, BALLAST)
         assert kept_of(threads_client)[1] < 1000
     assert threads_client.add(1, 2) == 3
-    session = threads_client._link.session
+    session = threads_client._reconnector.session
     assert session is not None and len(session.calls) == 0
 
 

@@ -120,7 +120,7 @@ async def test_a_client_that_reconnects_ends_at_the_deadline_of_its_call(runtime
             first.kill()
             with contextlib.suppress(shmrpc.ConnectionLost, shmrpc.ServiceUnavailable):
                 near.add(1, 2)  # Now it knows.
-            assert await eventually_in_loop(lambda: far._link.current() is None)
+            assert await eventually_in_loop(lambda: far._reconnector.current() is None)
             with ServerProcess(TARGET) as second:
                 # The loop's client connects in the background: it is to meet a server that is stopped.
                 with stopped(second.pid):
@@ -132,7 +132,7 @@ async def test_a_client_that_reconnects_ends_at_the_deadline_of_its_call(runtime
                         for _ in range(1000):  # It looks for a server now and then, and has met this one once.
                             with contextlib.suppress(shmrpc.ServiceUnavailable):
                                 await far.add(1, 2)
-                            if far._link._obstacle:
+                            if far._reconnector._obstacle:
                                 await far.add(1, 2)
                     with pytest.raises(shmrpc.ServiceUnavailable, match=said):
                         near.wait_for_ready(SOON)
@@ -245,13 +245,15 @@ def test_one_stopped_worker_of_three_is_passed_over(runtime: Path) -> None:
         with contextlib.ExitStack() as stack:
             with stopped(workers[0]):
                 clients = [stack.enter_context(shmrpc.sync.connect(NAME)) for _ in range(30)]
-                assert {client._link.session.pid for client in clients if client._link.session} == set(workers[1:])
+                assert {client._reconnector.session.pid for client in clients if client._reconnector.session} == set(
+                    workers[1:]
+                )
                 assert [client.add(1, 2) for client in clients] == [3] * 30
             served: set[int] = set()
             while workers[0] not in served:  # The one with the fewest clients is asked first.
                 client = stack.enter_context(shmrpc.sync.connect(NAME))
-                assert client._link.session is not None
-                served.add(client._link.session.pid)
+                assert client._reconnector.session is not None
+                served.add(client._reconnector.session.pid)
 
 
 @BOTH

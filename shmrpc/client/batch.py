@@ -188,8 +188,10 @@ class _Batch(Generic[_F]):
     def __init__(
         self, client: CallEngine[Any], here: Callable[[], object], how: str, future: Callable[[BatchBlock, str], _F]
     ) -> None:
-        self._block = BatchBlock(here, f"{how} client.batch()")
-        self._collected: _Collected[_F] = _Collected(client, self._block, future)
+        block = BatchBlock(here, f"{how} client.batch()")
+        # First what has the client, which says why it cannot be pickled.
+        self._collected: _Collected[_F] = _Collected(client, block, future)
+        self._block = block
 
     def __getattr__(self, name: str) -> Callable[..., _F]:
         if name.startswith("_"):

@@ -213,25 +213,28 @@ def clean(*, dry_run: bool = False) -> list[Leftover]:
 Found = Iterator[tuple[Leftover, Callable[[], None]]]
 
 
-def _own_files(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path, os.stat_result, re.Match[str]]]:
-    """Yields the files of this user in ``directory`` whose whole name fits the pattern."""
+def _own_files(
+    directory: Path, pattern: re.Pattern[str], *, known: bool = True
+) -> Iterator[tuple[Path, os.stat_result, re.Match[str]]]:
+    """Yields the files of this user in ``directory`` that fit the pattern and are of a known kind, or of none."""
     try:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return
     for name in names:
         match = pattern.fullmatch(name)
-        if match is not None and (status := _own_status(directory / name)) is not None:
+        if match is None or (_kind(match) in KINDS) != known:
+            continue
+        if (status := _own_status(directory / name)) is not None:
             yield directory / name, status, match
 
 
 def _of_unknown_kinds() -> Iterator[Leftover]:
     places = [(SHM_DIRECTORY, _ANY_KIND_IN_MEMORY), *((each, _ANY_KIND) for each in runtime_directories())]
     for directory, pattern in places:
-        for path, status, match in _own_files(directory, pattern):
-            if match["kind"] not in KINDS:
-                why = "names of its kind are not known to this version: clean up with the one that made it"
-                yield _leftover(path, match, "unknown", status, why)
+        for path, status, match in _own_files(directory, pattern, known=False):
+            why = "names of its kind are not known to this version: clean up with the one that made it"
+            yield _leftover(path, match, "unknown", status, why)
 
 
 def _own_status(path: Path) -> os.stat_result | None:
@@ -245,8 +248,6 @@ def _own_status(path: Path) -> os.stat_result | None:
 
 def _dead_segments() -> Found:
     for path, status, match in _own_files(SHM_DIRECTORY, _SEGMENT):
-        if _kind(match) not in KINDS:
-            continue
         with contextlib.suppress(FileNotFoundError):
             lock = take_lock(path, create=False)
             if lock is None:
@@ -260,8 +261,6 @@ def _dead_segments() -> Found:
 
 def _dead_semaphores() -> Found:
     for path, status, match in _own_files(SHM_DIRECTORY, _SEMAPHORE):
-        if _kind(match) not in KINDS:
-            continue
         try:
             lock = take_lock(SHM_DIRECTORY / match["stem"], create=False)
         except FileNotFoundError:
@@ -278,8 +277,7 @@ def _dead_rendezvous() -> Found:
     for directory in runtime_directories():
         matches = {match["spelled"]: match for _, _, match in _own_files(directory, _RENDEZVOUS)}
         for spelled, match in sorted(matches.items()):
-            if _kind(match) in KINDS:
-                yield from _dead_rendezvous_of(directory / spelled, match)
+            yield from _dead_rendezvous_of(directory / spelled, match)
 
 
 def _dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Found:

@@ -1,4 +1,4 @@
-"""Whom we speak with: processes of our own user, of root, and of the users that we were told to allow."""
+"""Which users we talk to: our own, root, and those that we were told to allow."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ NOBODY_ELSE: Final[frozenset[int]] = frozenset()
 
 
 def peer_credentials(control: socket.socket) -> tuple[int, int]:
-    """Process id and user id of who is at the other end, as the kernel has them."""
+    """The process id and the user id of the other end, as the kernel reports them."""
     pid, uid, _ = struct.unpack("iII", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid
 
 
 def is_trusted(uid: int, allow_uids: Collection[int]) -> bool:
-    """Whether it is our user, root, or one that is allowed."""
+    """Whether ``uid`` is our own, root's, or an allowed one."""
     return uid in (0, os.geteuid()) or uid in allow_uids
 
 
 def others(allow_uids: Collection[int]) -> list[int]:
-    """Those of them whom nobody but these options lets in."""
+    """The allowed users other than our own and root, sorted."""
     return sorted(uid for uid in allow_uids if uid not in (0, os.geteuid()))
 
 
 def is_anybody(uid: int) -> bool:
-    """Whether the kernel may call users by this id that have none here.
+    """Whether the kernel may use this id for users that have none here.
 
     In a user namespace it gives one id, as a rule 65534, to all users of the host that the namespace does not know.
     Where it knows all of them, that id is a user like any other.
@@ -53,5 +53,5 @@ def _knows_all_users() -> bool:
 
 
 def in_words(uids: Collection[int]) -> str:
-    """Users, for a message."""
+    """Our own user, root and ``uids``, for a message."""
     return ", ".join(f"uid {uid}" for uid in sorted({0, os.geteuid(), *uids}))

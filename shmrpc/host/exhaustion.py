@@ -1,4 +1,4 @@
-"""The words for what a process, or its host, has no more of: descriptors, shared memory, files, room to meet."""
+"""Errors for what a process or its host has run out of: descriptors, shared memory, files, room to meet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final
 from shmrpc.errors import LocalProtocolError, SharedMemoryError
 from shmrpc.host.cleanup import SHM_DIRECTORY
 
-#: Errors for want of descriptors: of this process, of the whole host.
+#: The errors when no descriptor is left: in this process, on the whole host.
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 #: Names that a handshake has at a time: the segment, and a semaphore has two while it is made.
@@ -27,37 +27,37 @@ _EPISODE: Final = 10.0
 
 
 class Reserve:
-    """A descriptor that is kept to be given up when one is needed for a client and there is no other."""
+    """A spare descriptor, to be closed when a client needs one and no other is left."""
 
     def __init__(self) -> None:
         self._descriptor = -1
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is one to give up."""
+        """Whether the spare descriptor is open."""
         return self._descriptor >= 0
 
     def keep(self) -> None:
-        """Opens it, if one can be had. Again: nothing."""
+        """Opens it if that is possible. Does nothing if it is open."""
         if self._descriptor < 0:
             with contextlib.suppress(OSError):
                 self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def give_up(self) -> None:
-        """Closes it. Again: nothing."""
+        """Closes it. Does nothing if it is closed."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class Refusals:
-    """What the log says of refusals that come again with each retry: each reason once in an episode.
+    """Keeps the log quiet about refusals that recur with each retry: a reason is logged once in an episode.
 
     An episode goes on as long as retries come; whoever waits for room tries several times a second.
     """
 
     def __init__(self) -> None:
-        #: When each reason was last met, in seconds of time.monotonic().
+        #: When each reason last occurred, in seconds of time.monotonic().
         self._met: dict[Hashable, float] = {}
 
     def level(self, reason: Hashable, level: int) -> int:
@@ -69,7 +69,7 @@ class Refusals:
 
 
 def descriptors(error: int, purpose: str = "for a connection") -> SharedMemoryError:
-    """The error for something for which there is no descriptor."""
+    """Returns the error for something that no descriptor is left for."""
     if error == errno.ENFILE:
         why = "this host has as many files open as it allows (sysctl fs.file-max)"
     else:
@@ -82,9 +82,9 @@ def descriptors(error: int, purpose: str = "for a connection") -> SharedMemoryEr
 
 
 def meeting_place(error: OSError, place: Path, purpose: str) -> Exception | None:
-    """The error if nothing can be made where servers and clients meet, or no descriptor is left for it.
+    """Returns the error if nothing can be made where servers and clients meet, or no descriptor is left for it.
 
-    ``place``: the directory, or the one that it was to be made in. None if it is neither.
+    ``place``: the directory, or the one to make it in. None if the cause is another.
     """
     number = descriptor_error(error)
     if number is not None:
@@ -109,7 +109,7 @@ def meeting_place(error: OSError, place: Path, purpose: str) -> Exception | None
 
 
 def space(error: int, size: int) -> SharedMemoryError:
-    """The error for a connection whose segment and semaphores find no room. ``size``: bytes of the segment."""
+    """Returns the error for a connection whose segment and semaphores find no room. ``size``: bytes of the segment."""
     there = os.statvfs(SHM_DIRECTORY)
     if there.f_files and there.f_favail < _FILES:
         return SharedMemoryError(
@@ -126,7 +126,7 @@ def space(error: int, size: int) -> SharedMemoryError:
 
 
 def descriptor_error(error: Exception) -> int | None:
-    """The number of an error that is a want of descriptors, else None. posix_ipc has only words for it."""
+    """The errno if the error means that no descriptor is left, else None. posix_ipc says so in words alone."""
     if isinstance(error, OSError):
         if error.errno in NO_DESCRIPTOR:
             return error.errno
@@ -138,7 +138,7 @@ def descriptor_error(error: Exception) -> int | None:
 
 
 def memory() -> SharedMemoryError:
-    """The error for a connection that this process has no memory, or no addresses, to map."""
+    """Returns the error for a connection that this process has no memory, or no addresses, to map."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     most = "" if limit == resource.RLIM_INFINITY else f" (it may have {limit:,} bytes of addresses: RLIMIT_AS)"
     return SharedMemoryError(
@@ -149,7 +149,7 @@ def memory() -> SharedMemoryError:
 
 
 def explained(error: OSError) -> OSError:
-    """An error of the system as one that says what to do, if this process has no descriptors or no memory left."""
+    """Replaces an error of the system by one that says what to do, if no descriptor or no memory is left."""
     number = descriptor_error(error)
     if number is not None:
         return descriptors(number)
@@ -159,9 +159,9 @@ def explained(error: OSError) -> OSError:
 
 
 def segment(error: Exception, size: int) -> SharedMemoryError:
-    """The error for a connection whose segment or semaphores could not be made or opened.
+    """Returns the error for a connection whose segment or semaphores could not be made or opened.
 
-    posix_ipc has the same error for a name that is taken and for a directory that is not there, so we look ourselves.
+    posix_ipc raises the same for a name that is taken and for a missing directory, so the directory is examined here.
     """
     if isinstance(error, MemoryError):  # So it says ENOMEM.
         error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -176,14 +176,14 @@ def segment(error: Exception, size: int) -> SharedMemoryError:
 
 
 def _is_full(size: int) -> bool:
-    """Whether the directory of shared memory has no room for a segment of so many bytes, and for two pages."""
+    """Whether the directory of shared memory has no room for a segment of this size and two pages."""
     there = os.statvfs(SHM_DIRECTORY)
     full = there.f_blocks > 0 and there.f_bavail * there.f_frsize < size + 2 * there.f_frsize
     return full or (there.f_files > 0 and there.f_favail < _FILES)
 
 
 def _state_of_directory() -> tuple[int, str] | None:
-    """Why nothing can be made in the directory of shared memory, with its errno; None if that can be."""
+    """Why nothing can be made in the directory of shared memory, with its errno; None if something can."""
     try:
         status = os.stat(SHM_DIRECTORY)
     except OSError as error:

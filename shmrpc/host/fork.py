@@ -1,4 +1,4 @@
-"""What a forked child must not keep: descriptors whose being open says that their owner lives."""
+"""Closes in forked children the descriptors that, as long as they are open, prove that their owner lives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def close_in_child(owner: _Abandonable) -> None:
 
 
 def check_process(service: str, made_by: int) -> None:
-    """LocalProtocolError in a child of the process that made the connection."""
+    """Raises LocalProtocolError in a child of the process that made the connection."""
     here = os.getpid()
     if here != made_by:
         raise LocalProtocolError(
@@ -35,7 +35,7 @@ def check_process(service: str, made_by: int) -> None:
 
 
 def close(closing: socket.socket) -> None:
-    """Closes a socket now, in one step. Its own ``close()`` waits for a loop to let go of it; in a child none will."""
+    """Closes a socket now. Its own ``close()`` waits for a loop to let go of it, and in a child none will."""
     _socket.socket.close(closing)
 
 

@@ -1,4 +1,4 @@
-"""The names that this process has in the file system at the moment."""
+"""The names of any kind that this process holds in the file system at the moment."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Protocol
 
 class _Holder(Protocol):
     def release(self) -> None:
-        """Removes the names, from any thread. Again, and in a forked child: nothing."""
+        """Removes the names, from any thread. Does nothing the second time, and in a forked child."""
 
 
 _holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
 
 
 def held_by(holder: _Holder) -> None:
-    """Calls ``holder.release()`` in :func:`release_all`."""
+    """Registers ``holder`` to be released by :func:`release_all`."""
     _holders.add(holder)
 
 
 def release_all() -> None:
-    """Removes every name that this process has: it ends at once, and nobody else will."""
+    """Removes every name that this process holds, since it ends at once and nothing else will."""
     for holder in list(_holders):
         with contextlib.suppress(OSError):
             holder.release()

@@ -1,4 +1,4 @@
-"""Another process, as far as the system tells: which one it is, in words, and why it does nothing."""
+"""Words for another process, as far as the system tells: which one it is, and why it does nothing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 
 def process(pid: int | None, role: str = "") -> str:
-    """A process, for a message; ``role``: such as "client".
+    """Names a process in a message; ``role``: such as "client".
 
-    ``pid`` is as the kernel tells it, never as a process says of itself: here that may be another one's. None or 0: it
-    has no id in our pid namespace, as one of the host has none in a container.
+    ``pid`` is the kernel's, never what a process says of itself: here that may be another one's. None or 0 stands for a
+    process without an id in our pid namespace, as those of the host are in a container.
     """
     kind = f"{role} process".lstrip()
     return f"{kind} {pid}" if pid else f"a {kind} whose id cannot be seen from here"
 
 
 def why_still(pid: int) -> str:
-    """Why a process does not do what is waited for, in words. ``pid``: as for :func:`process`."""
+    """Says why a process that is waited for may make no progress. ``pid``: as for :func:`process`."""
     state = ""
     with contextlib.suppress(OSError, IndexError):
         if _has_our_ids():
@@ -31,7 +31,7 @@ def why_still(pid: int) -> str:
 
 
 def lock_holder(file: os.stat_result) -> int | None:
-    """The process that has a flock on a file, as the kernel tells it; None if that cannot be seen from here."""
+    """The process that holds a flock on a file, by the kernel's list; None if it cannot be seen from here."""
     device, number = file.st_dev, file.st_ino
     lies = f"{os.major(device):02x}:{os.minor(device):02x}:{number}"
     with contextlib.suppress(OSError):
@@ -43,7 +43,7 @@ def lock_holder(file: os.stat_result) -> int | None:
 
 
 def _has_our_ids() -> bool:
-    """Whether a process has the same id in /proc as for us: what is mounted there may be another pid namespace's."""
+    """Whether /proc shows the ids of our pid namespace, and not those of another one."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("NSpid:"):  # Our ids there, and in each namespace within that one down to our own.
             return len(line.split()) == 2

@@ -1,4 +1,4 @@
-"""How server and client meet: one lock and one socket per service."""
+"""How servers and clients meet: one lock and one socket per service."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _BACKLOG: Final = 512
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
 _LONGEST_PAUSE_FOR_EVER: Final = 0.25
-#: A clean-up holds the lock for moments while it looks. Seconds between two tries.
+#: Tries to take the lock, which a clean-up holds for moments while it looks; seconds between two of them.
 _LOCK_TRIES: Final = 10
 _LOCK_PAUSE: Final = 0.01
 
 
 class Claim:
-    """The right to serve a name, and the socket that clients come to.
+    """The right to serve a name, and the socket that clients connect to.
 
-    ``allow_uids``: users who may come to it, besides our own and root. Raises ServiceInUse if another live server,
-    or another user, has it. What a dead one of ours left is taken over.
+    ``allow_uids``: users who may connect, besides our own and root. Raises ServiceInUse if a live server, or another
+    user, has the name. What a dead server of ours left is taken over.
     """
 
     def __init__(self, service: str, allow_uids: Collection[int] = ()) -> None:
@@ -78,7 +78,7 @@ class Claim:
         except BaseException as error:
             os.close(lock)
             raise _not_to_be_had(self._lock_path, service, error) from None
-        #: The socket's file, once there is one.
+        #: The status of the socket's file, once it is bound.
         self._bound: os.stat_result | None = None
         self._lock = lock
         fork.close_in_child(self)
@@ -98,7 +98,7 @@ class Claim:
             raise _not_to_be_had(self._socket_path, service, error) from None
 
     def release(self) -> None:
-        """Gives the name back: socket first, lock last. In a forked child it is the parent's: nothing."""
+        """Gives the name back: socket first, lock last. Does nothing in a forked child: the name is the parent's."""
         if self._lock < 0:
             return
         with contextlib.suppress(OSError):  # Somebody has removed the directory, or closed it to us.
@@ -106,7 +106,7 @@ class Claim:
         self.abandon()
 
     def _remove_files(self) -> None:
-        """Removes our files, and none of a server that has the name since somebody removed ours."""
+        """Removes our files, but none of a server that took the name after somebody had removed ours."""
         if is_at(os.fstat(self._lock), self._lock_path):
             self._remove_own()
             return
@@ -118,19 +118,19 @@ class Claim:
                 os.close(lock)
 
     def _remove_own(self) -> None:
-        """The same once the lock of the name is ours."""
+        """Removes our files while we hold the lock of the name."""
         if self._bound is not None and is_at(self._bound, self._socket_path):
             self._socket_path.unlink()
         if not os.path.lexists(self._socket_path):
             self._lock_path.unlink()
 
     def __del__(self) -> None:
-        """It was dropped, as after its loop was closed: the name is free. Files are left as by one that died."""
+        """Frees the name of a dropped claim, as after its loop was closed; its files stay, as after a death."""
         if getattr(self, "_lock", -1) >= 0:
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the descriptors and leaves the names, which are somebody else's now."""
+        """Closes the descriptors and leaves the names, which belong to somebody else now."""
         fork.close(self.socket)
         if self._lock >= 0:
             os.close(self._lock)
@@ -138,7 +138,7 @@ class Claim:
 
 
 def _check_reachable(strangers: Collection[int]) -> None:
-    """LocalProtocolError if we are to let users in who cannot get as far as our door."""
+    """Raises LocalProtocolError if users are allowed who cannot reach our socket."""
     if shared_directory() is None:
         raise LocalProtocolError(
             f"allow_uids={list(strangers)}, but other users cannot enter {runtime_directory()}: set $SHMRPC_DIRECTORY "
@@ -152,7 +152,7 @@ def _check_reachable(strangers: Collection[int]) -> None:
 
 
 def _not_to_be_had(path: Path, service: str, error: BaseException) -> BaseException:
-    """What to raise if a name, or a file of it, cannot be ours."""
+    """Returns what to raise if a name, or a file of it, cannot be ours."""
     if not isinstance(error, OSError) or isinstance(error, ShmrpcError):
         return error
     lack = exhaustion.meeting_place(error, path.parent, f"to serve {service!r}")
@@ -209,10 +209,7 @@ def _check_unserved(path: Path, service: str, remark: str) -> None:
 
 
 def _check_free(path: Path, service: str, may_be: Callable[[int], bool]) -> None:
-    """LocalProtocolError if something is in the place of a file of ours that none of ours has put there.
-
-    ServiceInUse if another user has.
-    """
+    """Raises ServiceInUse if another user's file is in the place of ours, LocalProtocolError if it is no such file."""
     with contextlib.suppress(FileNotFoundError):
         status = os.lstat(path)
         if status.st_uid != os.geteuid():
@@ -224,7 +221,7 @@ def _check_free(path: Path, service: str, may_be: Callable[[int], bool]) -> None
 
 
 def _lock_patiently(path: Path) -> int | None:
-    """Takes the lock; None if it is held for longer than a clean-up looks at it."""
+    """Takes the lock; returns None if it is held for longer than a clean-up needs."""
     for _ in range(_LOCK_TRIES):
         lock = take_lock(path, create=True)
         if lock is not None:
@@ -234,7 +231,7 @@ def _lock_patiently(path: Path) -> int | None:
 
 
 def _pid_of(socket_path: Path, lock_path: Path) -> int | None:
-    """The process that has a name; 0 or None if its id cannot be seen from here."""
+    """The process that holds a name; 0 or None if its id cannot be seen from here."""
     with contextlib.suppress(OSError):
         pid = listener(socket_path)
         if pid is not None:
@@ -244,10 +241,10 @@ def _pid_of(socket_path: Path, lock_path: Path) -> int | None:
 
 
 def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None:
-    """A socket to the service's server, blocking; None if nobody listens.
+    """Connects a blocking socket to the server of a service; returns None if nobody listens.
 
-    Raises ConnectionLost if one does whose line of clients is full, PermissionError if it lets nobody but its own user
-    in, LocalProtocolError if it is of a user with whom we do not speak.
+    Raises ConnectionLost if the server's backlog is full, PermissionError if it admits its own user alone,
+    LocalProtocolError if it belongs to a user that we do not talk to.
     """
     for path in socket_paths(service, allow_uids):
         dialled = _dial(path, service, allow_uids)
@@ -282,7 +279,7 @@ def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket
 
 
 def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
-    """LocalProtocolError if we do not speak with servers of this user."""
+    """Raises LocalProtocolError if we do not talk to servers of this user."""
     if not credentials.is_trusted(uid, allow_uids):
         raise LocalProtocolError(
             f"service {service!r} is served by uid {uid}, and we speak with {credentials.in_words(allow_uids)}; "
@@ -295,12 +292,7 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
         )
 
 
-def _places() -> str:
-    """Where a client looks, for a message."""
-    return " and ".join(map(str, runtime_directories()))
-
-
-#: Is told why a client that waits has no connection so far.
+#: Called with the reason why a waiting client has no connection so far; "" if no server is there.
 Note = Callable[[str], None]
 
 
@@ -327,19 +319,19 @@ class Patience:
         self._pause = _FIRST_PAUSE
         self._longest = _LONGEST_PAUSE if timeout is not None else _LONGEST_PAUSE_FOR_EVER
         self._note = note
-        #: Of a server that is there: why it cannot take us.
+        #: Why the server that is there cannot take us.
         self._reason = ""
-        #: Of one that does not answer, and how long it was waited for.
+        #: That the server does not answer, in words, and for how many seconds it was waited for.
         self._silent = ""
         self._silent_for = 0.0
 
     def dial(self) -> socket.socket | None:
-        """A socket to a server with whom we speak, as :func:`dial`; None if there is none that takes us in."""
+        """Connects as :func:`dial` does; returns None if no server takes us."""
         self._silent = ""
         try:
             dialled = dial(self._service, self._allow_uids)
             if dialled is None:
-                self._note("")  # Nobody is there: what one has said that has gone since is no reason any more.
+                self._note("")  # Nobody is there: what an earlier server said is out of date.
             return dialled
         except PermissionError:  # Also for a moment, while a server begins that does let us in.
             self._reason = (
@@ -351,18 +343,18 @@ class Patience:
         return None
 
     def note(self, error: Exception) -> None:
-        """There is a server, but it cannot take a client now."""
+        """Records why the server that is there cannot take a client now."""
         if not self._silent:
             self._reason = f"the last one that was there said: {error}"
             self._note(str(error))
 
     def for_answer(self, pid: int, awaited: str) -> float:
-        """Seconds that a server which is there has for its next answer."""
+        """The seconds that the server, which is there, has for its next answer."""
         self._note(f"{process(pid)} is there, and its {awaited!r} is waited for")
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 
     def silent(self, pid: int, awaited: str, since: float) -> ConnectionLost:
-        """The error for a server that has not answered since then; to be caught by who tries again."""
+        """Returns the error for a server that has not answered ``since`` then; a caller that tries again catches it."""
         self._silent_for = time.monotonic() - since
         self._silent = (
             f"the server of {self._service!r} ({process(pid)}) does not answer: waited {self._silent_for:.3g} s for "
@@ -372,14 +364,15 @@ class Patience:
         return ConnectionLost(self._silent)
 
     def pause(self) -> float:
-        """Seconds until the next look; ServiceUnavailable if the time is over."""
+        """The seconds until the next try. Raises ServiceUnavailable if the time is over."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             # The last look may come when the time is nearly over: then it proves less than what a server has said.
             if self._silent and (not self._reason or self._silent_for > (self._timeout or 0) / 2):
                 raise ServiceUnavailable(f"cannot connect within {self._timeout:g} s: {self._silent}")
+            places = " and ".join(map(str, runtime_directories()))
             raise ServiceUnavailable(
-                f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {_places()}); "
+                f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {places}); "
                 f"{self._reason or self._how_to_start()}"
             )
         pause, self._pause = self._pause, min(self._pause * 2, self._longest)
@@ -397,15 +390,15 @@ class Patience:
 class Received(NamedTuple):
     """A packet of the handshake."""
 
-    #: Nothing at the end.
+    #: Empty at the end of the connection.
     data: bytes
     descriptors: Sequence[_core.Descriptor]
-    #: The process that sent it, as the kernel has it; 0 if its id cannot be seen from here.
+    #: The id of the sending process, from the kernel; 0 if it cannot be seen from here.
     pid: int
 
 
 def receive(dialled: socket.socket) -> Received:
-    """The next packet of the handshake. Raises BlockingIOError if there is none."""
+    """Receives the next packet of the handshake. Raises BlockingIOError if none is there."""
     try:
         data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE)
     except ConnectionResetError:
@@ -419,7 +412,7 @@ def receive(dialled: socket.socket) -> Received:
 
 
 def untaken(through: socket.socket) -> SharedMemoryError:
-    """The error if the descriptors of a packet could not be taken: the kernel leaves them away without a word."""
+    """Returns the error for descriptors of a packet that could not be received: the kernel drops them silently."""
     try:
         os.close(os.dup(through.fileno()))
     except OSError as error:

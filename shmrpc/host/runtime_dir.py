@@ -28,7 +28,7 @@ _MAX_PATH: Final = 107
 
 
 def check_name(service: str) -> str:
-    """The name, if a service may have it; ValueError or TypeError if not."""
+    """Returns the name. Raises ValueError or TypeError if a service cannot have it."""
     if not isinstance(service, str):
         raise TypeError(f"service name: expected a str, got {service!r}")
     if not NAME.fullmatch(service):
@@ -40,13 +40,13 @@ def check_name(service: str) -> str:
 
 
 def directory() -> Path:
-    """The meeting place for a server of ours; LocalProtocolError if it is not safe.
+    """Returns the directory for a server of ours. Raises LocalProtocolError if it is not safe.
 
-    A directory that ``$SHMRPC_DIRECTORY`` names has to be there. Otherwise it is one of our own, made if it is missing.
+    A directory that ``$SHMRPC_DIRECTORY`` names must exist. Otherwise it is one of our own, made if it is missing.
     """
     shared = shared_directory()
     if shared is not None:
-        _check_shared(shared, ())  # Whom we only serve we do not let replace our files: no other owners.
+        _check_shared(shared, ())  # No other owners: a user whom we only serve must not replace our files.
         return shared
     path = runtime_directory()
     with contextlib.suppress(FileExistsError):
@@ -63,7 +63,7 @@ def directory() -> Path:
 
 
 def _closed(path: Path, error: OSError) -> LocalProtocolError | None:
-    """The error if there is nothing in which the directory could be, or it is closed to us; None if it is another."""
+    """Returns the error if the parent directory is missing or closed to us; None if the cause is another."""
     match error:
         case FileNotFoundError():
             return LocalProtocolError(
@@ -77,7 +77,7 @@ def _closed(path: Path, error: OSError) -> LocalProtocolError | None:
 
 
 def _check_own(path: Path) -> None:
-    """LocalProtocolError unless it is a directory of this user alone."""
+    """Raises LocalProtocolError unless it is a directory of this user alone."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         raise LocalProtocolError(f"{path} is not a directory; remove it, or set $XDG_RUNTIME_DIR elsewhere")
@@ -93,10 +93,10 @@ def _check_own(path: Path) -> None:
 
 
 def directories(owners: Collection[int] = ()) -> list[Path]:
-    """The directories that there are in which a server may be met, that of a server of ours first. Nothing is made.
+    """The existing directories in which a server may be met, that of our own servers first. Makes none.
 
-    A directory that ``$SHMRPC_DIRECTORY`` names has to be there, and may also belong to root or to one of ``owners``.
-    LocalProtocolError if it, or the first of our own, is not safe. Another one that is not safe has no server of ours.
+    A directory that ``$SHMRPC_DIRECTORY`` names must exist, and may also belong to root or to one of ``owners``. Raises
+    LocalProtocolError if it, or the first of our own, is not safe. An unsafe one further on is left out.
     """
     shared = shared_directory()
     if shared is not None:
@@ -114,7 +114,7 @@ def directories(owners: Collection[int] = ()) -> list[Path]:
 
 
 def _ours(paths: Iterable[Path]) -> list[Path]:
-    """Those of the directories that are there, and safe."""
+    """Those of the directories that exist and are safe."""
     found = []
     for path in paths:
         with contextlib.suppress(LocalProtocolError, OSError):
@@ -124,10 +124,10 @@ def _ours(paths: Iterable[Path]) -> list[Path]:
 
 
 def _check_shared(path: Path, owners: Collection[int]) -> None:
-    """LocalProtocolError unless nobody but the owner, whom we trust, can put a socket in the place of another.
+    """Raises LocalProtocolError unless only the owner, whom we trust, can replace one socket by another.
 
-    In a sticky directory nobody can do so with the files of others, so that many users may have services there. A
-    stranger may take a free name in it; then clients see whose process it is, and do not speak with it.
+    In a sticky directory nobody can replace the files of others, so many users may have services there. A stranger may
+    take a free name in it; then clients see whose process it is, and do not talk to it.
     """
     if not path.is_absolute():
         raise LocalProtocolError(f"$SHMRPC_DIRECTORY is {str(path)!r}; it has to be an absolute path")
@@ -163,14 +163,14 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
 
 
 def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
-    """The paths where the socket of a service may be; ValueError if none could be at the first."""
+    """The paths where the socket of a service may be. Raises ValueError if the first is too long."""
     check_name(service)
     _socket_in(runtime_directory(), service)
     return [_socket_in(path, service) for path in directories(owners)]
 
 
 def paths_to_serve(service: str) -> tuple[str, list[str]]:
-    """The path of the socket of a server of ours, in a directory that is there by now; and those of others of ours."""
+    """The socket's path for a server of ours, whose directory then exists; and those where it may already be served."""
     check_name(service)
     path, elsewhere = directory(), _ours(runtime_directories()[1:])
     return _socket_in(path, service), [_socket_in(each, service) for each in elsewhere]
@@ -190,7 +190,7 @@ def services(owners: Collection[int] = ()) -> list[str]:
 
 
 def similar(service: str, owners: Collection[int] = ()) -> str | None:
-    """The service that is served and has the most similar name; None if none has."""
+    """The live service with the most similar name; None if no name is similar."""
     with contextlib.suppress(OSError, LocalProtocolError):
         meant = closest(service, [name for name in services(owners) if name != service])
         if meant is not None and any(listener(Path(path)) is not None for path in socket_paths(meant, owners)):

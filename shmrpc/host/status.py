@@ -1,4 +1,4 @@
-"""Asking the live servers about themselves."""
+"""Asks the live servers about themselves."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from shmrpc.wire import control
 def statuses(
     allow_uids: Collection[int] = (), silent: Callable[[str], None] = lambda words: None
 ) -> list[control.Report]:
-    """What each live server reports that may be asked: those of this user, of root, and of ``allow_uids``.
+    """Collects the reports of the live servers of this user, of root, and of ``allow_uids``.
 
-    A report's ``pid`` is as the kernel has it; 0 if it cannot be seen from here.
-
-    All are asked at once. ``silent`` is told of each that does not answer within :data:`control.STEP_TIMEOUT`
-    altogether; one that does not answer us because of our user is left out.
+    A report's ``pid`` is the kernel's; 0 if it cannot be seen from here. All servers are asked at once. ``silent`` is
+    called for each that does not answer within :data:`control.STEP_TIMEOUT` altogether; a server that refuses our user
+    is left out.
     """
     reports, asked = [], dict[socket.socket, str]()
     with contextlib.ExitStack() as stack:
@@ -57,7 +56,7 @@ def statuses(
 
 
 def _readable(waiting: Collection[socket.socket], deadline: float) -> list[socket.socket]:
-    """Those of which something can be read; none after the deadline."""
+    """Waits until some of them are readable, and returns those; none after the deadline."""
     poll = select.poll()
     by_descriptor = {each.fileno(): each for each in waiting}
     for descriptor in by_descriptor:

@@ -257,22 +257,33 @@ fn a_sleeper_that_died_swallows_no_wake_up() {
     });
 }
 
-/// The dead one heard the ring: its process was killed at that moment.
-#[test]
-fn whoever_takes_the_slot_of_one_that_died_woken_hands_its_wake_up_on() {
-    model_within(2, || {
+/// A dead one has heard the ring: its process was killed at that moment. `take` takes its slot, unless it is too early.
+fn a_wake_up_is_handed_on_by(take: fn(&Set)) {
+    model_within(2, move || {
         let ((memory, bells), things) = (memory(2, &[]), Things::new());
         dead_sleeper(&memory);
         let set = WaitSet::new(memory, 1);
         let sleeper = spawn_sleeper(&set, &bells, &things);
         let theirs = set.clone();
-        let sweeper = thread::spawn(move || theirs.sweep(|member| member != DEAD));
+        let other = thread::spawn(move || take(&theirs));
         things.put();
         set.wake_one();
-        let found = sweeper.join().unwrap();
-        assert!(set.sweep(|member| member != DEAD) + found == 1);
+        other.join().unwrap();
+        set.sweep(|member| member != DEAD);
         sleeper.join().unwrap();
     });
+}
+
+#[test]
+fn whoever_sweeps_the_slot_of_one_that_died_woken_hands_its_wake_up_on() {
+    a_wake_up_is_handed_on_by(|set| {
+        set.sweep(|member| member != DEAD);
+    });
+}
+
+#[test]
+fn whoever_claims_the_slot_of_one_that_died_woken_hands_its_wake_up_on() {
+    a_wake_up_is_handed_on_by(|set| drop(set.claim()));
 }
 
 /// Two find the dead one, a third has its slot meanwhile and sleeps there.

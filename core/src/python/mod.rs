@@ -80,7 +80,7 @@ mod _core {
         Ok(())
     }
 
-    /// Lets this thread ask the kernel for so many nanoseconds of CPU at a time; whether it does so now.
+    /// Asks the kernel for turns of `nanoseconds` of CPU for this thread; true if they are shorter from now on.
     #[pyfunction]
     fn shorten_time_slice(nanoseconds: u64) -> std::io::Result<bool> {
         crate::scheduling::shorten(nanoseconds)

@@ -83,9 +83,9 @@ impl Poller {
         }
     }
 
-    /// What the garbage collector asks: a key may lead to who holds us, as at a server that was never closed.
+    /// What the garbage collector asks: a key may lead back to our holder, as at a server that was never closed.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A lock that is held now is held by somebody who uses us: nothing is garbage then.
+        // A lock that is held now is held by a user of ours: nothing is garbage then.
         let Ok(inner) = self.inner.try_lock() else {
             return Ok(());
         };

@@ -66,7 +66,7 @@ pub struct Untaken {
     pub read: u64,
     /// Bytes in the ring that it has not read.
     pub in_ring: usize,
-    /// Frames that are kept for want of room, the one in pieces included.
+    /// Frames that are kept until there is room, the one in pieces included.
     pub frames: usize,
     /// Bytes of their payloads.
     pub bytes: usize,
@@ -252,7 +252,7 @@ enum Next {
     InRing(Header),
     /// It comes in pieces; these are the ones that came.
     InPieces(Header, Vec<u8>),
-    /// It comes in pieces, for which there is no memory; so many bytes came and were dropped.
+    /// It comes in pieces, for which there is no memory; the number of bytes that came and were dropped.
     Lost(Header, usize),
 }
 
@@ -383,7 +383,7 @@ impl<M: RingMemory> FrameReader<M> {
         self.peek()
     }
 
-    /// Whether the frame that [`FrameReader::peek`] found was dropped as it came, for want of memory.
+    /// Whether the frame that [`FrameReader::peek`] found was dropped as it came, since there was no memory for it.
     #[inline]
     pub fn is_lost(&self) -> bool {
         matches!(self.next, Next::Lost(..))

@@ -1,4 +1,4 @@
-//! A ring of bytes between one writer and one reader, who do not trust each other.
+//! A ring of bytes between one writer and one reader that do not trust each other.
 //!
 //! Both indices count bytes since the beginning and never wrap in practice (2^64
 //! bytes); the place of a byte is its index modulo the capacity. `head <= tail <=
@@ -335,7 +335,7 @@ impl<M: RingMemory> Consumer<M> {
 
     /// Asks for the line that the next word will lie in, to be called before each look at the tail.
     ///
-    /// Tail and word are on two lines. Who only looks at the tail fetches them from the writer's
+    /// Tail and word are on two lines. A look at the tail alone fetches them from the writer's
     /// CPU one after the other; so both are under way at once. That is 0.13 µs of a call.
     #[inline]
     pub fn fetch(&self) {

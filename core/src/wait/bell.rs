@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::Duration;
 
-/// Rings that are taken at a time: what is left wakes the loop again, so a peer that rings without end keeps nobody.
-const TAKEN_AT_ONCE: usize = 8;
+/// Rings that are taken at a time: what is left wakes the loop again, so endless ringing does not hold it up.
+pub(super) const TAKEN_AT_ONCE: usize = 8;
 
 /// Our end of the pair of sockets that joins the loops of both sides: what one sends, the other hears.
 ///
@@ -183,7 +183,7 @@ impl Semaphore {
     pub fn ring(&self) {
         // Relaxed: what a liar writes in between is its own loss.
         let unheard = self.word().load(Ordering::Relaxed) as u32;
-        // Release: pairs with the Acquire in `take`, also where nothing is added to what is full: who has heard the
+        // Release: pairs with the Acquire in `take`, also where nothing is added to what is full: a sleeper that has heard the
         // ring sees what was before it.
         self.word()
             .fetch_add(u64::from(unheard < MOST), Ordering::Release);
@@ -200,8 +200,8 @@ impl Semaphore {
         if self.take() {
             return;
         }
-        // Relaxed: all that counts here is the order of changes to this one word. Who adds to the value before this
-        // makes the kernel refuse to wait; who does so after it sees that somebody waits.
+        // Relaxed: all that counts here is the order of changes to this one word. An addition to the value before this
+        // makes the kernel refuse to wait; one after it sees that a thread waits.
         self.word().fetch_add(WAITER, Ordering::Relaxed);
         futex::wait(self.value(), 0, limit, Reach::Host);
         // Relaxed: seen late, it costs the peer a look for a waiter in vain. If the file was cut off meanwhile, which

@@ -1,4 +1,4 @@
-//! The end of a channel, as its owner wants it: nothing is sent any more, and who sleeps on it wakes.
+//! The end of a channel, as its owner wants it: nothing more is sent, and its sleepers wake.
 //!
 //! ```text
 //!   sleeper                     closer
@@ -6,8 +6,8 @@
 //!   sleep on our bell           ring our bell
 //! ```
 //!
-//! A bell keeps a ring that nobody has heard. So who has seen the channel open is woken by that ring,
-//! whether it sleeps already or is about to; and who has heard it sees that the channel is closed.
+//! A bell keeps a ring that nobody has heard. So a thread that has seen the channel open is woken by that ring,
+//! whether it sleeps already or is about to; and once it has heard the ring it sees that the channel is closed.
 //! Nothing in the segment is asked, where a peer could say that nobody sleeps.
 
 use crate::sync::{AtomicBool, Ordering};
@@ -27,14 +27,14 @@ impl Closing {
         }
     }
 
-    /// Whether it is closed. Who sends asks first: a thread that learns it late sends a frame that nobody takes.
+    /// Whether it is closed. A sender asks first: one that learns it late sends a frame that nobody takes.
     #[inline]
     pub fn is_closed(&self) -> bool {
         // Relaxed: in the closer's own program it is in order; for a sleeper the bell orders it.
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Closes it. `ring` wakes who sleeps on our bell, and is kept by it for who is about to.
+    /// Closes it. `ring` wakes the thread that sleeps on our bell; the bell keeps it for one that is about to.
     pub fn close(&self, ring: impl FnOnce()) {
         // Relaxed: before the ring in this thread, and the bell hands on what is before a ring.
         self.closed.store(true, Ordering::Relaxed);

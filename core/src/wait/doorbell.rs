@@ -3,6 +3,7 @@
 //! A [`super::bell::Bell`] joins two processes that have been introduced. This one wakes an event loop for members that
 //! never were. It keeps nothing but that it was rung: the loop looks for itself what there is.
 
+use super::bell::TAKEN_AT_ONCE;
 use crate::os::done;
 use std::fs;
 use std::io;
@@ -10,9 +11,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-
-/// Rings that are taken at a time: what is left wakes the loop again, so a ringer without end keeps nobody.
-const TAKEN_AT_ONCE: usize = 8;
 
 fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

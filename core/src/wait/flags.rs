@@ -63,7 +63,7 @@ pub fn claim_seen(flag: &AtomicU32) -> u32 {
         return AWAKE;
     }
     // Relaxed, both: this only decides who rings; the bell itself orders the rest. It fails if the
-    // sleeper has taken the flag back meanwhile, and who has done that looks again before it sleeps.
+    // sleeper has taken the flag back meanwhile, and then it looks again before it sleeps.
     // A swap would do, but for loom, which may take its zero for later than the next announcement.
     match flag.compare_exchange(how, AWAKE, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(how) => how,

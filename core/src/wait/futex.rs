@@ -6,7 +6,7 @@
 use std::ptr::null;
 use std::time::Duration;
 
-/// Who may wake whom.
+/// Which threads may wake each other.
 #[derive(Clone, Copy)]
 pub(crate) enum Reach {
     /// Threads of this process.

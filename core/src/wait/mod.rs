@@ -1,4 +1,4 @@
-//! How a side waits for the other one: when it sleeps, on what, and who wakes it.
+//! How threads and loops wait for other processes: when they sleep, on what, and what wakes them.
 
 #[cfg(not(loom))]
 pub mod bell;

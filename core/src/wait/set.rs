@@ -495,7 +495,7 @@ pub struct HeapSet<R> {
 }
 
 impl<R: Fn(usize) -> bool> HeapSet<R> {
-    /// A set of so many slots. `ring` wakes the sleeper of a slot, and says whether it was heard.
+    /// A set of `slots` slots. `ring` wakes the sleeper of a slot, and says whether it was heard.
     pub fn new(slots: usize, ring: R) -> Self {
         let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         HeapSet {

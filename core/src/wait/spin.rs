@@ -76,7 +76,7 @@ const LONGEST: u64 = 1_000_000_000;
 /// wakes, and these never sleep. So after a few such waits one must be slept through.
 ///
 /// Beside a process that computes, handing the CPU on costs a whole turn of the scheduler's, milliseconds,
-/// while who sleeps is put in front when it is woken. So for a time every wait is slept through then, and for twice
+/// while a sleeper is put in front when it is woken. So for a time every wait is slept through then, and for twice
 /// that if the next try ends in the same way.
 #[derive(Debug, Default)]
 pub struct Crowding {
@@ -106,7 +106,7 @@ impl Crowding {
         true
     }
 
-    /// To be called now and then by who has spun for `spun` nanoseconds: lets somebody else run. True if it is
+    /// To be called now and then after spinning for `spun` nanoseconds: lets another thread run. True if it is
     /// better to sleep now.
     #[inline]
     pub fn pause(&mut self, spun: u64) -> bool {
@@ -127,7 +127,7 @@ impl Crowding {
             return false;
         }
         (self.waits, self.now) = (0, false);
-        // Who spun in peace for as long as it had slept before has found a quieter time.
+        // Undisturbed for as long as it had slept before, the waiter has found a quieter time.
         let again = before.saturating_sub(self.until) < self.length.max(SOON);
         self.length = if again {
             (self.length * 2).clamp(SHORTEST, LONGEST)

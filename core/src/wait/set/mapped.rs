@@ -20,7 +20,7 @@ use std::time::Duration;
 const AT_SLOTS: usize = 128;
 const WORD: usize = 8;
 
-/// Bytes of a set of so many slots.
+/// Bytes of a set of `slots` slots.
 pub const fn size_for(slots: usize) -> usize {
     AT_SLOTS + slots * WORD
 }
@@ -37,7 +37,7 @@ pub struct Mapped<M, L> {
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
-    /// The set of so many slots that begins `start` bytes into `mapping`. `stem`: the path of its doorbells, without
+    /// The set of `slots` slots that begins `start` bytes into `mapping`. `stem`: the path of its doorbells, without
     /// their numbers. `lives` says whether the process of a member lives.
     ///
     /// # Panics

@@ -22,23 +22,16 @@ _LIMITS: Final = {
 }
 
 
-def allocate(channel: _core.Channel, size: int) -> _core.Buffer:
-    """Allocates a block of at least ``size`` bytes; SharedMemoryError if there is none."""
-    try:
-        return channel.allocate(max(size, 1))
-    except (_core.NoMemory, OverflowError) as error:
-        raise _refused(error) from None
+def allocate(channel: _core.Channel, size: int, server: socket.socket | None = None) -> _core.Buffer:
+    """Allocates a block of at least ``size`` bytes; SharedMemoryError if there is none.
 
-
-def allocate_for_server(channel: _core.Channel, size: int, control: socket.socket) -> _core.Buffer:
-    """The same in a client; ConnectionLost if the server, which has the other end of ``control``, is gone.
-
-    It may have died a moment ago, without anybody having read that.
+    ``server``: in a client, the control socket. ConnectionLost if the server is gone: it may have died a moment ago,
+    without anybody having read that.
     """
     try:
         return channel.allocate(max(size, 1))
     except (_core.NoMemory, OverflowError) as error:
-        if isinstance(error, _core.Unheard) and hangs_up(control):
+        if server is not None and isinstance(error, _core.Unheard) and hangs_up(server):
             raise ConnectionLost("the server is gone: it died, or was killed") from None
         raise _refused(error) from None
 

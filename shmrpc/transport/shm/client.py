@@ -204,7 +204,7 @@ class LoopConnection(Connection):
 
     def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
-        return blocks.allocate_for_server(self._channel, size, self._control)
+        return blocks.allocate(self._channel, size, self._control)
 
     def _wake_senders(self) -> None:
         try:

@@ -144,7 +144,7 @@ class ThreadConnection:
 
     def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
-        return blocks.allocate_for_server(self._channel, size, self._control)
+        return blocks.allocate(self._channel, size, self._control)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
         """What sends the items of a stream."""

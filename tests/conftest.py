@@ -69,13 +69,21 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     return LOOPS if only is None else {only: LOOPS[only]}
 
 
+@pytest.fixture(scope="session")
+def meeting_places() -> Iterator[Path]:
+    """Where the directories are in which services meet: a socket's path has room for 107 bytes, tmp_path takes most."""
+    with tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
 @pytest.fixture(autouse=True)
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def runtime(meeting_places: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory where services meet."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    base = Path(tempfile.mkdtemp(dir=meeting_places))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
     monkeypatch.delenv("SHMRPC_DIRECTORY", raising=False)
     before = ours_in_shm()
-    yield tmp_path / "shmrpc"
+    yield base / "shmrpc"
     # Names live for the moments of a handshake, also those of another run on the same machine. A leak stays.
     assert nothing_is_left(before)
 
@@ -125,8 +133,8 @@ class LastingServers:
 
 
 @pytest.fixture(scope="session")
-def lasting_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LastingServers]:
-    servers = LastingServers(tmp_path_factory.mktemp("lasting"))
+def lasting_servers(meeting_places: Path) -> Iterator[LastingServers]:
+    servers = LastingServers(meeting_places)
     yield servers
     servers.end()
 

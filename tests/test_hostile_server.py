@@ -187,8 +187,8 @@ async def test_a_meeting_place_that_is_not_safe(runtime: Path, make: Callable[[P
         await shmrpc.connect("tested", timeout=0)
 
 
-async def test_a_runtime_directory_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "absent"))
+async def test_a_runtime_directory_that_is_missing(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime / "absent"))
     with pytest.raises(shmrpc.LocalProtocolError, match=r"absent does not exist.*XDG_RUNTIME_DIR"):
         await shmrpc.connect("tested", timeout=0)
 

@@ -16,9 +16,9 @@ from tests.helpers.services import service
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def places(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The directory of a login, which is not there, and the other one: none of this machine's."""
-    login, temporary = tmp_path / "login", tmp_path / "temporary"
+    login, temporary = runtime.parent / "login", runtime.parent / "temporary"
     monkeypatch.setattr(cleanup, "LOGIN_DIRECTORY", str(login))
     monkeypatch.setattr(cleanup, "TEMPORARY_DIRECTORY", str(temporary))
     monkeypatch.delenv("XDG_RUNTIME_DIR")

@@ -19,7 +19,7 @@ from shmrpc.service.call import Call
 from shmrpc.streams.credit import WORTH_GRANTING, ReceiveWindow, weight
 from shmrpc.streams.items import Part
 from shmrpc.transport.base import Frame
-from shmrpc.transport.errors import ChannelError
+from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
 
@@ -200,6 +200,8 @@ class _SteppedSource(SourceUpload):
             self._closed = next(self._steps, _END) is _END
         except Exception as error:  # The source's own, or that of a signal's handler.
             self._closed = True
+            if self._is_complete and not isinstance(error, (ChannelError, Backlog)):
+                raise  # The handler may have all items, and so nothing to fail with.
             self._fail(error)
         return True
 

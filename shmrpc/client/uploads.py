@@ -37,6 +37,8 @@ class SourceUpload(ABC):
         self.grant = self.outgoing.grant
         #: What the source raised, or what of it could not be sent.
         self.error: Exception | None = None
+        #: Whether the source has ended, of which the handler is told: what is raised from then on is not its failure.
+        self._is_complete = False
         self._session = session
         self._call = call
         self._codec = codec
@@ -49,6 +51,7 @@ class SourceUpload(ABC):
     async def _send_all(self, source: Any) -> None:
         """Sends what a source yields, and its end."""
         await self.outgoing.pump(source, self._codec.encode, UNSENDABLE)
+        self._is_complete = True
         self._session.send(opcode(frames.END, self._number), self._call.id, frames.NIL)
 
     def _fail(self, error: BaseException) -> None:

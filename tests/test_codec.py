@@ -28,7 +28,7 @@ import pytest
 
 from shmrpc import _core
 from shmrpc.wire.codec import UNREADABLE, Codec, body_weight, get_codec
-from tests.helpers.case_names import shown
+from tests.helpers.case_names import case_name
 from tests.helpers.scale import scaled
 
 
@@ -175,7 +175,7 @@ def test_an_unknown_extension_arrives_as_one(codec: Codec) -> None:
         {1: {2: [{"\ud800"}]}},
         {("a", object()): 1},
     ],
-    ids=shown,
+    ids=case_name,
 )
 def test_what_cannot_be_carried_is_refused(codec: Codec, value: Any) -> None:
     with pytest.raises((TypeError, ValueError, OverflowError)):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from shmrpc.wire.codec import Codec, get_codec
-from tests.helpers.case_names import shown
+from tests.helpers.case_names import case_name
 
 
 class Colour(enum.Enum):
@@ -132,7 +132,7 @@ QUOTED: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "words"), [*CHOICES, *WORDS, *QUOTED], ids=lambda each: shown(each)[:40])
+@pytest.mark.parametrize(("kind", "value", "words"), [*CHOICES, *WORDS, *QUOTED], ids=lambda each: case_name(each)[:40])
 def test_what_does_not_fit_is_said_in_words_of_python(codec: Codec, kind: Any, value: Any, words: str) -> None:
     body = codec.encode(value)
     for read in (codec.decoder(kind), lambda body: codec.convert(codec.decode(body), kind)):

@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
+from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.base import PartialCall
 from shmrpc.client.batch import SyncBatch
 from shmrpc.client.blocking import Begun, Block, run
@@ -291,12 +292,14 @@ class Client(CallEngine[ThreadReconnector]):
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
             return self._named(name, PartialCall(self._stream, name, Reader(self._codec, kind)))
-        if shape is not None or options.is_general or options.timeout not in (None, math.inf):
+        if shape is not None or options.is_general:
             return self._named(name, PartialCall(self._call, name, decode))
         plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
+        timed = opcode(frames.CALL_DEADLINE, number)
         quick, encode = self._codec.quick(kind), self._codec.encode_all
         exchange, next_id = session.calls.exchange, session.next_id
-        inherits = inheriting if options.timeout is None else []
+        clock, inherits = host_nanoseconds, [] if options.timeout == math.inf else inheriting
+        allowed = None if options.timeout in (None, math.inf) else int(options.timeout * 1e9)
         stopped, complete, bound = reconnector.stopped, session.complete, session
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -304,15 +307,24 @@ class Client(CallEngine[ThreadReconnector]):
                 raise stopped_call(bound.service)
             if reconnector.session is not bound or (inherits and nearest_deadline(None) is not None):
                 return self._call(name, decode, *args, **kwargs)
+            if allowed is None:
+                deadline = None
+            elif kwargs:
+                return self._call(name, decode, *args, **kwargs)
+            else:
+                deadline = clock() + allowed
             call_id = next_id()
             try:
-                request, body = (keyword, encode(([*args], kwargs))) if kwargs else (plain, encode(args))
+                if deadline is not None:
+                    request, body = timed, encode((deadline, *args))
+                else:
+                    request, body = (keyword, encode(([*args], kwargs))) if kwargs else (plain, encode(args))
             except Exception as error:
                 raise unencodable(name, error) from None
             try:
                 answer: Any = exchange(request, call_id, body)
                 if type(answer) is not bytes:
-                    answer = complete(answer)
+                    answer = complete(answer, None if deadline is None else Call(bound, name, call_id, deadline))
             except BaseException as error:
                 bound.calls.close(call_id)  # It may have come at any point, from a signal's handler.
                 error = bound.unsent(name, error)

@@ -110,7 +110,8 @@ class Steps:
         return self._instructions
 
     def _instructions(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "opcode":
+        # What has no line is the compiler's own end of an except clause, where Python runs no handler of a signal.
+        if event == "opcode" and frame.f_lineno is not None:
             self.count += 1
             if self.count == self._at and not is_deleting(frame):
                 self.place = f"{frame.f_code.co_qualname} line {frame.f_lineno} instruction {frame.f_lasti}"

@@ -297,6 +297,29 @@ async def test_a_pool_of_processes_outlives_its_thread(monkeypatch: pytest.Monke
     assert ends == [False] * 2
 
 
+async def test_a_process_that_dies_while_another_one_is_started_is_said_to_have_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pool closes its queue in one thread as it pickles it for the new process in another: that is an OSError."""
+    monkeypatch.setattr(failures.logger, "disabled", True)
+    submitted: list[None] = []
+
+    class Pool(ProcessPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            submitted.append(None)
+            if len(submitted) == 1:
+                raise OSError("handle is closed")
+            return super().submit(*args, **kwargs)
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Pool)
+    service = shmrpc.Service("tested.pools")
+    service.endpoint(run_in="process")(stream_service.in_process)
+    async with shmrpc.serve(service), shmrpc.connect("tested.pools") as client:
+        with pytest.raises(RuntimeError, match="died"):
+            await client.in_process(1, 2)
+        assert (await client.in_process(1, 2))[1] == 3
+
+
 ENDS_WITH_A_POOL = """
 import asyncio, threading, time
 

@@ -53,7 +53,7 @@ class Processes:
             self._pool = ProcessPoolExecutor(mp_context=spawn, initializer=_begin_child, initargs=(theirs,))
         pool = self._pool
         try:
-            result = await Job(pool, functools.partial(_call, function, args, kwargs)).result()
+            result = await _submit(pool, functools.partial(_call, function, args, kwargs)).result()
         except BrokenProcessPool as error:
             if self._pool is pool:
                 self.close()  # The next call gets new ones.
@@ -77,6 +77,16 @@ class Processes:
             ending = threading.Thread(target=shutdown, name="shmrpc-processes-end")
             ending.start()
             _ending.add(ending)
+
+
+def _submit(pool: ProcessPoolExecutor, work: Callable[[], Any]) -> Job:
+    """Gives work to a pool. Raises BrokenProcessPool also where one process dies while the pool starts another one."""
+    try:
+        return Job(pool, work)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise BrokenProcessPool(str(error)) from None  # "handle is closed": of the queue that the new one was to read.
 
 
 class _Result:

@@ -46,17 +46,17 @@ class BatchBlock:
         self._inside = None
 
     def check(self, endpoint: str) -> None:
-        """Raises LocalProtocolError for who waits within the block."""
+        """Raises LocalProtocolError for a caller that waits within the block."""
         if self._inside is not None and self._inside == self._here():
             raise self.unsent(endpoint)
 
     def check_result(self, endpoint: str) -> None:
-        """Raises LocalProtocolError for who asks for a result within the block, or elsewhere before its end."""
+        """Raises LocalProtocolError for a caller that asks for a result before the block has ended."""
         if self._inside is not None:
             raise self.unsent(endpoint)
 
     def unsent(self, endpoint: str) -> LocalProtocolError:
-        """The error for who wants a result before the calls were sent."""
+        """The error for asking for a result before the calls were sent."""
         return LocalProtocolError(
             f"{endpoint}() is part of a batch, which is sent at the end of its block: wait for it after the "
             f"`{self._with}`, not within"

@@ -119,7 +119,7 @@ class LoopReconnector(Reconnector[LoopSession]):
                 try:
                     connection = await dial(None, note)
                     break
-                except (ShmrpcError, OSError) as error:  # As for want of descriptors.
+                except (ShmrpcError, OSError) as error:  # Such as too few descriptors.
                     logger.warning("connecting to %r again, in %.2g s: %s", service, pause, error)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 1.0)

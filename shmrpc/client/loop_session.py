@@ -133,7 +133,7 @@ class LoopSession(Session[Connection]):
             self.watch(call)
 
     def end_stream(self, call: Call) -> None:
-        """Nobody takes items of this call any more. Those that are on the way yet are dropped."""
+        """Stop taking items of this call. Those still on the way are dropped."""
         conversation = self.pending.pop(call.id, None)
         if conversation is None:
             return
@@ -164,7 +164,7 @@ class LoopSession(Session[Connection]):
             future.set_exception(self._lateness.error(endpoint, since, taken_back=taken_back))
 
     def cancel(self, call_id: int) -> bool:
-        """Nobody waits for this call any more. True if it was never sent: there was no room for it yet."""
+        """Give up a call. True if it was never sent, since there was no room for it."""
         with contextlib.suppress(ChannelError):
             if self.sharing.take_back(call_id):
                 return True

@@ -136,7 +136,7 @@ _kept_decoders: Any = functools.lru_cache(maxsize=256)(_make_decoders)
 
 
 def chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
-    """The items of the iterables side by side, so many at a time."""
+    """The items of the iterables side by side, ``size`` at a time."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"chunk: expected a number of calls in a frame, got {size!r}")
     if size < 1:

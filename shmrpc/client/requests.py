@@ -280,7 +280,7 @@ def unencodable(name: str, error: Exception) -> Exception:
 
 
 def undecodable(name: str, error: Exception) -> DecodeError | SharedMemoryError:
-    """The error for a result that cannot be read, or looked at for want of room in this process."""
+    """The error for a result that cannot be read, or for which this process has no room."""
     if isinstance(error, Unmapped):
         return SharedMemoryError(error.errno, f"{name}(): the result cannot be read: {error}")
     return DecodeError(f"{name}(): the result cannot be read, or is not what it is declared as: {error}")

@@ -72,7 +72,7 @@ class Session(ABC, Generic[_C]):
         """Forgets a call that failed, at whatever point that was."""
 
     def allocate(self, size: int) -> Any:
-        """So many bytes of memory that the server can be given; SharedMemoryError if there are none."""
+        """A block of memory of this many bytes that the server can be given; SharedMemoryError if there is none."""
         self.connection.check_process()
         if self.ended is not None:
             raise ended_call(self.ended.error)

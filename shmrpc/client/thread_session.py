@@ -42,7 +42,7 @@ class ThreadSession(Session[ThreadConnection]):
         return self.connection.draining
 
     async def ask(self, call: Call, kind: int, body: Body) -> Body:
-        """Sends a request, and waits for the body of its result: once it is :func:`run` after :func:`begin`."""
+        """Sends a request, and waits for the body of its result; suspends between the two, see :func:`sent`."""
         pending = self.calls.begin(kind, call.id, body)
         await sent()
         return self.complete(pending, call)
@@ -132,7 +132,7 @@ class ThreadSession(Session[ThreadConnection]):
                 time.sleep(0.001)
 
     def is_over(self) -> bool:
-        """Whether the server has closed the connection. What it had answered before it went is delivered yet."""
+        """Whether the server has closed the connection. What it had answered before is still delivered."""
         if self.ended is None:
             try:
                 self.tend()

@@ -79,11 +79,11 @@ TEMPORARY_DIRECTORY = "/tmp/shmrpc-{}"
 
 
 def runtime_directories() -> list[Path]:
-    """Where services meet: a server in the first of these, and who looks for one looks in all.
+    """Where services meet: a server in the first of these; a client looks in all.
 
     ``$SHMRPC_DIRECTORY`` alone if it names one, and ``$XDG_RUNTIME_DIR/shmrpc`` alone if that was set to a place of its
     own. Else ``/run/user/UID/shmrpc``, if the user has that directory now, and ``/tmp/shmrpc-UID``: by then it does not
-    matter who has the variable (a shell) and who has not (cron, systemd, su, docker exec).
+    matter which of the two has the variable (as in a shell) and which does not (cron, systemd, su, docker exec).
     """
     shared = shared_directory()
     if shared is not None:
@@ -193,7 +193,7 @@ def clean(*, dry_run: bool = False) -> list[Leftover]:
     """Removes what the dead left, and nothing else; returns what was found, in the order of removal.
 
     With ``dry_run`` it is only listed. What belongs to a living process, to another user, or to another program is not
-    touched. Files of an unknown kind are listed last, and not removed: who knows whether their owner lives?
+    touched. Files of an unknown kind are listed last, and not removed: their owner may live.
     """
     found: list[Leftover] = []
     for find in (_dead_semaphores, _dead_segments, _dead_rendezvous):
@@ -359,7 +359,7 @@ def run(*, dry_run: bool, as_json: bool) -> tuple[str, int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of the script."""
-    import argparse  # Only who cleans up needs it.
+    import argparse  # Only the command needs it.
 
     parser = argparse.ArgumentParser(description="Remove what dead shmrpc processes left, and nothing else.")
     parser.add_argument("--dry-run", action="store_true", help="only list it")

@@ -293,7 +293,7 @@ class ThreadConnection(Protocol):
         ...
 
 
-#: Connects within so many seconds, None: for ever; and tells after each try why there is no connection so far.
+#: Connects within this many seconds, None: for ever; and tells after each try why there is no connection so far.
 Dial = Callable[[float | None, Callable[[str], None]], Awaitable[Connection]]
 #: Connects a client for threads: seconds, None: for ever; a check that raises if nobody wants the connection any
 #: more; and what is told after each try why there is no connection so far.

@@ -5,7 +5,7 @@ raises the same ones. What a caller sees of them is in :mod:`shmrpc.errors`.
 
 ::
 
-    ChannelError     the connection is closed, or the peer broke the rules: it is of no use any more
+    ChannelError     the connection is closed, or the peer broke the rules: it cannot be used again
     └── PeerLeft     the peer has left; nothing was sent
     Overtaken        another thread has begun a call with a higher id; nothing was sent, it may go with a new id
     Oversize         the body is over max_frame; nothing was sent

@@ -74,7 +74,7 @@ class NotNow(ConnectionLost):
 def client_side(
     dialled: socket.socket, options: ConnectionOptions, patience: Patience, *, blocking: bool
 ) -> ClientSteps:
-    """The client's part; the connection once it stands. ``dialled`` is only asked who listens at its other end.
+    """The client's part; the connection once it stands. ``dialled`` only tells which process listens at its other end.
 
     ``blocking``: whether this side waits in threads rather than a loop.
 
@@ -87,7 +87,7 @@ def client_side(
     answer = yield control.encode(hello), patience.for_answer(pid, "welcome")
     if answer is None:
         raise patience.silent(pid, "welcome", since)
-    data, descriptors, pid = answer  # Of who answers: it may be another one than who listened, as a worker is.
+    data, descriptors, pid = answer  # Of a worker, say: not always the process that listened.
     bell = None
     try:
         welcome = _expect(data, control.Welcome)

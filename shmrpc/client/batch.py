@@ -38,11 +38,11 @@ class BatchBlock:
         self._inside: object = here()
 
     def enter(self) -> None:
-        """The block is run here, wherever it was made."""
+        """Notes where the block runs, wherever it was made."""
         self._inside = self._here()
 
     def leave(self) -> None:
-        """It has ended: from now on anybody may wait."""
+        """Notes that the block has ended: from now on anyone may wait."""
         self._inside = None
 
     def check(self, endpoint: str) -> None:

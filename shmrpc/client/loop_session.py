@@ -133,7 +133,7 @@ class LoopSession(Session[Connection]):
             self.watch(call)
 
     def end_stream(self, call: Call) -> None:
-        """Stop taking items of this call. Those still on the way are dropped."""
+        """Stops taking items of this call. Those still on the way are dropped."""
         conversation = self.pending.pop(call.id, None)
         if conversation is None:
             return
@@ -164,7 +164,7 @@ class LoopSession(Session[Connection]):
             future.set_exception(self._lateness.error(endpoint, since, taken_back=taken_back))
 
     def cancel(self, call_id: int) -> bool:
-        """Give up a call. True if it was never sent, since there was no room for it."""
+        """Gives up a call. True if it was never sent, since there was no room for it."""
         with contextlib.suppress(ChannelError):
             if self.sharing.take_back(call_id):
                 return True
@@ -184,7 +184,7 @@ class LoopSession(Session[Connection]):
                 raise self._lateness.error(call.endpoint, since, taken_back=True) from None
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
-        """A frame has come. An answer that nobody waits for any more is dropped."""
+        """Takes in a frame that has come. An answer that nobody waits for any more is dropped."""
         if opcode <= frames.FAILURE or opcode == frames.RESULT_WITH:
             future = self.pending.get(call_id)
             if future is not None and not future.done():
@@ -205,7 +205,7 @@ class LoopSession(Session[Connection]):
         self.close_if_idle()
 
     def close_if_idle(self) -> None:
-        """A session that is left closes after its last call."""
+        """Closes a session that is left, after its last call."""
         if self.leaving and not self.pending and self.ended is None:
             self.close(ConnectionLost(f"the server of {self.service!r} ({process(self.pid)}) is shutting down"))
 

@@ -122,7 +122,7 @@ class ThreadSession(Session[ThreadConnection]):
         self.connection.abandon()
 
     def _hear_end(self, error: PeerLeft) -> None:
-        """The server has left: learns how. A process that dies closes all that it has within moments."""
+        """Learns how the server has left. A process that dies closes all that it has within moments."""
         until = time.monotonic() + control.DEATH_TIMEOUT
         while self.ended is None:
             self.hear()
@@ -155,7 +155,7 @@ class ThreadSession(Session[ThreadConnection]):
                 time.sleep(0.001)  # noqa: ASYNC251
 
     def end(self, end: End) -> None:
-        """The connection is over: everybody learns it."""
+        """Ends the session: every thread that waits learns it."""
         if self.ended is None:
             self.ended = end
         self.calls.interrupt()

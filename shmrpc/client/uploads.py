@@ -21,7 +21,7 @@ class Upload(Protocol):
     """A stream to the server."""
 
     def grant(self, size: int, /) -> None:
-        """The handler has consumed this many bytes."""
+        """Adds credit: the handler has consumed this many bytes."""
         ...
 
     def close(self) -> None:

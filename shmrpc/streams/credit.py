@@ -43,13 +43,13 @@ class ReceiveWindow:
         return WINDOW
 
     def receive(self, size: int) -> None:
-        """Items of this weight have come. Raises RemoteProtocolError if there was no credit for them."""
+        """Counts items of this weight that have come. Raises RemoteProtocolError if there was no credit for them."""
         if self._allowed <= 0:
             raise RemoteProtocolError("it sent an item for which it had no credit")
         self._allowed -= size
 
     def consume(self, size: int) -> int:
-        """Items of this weight are used up: the credit to give back now, 0 as long as it is not worth a frame."""
+        """Counts items that are used up; the credit to give back now, 0 as long as it is not worth a frame."""
         self._consumed += size
         if self._consumed < WORTH_GRANTING:
             return 0
@@ -74,15 +74,15 @@ class SendWindow:
         return self.credit > 0 and not self.closed
 
     def grant(self, size: int) -> None:
-        """The receiver has consumed this many bytes."""
+        """Adds credit: the receiver has consumed this many bytes."""
         self.credit += size
 
     def close(self) -> None:
-        """No more is wanted. Again: nothing."""
+        """Ends the sending: no more is wanted. Again: nothing."""
         self.closed = True
 
     def spend(self, size: int) -> None:
-        """An item of this weight is sent. It may have been the last one for which there was credit."""
+        """Spends credit on an item of this weight. It may have been the last one for which there was credit."""
         self.credit -= size
 
     def take(self, size: int) -> bool:

@@ -51,7 +51,7 @@ class Incoming:
         self._grant(self._window.open())
 
     def feed(self, part: Part) -> None:
-        """Items have come. RemoteProtocolError if there was no credit for them.
+        """Takes in items that have come. Raises RemoteProtocolError if there was no credit for them.
 
         Once it has ended they are dropped, all of them: what is read is a prefix of what was sent.
         """
@@ -67,12 +67,12 @@ class Incoming:
             self._wake()
 
     def drop(self) -> None:
-        """Nobody takes what waits here."""
+        """Drops what waits here."""
         self._parts.clear()
         self._held = 0
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Nothing more will come; ``error`` is raised after the last item."""
+        """Ends the stream; ``error`` is raised after the last item."""
         if not self._ended:
             self._end = error
             self._wake()

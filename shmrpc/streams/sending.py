@@ -23,7 +23,7 @@ class Sender(Protocol):
         ...
 
     def grant(self, size: int, /) -> None:
-        """Add credit: the receiver has consumed this many bytes."""
+        """Adds credit: the receiver has consumed this many bytes."""
         ...
 
     def resume(self) -> bool:
@@ -46,7 +46,7 @@ class PlainSender:
         return self._window.is_open and time.monotonic() < self._slice_end
 
     def grant(self, size: int) -> None:
-        """Add credit: the receiver has consumed this many bytes."""
+        """Adds credit: the receiver has consumed this many bytes."""
         self._window.grant(size)
 
     def resume(self) -> bool:
@@ -71,12 +71,12 @@ class Outgoing:
         self._closed = False
 
     def grant(self, size: int) -> None:
-        """Add credit: the receiver has consumed this many bytes."""
+        """Adds credit: the receiver has consumed this many bytes."""
         self._sender.grant(size)
         self._wake()
 
     def close(self) -> None:
-        """Stop sending: no more is wanted, and a writer that waits goes on."""
+        """Stops sending: no more is wanted, and a writer that waits goes on."""
         self._closed = True
         self._wake()
 

@@ -163,7 +163,7 @@ class LoopConnection(Connection):
             raise
 
     def _end_bell(self) -> None:
-        """The server has ended the bell. If it has died, the control socket says so soon."""
+        """Handles the end of the bell, which the server has closed. If it has died, the control socket says so soon."""
         self._loop.remove_reader(self._bell.fileno())
         self._bell_ended = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_ended)
 

@@ -23,17 +23,8 @@ fn send(channel: &Channel, id: u64, payload: &[u8]) -> Sent {
 }
 
 fn receive(channel: &Channel) -> (u64, Vec<u8>) {
-    loop {
-        let mut receiver = channel.receiver();
-        if let Some(header) = receiver.peek().unwrap() {
-            let mut payload = vec![0; header.len];
-            receiver.take(&mut payload).unwrap();
-            channel.release(&receiver);
-            return (header.id, payload);
-        }
-        drop(receiver);
-        channel.sleep(Duration::from_secs(10)).unwrap();
-    }
+    let (header, payload) = pair::receive(channel);
+    (header.id, payload)
 }
 
 /// Echoes frames of many sizes through two sleepers; every one comes back as it was.

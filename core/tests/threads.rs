@@ -23,20 +23,6 @@ const BUFFER: usize = 10_000;
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-fn receive(channel: &Channel) -> (Header, Vec<u8>) {
-    loop {
-        let mut receiver = channel.receiver();
-        if let Some(header) = receiver.peek().unwrap() {
-            let mut payload = vec![0; header.len];
-            receiver.take(&mut payload).unwrap();
-            channel.release(&receiver);
-            return (header, payload);
-        }
-        drop(receiver);
-        channel.sleep(LONG).unwrap();
-    }
-}
-
 /// Every other frame has a buffer in shared memory, filled with one number.
 fn send(channel: &Channel, id: u64) {
     if id % 2 == 0 {
@@ -68,7 +54,7 @@ fn open(channel: &Channel, payload: &[u8]) -> Option<Buffer> {
 fn take_all(channel: &Channel, droppers: &[Sender<(u64, Buffer)>]) {
     let mut next = [0; SENDERS as usize];
     for taken in 0..SENDERS * EACH {
-        let (header, payload) = receive(channel);
+        let (header, payload) = pair::receive(channel);
         let sender = (header.id / EACH) as usize;
         assert_eq!(header.id % EACH, next[sender], "the order of one sender");
         next[sender] += 1;

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from shmrpc.client.requests import (
-    Offer,
     check_no_streams,
     encode_all,
     find_endpoint,
     undecodable,
     unencodable,
 )
+from shmrpc.client.session import Session
 from shmrpc.errors import CallError, ShmrpcError
 from shmrpc.service.call import Call
 from shmrpc.values.unsendable import UNSENDABLE
@@ -48,7 +48,7 @@ class ManyCalls:
         self._places: Sequence[int] = range(len(calls))
         self._unsent: dict[int, ShmrpcError] = {}
 
-    def request(self, session: Offer) -> tuple[int, Body]:
+    def request(self, session: Session[Any]) -> tuple[int, Body]:
         """Opcode and body. To be asked for anew with each session, which may have other endpoints.
 
         Raises EndpointNotFound and InvalidArguments if the one endpoint is not there, or streams.
@@ -68,7 +68,7 @@ class ManyCalls:
             body = encode_all(self._codec, self._endpoint or "batch", (self._header, sendable))
         return opcode(frames.BATCH, number), body
 
-    def _sendable(self, session: Offer) -> list[Any]:
+    def _sendable(self, session: Session[Any]) -> list[Any]:
         """The calls that can be sent. Notes of the others why they cannot."""
         calls, places = [], []
         for place, each in enumerate(self._calls):

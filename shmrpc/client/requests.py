@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -39,15 +39,6 @@ _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
 
 #: A stream for the server: its number, and where its items come from.
 Source = tuple[int, Any]
-
-
-class Offer(Protocol):
-    """What a session says of its server's endpoints."""
-
-    service: str
-    #: The numbers of the endpoints, by name; and which of them have streams, by number.
-    numbers: dict[str, int]
-    shapes: dict[int, Shape]
 
 
 def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:

@@ -16,7 +16,7 @@ from shmrpc.server.served_client import RunRequest, ServedClient, Tables
 from shmrpc.server.served_endpoint import ServedEndpoint
 from shmrpc.server.short_calls import short_calls
 from shmrpc.service.service import Service
-from shmrpc.transport.listening import Inbox, Peer
+from shmrpc.transport.listening import Inbox, Offer, Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Rejected, opcode
@@ -52,7 +52,7 @@ class Dispatcher:
         self._draining = _tables(control, {}, self._refuse)
         shapes = {number: endpoint.shape for number, endpoint in enumerate(service.endpoints.values())}
         streaming = {number: shape for number, shape in shapes.items() if shape != frames.Shape()}
-        self.listener = inbox.listen(service.name, self._names, streaming, on_change, claim=claim)
+        self.listener = inbox.listen(Offer(service.name, self._names, streaming), on_change, claim=claim)
 
     def begin(self, state: Any) -> None:
         """Serves, from now on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import socket
 from abc import ABC, abstractmethod
@@ -15,6 +16,22 @@ from shmrpc.wire.control import Health
 from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
+
+
+@dataclasses.dataclass
+class Offer:
+    """What a server offers: a service, and its endpoints."""
+
+    service: str
+    #: their names; the place in this list is the number
+    endpoints: list[str]
+    #: by number, those that stream on any side
+    shapes: dict[int, Shape]
+
+    @property
+    def shapes_beside_endpoints(self) -> list[Shape | None]:
+        """The shapes as they travel."""
+        return [self.shapes.get(number) for number in range(len(self.endpoints))] if self.shapes else []
 
 
 class Peer(ABC):
@@ -146,16 +163,8 @@ class Inbox(ABC):
         """Where its frames are taken from."""
 
     @abstractmethod
-    def listen(
-        self,
-        service: str,
-        endpoints: list[str],
-        shapes: dict[int, Shape],
-        on_change: Callable[[], None],
-        *,
-        claim: bool,
-    ) -> Listener[Any]:
-        """Takes a name, unless ``claim`` is false; clients are served once the listener was told to begin.
+    def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> Listener[Any]:
+        """Takes the service's name, unless ``claim`` is false; clients are served once the listener was told to begin.
 
         Raises ServiceInUse if another server has the name.
         """

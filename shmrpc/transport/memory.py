@@ -30,10 +30,9 @@ from shmrpc.host.processes import process
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.transport.base import Connection, Dial, End
 from shmrpc.transport.errors import ChannelError, Oversize
-from shmrpc.transport.listening import Inbox, Listener, OpenInbox, Peer
+from shmrpc.transport.listening import Inbox, Listener, Offer, OpenInbox, Peer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire.codec import Body, body_size, body_weight, with_own_buffers
-from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -98,19 +97,11 @@ class MemoryInbox(Inbox):
         """Itself."""
         return self
 
-    def listen(
-        self,
-        service: str,
-        endpoints: list[str],
-        shapes: dict[int, Shape],
-        on_change: Callable[[], None],
-        *,
-        claim: bool = True,
-    ) -> MemoryListener:
-        """Takes a name; ServiceInUse if another server has it, LocalProtocolError if it is to take none."""
+    def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool = True) -> MemoryListener:
+        """Takes the service's name; ServiceInUse if another server has it, LocalProtocolError if it is to take none."""
         if not claim:
             raise LocalProtocolError("adopting=True is for clients that come by a socket: over memory:// none does")
-        return MemoryListener(self._find(), service, endpoints, shapes, on_change, self._max_frame, self)
+        return MemoryListener(self._find(), offer, on_change, self._max_frame, self)
 
     def put(self, peer: MemoryPeer, opcode: int, call_id: int, body: Body) -> None:
         """Queues a frame that a client has sent."""
@@ -303,15 +294,13 @@ class MemoryListener(Listener[MemoryPeer]):
     def __init__(
         self,
         host: MemoryHost,
-        service: str,
-        endpoints: list[str],
-        shapes: dict[int, Shape],
+        offer: Offer,
         on_change: Callable[[], None],
         max_frame: int,
         inbox: MemoryInbox,
     ) -> None:
-        super().__init__(service, on_change)
-        self.endpoints, self.shapes = endpoints, shapes
+        super().__init__(offer.service, on_change)
+        self.endpoints, self.shapes = offer.endpoints, offer.shapes
         self.inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._host = host

@@ -15,6 +15,7 @@ import msgpack
 
 import shmrpc
 from shmrpc import _core
+from shmrpc.transport.listening import Offer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
@@ -25,7 +26,7 @@ from tests.helpers.server_process import PATIENCE
 Misdeed = Callable[["Babbler", int], object]
 
 SHAPES = {1: Shape(streams=True), 2: Shape(inputs=(("numbers", 0),))}
-OFFER = handshake.Offer("tested", ["add", "count", "total"], SHAPES)
+OFFER = Offer("tested", ["add", "count", "total"], SHAPES)
 SUM = msgpack.packb(3)
 
 

@@ -17,6 +17,7 @@ import msgpack
 import pytest
 
 import shmrpc
+from shmrpc.transport.listening import Offer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
@@ -244,7 +245,7 @@ def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
     def script(client: socket.socket) -> None:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
-        offer = handshake.Offer("liar", ["add", "count", "total"], {})
+        offer = Offer("liar", ["add", "count", "total"], {})
         steps = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
         step = next(steps)
         assert not isinstance(step, handshake.Established)

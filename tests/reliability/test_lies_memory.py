@@ -24,6 +24,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
+from shmrpc.transport.listening import Offer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
@@ -283,7 +284,7 @@ class ScribblingServer:
     def _lie_to(self, client: socket.socket) -> None:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
-        offer = handshake.Offer("liar", ["add", "echo"], {})
+        offer = Offer("liar", ["add", "echo"], {})
         steps = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
         step = next(steps)
         assert not isinstance(step, handshake.Established)

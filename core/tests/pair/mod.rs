@@ -3,12 +3,14 @@
 use _core::connection::channel::{Channel, Sleep};
 use _core::connection::segment::{Direction, Segment, size_for};
 use _core::packet;
+use _core::ring::frame::Header;
 use _core::wait::bell::{Bell, Bells, Semaphore};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Bytes of a ring: small, so that it is often full.
 pub const CAPACITY: usize = 4096;
@@ -72,4 +74,19 @@ pub fn pair(spin: u64) -> [Arc<Channel>; 2] {
             client_news,
         ),
     ]
+}
+
+/// The next frame, for which it sleeps.
+pub fn receive(channel: &Channel) -> (Header, Vec<u8>) {
+    loop {
+        let mut receiver = channel.receiver();
+        if let Some(header) = receiver.peek().unwrap() {
+            let mut payload = vec![0; header.len];
+            receiver.take(&mut payload).unwrap();
+            channel.release(&receiver);
+            return (header, payload);
+        }
+        drop(receiver);
+        channel.sleep(Duration::from_secs(60)).unwrap();
+    }
 }

@@ -22,6 +22,7 @@ from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolErro
 from shmrpc.host import exhaustion
 from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.rendezvous import Patience, Received
+from shmrpc.transport.listening import Offer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
 from shmrpc.wire import control, frames
@@ -29,22 +30,6 @@ from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
 #: A packet to send, and the descriptors that are to ride along.
 Packet = tuple[bytes, Sequence[int]]
-
-
-@dataclasses.dataclass
-class Offer:
-    """What a server offers: a service, and its endpoints."""
-
-    service: str
-    #: their names; the place in this list is the number
-    endpoints: list[str]
-    #: by number, those that stream on any side
-    shapes: dict[int, Shape]
-
-    @property
-    def shapes_beside_endpoints(self) -> list[Shape | None]:
-        """The shapes as they travel."""
-        return [self.shapes.get(number) for number in range(len(self.endpoints))] if self.shapes else []
 
 
 @dataclasses.dataclass

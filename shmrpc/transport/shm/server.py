@@ -17,7 +17,7 @@ from shmrpc.host import exhaustion, fork
 from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.streams.credit import OVERHEAD
-from shmrpc.transport.listening import Inbox, Listener, Peer
+from shmrpc.transport.listening import Inbox, Listener, Offer, Peer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import blocks, handshake, served_here
 from shmrpc.transport.shm.acceptor import Acceptor, may_come
@@ -25,7 +25,6 @@ from shmrpc.transport.shm.admission import Arrivals
 from shmrpc.transport.shm.goodbye import BELL_ENDED, explain, is_over
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
-from shmrpc.wire.frames import Shape
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -286,26 +285,24 @@ class ShmListener(Listener[ShmPeer]):
 
     def __init__(
         self,
-        service: str,
-        endpoints: list[str],
-        shapes: dict[int, Shape],
+        offer: Offer,
         on_change: Callable[[], None],
         options: ConnectionOptions,
         inbox: ShmInbox,
         *,
         claim: bool,
     ) -> None:
-        super().__init__(service, on_change)
+        _check_offer(offer)
+        super().__init__(offer.service, on_change)
         self.inbox = inbox
-        self._offer = handshake.Offer(service, endpoints, shapes)
+        self._offer = offer
         self._options = options
-        _check_offer(self._offer)
         self._started = time.monotonic()
         self.arrivals = Arrivals(ShmPeer.begin, ShmPeer.turn_away)
         self.refusals = exhaustion.Refusals()
-        self._acceptor = Acceptor(service, self._welcome, options.users) if claim else None
+        self._acceptor = Acceptor(offer.service, self._welcome, options.users) if claim else None
         self._loop = asyncio.get_running_loop()
-        served_here.begin(service)
+        served_here.begin(offer.service)
 
     @property
     def connections(self) -> int:
@@ -373,17 +370,9 @@ class ShmInbox(Inbox):
         """Where its frames are taken from."""
         return self._poller
 
-    def listen(
-        self,
-        service: str,
-        endpoints: list[str],
-        shapes: dict[int, Shape],
-        on_change: Callable[[], None],
-        *,
-        claim: bool,
-    ) -> ShmListener:
-        """Takes a name, unless ``claim`` is false; ServiceInUse if another live server has it."""
-        return ShmListener(service, endpoints, shapes, on_change, self._options, self, claim=claim)
+    def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> ShmListener:
+        """Takes the service's name, unless ``claim`` is false; ServiceInUse if another live server has it."""
+        return ShmListener(offer, on_change, self._options, self, claim=claim)
 
     def glance(self) -> None:
         """Takes what is there, if the loop has not turned for long. Not within a task."""
@@ -410,7 +399,7 @@ class ShmInbox(Inbox):
             self._again.cancel()
 
 
-def _check_offer(offer: handshake.Offer) -> None:
+def _check_offer(offer: Offer) -> None:
     """ValueError if it does not fit into a welcome."""
     welcome = control.Welcome(offer.service, 0, "", 0, ("", ""), 0, offer.endpoints, offer.shapes_beside_endpoints)
     size = len(control.encode(welcome))

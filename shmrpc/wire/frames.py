@@ -82,11 +82,6 @@ def opcode(kind: int, number: int) -> int:
     return kind | number << 8
 
 
-def is_from_server(opcode: int) -> bool:
-    """Whether a server sends frames with this opcode."""
-    return opcode in ANSWERS or opcode in (ITEM, METADATA) or opcode & 0xFF in (STOP, CREDIT)
-
-
 #: A parameter's place among the positional ones; -1 if it can only be given by name.
 Place = Annotated[int, msgspec.Meta(ge=-1, le=ANY)]
 

@@ -207,30 +207,6 @@ async def test_a_task_that_outlives_its_handler_keeps_its_own_call() -> None:
     assert len(dict(seen)) == 10 and len({call_id for _, call_id in seen}) == 10
 
 
-async def test_metadata_there_and_back(client: shmrpc.Client, server: ServerProcess) -> None:
-    reply: dict[str, str | bytes] = {}
-    marked = client.with_options(metadata={"text": "a", "raw": b"\xff\x00"}, reply_metadata=reply)
-    assert await marked.metadata() == {"text": "'a'", "raw": repr(b"\xff\x00")}
-    assert reply == {"pid": str(server.pid), "raw": b"\x00\xff"}
-    assert await marked.with_options(metadata={"text": "b", "more": "c"}).metadata() == {
-        "text": "'b'",
-        "raw": repr(b"\xff\x00"),
-        "more": "'c'",
-    }
-    assert await client.metadata() == {}
-    reply.clear()
-    with pytest.raises(KeyError, match="no"):
-        await marked.metadata_and_failure()
-    assert reply == {"why": "because"}
-
-
-def test_metadata_without_a_loop(server: ServerProcess) -> None:
-    with shmrpc.sync.connect("tested.flows") as client:
-        reply: dict[str, str | bytes] = {}
-        assert client.with_options(metadata={"a": "b"}, reply_metadata=reply).metadata() == {"a": "'b'"}
-        assert reply["pid"] == str(server.pid)
-
-
 _variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 

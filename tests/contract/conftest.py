@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -17,24 +19,43 @@ from tests.helpers.server_process import PATIENCE
 Connect = Callable[..., Any]
 
 
-@pytest.fixture(params=["loop", "threads", "memory"])
-async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
-    """What makes clients of the tested service, which is served in the test's own loop.
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where services meet the clients that a test is run with: services are served in the test's own loop."""
 
-    It is that of the contract, or what the test's module names as its ``SERVICE``.
-    """
-    service: shmrpc.Service = getattr(request.module, "SERVICE", contract.service)
+    #: ``shmrpc.serve``, or what stands for it here.
+    serve: Callable[..., Any]
+    #: Makes a client of the service of this name, to be entered by ``async with``.
+    connect: Callable[..., Any]
+    #: Whether a user of these clients awaits what they do. The tests always do.
+    is_awaited: bool = True
+
+
+def _connect_in_loop(name: str, **options: Any) -> Any:
+    return shmrpc.connect(name, timeout=PATIENCE, **options)
+
+
+def _connect_in_threads(name: str, **options: Any) -> Any:
+    return AwaitedClient(shmrpc.sync.connect(name, timeout=PATIENCE, **options))
+
+
+@pytest.fixture(params=["loop", "threads", "memory"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where a test's services and clients meet."""
     if request.param == "memory":
         network = Network()
-        async with network.serve(service):
-            yield lambda **options: network.connect(service.name, **options)
-        return
-    in_threads = request.param == "threads"
-    async with shmrpc.serve(service):
-        if in_threads:
-            yield lambda **options: AwaitedClient(shmrpc.sync.connect(service.name, timeout=PATIENCE, **options))
-        else:
-            yield lambda **options: shmrpc.connect(service.name, timeout=PATIENCE, **options)
+        return Place(network.serve, network.connect)
+    if request.param == "threads":
+        return Place(shmrpc.serve, _connect_in_threads, is_awaited=False)
+    return Place(shmrpc.serve, _connect_in_loop)
+
+
+@pytest.fixture
+async def connect(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[Connect]:
+    """What makes clients of the tested service: that of the contract, or what the module names as its ``SERVICE``."""
+    service: shmrpc.Service = getattr(request.module, "SERVICE", contract.service)
+    async with place.serve(service):
+        yield functools.partial(place.connect, service.name)
 
 
 @pytest.fixture

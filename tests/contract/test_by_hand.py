@@ -147,9 +147,3 @@ async def test_what_cannot_be_opened(client: Any) -> None:
         async with client.open("total", numbers=[1]):
             pass
     assert await client.add(1, 2) == 3
-
-
-async def test_what_a_handler_sets_as_metadata_is_there_with_the_first_item(client: Any) -> None:
-    async with client.with_options(reply_metadata={}).open("metadata_and_items", 2) as call:
-        await call.read()
-        assert call.reply_metadata

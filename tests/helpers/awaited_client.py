@@ -49,6 +49,8 @@ class AwaitedMethods:
         member = getattr(self._wrapped, name)
         if name == "with_options":
             return lambda **options: AwaitedMethods(member(**options))
+        if name == "batch":
+            return lambda: AwaitedBatch(member())
         if not callable(member) or inspect.isclass(member):
             return member
         return lambda *args, **kwargs: Awaited(lambda: member(*args, **kwargs))
@@ -57,6 +59,19 @@ class AwaitedMethods:
         items = iter(self._wrapped)
         while (item := await asyncio.to_thread(next, items, _END)) is not _END:
             yield item
+
+
+class AwaitedBatch:
+    """A batch of ``shmrpc.sync``: collecting its calls does not wait, sending them does."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    async def __aenter__(self) -> Any:
+        return await asyncio.to_thread(self._batch.__enter__)
+
+    async def __aexit__(self, *exception: Any) -> bool | None:
+        return await asyncio.to_thread(self._batch.__exit__, *exception)
 
 
 class AwaitedClient(AwaitedMethods):

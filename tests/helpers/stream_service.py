@@ -260,13 +260,6 @@ def remaining_plainly() -> float | None:
 
 
 @service.endpoint
-async def remaining_nested(service_name: str) -> list[float | None]:
-    """What a call to another server has left, made in tasks of their own."""
-    async with shmrpc.connect(service_name) as client:
-        return list(await asyncio.gather(client.remaining(), client.remaining_plainly()))
-
-
-@service.endpoint
 async def who() -> tuple[int, int, str, str]:
     call = shmrpc.current_call()
     await asyncio.sleep(0)
@@ -301,6 +294,15 @@ async def metadata_and_items(n: int, *, fails: bool = False) -> AsyncIterator[in
     told["changes"] = "late"
     if fails:
         raise ValueError("at the end")
+
+
+@service.endpoint
+async def metadata_and_total(numbers: AsyncIterator[int]) -> int:
+    """The sum, as many times as the metadata says; and how many numbers there were."""
+    call = shmrpc.current_call()
+    taken = [number async for number in numbers]
+    call.reply_metadata["items"] = str(len(taken))
+    return sum(taken) * int(call.metadata["scale"])
 
 
 @service.endpoint

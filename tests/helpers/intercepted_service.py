@@ -1,0 +1,164 @@
+"""A service of each kind of endpoint, and interceptors that note, in order, what stands around its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final
+
+import shmrpc
+from shmrpc.service.interceptors import Interceptor
+
+user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
+
+
+class Log:
+    """What happened, in order; and interceptors that write it."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def plain(self, name: str) -> Callable[[shmrpc.Call], contextlib.AbstractContextManager[None]]:
+        """An interceptor that notes when it is entered, and with what it is left."""
+
+        @contextlib.contextmanager
+        def intercept(call: shmrpc.Call) -> Iterator[None]:
+            self.steps.append(f"{name} in")
+            try:
+                yield
+            except BaseException as error:
+                self.steps.append(f"{name} {type(error).__name__}")
+                raise
+            self.steps.append(f"{name} out")
+
+        return intercept
+
+    def suspending(self, name: str) -> Interceptor:
+        """The same, one that awaits on its way in and out."""
+
+        @contextlib.asynccontextmanager
+        async def intercept(call: shmrpc.Call) -> AsyncIterator[None]:
+            await asyncio.sleep(0)
+            with self.plain(name)(call):
+                yield
+            await asyncio.sleep(0)
+
+        return intercept
+
+
+def make_service(steps: list[str] | None = None) -> shmrpc.Service:
+    """Endpoints of each kind; they note that they ran."""
+    service = shmrpc.Service("tested")
+    ran = steps if steps is not None else []
+
+    @service.endpoint
+    def plain() -> str:
+        ran.append("handler")
+        return user.get()
+
+    @service.endpoint
+    async def coroutine() -> str:
+        ran.append("handler")
+        await asyncio.sleep(0)
+        return user.get()
+
+    @service.endpoint(run_in="thread")
+    def threaded() -> str:
+        ran.append("handler")
+        return user.get()
+
+    @service.endpoint
+    def generated() -> Iterator[str]:
+        ran.append("handler")
+        yield user.get()
+        yield user.get()
+
+    @service.endpoint
+    async def async_generated() -> AsyncIterator[str]:
+        ran.append("handler")
+        yield user.get()
+        await asyncio.sleep(0)
+        yield user.get()
+
+    @service.endpoint(run_in="thread")
+    def thread_generated() -> Iterator[str]:
+        ran.append("handler")
+        yield user.get()
+        yield user.get()
+
+    @service.endpoint
+    async def fails() -> None:
+        raise KeyError("missing")
+
+    @service.endpoint
+    async def fails_midway() -> AsyncIterator[int]:
+        yield 1
+        raise KeyError("missing")
+
+    @service.endpoint
+    async def forever() -> None:
+        ran.append("handler")
+        await asyncio.Event().wait()
+
+    @service.endpoint
+    async def endless() -> AsyncIterator[int]:
+        ran.append("handler")
+        while True:
+            yield 1
+            await asyncio.sleep(0)
+
+    @service.endpoint
+    async def total(numbers: AsyncIterator[int]) -> int:
+        ran.append("handler")
+        return sum([number async for number in numbers])
+
+    @service.endpoint
+    def exchange_metadata() -> str:
+        call = shmrpc.current_call()
+        call.reply_metadata["answer"] = b"\x00"
+        return str(call.metadata.get("question"))
+
+    return service
+
+
+#: Endpoints that answer with one result, and those that answer with a stream.
+ONE_RESULT: Final = ["plain", "coroutine", "threaded"]
+STREAMS: Final = ["generated", "async_generated", "thread_generated"]
+
+
+async def call(client: Any, endpoint: str) -> Any:
+    """The result, or the list of the items."""
+    if endpoint in STREAMS:
+        return [item async for item in client.call(endpoint)]
+    return await client.call(endpoint)
+
+
+@contextlib.contextmanager
+def refuse(call: shmrpc.Call) -> Iterator[None]:
+    """An interceptor that lets nothing through."""
+    raise PermissionError(f"{call.endpoint} is not for process {call.pid}")
+    yield
+
+
+def no_manager(call: shmrpc.Call) -> Any:
+    """What somebody writes who forgets the decorator."""
+
+
+@contextlib.asynccontextmanager
+async def as_ada_later(call: shmrpc.Call) -> AsyncIterator[None]:
+    """Sets the user for what is inside, after having waited."""
+    await asyncio.sleep(0)
+    with as_ada(call):
+        yield
+
+
+@contextlib.contextmanager
+def as_ada(call: shmrpc.Call) -> Iterator[None]:
+    """Sets the user for what is inside."""
+    token = user.set("Ada")
+    try:
+        yield
+    finally:
+        user.reset(token)

@@ -118,7 +118,7 @@ impl<K> Poller<K> {
     /// Forgets a channel; its key goes back to the caller.
     pub fn remove(&mut self, index: usize) -> Option<K> {
         let entry = self.entries.get_mut(index)?.take()?;
-        self.hot.retain(|&hot| hot != index);
+        self.cool(index);
         crash::point!(ChannelRemoved);
         Some(entry.key)
     }
@@ -287,6 +287,20 @@ impl<K> Poller<K> {
         Found::Frame(index)
     }
 
+    /// Looks at this channel no more; the turn stays with the one that has it.
+    fn cool(&mut self, index: usize) {
+        let Some(place) = self.hot.iter().position(|&hot| hot == index) else {
+            return;
+        };
+        self.hot.remove(place);
+        if place < self.turn {
+            self.turn -= 1;
+        }
+        if self.turn >= self.hot.len() {
+            self.turn = 0;
+        }
+    }
+
     /// Wakes cold channels that have something, and lays silent hot ones to rest.
     fn glance(&mut self, now: u64) {
         for index in 0..self.entries.len() {
@@ -297,8 +311,7 @@ impl<K> Poller<K> {
                 let silent = now.saturating_sub(entry.last) > self.limit;
                 if silent && self.hot.len() > 1 && rests(&entry.channel) {
                     entry.hot = false;
-                    self.hot.retain(|&hot| hot != index);
-                    self.turn = 0;
+                    self.cool(index);
                 }
             } else if !matches!(entry.channel.receiver().peek(), Ok(None)) {
                 entry.channel.unpark();

@@ -91,12 +91,14 @@ async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, conn
                 await asyncio.sleep(1000)
         asyncio.run(main())
     """
-    with Script(program) as script:
-        assert script.line() == "serving"
-        # Long enough for its welcome on a busy machine.
-        with pytest.raises(shmrpc.ServiceUnavailable, match=silent(script.process.pid, "ready", timeout=2)):
-            await connect(2)
-        script.kill()
+    for timeout in (1, 4, 12):  # On a machine that is too busy for the welcome it takes longer to be stopped after it.
+        with Script(program) as script:
+            assert script.line() == "serving"
+            with pytest.raises(shmrpc.ServiceUnavailable) as raised:
+                await connect(timeout)
+        if "its 'welcome'" not in str(raised.value):
+            break
+    assert re.search(silent(script.process.pid, "ready", timeout=timeout), str(raised.value))
 
 
 @BOTH

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
-from typing import Any, Literal, Protocol, final
+from typing import Any, Literal, final
 
 class ChannelError(Exception):
     """The channel is closed, or the peer broke the rules; it must not be used any more."""
@@ -70,16 +70,10 @@ class Parcel:
     def drop_buffers(self) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-class _Opened(Protocol):
-    @property
-    def fd(self) -> int: ...
-
 @final
 class Descriptor:
     """An open file of this process. It is closed when this goes."""
 
-    @staticmethod
-    def of(open: Callable[[], _Opened], /) -> Descriptor: ...
     @staticmethod
     def pair() -> tuple[Descriptor, Descriptor]: ...
     def fileno(self) -> int: ...
@@ -132,8 +126,7 @@ class Channel:
         capacity: int,
         server: bool,
         bell: int,
-        own_semaphore: str,
-        peer_semaphore: str,
+        semaphores: tuple[str, str] | None,
         owner: int,
         lending: int,
         blocking: bool,
@@ -236,5 +229,7 @@ class Poller:
     def rest(self) -> bool: ...
 
 def segment_size(capacity: int, /) -> int: ...
+def create_segment(name: str, size: int, /) -> Descriptor | None: ...
+def open_segment(name: str, /) -> Descriptor: ...
 def receive_packet(socket: int, size: int, /) -> tuple[bytes, list[Descriptor], bool, int]: ...
 def shorten_time_slice(nanoseconds: int, /) -> bool: ...

@@ -15,6 +15,7 @@ import posix_ipc
 import pytest
 
 import shmrpc
+from shmrpc import _core
 from shmrpc.host import cleanup
 from shmrpc.host.rendezvous import Claim
 from shmrpc.host.status import statuses
@@ -89,7 +90,7 @@ async def test_what_lives_is_not_touched(server: ServerProcess, runtime: Path) -
     handshaking = NewSegment("tested")
     try:
         async with shmrpc.connect("tested") as client:
-            paths = [SHM / handshaking.name, *(SHM / f"sem.{name}" for name in handshaking.semaphores)]
+            paths = [SHM / handshaking.name, *(SHM / f"sem.{name}" for name in handshaking.semaphores or ())]
             assert ours(cleanup.clean(), [*paths, runtime / "tested.sock", runtime / "tested.lock"]) == []
             assert all(path.exists() for path in paths)
             assert await client.add(1, 2) == 3
@@ -214,18 +215,17 @@ def test_what_could_not_be_removed_is_said(
 
 
 def test_a_clean_up_between_creation_and_lock_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = fcntl.flock
+    real = _core.create_segment
     cleaned: list[cleanup.Leftover] = []
 
-    def late(descriptor: int, operation: int) -> None:
-        if not cleaned:
-            monkeypatch.setattr(fcntl, "flock", real)
-            # Others may be left by servers that other tests have killed.
-            found = (leftover for leftover in cleanup.clean() if leftover.file == "segment")
-            cleaned.extend(leftover for leftover in found if "/shmrpc.tested.overtaken." in leftover.path)
-        real(descriptor, operation)
+    def overtaken(name: str, size: int) -> None:
+        monkeypatch.setattr(_core, "create_segment", real)
+        (SHM / name).touch(0o600)
+        # Others may be left by servers that other tests have killed.
+        found = (leftover for leftover in cleanup.clean() if leftover.file == "segment")
+        cleaned.extend(leftover for leftover in found if "/shmrpc.tested.overtaken." in leftover.path)
 
-    monkeypatch.setattr(fcntl, "flock", late)
+    monkeypatch.setattr(_core, "create_segment", overtaken)
     segment = NewSegment("tested.overtaken")
     try:
         assert len(cleaned) == 1

@@ -114,7 +114,7 @@ async def test_a_dropped_client_is_closed_at_once(
     with warned():
         client = await connected()
         made = await use(client)
-        assert server.connections == 1
+        assert await eventually_in_loop(lambda: server.connections == 1)
         del client
         if made is not None:
             assert server.connections == 1, "what was made of it keeps it"

@@ -14,10 +14,12 @@ import msgpack
 import pytest
 
 import shmrpc
+from shmrpc import _core
 from shmrpc.transport.shm.segment import NewSegment
 from shmrpc.wire import control
 
-Answer = Callable[[socket.socket], None]
+#: What a server does once it has the hello of a client.
+Answer = Callable[[socket.socket, control.Hello], None]
 
 
 def welcome(**changes: Any) -> bytes:
@@ -38,7 +40,7 @@ def welcome(**changes: Any) -> bytes:
 def say(packet: bytes, descriptors: int = 0) -> Answer:
     """Answers hello with this packet and so many sockets."""
 
-    def answer(client: socket.socket) -> None:
+    def answer(client: socket.socket, hello: control.Hello) -> None:
         sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(descriptors)]
         socket.send_fds(client, [packet], [each.fileno() for each in sockets])
         for each in sockets:
@@ -47,13 +49,16 @@ def say(packet: bytes, descriptors: int = 0) -> Answer:
     return answer
 
 
-def with_segment(capacity: int) -> Answer:
-    """A welcome to a segment that is there, of this alleged capacity, but was never laid out."""
+def with_segment(capacity: int, *, as_asked: bool = True) -> Answer:
+    """A welcome to a segment that is there, of this alleged capacity, but was never laid out.
 
-    def answer(client: socket.socket) -> None:
-        segment = NewSegment("tested")
+    ``as_asked``: it has semaphores if the client has asked for them; else only if the client has not.
+    """
+
+    def answer(client: socket.socket, hello: control.Hello) -> None:
+        segment = NewSegment("tested", semaphores=hello.semaphores == as_asked)
         try:
-            say(welcome(segment=segment.name, semaphores=segment.semaphores, capacity=capacity), 2)(client)
+            say(welcome(segment=segment.name, semaphores=segment.semaphores, capacity=capacity), 2)(client, hello)
             client.recv(1000)
         finally:
             segment.unlink()
@@ -71,8 +76,9 @@ def fake_server(runtime: Path, answer: Answer) -> Iterator[None]:
         def serve() -> None:
             client, _ = listening.accept()
             with client, contextlib.suppress(ConnectionError):
-                client.recv(1000)
-                answer(client)
+                hello = control.decode(client.recv(1000))
+                assert isinstance(hello, control.Hello)
+                answer(client, hello)
                 client.recv(1000)
 
         thread = threading.Thread(target=serve)
@@ -92,7 +98,7 @@ async def connect(blocking: bool, timeout: float) -> None:
 LIES = [
     (say(b"\xc1"), "cannot be read"),
     (say(msgpack.packb({"type": "unheard of"})), "cannot be read"),
-    (say(msgpack.packb({"type": "ready"})), "expected welcome, got ready"),
+    (say(msgpack.packb({"type": "confirm"})), "expected welcome, got confirm"),
     (say(welcome(), 0), "0 descriptors with its welcome instead of 2"),
     (say(welcome(), 5), "5 descriptors with its welcome instead of 2"),
     (say(welcome(max_frame=1 << 30), 2), "max_frame"),
@@ -106,7 +112,7 @@ LIES = [
     *((say(welcome(capacity=value), 2), r"\$\.capacity") for value in (0, 1023, 2**30 + 1, 2**64 - 1, "1", None)),
     *((say(welcome(max_frame=value), 2), r"max_frame") for value in (0, 1023, 2**20 + 1, 2**40, 2**64 - 1, None)),
     *((say(welcome(max_memory=value), 2), r"max_memory") for value in (0, 2**20 - 1, 2**30 + 1, 2**43, None)),
-    *((say(welcome(semaphores=value), 2), r"\$\.semaphores") for value in ([], ["a"], ["a", "b", "c"], [1, 2], None)),
+    *((say(welcome(semaphores=value), 2), r"\$\.semaphores") for value in ([], ["a"], ["a", "b", "c"], [1, 2])),
     (say(welcome(shapes={1: {"streams": True}}), 2), r"\$\.shapes"),
     (say(welcome(shapes=[{"streams": 1}]), 2), r"\$\.shapes"),
     (say(welcome(shapes=[None, None]), 2), "named 1 endpoints and the shapes of 2"),
@@ -114,6 +120,7 @@ LIES = [
         (say(welcome(shapes=[{"inputs": value}]), 2), r"inputs")
         for value in ({"a": 0}, ["a"], [["a"]], [["a", -2]], [["a", 2**24]])
     ),
+    (with_segment(65536, as_asked=False), "semaphores .* that are not those of"),
     (with_segment(65536), "segment (ready|magic) is 0x0 instead of"),
     (with_segment(32768), "bytes instead of"),
     (with_segment(12345), "not a power of two"),
@@ -135,7 +142,7 @@ async def test_a_server_that_lies(runtime: Path, answer: Answer, words: str, blo
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_server_that_says_nothing(runtime: Path, monkeypatch: pytest.MonkeyPatch, blocking: bool) -> None:
     monkeypatch.setattr(control, "STEP_TIMEOUT", 0.05)
-    with fake_server(runtime, lambda client: None):
+    with fake_server(runtime, lambda client, hello: None):
         with pytest.raises(shmrpc.ServiceUnavailable):
             await connect(blocking, timeout=0)
 
@@ -202,13 +209,13 @@ async def test_a_path_too_long_for_a_socket(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_shared_memory_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int, offset: int, length: int) -> None:
+    def full(name: str, size: int) -> None:
         raise OSError(28, "No space left on device")
 
     service = shmrpc.Service("tested")
     async with shmrpc.serve(service):
         with monkeypatch.context() as patched:
-            patched.setattr(os, "posix_fallocate", full)
+            patched.setattr(_core, "create_segment", full)
             with pytest.raises(shmrpc.ServiceUnavailable, match=r"133,120 bytes.*remount,size="):
                 await shmrpc.connect("tested", timeout=30)
         async with shmrpc.connect("tested", timeout=30):

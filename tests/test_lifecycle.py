@@ -646,14 +646,14 @@ def test_processes_of_multiprocessing_connect_for_themselves(method: str) -> Non
 async def test_a_client_in_the_handshake_of_a_server_that_closes_may_come_again() -> None:
     async with shmrpc.serve(stream_service.service):
         control = Control("tested.flows")
-        control.send("hello", version=3, max_frame=1 << 20)
+        control.send("hello", version=4, max_frame=1 << 20)
         message, descriptors = await asyncio.to_thread(control.receive)
         for descriptor in descriptors:
             os.close(descriptor)
         assert message["type"] == "welcome"
     with control.socket:
         message, _ = control.receive()
-        assert (message["type"], message["reason"], message["try_again"]) == ("refuse", "the server stopped", True)
+        assert (message["type"], message["reason"], message["reached"]) == ("goodbye", "the server stopped", 0)
 
 
 async def test_a_client_that_is_pickled_or_copied_says_what_to_do_instead(server: ServerProcess) -> None:

@@ -287,6 +287,7 @@ async def test_a_client_waits_while_no_worker_has_room_for_it() -> None:
     desk = FrontDesk("made", lambda _: report, pass_on)
     dialled = rendezvous.dial("made")
     assert dialled is not None
+    dialled.setblocking(True)
     with dialled:
         dialled.send(b"hello")
         async with asyncio.timeout(60):

@@ -46,7 +46,7 @@ SIGNATURE = 0x2BB83FA6E15CF50F
 
 def linked(welcome: dict[str, Any]) -> list[Path]:
     """The files of a connection that have their names."""
-    names = [welcome["segment"], *(f"sem.{name}" for name in welcome["semaphores"])]
+    names = [welcome["segment"], *(f"sem.{name}" for name in welcome["semaphores"] or ())]
     return [path for path in (Path("/dev/shm") / name for name in names) if path.exists()]
 
 
@@ -62,7 +62,7 @@ def test_the_meeting_place(runtime: Path, server: ServerProcess) -> None:
 def test_the_names_of_a_segment_exist_for_the_handshake_alone() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=3, max_frame=1 << 20)
+        control.send("hello", version=4, max_frame=1 << 20)
         welcome, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
@@ -75,8 +75,35 @@ def test_the_names_of_a_segment_exist_for_the_handshake_alone() -> None:
         with open(segment) as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         control.send("confirm")
-        control.expect("ready")
-        assert linked(welcome) == []
+        assert eventually(lambda: linked(welcome) == [])
+
+
+def test_only_who_sleeps_on_a_semaphore_gets_any() -> None:
+    control = Control("tested")
+    with control.socket:
+        control.send("hello", version=4, max_frame=1 << 20, semaphores=False)
+        welcome, descriptors = control.expect("welcome")
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert welcome["semaphores"] is None
+        (segment,) = linked(welcome)
+        assert list(Path("/dev/shm").glob(f"sem.{segment.name}*")) == []
+
+
+def test_a_client_that_calls_before_its_confirmation_is_read_is_answered() -> None:
+    """For it the connection stands; by its first answer the names are gone."""
+    for how in (ON_BELL, ON_SEMAPHORE):
+        with WireClient("tested", how=how) as wire:
+            assert wire.call("add", 1, 2) == 3
+            assert linked(wire.welcome) == []
+
+
+def test_who_asks_for_no_semaphores_and_then_sleeps_on_one_is_not_woken_and_harms_nobody(wire: WireClient) -> None:
+    wire.into.set_flag(READER_WAITS, ON_SEMAPHORE)
+    call = wire.request("add", 1, 2)
+    assert eventually(lambda: wire.into.available() > 0)
+    assert wire.answer(call) == 3
+    assert wire.call("add", 2, 2) == 4
 
 
 def test_the_handshake_says_who_serves_what(wire: WireClient, server: ServerProcess) -> None:
@@ -85,7 +112,6 @@ def test_the_handshake_says_who_serves_what(wire: WireClient, server: ServerProc
     assert wire.welcome["capacity"] == 65_536
     assert wire.welcome["max_frame"] == 64 << 20
     assert {"add", "greet", "echo"} <= set(wire.welcome["endpoints"])
-    assert linked(wire.welcome) == []
 
 
 def test_the_signature_in_a_live_segment_is_the_documented_one(wire: WireClient) -> None:
@@ -218,6 +244,7 @@ def test_a_client_that_does_not_read_is_waited_for(wire: WireClient) -> None:
 
 @pytest.mark.own_server
 def test_status_instead_of_hello(wire: WireClient, server: ServerProcess) -> None:
+    assert wire.call("add", 1, 2) == 3  # By then the server has read its confirmation.
     control = Control("tested")
     with control.socket:
         control.send("status")
@@ -282,9 +309,9 @@ def test_death_is_the_end_of_the_socket(wire: WireClient, server: ServerProcess)
     "packet",
     [
         msgpack.packb({"type": "hello", "version": 1, "max_frame": 1 << 20}),
-        msgpack.packb({"type": "hello", "version": 3, "max_frame": 0}),
-        msgpack.packb({"type": "hello", "version": 3}),
-        msgpack.packb({"type": "hello", "version": 3, "max_frame": "1"}),
+        msgpack.packb({"type": "hello", "version": 4, "max_frame": 0}),
+        msgpack.packb({"type": "hello", "version": 4}),
+        msgpack.packb({"type": "hello", "version": 4, "max_frame": "1"}),
         msgpack.packb({"type": "confirm"}),
         msgpack.packb({"type": "unheard of"}),
         msgpack.packb(["hello"]),
@@ -302,16 +329,17 @@ def test_a_bad_first_message_is_refused(packet: bytes) -> None:
             control.receive()
 
 
-def test_a_bad_second_message_is_refused_and_leaves_nothing() -> None:
+def test_a_bad_second_message_ends_the_connection_and_leaves_nothing() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=3, max_frame=1 << 20)
+        control.send("hello", version=4, max_frame=1 << 20)
         welcome, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
-        control.send("hello", version=3, max_frame=1 << 20)
-        control.expect("refuse")
-        assert linked(welcome) == []
+        control.send("hello", version=4, max_frame=1 << 20)
+        goodbye, _ = control.expect("goodbye")
+        assert goodbye["fault"] and "expected confirm, got hello" in goodbye["reason"]
+        assert eventually(lambda: linked(welcome) == [])
 
 
 @pytest.mark.parametrize(
@@ -337,7 +365,7 @@ def test_a_bad_message_after_the_handshake_ends_the_connection(
 
 
 #: By message and field, what must not be there.
-HELLO = {"version": 3, "max_frame": 1 << 20}
+HELLO = {"version": 4, "max_frame": 1 << 20}
 NO_NUMBERS: list[Any] = [None, True, "1", 1.5, float("nan"), [], {}, -1, -(2**63), 2**64 - 1]
 HOSTILE: dict[str, list[Any]] = {
     "version": [*NO_NUMBERS, 0, 1, 2, 2**32],
@@ -372,7 +400,7 @@ def test_the_bounds_themselves_are_taken(limits: dict[str, int]) -> None:
 def test_fields_that_a_reader_does_not_know_are_ignored() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=3, max_frame=1 << 20, colour="green")
+        control.send("hello", version=4, max_frame=1 << 20, colour="green")
         _, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
@@ -423,7 +451,7 @@ def test_a_false_alarm_does_no_harm(wire: WireClient) -> None:
 
 def test_a_limit_too_small_for_an_error_is_refused(server: ServerProcess) -> None:
     control = Control("tested")
-    control.send("hello", version=3, max_frame=16)
+    control.send("hello", version=4, max_frame=16)
     message, _ = control.receive()
     assert message["type"] == "refuse"
     assert "less than 1024" in message["reason"]

@@ -56,6 +56,13 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
+/// The bytes of the next packet, without a wait; none at the end. `WouldBlock` if there is none.
+pub fn next_len(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: nothing is written, as there is room for nothing.
+    retry(|| unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), 0, flags) })
+}
+
 /// Takes the next packet, without a wait. What is too long for `bytes` is cut off; `WouldBlock` if there is none, and
 /// one of no bytes at the end. `flags`: such as `MSG_PEEK`.
 pub fn receive(

@@ -17,7 +17,7 @@ use _core::memory::extent::Extent;
 use _core::memory::news;
 use _core::ring::frame::{FrameReader, FrameWriter, HEADER};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, padded};
-use _core::wait::bell::{Bell, Bells, Semaphore};
+use _core::wait::bell::{Bell, Bells, Semaphore, Semaphores};
 use hostile::descriptors::{memfd, sockets};
 use hostile::reading::{drain, receive};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -736,8 +736,7 @@ impl Connection {
         let (rung, bell) = sockets();
         let bells = Bells {
             bell: Bell::new(bell),
-            ours: a,
-            theirs: b,
+            semaphores: Some(Semaphores { ours: a, theirs: b }),
         };
         let (told, ours) = sockets();
         let server = Channel::new(

@@ -89,12 +89,12 @@ def runtime_directories() -> list[Path]:
     if shared is not None:
         return [shared]
     uid = os.geteuid()
-    base, login = os.environ.get("XDG_RUNTIME_DIR"), Path(LOGIN_DIRECTORY.format(uid))
-    if base and Path(base) != login:
+    base, login = os.environ.get("XDG_RUNTIME_DIR"), LOGIN_DIRECTORY.format(uid)
+    if base and Path(base) != Path(login):
         return [Path(base) / "shmrpc"]
     temporary = Path(TEMPORARY_DIRECTORY.format(uid))
     status = _own_status(login)
-    return [login / "shmrpc", temporary] if status is not None and stat.S_ISDIR(status.st_mode) else [temporary]
+    return [Path(login, "shmrpc"), temporary] if status is not None and stat.S_ISDIR(status.st_mode) else [temporary]
 
 
 def runtime_directory() -> Path:
@@ -237,7 +237,7 @@ def _of_unknown_kinds() -> Iterator[Leftover]:
             yield _leftover(path, match, "unknown", status, why)
 
 
-def _own_status(path: Path) -> os.stat_result | None:
+def _own_status(path: Path | str) -> os.stat_result | None:
     """The status of a file of this user; None if it is missing, a link, or another user's."""
     try:
         status = os.lstat(path)

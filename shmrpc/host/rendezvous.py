@@ -241,7 +241,7 @@ def _pid_of(socket_path: Path, lock_path: Path) -> int | None:
 
 
 def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None:
-    """Connects a blocking socket to the server of a service; returns None if nobody listens.
+    """Connects a socket, which never waits, to the server of a service; returns None if nobody listens.
 
     Raises ConnectionLost if the server's backlog is full, PermissionError if it admits its own user alone,
     LocalProtocolError if it belongs to a user that we do not talk to.
@@ -255,16 +255,14 @@ def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None
 
 def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket | None:
     try:
-        dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     except OSError as error:
         raise exhaustion.explained(error) from None
-    dialled.setblocking(False)
     try:
         # Each packet names its sender: who once listened may have passed us on, and an id that a process says of itself
         # is one of its own pid namespace.
         dialled.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         dialled.connect(path)
-        dialled.setblocking(True)
         _check_server(service, credentials.peer_credentials(dialled)[1], allow_uids)
     except (FileNotFoundError, ConnectionRefusedError):
         dialled.close()
@@ -348,17 +346,17 @@ class Patience:
             self._reason = f"the last one that was there said: {error}"
             self._note(str(error))
 
-    def for_answer(self, pid: int, awaited: str) -> float:
-        """The seconds that the server, which is there, has for its next answer."""
-        self._note(f"{process(pid)} is there, and its {awaited!r} is waited for")
+    def for_welcome(self, pid: int) -> float:
+        """The seconds that the server, which is there, has for its answer."""
+        self._note(f"{process(pid)} is there, and its 'welcome' is waited for")
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 
-    def silent(self, pid: int, awaited: str, since: float) -> ConnectionLost:
+    def silent(self, pid: int, since: float) -> ConnectionLost:
         """Returns the error for a server that has not answered ``since`` then; a caller that tries again catches it."""
         self._silent_for = time.monotonic() - since
         self._silent = (
             f"the server of {self._service!r} ({process(pid)}) does not answer: waited {self._silent_for:.3g} s for "
-            f"its {awaited!r}; {why_still(pid)}"
+            f"its 'welcome'; {why_still(pid)}"
         )
         self._note(self._silent)
         return ConnectionLost(self._silent)

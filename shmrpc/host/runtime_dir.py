@@ -98,11 +98,15 @@ def directories(owners: Collection[int] = ()) -> list[Path]:
     A directory that ``$SHMRPC_DIRECTORY`` names must exist, and may also belong to root or to one of ``owners``. Raises
     LocalProtocolError if it, or the first of our own, is not safe. An unsafe one further on is left out.
     """
-    shared = shared_directory()
-    if shared is not None:
-        _check_shared(shared, owners)
-        return [shared]
-    first, *others = runtime_directories()
+    return _safe(runtime_directories(), owners)
+
+
+def _safe(places: list[Path], owners: Collection[int]) -> list[Path]:
+    """Those of the :func:`runtime_directories` in which a server may be met; see :func:`directories`."""
+    first, *others = places
+    if shared_directory() is not None:
+        _check_shared(first, owners)
+        return places
     try:
         _check_own(first)
         found = [first]
@@ -165,8 +169,9 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
 def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
     """The paths where the socket of a service may be. Raises ValueError if the first is too long."""
     check_name(service)
-    _socket_in(runtime_directory(), service)
-    return [_socket_in(path, service) for path in directories(owners)]
+    places = runtime_directories()
+    _socket_in(places[0], service)
+    return [_socket_in(path, service) for path in _safe(places, owners)]
 
 
 def paths_to_serve(service: str) -> tuple[str, list[str]]:
@@ -177,7 +182,7 @@ def paths_to_serve(service: str) -> tuple[str, list[str]]:
 
 
 def _socket_in(place: Path, service: str) -> str:
-    path = str(place / f"{spell(service)}.sock")
+    path = f"{place}/{spell(service)}.sock"
     if len(os.fsencode(path)) > _MAX_PATH:
         raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
     return path

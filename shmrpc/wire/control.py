@@ -8,8 +8,7 @@ message    from    meaning
 =========  ======  ==============================================================================
 hello      client  who I am and what I can take
 welcome    server  here is your segment; with it a bell, and a socket for extents
-confirm    client  I have mapped it
-ready      server  its names are gone; call
+confirm    client  I have mapped it; calls may follow at once
 refuse     server  no, and why; the socket is closed next
 goaway     server  I am going: no new calls; those under way are still answered
 goodbye    both    I am closing, and why; the socket is closed next
@@ -29,7 +28,7 @@ from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
 #: The version of frames, control messages and all that is not the layout of the segment, which has its own.
-VERSION: Final = 3
+VERSION: Final = 4
 #: Bytes of one message: less than any socket's buffer holds.
 MAX_MESSAGE: Final = 128 << 10
 #: Bytes of shared memory that each side may set aside for a connection, where nothing else is said, and the least.
@@ -67,6 +66,8 @@ class Hello(msgspec.Struct, tag="hello"):
     pickle: bool = False
     #: Bytes of shared memory that it accepts of the other side, and takes itself at most.
     max_memory: int = DEFAULT_MAX_MEMORY
+    #: Whether its threads sleep on a semaphore; else the bell wakes its loop.
+    semaphores: bool = True
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
@@ -78,12 +79,12 @@ class Welcome(msgspec.Struct, tag="welcome"):
     segment: str
     #: Bytes of one ring.
     capacity: _Capacity
-    #: Names of the semaphores: client to server, server to client.
-    semaphores: tuple[str, str]
     #: Bytes of the largest body in either direction: the smaller of the two sides' limits.
     max_frame: _MaxFrame
     #: The endpoints' names; the place in this list is the number.
     endpoints: list[str]
+    #: Names of the semaphores, client to server and server to client; None if the client does not sleep on one.
+    semaphores: tuple[str, str] | None = None
     #: By number, the shapes of those that stream on any side, None of the others; empty if none does.
     shapes: list[Shape | None] = []
     #: Bytes of shared memory that either side may set aside: the smaller of the two sides' limits.
@@ -91,11 +92,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
 
 
 class Confirm(msgspec.Struct, tag="confirm"):
-    """The client has mapped the segment."""
-
-
-class Ready(msgspec.Struct, tag="ready"):
-    """The names are unlinked, the connection stands."""
+    """The client has mapped the segment: for it the connection stands, and the names can be unlinked."""
 
 
 class Refuse(msgspec.Struct, tag="refuse"):
@@ -136,7 +133,7 @@ class Report(msgspec.Struct, tag="report"):
     health: Health = "serving"
 
 
-Message = Hello | Welcome | Confirm | Ready | Refuse | GoAway | Goodbye | Status | Report
+Message = Hello | Welcome | Confirm | Refuse | GoAway | Goodbye | Status | Report
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

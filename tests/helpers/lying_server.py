@@ -49,7 +49,7 @@ class Babbler:
         self.body: bytes | _core.Parcel = b""
         #: Its end of the bell.
         self.bell = -1
-        #: The files of the connection: segment and semaphores, to be cut off.
+        #: The files of the connection: segment and, of a client that sleeps on one, semaphores; to be cut off.
         self.files: list[int] = []
         #: Rings that a deaf one has left in it.
         self.unheard = 0
@@ -75,13 +75,12 @@ class Babbler:
             packet, descriptors = step
             welcome = control.decode(packet)
             assert isinstance(welcome, control.Welcome)
-            names = [welcome.segment, *(f"sem.{name}" for name in welcome.semaphores)]
+            names = [welcome.segment, *(f"sem.{name}" for name in welcome.semaphores or ())]
             self.files = [os.open(f"/dev/shm/{name}", os.O_RDWR | os.O_CLOEXEC) for name in names]
             told = self._told_client.fileno() if self._forges else descriptors[1]
             socket.send_fds(client, [packet], [descriptors[0], told])
             established = steps.send(client.recv(1000))
             assert isinstance(established, handshake.Established)
-            client.send(control.encode(control.Ready()))
             client.settimeout(0)
             assert established.bell is not None
             self.channel, self.bell = established.channel, established.bell.fileno()

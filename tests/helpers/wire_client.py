@@ -236,10 +236,19 @@ class Ring:
 
 
 class WireClient:
-    """One connection. ``how`` is what it sleeps on."""
+    """One connection. ``how`` is what it sleeps on; with ``semaphores`` it asks for some whatever that is."""
 
-    def __init__(self, service: str, *, how: int = ON_BELL, max_frame: int = 64 << 20, pickle: bool = False) -> None:
+    def __init__(
+        self,
+        service: str,
+        *,
+        how: int = ON_BELL,
+        max_frame: int = 64 << 20,
+        pickle: bool = False,
+        semaphores: bool = False,
+    ) -> None:
         self.how = how
+        self._asked = semaphores or how == ON_SEMAPHORE
         self.sleeps = 0
         self._ids = 0
         self._unsent: list[tuple[memoryview, int]] = []
@@ -253,14 +262,13 @@ class WireClient:
         self.given_back: list[tuple[int, int]] = []
         self._own: dict[int, Extent] = {}
         self.control = Control(service)
-        self.control.send("hello", version=3, max_frame=max_frame, pickle=pickle)
+        self.control.send("hello", version=4, max_frame=max_frame, pickle=pickle, semaphores=self._asked)
         self.welcome, descriptors = self.control.expect("welcome")
         self.bell, self.told = (socket.socket(fileno=each) for each in descriptors)
         self.theirs = Theirs(self.told)
         self._map()
         self._semaphore = posix_ipc.Semaphore(f"/{self.welcome['semaphores'][1]}") if how == ON_SEMAPHORE else None
         self.control.send("confirm")
-        self.control.expect("ready")
 
     def _map(self) -> None:
         capacity = self.welcome["capacity"]
@@ -269,7 +277,8 @@ class WireClient:
         segment = os.open(f"/dev/shm/{self.welcome['segment']}", os.O_RDWR | os.O_NOFOLLOW)
         try:
             assert os.fstat(segment).st_uid == self.control.uid
-            for name, end in zip(self.welcome["semaphores"], (".c2s", ".s2c"), strict=True):
+            assert (self.welcome["semaphores"] is not None) == self._asked
+            for name, end in zip(self.welcome["semaphores"] or (), (".c2s", ".s2c"), strict=False):
                 assert name == self.welcome["segment"] + end
                 assert os.lstat(f"/dev/shm/sem.{name}").st_uid == self.control.uid
             size = os.fstat(segment).st_size

@@ -162,11 +162,11 @@ def test_frames_and_messages_that_were_mutated() -> None:
     shapes = [None, frames.Shape(streams=True), frames.Shape(inputs=(("numbers", 0),))]
     messages: list[control.Message] = [
         control.Hello(1, 1 << 20),
-        control.Welcome("tested", 5, "shmrpc.tested.0", 65536, ("a", "b"), 1 << 20, ["add", "count", "total"], shapes),
+        control.Welcome("tested", 5, "shmrpc.tested.0", 65536, 1 << 20, ["add", "count", "total"], ("a", "b"), shapes),
         control.Goodbye("reason", True, 7),
         control.Report("tested", 5, 1.5, ["add"], 3),
         control.Refuse("no", True),
-        control.Ready(),
+        control.Confirm(),
     ]
     count, refused = scaled(4000, 100_000), 0
     for read, sent, allowed in (

@@ -82,7 +82,7 @@ class Scribbler:
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
-        self._wire = wire = Sharing("tested")
+        self._wire = wire = Sharing("tested", semaphores=True)
         wire.gives_back = False
         self._calls = [(CALL | wire.number("add") << 8, msgpack.packb([1, 1]))]
         # What we lend comes back in what the server lends, and keeps.
@@ -292,14 +292,13 @@ class ScribblingServer:
         welcome = control.decode(packet)
         assert isinstance(welcome, control.Welcome)
         shared = []
-        for name in (welcome.segment, *(f"sem.{each}" for each in welcome.semaphores)):
+        for name in (welcome.segment, *(f"sem.{each}" for each in welcome.semaphores or ())):
             opened = os.open(f"/dev/shm/{name}", os.O_RDWR)
             shared.append(mmap.mmap(opened, 0))
             os.close(opened)
         socket.send_fds(client, [packet], descriptors)
         established = steps.send(client.recv(1000))
         assert isinstance(established, handshake.Established)
-        client.send(control.encode(control.Ready()))
         client.setblocking(False)
         try:
             self._answer(client, established.channel, shared)
@@ -334,7 +333,7 @@ class ScribblingServer:
             elif dice.random() < 0.1:
                 for _ in range(dice.randrange(1, 50)):
                     others: list[mmap.mmap | memoryview] = [*shared[1:], *lent]
-                    where = shared[0] if dice.random() < 0.7 else dice.choice(others)
+                    where = shared[0] if not others or dice.random() < 0.7 else dice.choice(others)
                     at = dice.choice(CONTROL) if dice.random() < 0.1 else dice.randrange(0, len(where), 8)
                     struct.pack_into("=Q", where, at % (len(where) - 7), word(dice))
                     self.words += 1

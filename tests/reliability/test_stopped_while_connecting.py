@@ -72,33 +72,45 @@ async def test_connecting_ends_at_its_timeout(
         assert await client.add(1, 2) == 3
 
 
+#: A server that stops itself when it first comes to a method of its peers.
+STOPS_AT = """
+    import os, signal, asyncio, shmrpc
+    from shmrpc.transport.shm import server
+    from tests.helpers.watched_service import service
+
+    def stop(self, *arguments):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    server.ShmPeer.{} = stop
+
+    async def main():
+        async with shmrpc.serve(service):
+            print("serving", flush=True)
+            await asyncio.sleep(1000)
+    asyncio.run(main())
+"""
+
+
 @BOTH
 async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, connect: Connect) -> None:
-    """It has welcomed the client, and is stopped before it says ready."""
-    program = """
-        import os, signal, asyncio, shmrpc
-        from shmrpc.transport.shm import server
-        from tests.helpers.watched_service import service
+    """It has accepted the client, and is stopped before it has made a segment."""
+    with Script(STOPS_AT.format("begin")) as script:
+        assert script.line() == "serving"
+        with pytest.raises(shmrpc.ServiceUnavailable, match=silent(script.process.pid, timeout=2)):
+            await connect(2)
+        script.kill()
 
-        def stop(self, established):
-            os.kill(os.getpid(), signal.SIGSTOP)
 
-        server.ShmPeer._establish = stop
-
-        async def main():
-            async with shmrpc.serve(service):
-                print("serving", flush=True)
-                await asyncio.sleep(1000)
-        asyncio.run(main())
-    """
-    for timeout in (1, 4, 12):  # On a machine that is too busy for the welcome it takes longer to be stopped after it.
-        with Script(program) as script:
-            assert script.line() == "serving"
-            with pytest.raises(shmrpc.ServiceUnavailable) as raised:
-                await connect(timeout)
-        if "its 'welcome'" not in str(raised.value):
-            break
-    assert re.search(silent(script.process.pid, "ready", timeout=timeout), str(raised.value))
+async def test_a_server_that_is_stopped_once_it_has_welcomed_its_client(runtime: Path) -> None:
+    """For the client the connection stands. Its calls have deadlines, and the server's death is heard of as ever."""
+    with Script(STOPS_AT.format("_establish")) as script:
+        assert script.line() == "serving"
+        async with shmrpc.connect(NAME, call_timeout=SOON) as client:
+            with pytest.raises(shmrpc.DeadlineExceeded, match=f"kill -CONT {script.process.pid}"):
+                await client.add(1, 2)
+            script.kill()
+            with pytest.raises(shmrpc.ConnectionLost):
+                await client.add(1, 2)
 
 
 @BOTH

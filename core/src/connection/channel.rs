@@ -339,8 +339,8 @@ impl Channel {
     /// Wakes the peer as its flag said.
     fn ring(&self, how: u32) {
         self.bells.ring(how);
-        if how == flags::ON_SEMAPHORE && self.bells.theirs.is_cut_off() {
-            self.segment.cut_off();
+        if how == flags::ON_SEMAPHORE {
+            self.look_at_semaphores();
         }
     }
 
@@ -362,13 +362,13 @@ impl Channel {
 
     /// Wakes the thread that sleeps on this channel, or keeps the next one from falling asleep.
     pub fn interrupt(&self) {
-        self.bells.ours.ring();
-        self.look_at_ours();
+        self.bells.interrupt();
+        self.look_at_semaphores();
     }
 
-    /// Ends the connection if our semaphore was cut off.
-    fn look_at_ours(&self) {
-        if self.bells.ours.is_cut_off() {
+    /// Ends the connection if a semaphore was cut off.
+    fn look_at_semaphores(&self) {
+        if self.bells.is_cut_off() {
             self.segment.cut_off();
         }
     }

@@ -7,6 +7,8 @@ pub mod extent;
 #[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]
+pub mod named;
+#[cfg(not(loom))]
 pub mod news;
 #[cfg(not(loom))]
 pub mod region;

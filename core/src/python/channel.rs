@@ -10,8 +10,8 @@ use crate::connection::poller::SLICE;
 use crate::connection::segment::{Direction, Segment, SegmentError};
 use crate::memory::region::RegionError;
 use crate::sync::lock;
-use crate::wait::bell::{Bell, Bells, Semaphore, SemaphoreError};
-use pyo3::exceptions::PyOSError;
+use crate::wait::bell::{Bell, Bells, Semaphore, SemaphoreError, Semaphores};
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::ffi::CString;
@@ -30,14 +30,11 @@ fn duplicate(fd: i32) -> PyResult<OwnedFd> {
 }
 
 fn open_semaphore(name: &str, owner: u32) -> PyResult<Semaphore> {
-    Semaphore::open(&CString::new(name)?, owner).map_err(|error| match error {
+    Semaphore::open(&CString::new(format!("/{name}"))?, owner).map_err(|error| match error {
         SemaphoreError::Os(error) => {
             PyOSError::new_err((error.raw_os_error(), error.to_string(), name.to_owned()))
         }
-        unfit => {
-            let name = name.trim_start_matches('/');
-            ChannelError::new_err(format!("it has a semaphore '{name}' that {unfit}"))
-        }
+        unfit => ChannelError::new_err(format!("it has a semaphore '{name}' that {unfit}")),
     })
 }
 
@@ -93,15 +90,14 @@ impl Channel {
 #[pymethods]
 impl Channel {
     #[new]
-    #[pyo3(signature = (*, segment, capacity, server, bell, own_semaphore, peer_semaphore, owner, lending, blocking, max_frame, max_memory, spin, answer))]
+    #[pyo3(signature = (*, segment, capacity, server, bell, semaphores, owner, lending, blocking, max_frame, max_memory, spin, answer))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         segment: i32,
         capacity: usize,
         server: bool,
         bell: i32,
-        own_semaphore: &str,
-        peer_semaphore: &str,
+        semaphores: Option<(String, String)>,
         owner: u32,
         lending: i32,
         blocking: bool,
@@ -110,11 +106,18 @@ impl Channel {
         spin: f64,
         answer: u32,
     ) -> PyResult<Self> {
+        if blocking && semaphores.is_none() {
+            let unfit = "a side that blocks has semaphores";
+            return Err(PyValueError::new_err(unfit));
+        }
         // Before anything is looked at that a file of somebody else's may have in it.
+        let semaphores = semaphores.map(|(own, peer)| {
+            let (ours, theirs) = (open_semaphore(&own, owner)?, open_semaphore(&peer, owner)?);
+            PyResult::Ok(Semaphores { ours, theirs })
+        });
         let bells = Bells {
             bell: Bell::new(duplicate(bell)?),
-            ours: open_semaphore(own_semaphore, owner)?,
-            theirs: open_semaphore(peer_semaphore, owner)?,
+            semaphores: semaphores.transpose()?,
         };
         // SAFETY: the caller keeps `segment` open during the call.
         let file = unsafe { BorrowedFd::borrow_raw(segment) };

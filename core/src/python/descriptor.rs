@@ -6,7 +6,7 @@ use crate::packet;
 use crate::sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 
 /// An open file of this process. It is closed when this goes.
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard};
 pub struct Descriptor(Mutex<Option<OwnedFd>>);
 
 impl Descriptor {
-    fn new(file: OwnedFd) -> Self {
+    pub(super) fn new(file: OwnedFd) -> Self {
         Descriptor(Mutex::new(Some(file)))
     }
 
@@ -25,15 +25,6 @@ impl Descriptor {
 
 #[pymethods]
 impl Descriptor {
-    /// The one that ``open()`` opens and returns as ``fd`` of an object that does not close it. Between the two there
-    /// is no instruction.
-    #[staticmethod]
-    fn of(open: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let fd = open.call0()?.getattr("fd")?.extract()?;
-        // SAFETY: it was just opened, and nobody else knows of it.
-        Ok(Descriptor::new(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
     /// The two ends of a pair of local sockets of packets.
     #[staticmethod]
     fn pair() -> PyResult<(Self, Self)> {
@@ -69,9 +60,11 @@ pub fn receive_packet(
     socket: i32,
     size: usize,
 ) -> PyResult<(Bound<'_, PyBytes>, Vec<Descriptor>, bool, i32)> {
-    let (mut bytes, mut room) = (vec![0; size], [0; packet::ROOM]);
     // SAFETY: the caller keeps `socket` open during the call; a closed one is an error.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    // Most packets are small, and a large buffer would be filled with zeros first.
+    let len = packet::next_len(socket).map_err(|error| os_error(&error))?;
+    let (mut bytes, mut room) = (vec![0; len.min(size)], [0; packet::ROOM]);
     let packet =
         packet::receive(socket, &mut bytes, &mut room, 0).map_err(|error| os_error(&error))?;
     let files = packet.files.into_iter().map(Descriptor::new).collect();

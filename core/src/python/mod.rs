@@ -15,6 +15,7 @@ mod isolation;
 mod parcel;
 mod payload;
 mod poller;
+mod segments;
 mod stream_sender;
 mod turns;
 
@@ -47,6 +48,8 @@ mod _core {
     #[pymodule_export]
     use super::poller::Poller;
     #[pymodule_export]
+    use super::segments::{create_segment, open_segment, segment_size};
+    #[pymodule_export]
     use super::stream_sender::StreamSender;
     #[pymodule_export]
     use super::turns::{Turn, Turns};
@@ -54,12 +57,6 @@ mod _core {
     #[cfg(feature = "crashpoints")]
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
-
-    /// Bytes of a segment whose rings hold `capacity` bytes each.
-    #[pyfunction]
-    fn segment_size(capacity: usize) -> usize {
-        crate::connection::segment::size_for(capacity)
-    }
 
     /// The points where this process can be made to die, and how often each was passed.
     #[cfg(feature = "crashpoints")]

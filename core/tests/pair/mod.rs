@@ -4,7 +4,7 @@ use _core::connection::channel::{Channel, Sleep};
 use _core::connection::segment::{Direction, Segment, size_for};
 use _core::packet;
 use _core::ring::frame::Header;
-use _core::wait::bell::{Bell, Bells, Semaphore};
+use _core::wait::bell::{Bell, Bells, Semaphore, Semaphores};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd};
@@ -50,7 +50,10 @@ pub fn pair(spin: u64) -> [Arc<Channel>; 2] {
     ];
     let [server_bell, client_bell] = packet::pair().unwrap().map(Bell::new);
     let ([server, servers], [client, clients]) = (semaphores(), semaphores());
-    let bells = |bell, ours, theirs| Bells { bell, ours, theirs };
+    let bells = |bell, ours, theirs| Bells {
+        bell,
+        semaphores: Some(Semaphores { ours, theirs }),
+    };
     let [server_news, client_news] = packet::pair().unwrap();
     let [server_region, client_region] = regions;
     let side = |region, direction, bells, news| {

@@ -7,9 +7,10 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from shmrpc.host import credentials, exhaustion, rendezvous
+from shmrpc.host.credentials import NOBODY_ELSE
 from shmrpc.host.processes import process
 from shmrpc.wire import control
 
@@ -18,20 +19,27 @@ logger = logging.getLogger("shmrpc.server")
 #: Seconds until an acceptor that ran out of descriptors accepts again.
 ACCEPT_PAUSE: Final = 1.0
 #: Clients that are taken before the loop has a turn: strangers that keep coming must not keep it.
-_TURN: Final = 64
+_TURN: Final = 16
 
 #: Users who were refused: of each it is logged once as a warning, since a stranger may come as often as he likes.
 _refused: Final[set[int]] = set()
 
 
+class Visitor(NamedTuple):
+    """A process that has come, as the kernel vouches for it."""
+
+    pid: int
+    uid: int
+
+
 class Acceptor:
-    """Holds a name, and gives ``take`` the socket of each process that comes to it and may.
+    """Holds a name, and gives ``take`` the socket of each process that comes to it and may, with its credentials.
 
     ``allow_uids``: users who may come, besides our own and root. Raises what :class:`rendezvous.Claim` raises.
     """
 
     def __init__(
-        self, service: str, take: Callable[[socket.socket], None], allow_uids: frozenset[int] = credentials.NOBODY_ELSE
+        self, service: str, take: Callable[[socket.socket, Visitor], None], allow_uids: frozenset[int] = NOBODY_ELSE
     ) -> None:
         self._service = service
         self._allow_uids = allow_uids
@@ -72,9 +80,10 @@ class Acceptor:
                 self._loop.remove_reader(self._claim.socket)
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
                 return
-            if may_come(accepted, self._service, self._allow_uids):
+            visitor = admitted(accepted, self._service, self._allow_uids)
+            if visitor is not None:
                 accepted.setblocking(False)
-                self._take(accepted)
+                self._take(accepted, visitor)
 
     def _turn_away(self, number: int) -> bool:
         """Tells the client that is first in line why it cannot come. False if no client is."""
@@ -87,7 +96,7 @@ class Acceptor:
         except OSError:  # Another thread has taken the descriptor.
             return True
         else:
-            if may_come(accepted, self._service, self._allow_uids):
+            if admitted(accepted, self._service, self._allow_uids):
                 _refuse(accepted, str(reason), try_again=True)
         finally:
             self._reserve.keep()
@@ -107,11 +116,11 @@ class Acceptor:
         self._claim.release()
 
 
-def may_come(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> bool:
-    """Whether the process at the other end may use the service; if not, tells it why and closes ``accepted``."""
-    pid, uid = credentials.peer_credentials(accepted)
+def admitted(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> Visitor | None:
+    """The process at the other end, if it may use the service; if not, tells it why and closes ``accepted``."""
+    pid, uid = visitor = Visitor(*credentials.peer_credentials(accepted))
     if credentials.is_trusted(uid, allow_uids):
-        return True
+        return visitor
     level = logging.DEBUG if uid in _refused else logging.WARNING
     _refused.add(uid)
     logger.log(level, "%s of uid %d was refused: it may not use %r", process(pid), uid, service)
@@ -120,7 +129,7 @@ def may_come(accepted: socket.socket, service: str, allow_uids: frozenset[int]) 
         f"uid {uid} may not use service {service!r}: its server allows {credentials.in_words(allow_uids)}; "
         f"for more: shmrpc.serve(..., allow_uids=[{uid}])",
     )
-    return False
+    return None
 
 
 def _refuse(accepted: socket.socket, reason: str, *, try_again: bool = False) -> None:

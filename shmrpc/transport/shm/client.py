@@ -11,7 +11,6 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.host import fork, rendezvous
-from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.host.rendezvous import Note
 from shmrpc.streams.credit import OVERHEAD
@@ -47,33 +46,36 @@ async def _handshake(
     dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience
 ) -> LoopConnection:
     steps = handshake.client_side(dialled, options, patience, blocking=False)
+    loop = asyncio.get_running_loop()
     try:
-        dialled.setblocking(False)
         step = next(steps)
         while not isinstance(step, handshake.Established):
-            step = steps.send(await _ask(dialled, *step))
+            step = steps.send(await _answer(dialled, step, loop))
         return LoopConnection(dialled, step)
     except BaseException:
         steps.close()
+        loop.remove_reader(dialled)
         dialled.close()
         raise
 
 
-async def _ask(dialled: socket.socket, packet: bytes, limit: float) -> rendezvous.Received | None:
-    """Sends a packet; the answer, an empty one at the end, or None after ``limit`` seconds."""
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What the server said before comes next.
-        dialled.send(packet)
-    loop = asyncio.get_running_loop()
-    readable = loop.create_future()
-    loop.add_reader(dialled, lambda: None if readable.done() else readable.set_result(None))
+async def _answer(dialled: socket.socket, limit: float, loop: asyncio.AbstractEventLoop) -> rendezvous.Received | None:
+    """The next packet, an empty one at the end, or None after ``limit`` seconds.
+
+    The socket stays among the loop's readers: the connection takes its place there.
+    """
+    readable: asyncio.Future[bool] = loop.create_future()
+    loop.add_reader(dialled, _settle, readable, True)
+    timer = loop.call_later(limit, _settle, readable, False)
     try:
-        async with asyncio.timeout(limit):
-            await readable
-        return rendezvous.receive(dialled)
-    except TimeoutError:
-        return None
+        return rendezvous.receive(dialled) if await readable else None
     finally:
-        loop.remove_reader(dialled)
+        timer.cancel()
+
+
+def _settle(future: asyncio.Future[bool], result: bool) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 class LoopConnection(Connection):
@@ -103,7 +105,7 @@ class LoopConnection(Connection):
         super().__init__(
             established.service,
             established.pid,
-            peer_credentials(dialled)[1],
+            established.uid,
             established.max_frame,
             established.endpoints,
             established.shapes,
@@ -120,8 +122,8 @@ class LoopConnection(Connection):
     ) -> None:
         """Gives frames that nobody exchanged to ``on_frame`` from now on, and the end to ``on_end``."""
         super().start(pending, on_frame, on_end, on_go_away)
+        self._loop.add_reader(self._control, self._on_control)  # In the place of the handshake's.
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
-        self._loop.add_reader(self._control, self._on_control)
 
     def listen(self) -> None:
         """Before the loop goes on: what is there comes now, and the bell rings for what comes later.

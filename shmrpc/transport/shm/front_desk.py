@@ -11,7 +11,7 @@ from typing import Final
 
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.host.credentials import NOBODY_ELSE
-from shmrpc.transport.shm.acceptor import Acceptor
+from shmrpc.transport.shm.acceptor import Acceptor, Visitor
 from shmrpc.wire import control
 
 #: Seconds until a client is passed on again that nobody could take.
@@ -51,7 +51,7 @@ class FrontDesk:
         """Seconds since the name was taken."""
         return time.monotonic() - self._began
 
-    def _receive(self, accepted: socket.socket) -> None:
+    def _receive(self, accepted: socket.socket, visitor: Visitor) -> None:
         self._here[accepted] = self._loop.call_later(control.STEP_TIMEOUT, self._close, accepted)
         self._loop.add_reader(accepted, self._on_packet, accepted)
 

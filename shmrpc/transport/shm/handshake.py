@@ -1,19 +1,23 @@
-"""The handshake, each side as a generator: it yields a packet to send, and is sent the answer with its descriptors.
+"""The handshake, each side as a generator that yields where it has to wait, and is sent what has come.
 
 What it yields last is the connection. It returns nothing: a value would travel in a StopIteration, and where a signal's
 handler raises at the end of an ``except`` clause, Python leaves the exception that was caught there to the thread.
 Whoever drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a thread (:mod:`.thread_client`).
+
+A client waits once, for the welcome: when it has mapped the segment, it unlinks the names, says so, and calls. The
+server waits for that once it has sent the welcome, and unlinks what another user's client could not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import socket
 import stat
 import time
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,12 +28,15 @@ from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.rendezvous import Patience, Received
 from shmrpc.transport.listening import Offer
 from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment
+from shmrpc.transport.shm.goodbye import is_over
+from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment, unlink
 from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
-#: A packet to send, and the descriptors that are to ride along.
+#: The server's packet to send, and the descriptors that are to ride along.
 Packet = tuple[bytes, Sequence[int]]
+
+_CONFIRM: Final = control.encode(control.Confirm())
 
 
 @dataclasses.dataclass
@@ -40,15 +47,17 @@ class Established:
     #: readable when it rings for our loop, ours to close; None for a side that waits in threads
     bell: _core.Descriptor | None
     service: str
-    #: of the server, as the kernel has it; 0 if it cannot be seen from here
+    #: of the other side, as the kernel has it; 0 if it cannot be seen from here
     pid: int
+    #: the user of the other side
+    uid: int
     max_frame: int
     endpoints: list[str]
     shapes: dict[int, Shape]
 
 
-#: Yields a packet, and the seconds that its answer may take; is sent the answer, None if it did not come.
-ClientSteps = Generator[tuple[bytes, float] | Established, Received | None, None]
+#: Yields the seconds that the answer may take; is sent the answer, None if it did not come.
+ClientSteps = Generator[float | Established, Received | None, None]
 ServerSteps = Generator[Packet | Established, bytes, None]
 
 
@@ -59,7 +68,7 @@ class NotNow(ConnectionLost):
 def client_side(
     dialled: socket.socket, options: ConnectionOptions, patience: Patience, *, blocking: bool
 ) -> ClientSteps:
-    """The client's part; the connection once it stands. ``dialled`` only tells which process listens at its other end.
+    """The client's part; the connection once it stands. ``dialled`` is only sent through, and that never waits.
 
     ``blocking``: whether this side waits in threads rather than a loop.
 
@@ -67,11 +76,12 @@ def client_side(
     does not answer in time.
     """
     pid, server_uid = peer_credentials(dialled)
-    hello = control.Hello(control.VERSION, options.max_frame, options.pickle, options.max_memory)
+    hello = control.Hello(control.VERSION, options.max_frame, options.pickle, options.max_memory, semaphores=blocking)
     since = time.monotonic()
-    answer = yield control.encode(hello), patience.for_answer(pid, "welcome")
+    _send(dialled, control.encode(hello))
+    answer = yield patience.for_welcome(pid)
     if answer is None:
-        raise patience.silent(pid, "welcome", since)
+        raise patience.silent(pid, since)
     data, descriptors, pid = answer  # Of a worker, say: not always the process that listened.
     bell = None
     try:
@@ -79,25 +89,31 @@ def client_side(
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
         shapes = _shapes(welcome)
-        channel = _open_channel(welcome, descriptors, options, server_uid, blocking=blocking)
+        try:
+            channel = _open_channel(welcome, descriptors, options, server_uid, blocking=blocking)
+        except RemoteProtocolError:
+            if is_over(dialled):  # With it went the names.
+                raise ConnectionLost("it ended the connection during the handshake") from None
+            raise
         if not blocking:
             bell, descriptors = descriptors[0], descriptors[1:]
     finally:
         _close_all(descriptors)
     try:
-        since = time.monotonic()
-        answer = yield control.encode(control.Confirm()), patience.for_answer(pid, "ready")
-        if answer is None:
-            raise patience.silent(pid, "ready", since)
-        data, descriptors, pid = answer
-        _close_all(descriptors)
-        _expect(data, control.Ready)
+        unlink(welcome.segment, welcome.semaphores)  # As a rule we may: then no death can leave them from here on.
+        _send(dialled, _CONFIRM)
     except BaseException:
         channel.close()
         if bell is not None:
             bell.close()
         raise
-    yield Established(channel, bell, welcome.service, pid, welcome.max_frame, welcome.endpoints, shapes)
+    yield Established(channel, bell, welcome.service, pid, server_uid, welcome.max_frame, welcome.endpoints, shapes)
+
+
+def _send(dialled: socket.socket, packet: bytes) -> None:
+    """Sends a packet. If the server is gone, that is found out where its next one is read."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        dialled.send(packet)
 
 
 def _shapes(welcome: control.Welcome) -> dict[int, Shape]:
@@ -136,17 +152,15 @@ def _open_channel(
             "were asked for"
         )
     segment = open_segment(welcome.segment, server_uid)
-    to_server, to_client = welcome.semaphores
     try:
-        check_semaphores(welcome.semaphores, welcome.segment)
+        check_semaphores(welcome.semaphores, welcome.segment, wanted=blocking)
         _check_bell(descriptors[0])
         return _core.Channel(
             segment=segment.fileno(),
             capacity=welcome.capacity,
             server=False,
             bell=descriptors[0].fileno(),
-            own_semaphore=f"/{to_client}",
-            peer_semaphore=f"/{to_server}",
+            semaphores=None if welcome.semaphores is None else (welcome.semaphores[1], welcome.semaphores[0]),
             owner=server_uid,
             lending=descriptors[1].fileno(),
             blocking=blocking,
@@ -166,7 +180,7 @@ def _open_channel(
 
 
 def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, client_uid: int = 0) -> ServerSteps:
-    """The server's part, from the client's hello on. It ends with ``ready`` still to be sent.
+    """The server's part, from the client's hello on.
 
     ``client_uid`` is let into the segment, if it is another user than ours.
     """
@@ -179,20 +193,18 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
     _check_range("max_memory", hello.max_memory, control.MIN_MAX_MEMORY, control.MAX_MAX_MEMORY)
     max_frame = min(hello.max_frame, options.max_frame)
     max_memory = min(hello.max_memory, options.max_memory)
-    segment = NewSegment(offer.service, client_uid)
+    segment = NewSegment(offer.service, client_uid, semaphores=hello.semaphores)
     descriptors: list[_core.Descriptor] = []
     try:
         for _ in range(2):
             descriptors += _core.Descriptor.pair()
         bell, their_bell, lending, their_lending = descriptors
-        to_server, to_client = segment.semaphores
         channel = _core.Channel(
             segment=segment.file.fileno(),
             capacity=segment.capacity,
             server=True,
             bell=bell.fileno(),
-            own_semaphore=f"/{to_server}",
-            peer_semaphore=f"/{to_client}",
+            semaphores=segment.semaphores,
             owner=os.geteuid(),
             lending=lending.fileno(),
             blocking=False,
@@ -206,9 +218,9 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
             os.getpid(),
             segment.name,
             segment.capacity,
-            segment.semaphores,
             max_frame,
             offer.endpoints,
+            segment.semaphores,
             offer.shapes_beside_endpoints,
             max_memory,
         )
@@ -223,7 +235,7 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
     finally:
         segment.unlink()
     _close_all(descriptors[1:])  # The channel has its own of these.
-    yield Established(channel, bell, offer.service, 0, max_frame, offer.endpoints, offer.shapes)
+    yield Established(channel, bell, offer.service, 0, client_uid, max_frame, offer.endpoints, offer.shapes)
 
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:

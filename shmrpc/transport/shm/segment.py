@@ -1,17 +1,15 @@
-"""The segment of one connection and its two semaphores: made, opened, unlinked.
+"""The segment of one connection, and its two semaphores if a side sleeps on one: made, opened, unlinked.
 
-The names exist for the time of the handshake alone. Until they are unlinked the server holds a flock on
-the segment, so that a clean-up can tell whether its maker lives.
+The names exist for the time of the handshake alone: the client unlinks them once it has opened them, if it may, and the
+server in any case. Until then the server holds a flock on the segment, so that a clean-up can tell whether it lives.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import os
-import secrets
 import struct
 from pathlib import Path
 from typing import Final
@@ -33,24 +31,23 @@ _TRIES: Final = 10
 class NewSegment:
     """A segment that this process has made, with its names still there.
 
-    ``for_uid``: the user who is to open it besides our own. Root can anyway.
+    ``for_uid``: the user who is to open it besides our own. Root can anyway. ``semaphores``: whether it has any.
     """
 
-    def __init__(self, service: str, for_uid: int = 0) -> None:
+    def __init__(self, service: str, for_uid: int = 0, *, semaphores: bool = True) -> None:
         self.capacity = RING_CAPACITY
         self._linked = False
         fork.close_in_child(self)
         held_by(self)
         size = _core.segment_size(self.capacity)
         try:
-            self._create_locked(service)
-            # Set aside now, so that a full /dev/shm is an error here and not a SIGBUS later.
-            os.posix_fallocate(self.file.fileno(), 0, size)
-            # Made and unmapped in one step: no exception of a signal's handler comes between.
-            make = functools.partial(posix_ipc.Semaphore, flags=posix_ipc.O_CREX, mode=0o600)
-            list(map(posix_ipc.Semaphore.close, map(make, map("/{}".format, self.semaphores))))
+            self.file = self._create(service, size, semaphores)
+            if self.semaphores:
+                # Made and unmapped in one step: no exception of a signal's handler comes between.
+                make = functools.partial(posix_ipc.Semaphore, flags=posix_ipc.O_CREX, mode=0o600)
+                list(map(posix_ipc.Semaphore.close, map(make, map("/{}".format, self.semaphores))))
             if for_uid not in (0, os.geteuid()):
-                for path in (SHM_DIRECTORY / self.name, *map(_semaphore_path, self.semaphores)):
+                for path in (SHM_DIRECTORY / self.name, *map(_semaphore_path, self.semaphores or ())):
                     _let_in(path, for_uid)
         except (posix_ipc.Error, OSError, MemoryError) as error:
             self.unlink()
@@ -59,23 +56,17 @@ class NewSegment:
             self.unlink()
             raise
 
-    def _create_locked(self, service: str) -> None:
-        """Makes the segment, with our flock on it."""
+    def _create(self, service: str, size: int, semaphores: bool) -> _core.Descriptor:
+        """Makes the segment, with our flock on it and its memory set aside."""
         for _ in range(_TRIES):
-            # Ours before there is anything: whatever comes between, the names are unlinked and the file is closed.
-            self.name = segment_name(service, secrets.token_hex(16))
-            self.semaphores = semaphore_names(self.name)
+            # Ours before there is anything: whatever comes between, the names are unlinked.
+            self.name = segment_name(service, os.urandom(16).hex())
+            self.semaphores = semaphore_names(self.name) if semaphores else None
             self._linked = True
-            make = functools.partial(posix_ipc.SharedMemory, f"/{self.name}", posix_ipc.O_CREX, mode=0o600)
-            self.file = _core.Descriptor.of(make)
-            try:
-                fcntl.flock(self.file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # A clean-up that came between creation and lock took it for dead: then it has no name.
-                if os.fstat(self.file.fileno()).st_nlink:
-                    return
-            except BlockingIOError:  # It is here at this moment, and only removes it if it was not told just to look.
-                pass
-            self.unlink()
+            file = _core.create_segment(self.name, size)
+            if file is not None:
+                return file
+            self.unlink()  # A clean-up that came between creation and lock only removes it if it does more than look.
         raise SharedMemoryError(
             errno.EBUSY,
             f"no segment for a connection: each of {_TRIES} was locked or removed by another process as it was made; "
@@ -86,12 +77,7 @@ class NewSegment:
         """Removes the names and closes the file; mappings stay. The segment goes last. Again: nothing."""
         if not self._linked:
             return
-        # Whatever keeps a name from being removed, as a directory that is gone: there is nothing left to do.
-        for name in self.semaphores:
-            with contextlib.suppress(posix_ipc.Error, OSError):
-                posix_ipc.unlink_semaphore(f"/{name}")
-        with contextlib.suppress(posix_ipc.Error, OSError):
-            posix_ipc.unlink_shared_memory(f"/{self.name}")
+        unlink(self.name, self.semaphores)
         self._close()
 
     def __del__(self) -> None:
@@ -112,6 +98,16 @@ class NewSegment:
         """Closes the file and leaves the names: in a forked child they are the parent's."""
         if self._linked:
             self._close()
+
+
+def unlink(segment: str, semaphores: tuple[str, str] | None) -> None:
+    """Removes the names of a segment, as far as they are there and we may. The segment goes last."""
+    # Whatever keeps a name from being removed, as a directory that is gone: there is nothing left to do.
+    for name in semaphores or ():
+        with contextlib.suppress(posix_ipc.Error, OSError):
+            posix_ipc.unlink_semaphore(f"/{name}")
+    with contextlib.suppress(OSError):
+        os.unlink(f"{SHM_DIRECTORY}/{segment}")
 
 
 def _semaphore_path(name: str) -> Path:
@@ -149,17 +145,16 @@ def _let_in(path: Path, uid: int) -> None:
 
 def open_segment(name: str, owner: int) -> _core.Descriptor:
     """Opens the segment that a server of the user ``owner`` has named."""
-    if not is_segment(name):  # Some names are more than the library that opens them can take: it crashes.
+    if not is_segment(name):
         raise RemoteProtocolError(
             f"the server named a segment {name[:300]!r} that cannot be opened: none has such a name"
         )
     try:
-        file = _core.Descriptor.of(functools.partial(posix_ipc.SharedMemory, f"/{name}"))
-    except MemoryError:  # So it says ENOMEM.
-        raise exhaustion.memory() from None
-    except (posix_ipc.Error, OSError, ValueError) as error:
-        if (number := exhaustion.descriptor_error(error)) is not None:
-            raise exhaustion.descriptors(number) from None
+        file = _core.open_segment(name)
+    except OSError as error:
+        explained = exhaustion.explained(error)
+        if isinstance(explained, SharedMemoryError):
+            raise explained from None
         if not os.path.isdir(SHM_DIRECTORY):  # Nothing that the server could help.
             raise exhaustion.segment(error, 0) from None
         raise RemoteProtocolError(
@@ -172,11 +167,11 @@ def open_segment(name: str, owner: int) -> _core.Descriptor:
     return file
 
 
-def check_semaphores(names: tuple[str, str], segment: str) -> None:
-    """RemoteProtocolError unless these are the semaphores of the segment.
+def check_semaphores(names: tuple[str, str] | None, segment: str, *, wanted: bool) -> None:
+    """RemoteProtocolError unless these are the semaphores of the segment, and none if none are ``wanted``.
 
     The channel, which opens them, checks whose their files are: else a server of another user could let us ring what
     it cannot ring itself.
     """
-    if names != semaphore_names(segment):
+    if names != (semaphore_names(segment) if wanted else None):
         raise RemoteProtocolError(f"the server named semaphores {names!r} that are not those of {segment!r}")

@@ -14,13 +14,12 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError, ShmrpcError
 from shmrpc.host import exhaustion, fork
-from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.streams.credit import OVERHEAD
 from shmrpc.transport.listening import Inbox, Listener, Offer, Peer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import blocks, handshake, served_here
-from shmrpc.transport.shm.acceptor import Acceptor, may_come
+from shmrpc.transport.shm.acceptor import Acceptor, Visitor, admitted
 from shmrpc.transport.shm.admission import Arrivals
 from shmrpc.transport.shm.goodbye import BELL_ENDED, explain, is_over
 from shmrpc.wire import control, frames
@@ -35,22 +34,28 @@ LONG: Final = 1e-3
 class ShmPeer(Peer):
     """A client, from its arrival to its end."""
 
-    def __init__(self, listener: ShmListener, control_socket: socket.socket) -> None:
-        self.pid, self.uid = peer_credentials(control_socket)
+    def __init__(self, listener: ShmListener, control_socket: socket.socket, visitor: Visitor) -> None:
+        self.pid, self.uid = visitor
         #: None until the handshake is over.
         self.channel: _core.Channel | None = None
         self.max_frame = 0
         self._listener = listener
         self._control = control_socket
+        #: The handshake, once the client is welcomed.
         self._steps: handshake.ServerSteps | None = None
         #: Its hello, until its handshake begins.
         self._hello: control.Hello | None = None
         self._bell: _core.Descriptor | None = None
         self._index = -1
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(control_socket, self._on_control)
         self._timer = self._loop.call_later(control.STEP_TIMEOUT * 2, self._on_timeout)
         fork.close_in_child(self)
+
+    def start(self) -> None:
+        """Hears what the client says: now its hello, which as a rule has come with it, and the rest as it comes."""
+        self._on_control()
+        if self._open:
+            self._loop.add_reader(self._control, self._on_control)
 
     def __str__(self) -> str:
         return process(self.pid, "client")
@@ -154,7 +159,11 @@ class ShmPeer(Peer):
             return False
 
     def _refuse(self, reason: str, *, try_again: bool = False) -> None:
-        self._say(control.Refuse(reason, try_again))
+        """Ends a handshake. Once a client is welcomed it may be connected on its side: that reads a goodbye."""
+        if self._steps is None:
+            self._say(control.Refuse(reason, try_again))
+        else:
+            self._say(control.Goodbye(reason, fault=not try_again, reached=0 if try_again else None))
         self.abandon(closing=True)
 
     def _refuse_for_now(self) -> None:
@@ -178,9 +187,6 @@ class ShmPeer(Peer):
             self._hello = hello
             self._listener.arrivals.want(self)
             return
-        if self._listener.health != "serving":  # It drains by now, and this client would not hear of that.
-            self._refuse_for_now()
-            return
         established = self._steps.send(packet)
         assert isinstance(established, handshake.Established)
         self._establish(established)
@@ -196,7 +202,8 @@ class ShmPeer(Peer):
         self._index = self._listener.inbox.poller.add(established.channel, self.key)
         assert self._bell is not None
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
-        self._say(control.Ready())
+        if self._listener.health == "draining":  # Everybody else was told before.
+            self.go_away()
         self._listener.inbox.pump()  # It may have called already.
 
     def _on_bell(self) -> None:
@@ -218,11 +225,12 @@ class ShmPeer(Peer):
             self._refuse_for_now()
             return
         try:
-            self._steps = self._listener.begin_handshake(self._hello, self.uid)
-            step = next(self._steps)
+            steps = self._listener.begin_handshake(self._hello, self.uid)
+            step = next(steps)
             assert not isinstance(step, handshake.Established)
             welcome, descriptors = step
             socket.send_fds(self._control, [welcome], descriptors)
+            self._steps = steps
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             self._turn_down(error)
 
@@ -326,20 +334,22 @@ class ShmListener(Listener[ShmPeer]):
 
     def adopt(self, accepted: socket.socket) -> None:
         """Serves the process at the other end of a control socket, if it may be served."""
-        if may_come(accepted, self.service, self._options.users):
+        visitor = admitted(accepted, self.service, self._options.users)
+        if visitor is not None:
             accepted.setblocking(False)
-            self._welcome(accepted)
+            self._welcome(accepted, visitor)
 
     def forget(self, peer: ShmPeer) -> None:
         """A client's connection is closed."""
         super().forget(peer)
         self.arrivals.leave(peer)
 
-    def _welcome(self, accepted: socket.socket) -> None:
-        peer = ShmPeer(self, accepted)
+    def _welcome(self, accepted: socket.socket, visitor: Visitor) -> None:
+        peer = ShmPeer(self, accepted, visitor)
         self.peers.add(peer)
         if self.arrivals.come(peer):
             self.on_change()
+            peer.start()
         else:
             peer.turn_away("too many clients come at once")
 
@@ -401,7 +411,7 @@ class ShmInbox(Inbox):
 
 def _check_offer(offer: Offer) -> None:
     """ValueError if it does not fit into a welcome."""
-    welcome = control.Welcome(offer.service, 0, "", 0, ("", ""), 0, offer.endpoints, offer.shapes_beside_endpoints)
+    welcome = control.Welcome(offer.service, 0, "", 0, 0, offer.endpoints, ("", ""), offer.shapes_beside_endpoints)
     size = len(control.encode(welcome))
     if size > control.MAX_MESSAGE - 1024:
         raise ValueError(

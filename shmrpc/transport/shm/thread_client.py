@@ -13,7 +13,6 @@ from typing import Final
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.host import fork, rendezvous
-from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.host.rendezvous import Note
 from shmrpc.streams.credit import OVERHEAD, WINDOW
@@ -57,7 +56,7 @@ def _handshake(dialled: socket.socket, options: ConnectionOptions, patience: ren
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
-            step = steps.send(_ask(dialled, *step))
+            step = steps.send(_answer(dialled, step))
         return ThreadConnection(dialled, step)
     except BaseException:
         steps.close()
@@ -65,11 +64,8 @@ def _handshake(dialled: socket.socket, options: ConnectionOptions, patience: ren
         raise
 
 
-def _ask(dialled: socket.socket, packet: bytes, limit: float) -> rendezvous.Received | None:
-    """Sends a packet; the answer, an empty one at the end, or None after ``limit`` seconds."""
-    dialled.settimeout(max(limit, 1e-6))  # With 0 it would not wait, and say so by another error.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        dialled.send(packet)
+def _answer(dialled: socket.socket, limit: float) -> rendezvous.Received | None:
+    """The next packet, an empty one at the end, or None after ``limit`` seconds."""
     poll = select.poll()
     poll.register(dialled, select.POLLIN)
     return rendezvous.receive(dialled) if poll.poll(limit * 1000) else None
@@ -82,7 +78,7 @@ class ThreadConnection:
         self.service = established.service
         self.pid = established.pid
         self.max_frame = established.max_frame
-        self.uid = peer_credentials(dialled)[1]
+        self.uid = established.uid
         self.endpoints = established.endpoints
         self.shapes = established.shapes
         #: The server has said that it takes no new calls.
@@ -109,7 +105,6 @@ class ThreadConnection:
         self._control = dialled
         self._open = True
         self._made_by = os.getpid()
-        dialled.setblocking(False)
         #: Packets of the server that are received and not acted on: its end, or what an exception kept us from.
         self._heard: list[bytes] = []
         self._hearing = _core.Turns()

@@ -130,8 +130,8 @@ impl Channel {
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
         if self.park(true)? {
-            self.closing.sleep(|| self.bells.ours.wait(limit));
-            self.look_at_ours();
+            self.closing.sleep(|| self.bells.sleep(limit));
+            self.look_at_semaphores();
             crash::point!(Woken);
             self.unpark();
         }

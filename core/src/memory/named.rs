@@ -1,0 +1,141 @@
+//! Files with a name in the directory of POSIX shared memory, for a peer to open.
+
+use crate::os::retry;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    options.read(true).write(true).custom_flags(flags);
+    options
+}
+
+fn path(name: &str) -> io::Result<String> {
+    if name.contains('/') {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(format!("/dev/shm/{name}"))
+}
+
+/// Makes a new file of `size` bytes that this user alone may open, locked, and with its memory set aside: a lack of it
+/// is an error here, and not a SIGBUS later. None if another process had the lock, or has removed the name, before we
+/// had the lock: a clean-up, to which a file without one is a dead server's.
+///
+/// Unless it is there, whatever has the name is to be removed by the caller.
+pub fn create(name: &str, size: usize) -> io::Result<Option<OwnedFd>> {
+    let file = options().create_new(true).mode(0o600).open(path(name)?)?;
+    if !take(&file)? {
+        return Ok(None);
+    }
+    allocate(&file, size)?;
+    Ok(Some(file.into()))
+}
+
+/// Whether a file that was just made is ours: locked, and still with its name.
+fn take(file: &File) -> io::Result<bool> {
+    Ok(lock(file)? && file.metadata()?.nlink() > 0)
+}
+
+/// Opens a file that somebody else has made.
+pub fn open(name: &str) -> io::Result<OwnedFd> {
+    Ok(options().open(path(name)?)?.into())
+}
+
+/// Takes the flock that proves that the maker of a file lives. False if another process has it.
+fn lock(file: &File) -> io::Result<bool> {
+    // SAFETY: no memory is involved.
+    let locked =
+        retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) as isize });
+    match locked {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn allocate(file: &File, size: usize) -> io::Result<()> {
+    loop {
+        // SAFETY: no memory is involved.
+        let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t) };
+        match error {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            _ => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A name that no other test has, removed at the end.
+    struct Name(String);
+
+    impl Name {
+        fn new(test: &str) -> Self {
+            Name(format!("shmrpc-core-named-{test}-{}", std::process::id()))
+        }
+    }
+
+    impl Drop for Name {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(path(&self.0).unwrap());
+        }
+    }
+
+    #[test]
+    fn what_is_made_is_ours_alone_locked_and_allocated() {
+        let name = Name::new("made");
+        let made = File::from(create(&name.0, 10_000).unwrap().unwrap());
+        let status = made.metadata().unwrap();
+        assert_eq!((status.len(), status.mode() & 0o777), (10_000, 0o600));
+        assert!(status.blocks() * 512 >= 10_000);
+        let other = File::from(open(&name.0).unwrap());
+        assert!(!lock(&other).unwrap());
+        drop(made);
+        assert!(lock(&other).unwrap(), "the lock ends with its holder");
+    }
+
+    #[test]
+    fn what_is_there_is_not_made_again() {
+        let name = Name::new("there");
+        let made = create(&name.0, 4096).unwrap();
+        assert!(made.is_some());
+        let error = create(&name.0, 4096).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_file_that_a_clean_up_got_first_is_not_ours() {
+        let name = Name::new("overtaken");
+        let made = || {
+            let made = options().create_new(true).open(path(&name.0).unwrap());
+            made.unwrap()
+        };
+        let file = made();
+        let cleaning = File::from(open(&name.0).unwrap());
+        assert!(lock(&cleaning).unwrap());
+        assert!(!take(&file).unwrap(), "it is being looked at");
+        fs::remove_file(path(&name.0).unwrap()).unwrap();
+        drop(cleaning);
+        assert!(!take(&file).unwrap(), "it is removed");
+        drop(file);
+        assert!(take(&made()).unwrap());
+    }
+
+    #[test]
+    fn a_link_or_a_path_is_not_opened() {
+        let name = Name::new("link");
+        std::os::unix::fs::symlink("/dev/null", path(&name.0).unwrap()).unwrap();
+        assert_eq!(open(&name.0).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(
+            open("../null").unwrap_err().raw_os_error(),
+            Some(libc::EINVAL)
+        );
+    }
+}

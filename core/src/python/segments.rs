@@ -1,0 +1,29 @@
+//! The files of segments, by name.
+
+use super::descriptor::Descriptor;
+use super::errors::os_error;
+use crate::connection::segment;
+use crate::memory::named;
+use pyo3::prelude::*;
+
+/// Bytes of a segment whose rings hold `capacity` bytes each.
+#[pyfunction]
+pub fn segment_size(capacity: usize) -> usize {
+    segment::size_for(capacity)
+}
+
+/// Makes the file of a segment of ``size`` bytes, locked and with its memory set aside; None if a clean-up took it for
+/// dead before it was locked. Unless it comes back, whatever has the name is the caller's to remove.
+#[pyfunction]
+pub fn create_segment(py: Python<'_>, name: &str, size: usize) -> PyResult<Option<Descriptor>> {
+    let made = py.detach(|| named::create(name, size));
+    let made = made.map_err(|error| os_error(&error))?;
+    Ok(made.map(Descriptor::new))
+}
+
+/// Opens the file of a segment that somebody else has made.
+#[pyfunction]
+pub fn open_segment(name: &str) -> PyResult<Descriptor> {
+    let file = named::open(name).map_err(|error| os_error(&error))?;
+    Ok(Descriptor::new(file))
+}

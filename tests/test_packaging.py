@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -103,6 +104,16 @@ def test_nothing_inside_imports_the_face() -> None:
                 names = [each.name for each in node.names if importlib.util.find_spec(f"shmrpc.{each.name}") is None]
                 wrong += [f"{path}:{node.lineno}: {name}" for name in names]
     assert not wrong
+
+
+#: What only commands, pools of processes, or a message about a mistake need.
+LATER = {"argparse", "click", "difflib", "hashlib", "json", "multiprocessing", "numpy", "random", "secrets"}
+
+
+def test_what_few_programs_need_is_not_imported_with_the_package() -> None:
+    listing = "import sys, shmrpc, shmrpc.sync; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) & LATER == set()
 
 
 def test_the_errors_of_a_connection_are_the_transports() -> None:

@@ -25,7 +25,6 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
-import json
 import os
 import pwd
 import re
@@ -333,6 +332,8 @@ def _leftover(
 def report(found: Sequence[Leftover], *, dry_run: bool, as_json: bool) -> str:
     """What was found, for a person or, with ``as_json``, for a program."""
     if as_json:
+        import json  # Only the command needs it.
+
         return json.dumps([dataclasses.asdict(leftover) for leftover in found], indent=2)
     if not found:
         return "Clean: nothing was left by the dead."

@@ -25,7 +25,7 @@ from shmrpc.supervisor.runner import Runner
 from tests.helpers.server_process import PATIENCE, STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
-    import asyncio, atexit, contextlib, os, pathlib, shmrpc, threading
+    import asyncio, atexit, contextlib, os, pathlib, shmrpc, signal, threading
 
     name = os.environ["NAME"]
     never = threading.Event()
@@ -74,6 +74,12 @@ SERVICE = """
         never.wait()
 
     @service.endpoint
+    def hold_and_miss_a_signal():
+        before = signal.getsignal(signal.SIGQUIT)
+        signal.signal(signal.SIGQUIT, lambda *_: signal.signal(signal.SIGQUIT, before))
+        hold()
+
+    @service.endpoint
     async def hold_later():
         await asyncio.sleep(0.001)
         hold()
@@ -111,6 +117,13 @@ CASES = [
         twice=True,
     ),
     Case("hold-worker", "hold", "1 call: hold-worker.hold (1); the main thread in hold() (", WORKERS, twice=True),
+    Case(
+        "missing-worker",
+        "hold_and_miss_a_signal",
+        "1 call: missing-worker.hold_and_miss_a_signal (1); the main thread in hold() (",
+        WORKERS,
+        twice=True,
+    ),
     Case("lifespan", "", "the lifespan of service 'lifespan'"),
     Case("lifespan-worker", "", "the lifespan of service 'lifespan-worker'", WORKERS, twice=True),
     Case("exit-handler", "", "an exit handler", ASYNCIO, twice=True),

@@ -29,6 +29,8 @@ logger = logging.getLogger("shmrpc.supervisor")
 #: Seconds that a worker may take longer than it allows itself, see :class:`Runner`, before it is told to stop at once,
 #: and again before it is killed.
 _MARGIN: Final = 5.0
+#: Seconds after which a worker that was told to stop at once is told so again.
+_AGAIN: Final = 0.5
 #: Seconds in which a worker has to answer before a client is passed to it; after that the next worker is asked.
 _ANSWER: Final = 0.25
 #: Seconds after that until the log says that the worker does not answer.
@@ -226,6 +228,14 @@ class WorkerProcess:
     def quit(self) -> None:
         """Let it end at once."""
         self.drain()
+        self.process.send_signal(signal.SIGQUIT)
+        self._end_in(_AGAIN, self._quit_again)
+
+    def _quit_again(self) -> None:
+        """Repeat the order, which Python may have missed.
+
+        It misses a signal that comes just as the main thread goes on to wait in an endpoint, after an earlier signal.
+        """
         self.process.send_signal(signal.SIGQUIT)
         self._end_in(AT_ONCE + _MARGIN, self._kill)
 

@@ -11,6 +11,7 @@ use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
 use crate::connection::sweeper::{self, Swept};
 use crate::crash;
 use crate::memory::arena::Holder;
+use crate::memory::copier::Copier;
 use crate::memory::news;
 use crate::memory::store::{Hold, NoMemory, Store};
 use crate::sync::lock;
@@ -37,6 +38,8 @@ pub struct Lending {
     peer: Holder,
     /// Held while an extent of ours is made or given back.
     told: Mutex<Told>,
+    /// Into our blocks, for the peer to read.
+    copier: Copier,
     theirs: Arc<Ledger>,
 }
 
@@ -49,6 +52,7 @@ impl Lending {
             peer: ours.add_holder(),
             ours,
             told: Mutex::default(),
+            copier: Copier::default(),
             theirs: Ledger::new(carrier, limit),
         })
     }
@@ -131,7 +135,11 @@ impl Lending {
         }
         let block = self.hold_new(len as u64).ok()?;
         // SAFETY: the caller's promise, and the block is of this length, and no other thread knows it yet.
-        unsafe { block.extent.write(block.place.offset, from, len) };
+        unsafe {
+            block
+                .extent
+                .write(block.place.offset, from, len, &self.copier)
+        };
         crash::point!(BlockWritten);
         Some(lent((self.ours.lend_held(&block, self.peer), 0)))
     }

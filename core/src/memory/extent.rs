@@ -8,6 +8,7 @@
 //!   no reference or slice into it is made here, bytes are copied by raw pointers, and what is read may be anything.
 
 use crate::crash;
+use crate::memory::copier::Copier;
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::view::{Mode, View};
 use crate::os::{done, retry};
@@ -192,12 +193,12 @@ impl Extent {
     /// # Safety
     ///
     /// `len` bytes at `from` are readable, and none of them lies in the range that is written.
-    pub unsafe fn write(&self, offset: u64, from: *const u8, len: usize) {
+    pub unsafe fn write(&self, offset: u64, from: *const u8, len: usize, copier: &Copier) {
         assert!(self.ours, "extent {} is the peer's to write", self.number);
         let to = self.at(offset, len);
-        // SAFETY: `from` by the caller's word, `to` by the look at its bounds. By C's memcpy, because the peer may
-        // touch the range meanwhile: the compiler assumes nothing of it.
-        unsafe { libc::memcpy(to.cast(), from.cast(), len) };
+        // SAFETY: `from` by the caller's word, `to` by the look at its bounds. The peer may touch the range meanwhile,
+        // and the copier does not mind.
+        unsafe { copier.copy(to, from, len) };
     }
 
     /// Copies bytes out. Panics if the extent does not have the range.
@@ -208,7 +209,7 @@ impl Extent {
     /// read.
     pub unsafe fn read(&self, offset: u64, to: *mut u8, len: usize) {
         let from = self.at(offset, len);
-        // SAFETY: as in `write`.
+        // SAFETY: as in `write`. By C's memcpy, of which the compiler assumes nothing.
         unsafe { libc::memcpy(to.cast(), from.cast(), len) };
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn opened(extent: &Extent) -> Extent {
 
 pub(crate) fn write(extent: &Extent, offset: u64, bytes: &[u8]) {
     // SAFETY: `bytes` are readable, and on the heap or the stack.
-    unsafe { extent.write(offset, bytes.as_ptr(), bytes.len()) };
+    unsafe { extent.write(offset, bytes.as_ptr(), bytes.len(), &Copier::default()) };
 }
 
 pub(crate) fn read<const N: usize>(extent: &Extent, offset: u64) -> [u8; N] {
@@ -251,7 +251,7 @@ fn a_copy_beyond_the_end_is_a_panic_and_copies_nothing() {
             assert!(std::panic::catch_unwind(copy).is_err());
         };
         // SAFETY: both panic before they touch anything.
-        bounds(&mut |at| unsafe { extent.write(offset, at, len) });
+        bounds(&mut |at| unsafe { extent.write(offset, at, len, &Copier::default()) });
         // SAFETY: as above.
         bounds(&mut |at| unsafe { theirs.read(offset, at, len) });
     }

@@ -12,8 +12,8 @@ from shmrpc.wire.codec import CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, MAX_MAX_MEMORY, MIN_MAX_MEMORY
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME, MAX_MAX_FRAME, MIN_MAX_FRAME
 
-#: Microseconds that one wait may spin: about what a sleep and a wake-up cost.
-DEFAULT_SPIN: Final = 200.0
+#: Microseconds that one wait may spin. Most waits spin for less: what a sleep costs decides (core/src/wait/spin.rs).
+DEFAULT_SPIN: Final = 1000.0
 #: A wait that spins for longer than this is a mistake.
 MAX_SPIN: Final = 1_000_000.0
 #: Seconds that connect() waits for a server.

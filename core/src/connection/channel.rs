@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use thiserror::Error;
 
+/// The longest that a wait keeps a loop from turning, in nanoseconds.
+pub const SLICE: u64 = 300_000;
 /// How often a spinning wait looks at the clock, in looks at the ring.
 pub(crate) const LOOKS_PER_CLOCK: u32 = 32;
 
@@ -87,6 +89,12 @@ pub struct Receiver {
     crowding: Crowding,
     /// When we last sent, or last got a frame, in nanoseconds.
     since: u64,
+    /// When we last got a frame, if we have not sent since.
+    working_since: Option<u64>,
+    /// When we last said that we sleep.
+    parked: u64,
+    /// Whether the peer had to be woken for what we sent last.
+    rang: bool,
     /// A false RELEASE: its frame is taken, so no later look would find it again.
     broken: Option<Violation>,
 }
@@ -230,6 +238,9 @@ impl Channel {
                     spin: Spin::new(spin),
                     crowding: Crowding::default(),
                     since: clock::now(),
+                    working_since: None,
+                    parked: 0,
+                    rang: false,
                     broken: None,
                 }),
                 stalled: AtomicBool::new(false),
@@ -338,6 +349,12 @@ impl Channel {
 
     /// Wakes the peer as its flag said.
     fn ring(&self, how: u32) {
+        if how == flags::AWAKE {
+            return;
+        }
+        // Relaxed: a hint.
+        let rung_at = self.segment.rung_at(!self.is_client);
+        rung_at.store(clock::now(), Ordering::Relaxed);
         self.bells.ring(how);
         if how == flags::ON_SEMAPHORE {
             self.look_at_semaphores();

@@ -9,15 +9,13 @@
 //! The loop must turn all the same: after [`SLICE`] the poller says so.
 
 use crate::clock;
-use crate::connection::channel::{Channel, LOOKS_PER_CLOCK};
+use crate::connection::channel::{Channel, LOOKS_PER_CLOCK, SLICE};
 use crate::crash;
 use crate::violation::Violation;
 use crate::wait::spin::{Crowding, Spin};
 use std::hint::spin_loop;
 use std::sync::Arc;
 
-/// The longest a poller keeps the loop from turning, in nanoseconds.
-pub const SLICE: u64 = 300_000;
 /// How much more of the time than another one a channel may have taken before it waits for that one, in nanoseconds.
 const AHEAD: u64 = 100_000;
 /// The most that a channel which took little may have saved up, in nanoseconds.
@@ -65,7 +63,10 @@ pub struct Poller<K> {
     served: Option<(usize, u64)>,
     /// How much time the one that was served last had taken before.
     reached: u64,
-    limit: u64,
+    /// Since when nothing has moved, in nanoseconds; 0 if the next look is the first one of a wait.
+    idle_since: u64,
+    /// Sleeps that the wait includes, ours and that of the peer whom we have answered.
+    sleeps: u64,
     /// Whether part of a large frame has moved since we last asked.
     moved: bool,
     /// Whether to look for more than what is there.
@@ -87,7 +88,8 @@ impl<K> Poller<K> {
             since: 0,
             served: None,
             reached: 0,
-            limit,
+            idle_since: 0,
+            sleeps: 0,
             moved: false,
             spinning: true,
         }
@@ -148,6 +150,12 @@ impl<K> Poller<K> {
         };
         let rings = entry.channel.silence();
         if !entry.hot {
+            let now = clock::now();
+            let late = entry.channel.rung_ago(&entry.channel.receiver(), now);
+            if let Some(late) = late {
+                self.spin.slept(late);
+                self.sleeps += 1;
+            }
             entry.channel.unpark();
             entry.hot = true;
             self.hot.push(index);
@@ -156,13 +164,20 @@ impl<K> Poller<K> {
         rings
     }
 
+    /// The peer that was answered last had to be woken for that.
+    pub fn rang(&mut self) {
+        self.sleeps += 1;
+    }
+
     /// Looks for the next frame on any channel, for as long as it pays.
     pub fn find(&mut self) -> Found {
         let start = clock::now();
         if let Some((index, began)) = self.served.take()
             && let Some(Some(entry)) = self.entries.get_mut(index)
         {
-            entry.taken += start.saturating_sub(began);
+            let worked = start.saturating_sub(began);
+            entry.taken += worked;
+            self.spin.worked(worked);
         }
         if self.slice == 0 {
             self.slice = start;
@@ -171,7 +186,9 @@ impl<K> Poller<K> {
             self.since = start;
         }
         let mut now = start;
-        let mut idle_since = start;
+        if self.idle_since == 0 {
+            self.idle_since = start;
+        }
         let mut looks = 0u32;
         let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep(start);
         let mut budget = if fruitless { 0 } else { self.spin.budget() };
@@ -186,16 +203,16 @@ impl<K> Poller<K> {
                 found => return found,
             }
             if std::mem::take(&mut self.moved) {
-                idle_since = now;
+                self.idle_since = now;
                 budget = self.spin.limit();
             }
-            if now - idle_since >= budget {
+            if now.saturating_sub(self.idle_since) >= budget {
                 return Found::Nothing;
             }
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {
                 now = clock::now();
-                if self.crowding.pause(now - idle_since) {
+                if self.crowding.pause(now - self.idle_since) {
                     budget = 0; // One more look.
                 }
             }
@@ -275,8 +292,9 @@ impl<K> Poller<K> {
             entry.taken = entry.taken.max(self.reached.saturating_sub(SAVED));
             self.reached = entry.taken;
         }
-        self.spin.record(now.saturating_sub(self.since));
-        self.since = 0;
+        let sleeps = std::mem::take(&mut self.sleeps).min(2);
+        self.spin.record(now.saturating_sub(self.since), sleeps);
+        (self.since, self.idle_since) = (0, 0);
         self.turn = if place + 1 >= self.hot.len() {
             0
         } else {
@@ -303,12 +321,13 @@ impl<K> Poller<K> {
 
     /// Wakes cold channels that have something, and lays silent hot ones to rest.
     fn glance(&mut self, now: u64) {
+        let limit = self.spin.limit();
         for index in 0..self.entries.len() {
             let Some(entry) = &mut self.entries[index] else {
                 continue;
             };
             if entry.hot {
-                let silent = now.saturating_sub(entry.last) > self.limit;
+                let silent = now.saturating_sub(entry.last) > limit;
                 if silent && self.hot.len() > 1 && rests(&entry.channel) {
                     entry.hot = false;
                     self.cool(index);
@@ -329,6 +348,7 @@ impl<K> Poller<K> {
         if std::mem::take(&mut self.slice_over) {
             return false;
         }
+        self.idle_since = 0;
         let entries = &mut self.entries;
         self.hot.retain(|&index| match &mut entries[index] {
             Some(entry) => {

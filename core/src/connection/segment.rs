@@ -10,6 +10,10 @@
 //!   2048 + capacity  ring 1: data
 //! ```
 //!
+//! From 1152 on, each on a pair of lines of its own, are two hints, u64: when the server was last rung, and at 1280 the
+//! client, in nanoseconds of CLOCK_MONOTONIC. A side that does not store them leaves zeros, so they are no part of the
+//! signature.
+//!
 //! The control of a ring is four words, each on a pair of cache lines of its own: `tail` +0, `head` +128,
 //! `reader_waits` +256, `writer_waits` +384.
 
@@ -30,6 +34,8 @@ const TAIL: usize = 0;
 const HEAD: usize = 128;
 const READER_WAITS: usize = 256;
 const WRITER_WAITS: usize = 384;
+const AT_RUNG: usize = AT_CONTROL + RINGS * CONTROL_SIZE;
+const RUNG_SIZE: usize = 128;
 const AT_DATA: usize = 2048;
 
 /// The smallest ring: a header, a word, and some.
@@ -104,6 +110,12 @@ impl Segment {
         let found = mapping.u32_at(AT_CAPACITY).load(Ordering::Relaxed);
         region::check("capacity", u64::from(found), capacity as u64)?;
         Ok(Arc::new(Segment { mapping, capacity }))
+    }
+
+    /// When a side was last rung.
+    pub fn rung_at(&self, is_client: bool) -> &AtomicU64 {
+        let place = usize::from(is_client);
+        self.mapping.u64_at(AT_RUNG + place * RUNG_SIZE)
     }
 
     /// Marks it as cut off, since something else of its connection was.

@@ -4,7 +4,7 @@ use super::channel::Channel;
 use super::errors::{ChannelError, unsent};
 use super::incoming::Frame;
 use super::payload::Payload;
-use crate::connection::channel::SendError;
+use crate::connection::channel::{SendError, Sent};
 use crate::connection::poller::{self, Found};
 use crate::sync::lock;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -147,9 +147,14 @@ impl Poller {
         let large = payload.is_large();
         let found = py.detach(|| match payload.send(&channel, opcode, id, false) {
             Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => Err(error),
-            _ if large => Ok(None),
-            // A violation is remembered: the next look at the channel finds it.
-            _ => Ok(Some(self.lock().find())),
+            sent => {
+                let mut inner = self.lock();
+                if let Ok(Sent::Rang) = sent {
+                    inner.rang();
+                }
+                // A violation is remembered: the next look at the channel finds it.
+                Ok((!large).then(|| inner.find()))
+            }
         });
         match found.map_err(unsent)? {
             Some(found) => Ok(self.found(py, found)?.map(Bound::into_any)),

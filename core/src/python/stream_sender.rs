@@ -5,7 +5,7 @@ use super::errors::unsent;
 use super::payload::Payload;
 use crate::clock;
 use crate::connection::channel;
-use crate::connection::poller::SLICE;
+use crate::connection::channel::SLICE;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};

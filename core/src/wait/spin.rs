@@ -1,10 +1,14 @@
 //! Whether it pays to look again for a while before sleeping.
 //!
-//! A wait that ends within what a sleep would cost is better spun through; any
-//! other is better slept through. Nobody knows beforehand, so each waiter keeps a
-//! moving average of the gaps between messages and spins only while that is
-//! shorter than its limit. One long pause does not end a hot phase, since what a
-//! single gap can add is bounded; a steady slow rhythm does, after a few messages.
+//! A wait that ends within what a sleep would cost is better spun through; any other is better slept through. Nobody
+//! knows beforehand, so each waiter keeps a moving average of the gaps between messages and spins only while that is
+//! shorter than its limit. One long pause does not end a hot phase, since what a single gap can add is bounded; a steady
+//! slow rhythm does, after a few messages.
+//!
+//! The limit follows what a sleep costs: who rings says when, and the sleeper looks how late it is. So that is also known
+//! of gaps that were slept through, and is left out: else two sides that sleep would find each other too slow to do
+//! anything else. A wait may be longer if the waiter works between its waits: then spinning uses no more than a few
+//! times the CPU that the work does.
 
 use crate::clock;
 use std::sync::OnceLock;
@@ -13,45 +17,88 @@ use std::sync::OnceLock;
 const WEIGHT: u64 = 8;
 /// A gap counts for at most this many limits, so that old pauses are soon forgotten.
 const CLAMP: u64 = 4;
+/// What a sleep costs before the first one, in nanoseconds, and the least and the most that is believed.
+const WAKE: u64 = 50_000;
+const CHEAP: u64 = 10_000;
+const DEAR: u64 = 150_000;
+/// A wait is spun through if it is no longer than so many sleeps cost.
+const SLEEPS: u64 = 4;
+/// Or so many, if it is also no longer than this many times the work between two waits. What is longer is hardly
+/// shorter without the sleep.
+const MOST_SLEEPS: u64 = 12;
+const WORKS: u64 = 2;
 
 /// The judgement of one waiter.
 #[derive(Clone, Debug)]
 pub struct Spin {
-    /// The longest a wait may spin, in nanoseconds. 0: never.
-    limit: u64,
-    /// The moving average of the gaps, in nanoseconds.
+    /// The longest a wait may ever spin, in nanoseconds. 0: never.
+    most: u64,
+    /// The moving average of the gaps, in nanoseconds, without what sleeps added to them.
     average: u64,
+    /// From a ring until its sleeper looks, in nanoseconds.
+    wake: u64,
+    /// The moving average of what is worked between two waits, in nanoseconds.
+    work: u64,
+    /// Whether waits are spun through just now.
+    spins: bool,
 }
 
 impl Spin {
-    /// Spins for up to `limit` nanoseconds at a time; never where only one CPU is usable.
-    pub fn new(limit: u64) -> Self {
-        let limit = if usable_cpus() > 1 { limit } else { 0 };
-        Spin { limit, average: 0 }
+    /// Spins for up to `most` nanoseconds at a time; never where only one CPU is usable.
+    pub fn new(most: u64) -> Self {
+        Spin::on(usable_cpus(), most)
+    }
+
+    fn on(cpus: usize, most: u64) -> Self {
+        Spin {
+            most: if cpus > 1 { most } else { 0 },
+            average: 0,
+            wake: WAKE,
+            work: 0,
+            spins: true,
+        }
     }
 
     /// How long the next wait may spin, in nanoseconds.
     #[inline]
-    pub fn budget(&self) -> u64 {
-        if self.average < self.limit {
-            self.limit
-        } else {
-            0
-        }
+    pub fn budget(&mut self) -> u64 {
+        let limit = self.limit();
+        // Between the two it goes on as it does: what sleeps add to a gap is only known about.
+        self.spins = self.average < if self.spins { limit } else { limit / 4 * 3 };
+        if self.spins { limit } else { 0 }
     }
 
     /// How long it pays to wait for the next piece of something that moves, in nanoseconds.
     #[inline]
     pub fn limit(&self) -> u64 {
-        self.limit
+        let busy = (WORKS * self.work).min(MOST_SLEEPS * self.wake);
+        self.most.min(busy.max(SLEEPS * self.wake))
     }
 
-    /// A message came `gap` nanoseconds after the one before, or after we began to wait for it.
+    /// A message came `gap` nanoseconds after the one before, or after we began to wait for it. `sleeps`: how many
+    /// sleeps that includes, ours and the peer's.
     #[inline]
-    pub fn record(&mut self, gap: u64) {
-        let gap = gap.min(self.limit * CLAMP);
-        self.average = (self.average * (WEIGHT - 1) + gap) / WEIGHT;
+    pub fn record(&mut self, gap: u64, sleeps: u64) {
+        let most = self.limit() * CLAMP;
+        let gap = gap.saturating_sub(sleeps * self.wake);
+        average(&mut self.average, gap.min(most));
     }
+
+    /// So many nanoseconds were worked between two waits.
+    #[inline]
+    pub fn worked(&mut self, time: u64) {
+        average(&mut self.work, time.min(DEAR * MOST_SLEEPS));
+    }
+
+    /// We slept, and look so many nanoseconds after we were rung.
+    pub fn slept(&mut self, late: u64) {
+        average(&mut self.wake, late.clamp(CHEAP, DEAR));
+    }
+}
+
+#[inline]
+fn average(average: &mut u64, new: u64) {
+    *average = (*average * (WEIGHT - 1) + new) / WEIGHT;
 }
 
 /// After this much spinning, in nanoseconds, the peer is probably not running: our CPU may be
@@ -149,19 +196,19 @@ fn usable_cpus() -> usize {
 mod tests {
     use super::*;
 
-    fn spin(limit: u64) -> Spin {
-        Spin { limit, average: 0 }
+    fn spin(most: u64) -> Spin {
+        Spin::on(2, most)
     }
 
     #[test]
     fn a_quick_rhythm_spins_and_a_slow_one_sleeps() {
         let mut spin = spin(50_000);
         for _ in 0..100 {
-            spin.record(1_000);
+            spin.record(1_000, 0);
         }
         assert_eq!(spin.budget(), 50_000);
         for _ in 0..5 {
-            spin.record(2_000_000);
+            spin.record(2_000_000, 0);
         }
         assert_eq!(spin.budget(), 0);
     }
@@ -169,8 +216,8 @@ mod tests {
     #[test]
     fn one_pause_does_not_end_a_hot_phase() {
         let mut spin = spin(50_000);
-        spin.record(1_000);
-        spin.record(10_000_000_000);
+        spin.record(1_000, 0);
+        spin.record(10_000_000_000, 0);
         assert!(spin.budget() > 0);
     }
 
@@ -178,13 +225,63 @@ mod tests {
     fn a_rhythm_that_quickens_spins_again_soon() {
         let mut spin = spin(50_000);
         for _ in 0..1000 {
-            spin.record(u64::MAX);
+            spin.record(u64::MAX, 1);
+            spin.budget();
         }
         let messages = (0..).take_while(|_| {
-            spin.record(30_000);
+            spin.record(20_000, 0);
             spin.budget() == 0
         });
         assert!(messages.count() < 20);
+    }
+
+    #[test]
+    fn two_sides_that_sleep_find_out_that_they_need_not() {
+        const BETWEEN: u64 = 80_000;
+        for wake in [30_000, 150_000] {
+            let mut spin = spin(1_000_000);
+            spin.record(u64::MAX, 0);
+            for _ in 0..50 {
+                spin.record(10_000_000, 0);
+                spin.budget();
+            }
+            let calls = (0..).take_while(|_| {
+                spin.slept(wake);
+                spin.record(BETWEEN + 2 * wake, 2);
+                spin.budget() == 0
+            });
+            assert!(calls.count() < 100, "a sleep costs {wake} ns");
+        }
+    }
+
+    #[test]
+    fn a_call_every_so_often_does_not_begin_to_spin_because_of_what_its_sleeps_cost() {
+        let mut spin = spin(1_000_000);
+        for _ in 0..50 {
+            spin.record(10_000_000, 0);
+            spin.budget();
+        }
+        for _ in 0..1000 {
+            spin.slept(WAKE);
+            spin.record(300_000, 2);
+            assert_eq!(spin.budget(), 0);
+        }
+    }
+
+    #[test]
+    fn who_works_for_long_waits_for_long_and_no_longer_than_that_helps() {
+        let mut spin = spin(1_000_000);
+        assert_eq!(spin.limit(), SLEEPS * WAKE);
+        for _ in 0..100 {
+            spin.worked(200_000);
+        }
+        assert!(spin.limit() > 390_000);
+        for _ in 0..100 {
+            spin.worked(20_000_000);
+        }
+        assert_eq!(spin.limit(), MOST_SLEEPS * WAKE);
+        spin.most = 100_000;
+        assert_eq!(spin.limit(), 100_000, "the user's bound");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How a side waits for the other one: it spins for as long as it pays, then it sleeps.
 
-use super::{Channel, LOOKS_PER_CLOCK, Receiver, SendError, Sent};
+use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, Sent, Sleep};
 use crate::clock;
 use crate::crash;
 use crate::ring::RingMemory;
@@ -39,15 +39,23 @@ impl Channel {
     ///
     /// Returns whether a frame is there and the time at the last look at the clock.
     pub fn spin(&self, sent: Sent, start: u64) -> Result<(bool, u64), Violation> {
+        let longest = match self.sleep {
+            Sleep::Loop => SLICE,
+            Sleep::Thread => u64::MAX,
+        };
         let mut receiver = lock(&self.receiver);
+        if let Some(since) = receiver.working_since.take() {
+            receiver.spin.worked(start.saturating_sub(since));
+        }
         receiver.since = start;
+        receiver.rang = sent == Sent::Rang;
         // A peer that had to be woken has not even begun: its answer is slept for. A large frame needs us to push: as
         // long as it moves, it pays to stay.
         let mut budget = match sent {
             Sent::Hot if receiver.crowding.must_sleep(start) => 0,
-            Sent::Hot => receiver.spin.budget(),
+            Sent::Hot => receiver.spin.budget().min(longest),
             Sent::Rang => 0,
-            Sent::Kept => receiver.spin.limit(),
+            Sent::Kept => receiver.spin.limit().min(longest),
         };
         let mut now = start;
         let mut idle_since = start;
@@ -55,9 +63,8 @@ impl Channel {
         loop {
             let came = receiver.came();
             if receiver.peek()?.is_some() {
-                receiver.spin.record(now - start);
-                // Relaxed: a hint.
-                self.heard.store(now, Ordering::Relaxed);
+                let gap = now - start;
+                self.came_after(&mut receiver, gap, now, 0);
                 return Ok((true, now));
             }
             let moved = receiver.came() != came;
@@ -67,7 +74,7 @@ impl Channel {
             if moved | self.flush()? {
                 now = clock::now();
                 idle_since = now;
-                budget = receiver.spin.limit();
+                budget = receiver.spin.limit().min(longest);
             }
             looks += 1;
             if budget == 0 {
@@ -91,10 +98,31 @@ impl Channel {
     pub fn woke(&self, receiver: &mut Receiver) {
         let now = clock::now();
         let gap = now - receiver.since;
+        let slept = self.rung_ago(receiver, now);
+        if let Some(late) = slept {
+            receiver.spin.slept(late);
+        }
+        self.came_after(receiver, gap, now, u64::from(slept.is_some()));
+    }
+
+    /// How long ago the peer has rung, if it did since we said that we sleep. None if it does not say so; what it says
+    /// may be false.
+    pub fn rung_ago(&self, receiver: &Receiver, now: u64) -> Option<u64> {
+        // Relaxed: a hint.
+        let at = self.segment.rung_at(self.is_client).load(Ordering::Relaxed);
+        let is_new = at > receiver.parked;
+        is_new.then(|| now.checked_sub(at)).flatten()
+    }
+
+    /// A frame came at `now`, `gap` after we began to wait; so many sleeps of ours were in between.
+    #[inline]
+    fn came_after(&self, receiver: &mut Receiver, gap: u64, now: u64, sleeps: u64) {
+        let rang = std::mem::take(&mut receiver.rang);
+        receiver.spin.record(gap, sleeps + u64::from(rang));
+        receiver.since = now;
+        receiver.working_since = Some(now);
         // Relaxed: a hint.
         self.heard.store(now, Ordering::Relaxed);
-        receiver.spin.record(gap);
-        receiver.since = now;
     }
 
     /// Announces that we sleep. False if there is something to do first.
@@ -106,6 +134,7 @@ impl Channel {
             return Ok(self.is_behind());
         }
         let mut receiver = lock(&self.receiver);
+        receiver.parked = clock::now();
         flags::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());
         let arrived = receiver.peek()?.is_some();
         if receiver.reader.has_room() {

@@ -60,7 +60,7 @@ async def most_in_use(caller: Caller, *, size: int, messages: int) -> Result:
     """The bytes of shared memory in which messages lay at once, at most, in :func:`benchmark.loads.bulk`."""
     client, peak = caller.client.client, 0
     # Only a benchmark has to know what an arena has in use.
-    memory = client._reconnector.session.connection._channel.memory
+    memory = client._reconnector.session.connection.channel.memory
     data, start = b"\1" * size, time.perf_counter()
     for _ in range(messages):
         await client.notify("take", data)

@@ -1,6 +1,6 @@
 """The native core: see core/src/lib.rs for its contract."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Literal, final
 
@@ -85,13 +85,14 @@ class Isolation:
     """Enters copies of a context, one after the other, each until the next ``renew`` or ``leave``."""
 
     def __new__(cls, base: Context, /) -> Isolation: ...
+    def rebase(self, base: Context, /) -> None: ...
     def renew(self) -> None: ...
     def current(self) -> Context | None: ...
     def leave(self) -> None: ...
 
 @final
 class Encoder:
-    """Values to bytes: what MessagePack carries as it is by ``encode_plain``, all else by ``encode_value``."""
+    """Values to bytes: MessagePack's own types here, unless ``reference`` is said; other values by the functions."""
 
     def __new__(
         cls,
@@ -101,10 +102,153 @@ class Encoder:
         encode_values: Callable[[Sequence[Any]], bytes | Parcel],
         is_plain: Callable[[type], bool | tuple[tuple[str, ...], tuple[str, ...]]],
         large: int,
+        reference: bool,
     ) -> Encoder: ...
     def encode(self, value: Any, /) -> bytes | Parcel: ...
     def encode_all(self, values: Sequence[Any], /) -> bytes | Parcel: ...
     def forget(self) -> None: ...
+
+@final
+class Expected:
+    """A declared type of the plain ones; see core/src/python/msgpack/expected.rs."""
+
+    def __new__(
+        cls,
+        scalars: Sequence[str],
+        *,
+        each: Expected | None = None,
+        is_tuple: bool = False,
+        items: Sequence[Expected] | None = None,
+        keys: Expected | None = None,
+        values: Expected | None = None,
+    ) -> Expected: ...
+    def read(self, body: bytes, /) -> Any: ...
+
+@final
+class Ids:
+    """Counts up from 1."""
+
+    def __new__(cls) -> Ids: ...
+    def __call__(self) -> int: ...
+
+@final
+class ShortCall:
+    """An endpoint of a connection, as the core calls it by itself; see core/src/python/short_call.rs."""
+
+    def __new__(
+        cls,
+        *,
+        encoder: Encoder,
+        ids: Ids,
+        expected: Expected | None,
+        read: Callable[[bytes | Parcel], Any],
+        positional: int,
+        keywords: int,
+        timed: int,
+        timeout: int | None,
+        inheriting: list[bool] | None,
+        nearest: Callable[[int | None], int | None],
+    ) -> ShortCall: ...
+
+@final
+class CallCoroutine:
+    """One call of a LoopEndpoint; a collections.abc.Coroutine."""
+
+class Endpoint:
+    """Calls an endpoint, and looks like a function."""
+
+@final
+class LoopEndpoint(Endpoint):
+    """Calls an endpoint in an event loop: ``function`` in the core, and ``rest`` for a call that has to wait."""
+
+    def __new__(
+        cls,
+        channel: Channel,
+        short: ShortCall,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        rest: Callable[[Sequence[Any], Mapping[str, Any], int, Any, int | None], Coroutine[Any, Any, Any]],
+        interrupted: Callable[[BaseException], None],
+        /,
+    ) -> LoopEndpoint: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]: ...
+
+@final
+class ThreadEndpoint(Endpoint):
+    """Calls an endpoint and waits: ``function`` in the core, and ``rest`` for a call that has to wait."""
+
+    def __new__(
+        cls,
+        calls: Calls,
+        short: ShortCall,
+        function: Callable[..., Any],
+        rest: Callable[[Sequence[Any], Mapping[str, Any], int, Any, int | None], Any],
+        stopped: list[bool],
+        reconnector: object,
+        session: object,
+        /,
+    ) -> ThreadEndpoint: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+@final
+class Coroutines:
+    """Runs coroutines, each in its first step and then as a task; see core/src/python/handler.rs."""
+
+    def __new__(
+        cls,
+        *,
+        is_full: Callable[[Any], bool],
+        start: Callable[[Coroutine[Any, Any, Any], Any, str, int, int | None, int], Any],
+        later: object,
+    ) -> Coroutines: ...
+
+@final
+class Handler:
+    """A function, and the types of its parameters; see core/src/python/handler.rs."""
+
+    def __new__(
+        cls,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        by_count: Sequence[Expected | None],
+        parameters: Sequence[tuple[str, Expected, bool]],
+        places: int,
+        coroutines: Coroutines | None,
+    ) -> Handler: ...
+
+@final
+class Handlers:
+    """The endpoints whose calls the core runs, by number; see core/src/python/handler.rs."""
+
+    def __new__(
+        cls,
+        handlers: Sequence[Handler | None],
+        *,
+        encoder: Encoder,
+        isolation: Isolation,
+        running: Running,
+        inheriting: list[bool],
+        encode: Callable[[str, Any], bytes | Parcel],
+        fail: Callable[[Any, int, BaseException], None],
+        positional: int,
+        keywords: int,
+        timed: int,
+    ) -> Handlers: ...
+
+@final
+class Serving:
+    """The calls of one client that the core may run, until it is closed."""
+
+    def __new__(cls, handlers: Handlers, calls: dict[int, Any], waiting: dict[int, Any], /) -> Serving: ...
+    def close(self) -> None: ...
+
+@final
+class Running:
+    """What a thread's loop runs between taking a frame and answering it."""
+
+    #: What was set, or of a request that the core runs (key, opcode, id, deadline); None between frames.
+    frame: Any
+    def __new__(cls) -> Running: ...
 
 @final
 class PostInit:
@@ -217,8 +361,8 @@ class StreamSender:
 class Poller:
     """The receiving side of a server: the next frame on any of its channels."""
 
-    def __new__(cls, *, spin: float, fault: int) -> Poller: ...
-    def add(self, channel: Channel, key: Any, /) -> int: ...
+    def __new__(cls, *, spin: float, fault: int, answer: int) -> Poller: ...
+    def add(self, channel: Channel, key: Any, serving: Serving | None, /) -> int: ...
     def remove(self, index: int, /) -> None: ...
     def wake(self, index: int, /) -> bool: ...
     def set_spinning(self, spinning: bool, /) -> None: ...

@@ -32,7 +32,7 @@ IDLE = 5.0
 def unlooked(client: shmrpc.sync.Client) -> tuple[int, int]:
     """A client's memory, without a look at what has come back."""
     reconnector: Any = client._reconnector
-    return cast("tuple[int, int]", reconnector.session.connection._channel.memory())
+    return cast("tuple[int, int]", reconnector.session.connection.channel.memory())
 
 
 def fill_up(client: shmrpc.Client | shmrpc.sync.Client, size: int = 256 << 10) -> list[Any]:

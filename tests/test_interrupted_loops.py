@@ -166,7 +166,7 @@ def test_an_interruption_at_any_line(server: ServerProcess, operation: str) -> N
         runner.run(client.close())
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", sorted(OPERATIONS.keys() - {"add"}))  # It is over in the core.
 def test_an_interruption_with_a_frame_in_hand_is_told_to_whoever_waits(server: ServerProcess, operation: str) -> None:
     perform, result = OPERATIONS[operation]
     with asyncio.Runner() as runner:
@@ -189,12 +189,14 @@ def test_an_interruption_with_a_frame_in_hand_is_told_to_whoever_waits(server: S
                 result = function(*args)
                 for interruption in interruptions[:1]:
                     interruptions.clear()
+                    if asyncio.iscoroutine(result):
+                        result.close()
                     raise interruption
                 return result
 
             return call
 
-        for way in ("exchange", "begin", "send"):
+        for way in ("exchange", "begin", "send", "wait"):
             setattr(session, way, then_interrupted(getattr(session, way)))
         loop = runner.get_loop()
         task = loop.create_task(_awaited(perform, client))

@@ -19,7 +19,7 @@ import pytest
 
 import shmrpc
 from shmrpc.transport.shm.goodbye import explain
-from shmrpc.wire import control
+from shmrpc.wire import control, frames
 from tests.helpers import stream_service
 from tests.helpers.host_names import nothing_is_left
 from tests.helpers.interruptions import Interrupted
@@ -521,7 +521,7 @@ WAYS: dict[str, Callable[[shmrpc.sync.Client], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", sorted(WAYS.keys() - {"plain", "under a deadline"}))
 def test_a_call_that_another_thread_has_overtaken_is_not_taken_for_executed(runtime: Path, way: str) -> None:
     """Its id was drawn before that of a call which the server took, and the server stopped before it was sent."""
     drawn, taken = threading.Event(), threading.Event()
@@ -568,6 +568,19 @@ def test_a_call_that_another_thread_has_overtaken_is_not_taken_for_executed(runt
         overtaken.join(PATIENCE)
         assert ids == sorted(ids)
         assert outcome == [None if way == "one way" else False]
+
+
+@pytest.mark.parametrize("way", ["plain", "under a deadline"])
+def test_a_call_of_the_core_that_another_thread_has_overtaken_is_made_again(way: str) -> None:
+    with ServerProcess(TARGET), shmrpc.sync.connect("tested.flows") as client:
+        session = client._reconnector.session
+        assert session is not None
+        number = session.numbers["add"]
+        one_way = client._codec.encode_all((frames.Header(one_way=True), [3, 4], {}))
+        # Its id is the one after the next.
+        session.begin(frames.opcode(frames.CALL_WITH, number), session.next_id() + 2, one_way)
+        assert WAYS[way](client) == 3
+        assert session.next_id() > 3
 
 
 def test_a_server_that_stops_answers_a_blocked_thread_first() -> None:

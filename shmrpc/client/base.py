@@ -9,15 +9,19 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar
 
+from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.groups import EndpointGroup
 from shmrpc.client.options import Options
 from shmrpc.client.reconnector import Reconnector
 from shmrpc.client.requests import check_no_streams, find_endpoint, find_name, is_group, result_of
-from shmrpc.service.call import Call, Metadata, nearest_deadline
+from shmrpc.client.session import Session
+from shmrpc.service.call import Call, Metadata, inheriting, nearest_deadline
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.values.sharing import empty_array, empty_buffer
-from shmrpc.wire.codec import Codec
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body, Codec
+from shmrpc.wire.frames import opcode
 
 if TYPE_CHECKING:
     import numpy
@@ -202,6 +206,24 @@ class BaseClient(Generic[_L]):
         """The name of an endpoint given by name or by function, and the type of its results."""
         name = self._name_of(endpoint)
         return name, self._kind_of(name) if isinstance(endpoint, str) else result_of(endpoint)
+
+    def _short_call(
+        self, session: Session[Any], number: int, kind: Any, read: Callable[[Body], Any]
+    ) -> _core.ShortCall:
+        """What the core needs to call an endpoint by itself. ``read`` is for the results that it cannot read."""
+        codec, options = self._codec, self._options
+        return _core.ShortCall(
+            encoder=codec.encoder,
+            ids=session.ids,
+            expected=codec.expected(kind),
+            read=read,
+            positional=opcode(frames.CALL, number),
+            keywords=opcode(frames.CALL_KEYWORDS, number),
+            timed=opcode(frames.CALL_DEADLINE, number),
+            timeout=options.nanoseconds,
+            inheriting=inheriting if options.inherits else None,
+            nearest=nearest_deadline,
+        )
 
     def _new_call(self, name: str) -> Call:
         """A call with what this client's options say."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -22,6 +21,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
+from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.base import PartialCall
 from shmrpc.client.batch import Batch
@@ -34,13 +34,13 @@ from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.requests import (
     find_endpoint,
     name_and_endpoints,
-    read_result,
+    result_reader,
     undecodable,
     unencodable,
 )
 from shmrpc.client.stream_call import StreamCall
 from shmrpc.introspection.describe import Description
-from shmrpc.service.call import Call, inheriting, nearest_deadline
+from shmrpc.service.call import Call, nearest_deadline
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
@@ -323,98 +323,70 @@ class Client(CallEngine[LoopReconnector]):
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
             return self._named(name, PartialCall(self._stream, name, Reader(self._codec, kind)))
-        decode = self._codec.decoder(kind)
         if shape is not None or options.is_general or session.leaving:  # Until there is a new session, calls wait.
-            return self._named(name, PartialCall(self._call, name, decode))
-        quick = self._codec.quick(kind)
-        if options.timeout in (None, math.inf):
-            return self._bind_plain(session, name, number, quick, decode)
-        return self._bind_timed(session, name, number, quick, decode)
+            return self._named(name, PartialCall(self._call, name, self._codec.decoder(kind)))
+        return self._bind_short(session, name, number, kind)
 
-    def _bind_plain(
-        self, session: LoopSession, name: str, number: int, quick: Decode, decode: Decode
-    ) -> Callable[..., Any]:
-        """Arguments to bytes, exchanged, and the answer from bytes."""
-        plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
+    def _bind_short(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
+        """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
+        plain, keyword, timed = (
+            opcode(each, number) for each in (frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE)
+        )
         encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
         general, may_go_again = self._call, self._reconnector.may_go_again
-        inherits = inheriting if self._options.timeout is None else []
+        decode, read, clock = self._codec.decoder(kind), result_reader(name, self._codec, kind), host_nanoseconds
+        allowed, inherits = self._options.nanoseconds, self._options.inherits
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            if inherits and nearest_deadline(None) is not None:
+            deadline = None if allowed is None else clock() + allowed
+            if inherits:
+                deadline = nearest_deadline(deadline)
+            if deadline is not None and kwargs:
                 return await general(name, decode, *args, **kwargs)
             call_id = next_id()
+            begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
             try:  # What is raised in here is of the arguments; from the sending on it is not.
-                if kwargs:
-                    request, answer = keyword, encode(([*args], kwargs))
+                if deadline is not None:
+                    request, begun = timed, encode((deadline, *args))
+                elif kwargs:
+                    request, begun = keyword, encode(([*args], kwargs))
                 else:
-                    request, answer = plain, encode(args)
+                    request, begun = plain, encode(args)
             except Exception as error:
                 raise unencodable(name, error) from None
             try:
-                answer = exchange(request, call_id, answer)  # By one name: nobody keeps the request.
-                if type(answer) is not bytes:
-                    answer = await wait(call_id, answer)
+                begun = exchange(request, call_id, begun)
             except BaseException as error:
+                begun = error
+            try:
+                return read(begun) if type(begun) is bytes else await rest(args, kwargs, call_id, begun, deadline)
+            finally:
+                del begun  # An error has this frame in its traceback.
+
+        async def rest(
+            args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, begun: Any, deadline: int | None
+        ) -> Any:
+            try:
+                if isinstance(begun, BaseException):
+                    raise begun
+                call = None if deadline is None else Call(session, name, call_id, deadline)
+                answer = await wait(call_id, begun, call)
+            except BaseException as error:
+                begun = None  # It has this frame in its traceback.
                 error = session.unsent(name, error)
                 if not may_go_again(session, error):
                     raise error from error.__cause__
                 answer = _AGAIN
-            if type(answer) is not bytes:
-                if answer is _AGAIN:  # Not within the clauses: what it raises would bring along what they handle.
-                    return await general(name, decode, *args, **kwargs)
-                return read_result(name, decode, answer)  # There are buffers beside it.
-            try:
-                return quick(answer)
-            except UNREADABLE:
-                pass
-            return read_result(name, decode, answer)
-
-        return self._named(name, call)
-
-    def _bind_timed(
-        self, session: LoopSession, name: str, number: int, quick: Decode, decode: Decode
-    ) -> Callable[..., Any]:
-        """The same under a deadline, for positional arguments."""
-        timed = opcode(frames.CALL_DEADLINE, number)
-        encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
-        general, may_go_again = self._call, self._reconnector.may_go_again
-        assert self._options.timeout is not None
-        clock, nanoseconds = host_nanoseconds, int(self._options.timeout * 1e9)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            if kwargs or inheriting:
+            if answer is _AGAIN:  # Not within the clause: what it raises would bring along what that handles.
                 return await general(name, decode, *args, **kwargs)
-            call_id = next_id()
-            deadline = clock() + nanoseconds
-            try:  # As in _bind_plain().
-                if len(args) == 2:  # The commonest: quicker than (deadline, *args).
-                    first, second = args
-                    answer = encode((deadline, first, second))
-                else:
-                    answer = encode((deadline, *args))
-            except Exception as error:
-                raise unencodable(name, error) from None
-            try:
-                answer = exchange(timed, call_id, answer)
-                if type(answer) is not bytes:
-                    answer = await wait(call_id, answer, Call(session, name, call_id, deadline))
-            except BaseException as error:
-                error = session.unsent(name, error)
-                if not may_go_again(session, error):
-                    raise error from error.__cause__
-                answer = _AGAIN
-            if type(answer) is not bytes:
-                if answer is _AGAIN:  # As in _bind_plain().
-                    return await general(name, decode, *args)
-                return read_result(name, decode, answer)  # There are buffers beside it.
-            try:
-                return quick(answer)
-            except UNREADABLE:
-                pass
-            return read_result(name, decode, answer)
+            return read(answer)
 
-        return self._named(name, call)
+        self._named(name, call)
+        channel = session.sharing.channel
+        if channel is None:
+            return call
+        short = self._short_call(session, number, kind, read)
+        return _core.LoopEndpoint(channel, short, call, rest, session.note_interruption)
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         return await self._call_endpoint(name, decode, args, kwargs)

@@ -244,7 +244,7 @@ class LoopSession(Session[Connection]):
             self.connection.fault(error)
         return None if self.ended is None else self.ended.error
 
-    def _note_interruption(self, error: BaseException) -> None:
+    def note_interruption(self, error: BaseException) -> None:
         """Closes the connection if an exception out of a signal handler came while frames may have been in hand.
 
         Whoever sends a call that may bring back another's frame hands its exceptions to unsent(), and so

@@ -112,6 +112,21 @@ def read_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
         raise undecodable(name, error) from None
 
 
+def result_reader(name: str, codec: Codec, kind: Any) -> Callable[[Body], Any]:
+    """What makes a result of an answer's body, for an endpoint whose results have this type."""
+    quick, decode = codec.quick(kind), codec.decoder(kind)
+
+    def read(body: Body) -> Any:
+        if type(body) is bytes:
+            try:
+                return quick(body)
+            except UNREADABLE:
+                pass
+        return read_result(name, decode, body)
+
+    return read
+
+
 def take_sources(
     name: str, shape: Shape, args: Sequence[Any], kwargs: Mapping[str, Any], *, from_async: bool
 ) -> tuple[list[Any], dict[str, Any], list[Source]]:

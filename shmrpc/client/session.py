@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
+from shmrpc import _core
 from shmrpc.client.lateness import Lateness
 from shmrpc.client.requests import ended_call, unsendable
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
@@ -35,7 +35,8 @@ class Session(ABC, Generic[_C]):
         self.send: Callable[[int, int, Body], bool] = connection.send
         #: What sends the items of a stream: its opcode, its call, its first credit.
         self.sender: Callable[[int, int, int], Sender] = sharing.sender
-        self.next_id = itertools.count(1).__next__
+        self.ids = _core.Ids()
+        self.next_id: Callable[[], int] = self.ids
         #: How the connection has ended.
         self.ended: End | None = None
         self._allocate: Callable[[int], Any] = sharing.allocate
@@ -101,12 +102,12 @@ class Session(ABC, Generic[_C]):
             except LocalProtocolError as forked:
                 return forked
             return ended_call(self._end_of(error) or ConnectionLost(str(error)))
-        self._note_interruption(error)
+        self.note_interruption(error)
         return unsendable(name, error) if isinstance(error, Exception) else error
 
     @abstractmethod
     def _end_of(self, error: ChannelError) -> ShmrpcError | None:
         """Why the connection has ended, which it does with this error of its channel if it has not before."""
 
-    def _note_interruption(self, error: BaseException) -> None:
+    def note_interruption(self, error: BaseException) -> None:
         """Takes note of an exception that may have come out of a signal's handler."""

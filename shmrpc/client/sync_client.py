@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import (
     AsyncIterable,
@@ -13,12 +12,14 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
+from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.base import PartialCall
 from shmrpc.client.batch import SyncBatch
@@ -29,16 +30,16 @@ from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.requests import (
     find_endpoint,
     name_and_endpoints,
-    read_result,
+    result_reader,
     undecodable,
     unencodable,
 )
 from shmrpc.client.sync_stream_call import StreamCall
 from shmrpc.client.thread_conversation import ThreadConversation
 from shmrpc.client.thread_reconnector import ThreadReconnector
-from shmrpc.client.thread_session import stopped_call
+from shmrpc.client.thread_session import ThreadSession, stopped_call
 from shmrpc.introspection.describe import Description
-from shmrpc.service.call import Call, inheriting, nearest_deadline
+from shmrpc.service.call import Call, nearest_deadline
 from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
 from shmrpc.service.service import Service
 from shmrpc.streams.items import Reader
@@ -288,55 +289,70 @@ class Client(CallEngine[ThreadReconnector]):
         session = reconnector.session
         if session is None:
             raise reconnector.not_connected()
-        number, decode = find_endpoint(session.service, name, session.numbers), self._codec.decoder(kind)
+        number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
             return self._named(name, PartialCall(self._stream, name, Reader(self._codec, kind)))
         if shape is not None or options.is_general:
-            return self._named(name, PartialCall(self._call, name, decode))
-        plain, keyword = opcode(frames.CALL, number), opcode(frames.CALL_KEYWORDS, number)
-        timed = opcode(frames.CALL_DEADLINE, number)
-        quick, encode = self._codec.quick(kind), self._codec.encode_all
-        exchange, next_id = session.calls.exchange, session.next_id
-        clock, inherits = host_nanoseconds, [] if options.timeout == math.inf else inheriting
-        allowed = None if options.timeout in (None, math.inf) else int(options.timeout * 1e9)
-        stopped, complete, bound = reconnector.stopped, session.complete, session
+            return self._named(name, PartialCall(self._call, name, self._codec.decoder(kind)))
+        return self._bind_short(session, name, number, kind)
+
+    def _bind_short(self, session: ThreadSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
+        """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
+        reconnector = self._reconnector
+        plain, keyword, timed = (
+            opcode(each, number) for each in (frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE)
+        )
+        encode, exchange, next_id = self._codec.encode_all, session.calls.exchange, session.next_id
+        decode, read, clock = self._codec.decoder(kind), result_reader(name, self._codec, kind), host_nanoseconds
+        allowed, inherits, stopped = self._options.nanoseconds, self._options.inherits, reconnector.stopped
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if stopped:
-                raise stopped_call(bound.service)
-            if reconnector.session is not bound or (inherits and nearest_deadline(None) is not None):
+                raise stopped_call(session.service)
+            deadline = None if allowed is None else clock() + allowed
+            if inherits:
+                deadline = nearest_deadline(deadline)
+            if reconnector.session is not session or (deadline is not None and kwargs):
                 return self._call(name, decode, *args, **kwargs)
-            if allowed is None:
-                deadline = None
-            elif kwargs:
-                return self._call(name, decode, *args, **kwargs)
-            else:
-                deadline = clock() + allowed
             call_id = next_id()
-            try:
+            begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
+            try:  # What is raised in here is of the arguments; from the sending on it is not.
                 if deadline is not None:
-                    request, body = timed, encode((deadline, *args))
+                    request, begun = timed, encode((deadline, *args))
+                elif kwargs:
+                    request, begun = keyword, encode(([*args], kwargs))
                 else:
-                    request, body = (keyword, encode(([*args], kwargs))) if kwargs else (plain, encode(args))
+                    request, begun = plain, encode(args)
             except Exception as error:
                 raise unencodable(name, error) from None
             try:
-                answer: Any = exchange(request, call_id, body)
-                if type(answer) is not bytes:
-                    answer = complete(answer, None if deadline is None else Call(bound, name, call_id, deadline))
+                begun = exchange(request, call_id, begun)
             except BaseException as error:
-                bound.calls.close(call_id)  # It may have come at any point, from a signal's handler.
-                error = bound.unsent(name, error)
-                if not reconnector.may_go_again(bound, error):
+                begun = error
+            try:
+                return read(begun) if type(begun) is bytes else rest(args, kwargs, call_id, begun, deadline)
+            finally:
+                del begun  # An error has this frame in its traceback.
+
+        def rest(args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, begun: Any, deadline: int | None) -> Any:
+            try:
+                if isinstance(begun, BaseException):
+                    raise begun
+                call = None if deadline is None else Call(session, name, call_id, deadline)
+                answer = session.complete(begun, call)
+            except BaseException as error:
+                begun = None  # It has this frame in its traceback.
+                session.calls.close(call_id)  # It may have come at any point, from a signal's handler.
+                error = session.unsent(name, error)
+                if not reconnector.may_go_again(session, error):
                     raise error from error.__cause__
                 return self._call(name, decode, *args, **kwargs)
-            try:
-                return quick(answer)
-            except UNREADABLE:
-                return read_result(name, decode, answer)
+            return read(answer)
 
-        return self._named(name, call)
+        short = self._short_call(session, number, kind, read)
+        function = self._named(name, call)
+        return _core.ThreadEndpoint(session.calls, short, function, rest, stopped, reconnector, session)
 
     def _new_call(self, name: str) -> Call:
         if self._reconnector.stopped:

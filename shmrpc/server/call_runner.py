@@ -71,7 +71,7 @@ class CallRunner:
 
     def take_context(self) -> None:
         """Lets calls see the context variables that are set here, as by a lifespan, from now on."""
-        self.isolation = self._eager.isolation = _core.Isolation(contextvars.copy_context())
+        self.isolation.rebase(contextvars.copy_context())
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
         """Cancels the calls under way and drops those that wait; the tasks that have still to end."""
@@ -86,15 +86,15 @@ class CallRunner:
         calls = [under.call for under in list(self._under_way) if under.task is not None and not under.task.done()]
         calls += self.executors.working
         names = [f"{call.service}.{call.endpoint}" for call in calls]
-        here = self._held_by()  # A plain function, which holds the loop.
+        here = self.held_by()  # A plain function, which holds the loop.
         return names if here is None else [*names, f"{here[0]}.{here[1]}"]
 
-    def _held_by(self) -> tuple[str, str] | None:
+    def held_by(self) -> tuple[str, str] | None:
         """The service and the endpoint whose frame is being run, from any thread; None if there is none."""
         frame = self.running.frame
         if type(frame) is Call:
             return frame.service, frame.endpoint
-        if type(frame) is tuple and frame[1] >> 8 < len(frame[0].names):
+        if type(frame) is tuple and frame[1] & 0xFF in frames.REQUESTS and frame[1] >> 8 < len(frame[0].names):
             return frame[0].service, frame[0].endpoint_name(frame[1])
         return None
 
@@ -222,10 +222,16 @@ class CallRunner:
         metadata = under.metadata_of_failure if under is not None else None
         client.send(frames.FAILURE, call_id, frames.encode_failure(told, client.max_frame, metadata))
         if under is None:
-            here = self._held_by()
+            here = self.held_by()
             self.failures.note(client.service, "?" if here is None else here[1], error)
         elif under.aborted is None or under.aborted() is not error:  # Else it is the caller's own.
             self.failures.note(client.service, under.call.endpoint, error)
+
+    def fail_in_core(self, client: ServedClient, call_id: int, error: BaseException) -> None:
+        """Answers that a call has failed which the core ran; raises what is for the program."""
+        self.fail(client, call_id, error)
+        if is_for_the_program(error):
+            raise error
 
     def _begin_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
         """Runs the request of a call that has waited for its turn."""
@@ -247,9 +253,9 @@ class CallRunner:
         if under.task is not None and under.task.cancel():
             under.expired = True
 
-    def held(self, call: Call, seconds: float) -> None:
+    def held(self, service: str, endpoint: str, seconds: float) -> None:
         """Logs that an endpoint has held the loop for long, once for each endpoint."""
-        name = f"{call.service}.{call.endpoint}"
+        name = f"{service}.{endpoint}"
         if name not in self._held:
             self._held.add(name)
             logger.warning(

@@ -10,6 +10,7 @@ from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.server.batches import batch_of_any, batch_of_one
 from shmrpc.server.call_control import control_table
 from shmrpc.server.call_runner import CallRunner
+from shmrpc.server.core_calls import core_handlers
 from shmrpc.server.general_calls import general_calls
 from shmrpc.server.requests import no_endpoint
 from shmrpc.server.served_client import RunRequest, ServedClient, Tables
@@ -48,7 +49,7 @@ class Dispatcher:
             if endpoint.is_plain:
                 runners |= short_calls(endpoint, runner)
             requests |= {opcode(kind, number): run for kind, run in runners.items()}
-        self._serving = _tables(control, requests, self._unknown)
+        self._serving = _tables(control, requests, self._unknown)._replace(handlers=core_handlers(endpoints, runner))
         self._draining = _tables(control, {}, self._refuse)
         shapes = {number: endpoint.shape for number, endpoint in enumerate(service.endpoints.values())}
         streaming = {number: shape for number, shape in shapes.items() if shape != frames.Shape()}

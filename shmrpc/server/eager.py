@@ -28,8 +28,8 @@ _leave_task = asyncio._leave_task
 
 #: A step that holds the loop for longer, in seconds, is reported.
 HOLD: Final = 0.1
-#: What holds it, and for how many seconds.
-OnHeld = Callable[[Call, float], None]
+#: The service and the endpoint that hold it, and for how many seconds.
+OnHeld = Callable[[str, str, float], None]
 
 
 class Suspended(msgspec.Struct, eq=False):
@@ -47,7 +47,7 @@ class Raised(msgspec.Struct, eq=False):
 class Eager:
     """Runs coroutines of one loop. ``on_held`` hears of those whose later steps hold it for long."""
 
-    def __init__(self, isolation: _core.Isolation, on_held: OnHeld = lambda call, seconds: None) -> None:
+    def __init__(self, isolation: _core.Isolation, on_held: OnHeld = lambda service, endpoint, seconds: None) -> None:
         self.isolation = isolation
         self._loop = asyncio.get_running_loop()
         self._on_held = on_held
@@ -134,7 +134,7 @@ class _Spare(Coroutine[Any, Any, Any]):
         finally:
             seconds = time.monotonic() - began
             if seconds > HOLD and self._call is not None:
-                self._on_held(self._call, seconds)
+                self._on_held(self._call.service, self._call.endpoint, seconds)
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
         """The task was cancelled, or what it waited for failed."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from shmrpc import _core
 from shmrpc.service.call import Call, Metadata, check_metadata
 from shmrpc.streams.receiving import Incoming
 from shmrpc.streams.sending import Outgoing
@@ -103,6 +104,8 @@ class Tables(NamedTuple):
     plain: Callable[[int], RunRequest]
     #: The same while calls are under way or wait: catches a client that gives a new call the id of one of them.
     checked: Callable[[int], RunRequest]
+    #: What the core runs by itself, if it is asked before the tables.
+    handlers: _core.Handlers | None = None
 
 
 class ServedClient:
@@ -127,6 +130,8 @@ class ServedClient:
         #: By call id: what is under way, and what waits to begin, in order.
         self.calls: dict[int, Underway] = {}
         self.waiting: dict[int, Waiting] = {}
+        #: The calls that the core runs by itself.
+        self.serving = tables.handlers and _core.Serving(tables.handlers, self.calls, self.waiting)
         #: Bytes of the requests that are under way, and of those that wait.
         self.bytes = 0
         self.waiting_bytes = 0
@@ -134,6 +139,8 @@ class ServedClient:
     def use(self, tables: Tables) -> None:
         """Runs its requests by these tables from now on."""
         self.tables = tables
+        if tables.handlers is None and self.serving is not None:
+            self.serving.close()
         self.choose_table()
 
     def choose_table(self) -> None:

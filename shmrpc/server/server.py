@@ -19,7 +19,6 @@ from shmrpc.server.dispatch import Dispatcher
 from shmrpc.server.eager import HOLD
 from shmrpc.server.interrupts import is_for_the_program
 from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Limits
-from shmrpc.service.call import Call
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.transport.listening import OpenInbox
@@ -245,7 +244,6 @@ class Server:
         began = time.monotonic()
         isolation = runner.isolation
         isolate = isolation.renew
-        client, opcode = None, -1
         try:
             frame: Any = inbox.next()
             while frame is not None:
@@ -271,12 +269,13 @@ class Server:
                 # whose traceback has this frame, and they would keep the connection.
                 frame = inbox.next()
         finally:
+            seconds = time.monotonic() - began
+            # The pump lets the loop turn soon after: if it took long, the last call did.
+            held_by = runner.held_by() if seconds > HOLD else None
             running.frame = None
             isolation.leave()
-        seconds = time.monotonic() - began
-        # The pump lets the loop turn soon after: if it took long, the last call did.
-        if seconds > HOLD and client is not None and opcode >> 8 < len(client.names):
-            runner.held(Call(client, client.endpoint_name(opcode)), seconds)
+        if held_by is not None:
+            runner.held(*held_by, seconds)
 
 
 def _listed(names: Counter[str]) -> str:

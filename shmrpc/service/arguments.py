@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from shmrpc import _core
 from shmrpc.service.misfits import BY_PLACE, misfit
 from shmrpc.service.signature import Signature
 from shmrpc.values.blocks import Unmapped
@@ -44,6 +45,26 @@ class ArgumentDecoders:
         if bytes(kwargs) == _EMPTY_MAP:
             return self.positional(part_of(body, args)), {}
         return self.keywords(part_of(body, b"".join((_PAIR, args, kwargs))))
+
+    def expected_by_count(self) -> list[_core.Expected | None]:
+        """What the core reads an array of positional arguments as, by its length; None where it cannot."""
+        return [None if kind is None else self._codec.expected(kind) for kind in self._kinds_by_count(())]
+
+    def expected_by_name(self) -> tuple[list[tuple[str, _core.Expected, bool]], int]:
+        """For the core, each parameter with its type and whether it must be given; how many have a place, too.
+
+        There are none if the core cannot read each of them, or one can only be given by its place.
+        """
+        parameters, types = self._signature.parameters, self._signature.types
+        found = [
+            (each.name, expected, each.default is each.empty)
+            for each in parameters
+            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+            and (expected := self._codec.expected(types[each.name])) is not None
+        ]
+        if len(found) < len(parameters):
+            return [], 0
+        return found, sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
 
     def _array_decoder(self, explain: Callable[[Body], Sequence[Any]], *before: Any) -> Callable[[Body], Sequence[Any]]:
         """Decodes a short array of arguments by its length: quickly, or else completely.

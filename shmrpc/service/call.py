@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.errors import LocalProtocolError
 from shmrpc.values.sharing import empty_array, empty_buffer
@@ -122,37 +123,27 @@ handled: ContextVar[Call | None] = ContextVar("shmrpc_call", default=None)
 inheriting: list[bool] = []
 
 
-class Running:
-    """What a thread's loop runs between taking a frame and answering it.
-
-    A plain function's call is found here: to set a context variable for it would cost more.
-    """
-
-    __slots__ = ("frame",)
-
-    def __init__(self) -> None:
-        #: The frame as the poller gave it, or the Call that was made of it; None between frames.
-        self.frame: Any = None
+#: By thread, what its loop runs between taking a frame and answering it.
+_running: dict[int, _core.Running] = {}
 
 
-_running: dict[int, Running] = {}
-
-
-def running_here() -> Running:
-    """The calling thread's."""
-    return _running.setdefault(threading.get_ident(), Running())
+def running_here() -> _core.Running:
+    """What the calling thread's loop runs."""
+    return _running.setdefault(threading.get_ident(), _core.Running())
 
 
 def find_call() -> Call | None:
     """The call that is being handled here, or None."""
     here = _running.get(threading.get_ident())
-    if here is None or here.frame is None:
+    frame = None if here is None else here.frame
+    if here is None or frame is None:
         return handled.get()
-    if type(here.frame) is tuple:
-        caller, opcode, call_id, body = here.frame
-        deadline = frames.deadline_of(body) if opcode & 0xFF == frames.CALL_DEADLINE else None
-        here.frame = Call(caller, caller.endpoint_name(opcode), call_id, deadline)
-    return cast(Call, here.frame)
+    if type(frame) is tuple:
+        caller, opcode, call_id, deadline = frame
+        if deadline is not None and type(deadline) is not int:  # It is the body of a frame that Python runs.
+            deadline = frames.deadline_of(deadline) if opcode & 0xFF == frames.CALL_DEADLINE else None
+        here.frame = frame = Call(caller, caller.endpoint_name(opcode), call_id, deadline)
+    return cast(Call, frame)
 
 
 def current_call() -> Call:

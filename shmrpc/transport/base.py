@@ -59,6 +59,11 @@ class Sharing(Protocol):
 class ClientSharing(Sharing, Protocol):
     """The same in a client, which may also look for answers without leaving the loop."""
 
+    @property
+    def channel(self) -> _core.Channel | None:
+        """What the core makes short calls through, without Python; None if the transport is not the core's."""
+        ...
+
     def exchange(self, opcode: int, call_id: int, body: Body, /) -> Any:
         """Sends a request, and looks for its answer as long as that pays: body, frame, or None.
 
@@ -113,6 +118,7 @@ class NoClientSharing(NoSharing):
         super().__init__(connection.send)
         self._check_loop = connection.check_loop
         self.begin = connection.send
+        self.channel = None
 
     def exchange(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a request."""

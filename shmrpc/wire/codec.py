@@ -26,6 +26,7 @@ from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.blocks import LARGE
 from shmrpc.values.convert import DeclaredTypes, dec_hook
 from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
+from shmrpc.values.expected import expected
 from shmrpc.values.reading import UNREADABLE, Reading, Unpack
 from shmrpc.values.wording import readable
 from shmrpc.values.writing import ExtKey
@@ -83,7 +84,7 @@ class Codec(ABC):
     #: Validates for a type what has been decoded before; msgspec.ValidationError if it does not fit.
     convert: Callable[[Any, Any], Any]
 
-    def __init__(self, pack: Callable[[Any], bytes], unpack: Unpack, *, pickled: bool) -> None:
+    def __init__(self, pack: Callable[[Any], bytes], unpack: Unpack, *, pickled: bool, reference: bool = False) -> None:
         values = ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled)
         encoder = _core.Encoder(
             encode_plain=pack,
@@ -91,7 +92,11 @@ class Codec(ABC):
             encode_values=values.encode_all,
             is_plain=values.is_plain,
             large=LARGE,
+            reference=reference,
         )
+        #: Writes what is MessagePack's own for the core, which calls it without Python.
+        self.encoder = encoder
+        self._is_reference = reference
         self._types = DeclaredTypes(pickled=pickled)
         self._unpack = unpack
         self._reading = Reading({each.code: (each.name, each.read) for each in ALL_EXTENSIONS}, unpack, pickled)
@@ -99,6 +104,10 @@ class Codec(ABC):
         self.encode, self.encode_all, self.convert = encoder.encode, encoder.encode_all, self._types.convert
         for forget in (values.forget, encoder.forget, self._types.forget):
             registry.on_change(forget)
+
+    def expected(self, kind: Any) -> _core.Expected | None:
+        """What the core reads for a type without the codec; None if the codec has to."""
+        return None if self._is_reference else expected(kind)
 
     @abstractmethod
     def quick(self, kind: Any) -> Callable[[Body], Any]:
@@ -170,7 +179,7 @@ class _Msgspec(Codec):
 
 class _Msgpack(Codec):
     def __init__(self) -> None:
-        super().__init__(_pack, _unpack, pickled=False)
+        super().__init__(_pack, _unpack, pickled=False, reference=True)
 
     def quick(self, kind: Any) -> Callable[[Body], Any]:
         return self.decoder(kind)

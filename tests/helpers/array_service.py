@@ -60,7 +60,7 @@ def address_of(array: np.ndarray[Any, Any]) -> int:
 def memory_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
     """Bytes of a client's own extents, and of those in use."""
     reconnector: Any = client._reconnector
-    channel = reconnector.session.connection._channel
+    channel = reconnector.session.connection.channel
     channel.has_frame()  # It looks at what has been given back.
     return cast("tuple[int, int]", channel.memory())
 

@@ -368,7 +368,7 @@ Real = AsyncReal | SyncReal
 
 def _memory_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, bool]:
     reconnector: Any = client._reconnector
-    channel: _core.Channel = reconnector.session.connection._channel
+    channel: _core.Channel = reconnector.session.connection.channel
     unread = channel.has_frame()  # It takes what has been given back, up to the first frame that is something else.
     return channel.memory()[1], unread
 

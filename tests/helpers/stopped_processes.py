@@ -39,4 +39,4 @@ def stopped(pid: int) -> Iterator[None]:
 def wait_for_answer(client: shmrpc.Client) -> None:
     """Blocks the loop until a frame is there, and leaves it there."""
     reconnector: Any = client._reconnector
-    assert eventually(reconnector.session.connection._channel.has_frame, PATIENCE)
+    assert eventually(reconnector.session.connection.channel.has_frame, PATIENCE)

@@ -152,7 +152,7 @@ async def test_who_tries_again_and_again_keeps_nothing(client: shmrpc.Client, se
             assert count <= 16 and size <= 1000, "CANCELs of those in the ring at most"
             resident.append(held_by("self")["kilobytes"])
     await until_idle(client)
-    channel: _core.Channel = session.connection._channel  # type: ignore[attr-defined]
+    channel: _core.Channel = session.connection.channel  # type: ignore[attr-defined]
     assert await eventually_in_loop(lambda: channel.memory()[1] == 0, HANGS), "arrays not sent are given back"
     assert await client.add(1, 2) == 3
     rounds = f"{len(resident)} rounds of 120 calls"

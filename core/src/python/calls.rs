@@ -11,14 +11,16 @@
 
 use super::channel::Channel;
 use super::errors::{ChannelError, broken, unsent};
-use super::incoming::{Frame, Taken};
+use super::incoming::{Arrival, Frame, Taken};
 use super::payload::Payload;
+use super::scratch::Scratch;
+use super::short_call::{Outcome, ShortCall};
 use crate::clock;
 use crate::connection::channel;
 use crate::sync::lock;
 use crate::wait::parker::Parker;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -162,11 +164,17 @@ impl Shared {
     }
 
     /// Takes the next frame out of the ring, if one is there. Only with the lead.
-    fn take(&self, py: Python<'_>, channel: &channel::Channel) -> PyResult<Option<Frame>> {
-        let Some(frame) = Frame::next(py, channel)? else {
+    #[inline]
+    fn take(
+        &self,
+        py: Python<'_>,
+        channel: &channel::Channel,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Option<Arrival>> {
+        let Some(frame) = Arrival::next(py, channel, body)? else {
             return Ok(None);
         };
-        let opcode = frame.opcode;
+        let opcode = frame.opcode();
         let rules = &self.rules;
         if !rules.answers.contains(&opcode)
             && opcode != rules.item
@@ -199,21 +207,23 @@ impl Shared {
     }
 
     /// Takes what is there up to a frame of the call `ours`, which comes back; what is for others is delivered. Only
-    /// with the lead.
+    /// with the lead. A short frame is in `body` then.
+    #[inline]
     fn receive(
         &self,
         py: Python<'_>,
         channel: &channel::Channel,
         ours: Option<u64>,
-    ) -> PyResult<Option<Frame>> {
-        while let Some(frame) = self.take(py, channel)? {
-            if Some(frame.id) == ours {
-                if self.rules.answers.contains(&frame.opcode) {
-                    self.note_answer(frame.id);
+        body: &mut Vec<u8>,
+    ) -> PyResult<Option<Arrival>> {
+        while let Some(frame) = self.take(py, channel, body)? {
+            if Some(frame.id()) == ours {
+                if self.rules.answers.contains(&frame.opcode()) {
+                    self.note_answer(frame.id());
                 }
                 return Ok(Some(frame));
             }
-            self.deliver(py, frame)?;
+            self.deliver(py, frame.into_frame(py, body))?;
         }
         Ok(None)
     }
@@ -234,6 +244,7 @@ impl Shared {
                 .saturating_sub(Duration::from_nanos(now - begun))
         };
         let mut now = begun;
+        let mut body = Scratch::new();
         loop {
             if let Some(frame) = self.pop(py, id)? {
                 return Ok(Some(frame));
@@ -249,8 +260,8 @@ impl Shared {
                 }
                 let since = now;
                 loop {
-                    if let Some(frame) = self.receive(py, &channel, Some(id))? {
-                        return Ok(Some(frame));
+                    if let Some(frame) = self.receive(py, &channel, Some(id), &mut body)? {
+                        return Ok(Some(frame.into_frame(py, &body)));
                     }
                     // Since we began, and not since we fell asleep: a peer may wake us without end.
                     let sleep = left(now).min(until_look(now));
@@ -317,11 +328,12 @@ impl Shared {
             let Some(_lead) = self.take_lead() else {
                 return Ok(false);
             };
-            self.receive(py, &channel, None)?;
+            let mut body = Scratch::new();
+            self.receive(py, &channel, None, &mut body)?;
             if !limit.is_zero() {
                 let sleep = limit.min(self.rules.look);
                 if py.detach(|| channel.sleep(sleep)).map_err(broken)? {
-                    self.receive(py, &channel, None)?;
+                    self.receive(py, &channel, None, &mut body)?;
                 }
             }
         }
@@ -433,39 +445,14 @@ impl Calls {
         id: u64,
         payload: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let shared = &self.0;
-        let channel = shared.open()?;
-        let mut payload = Payload::new(payload)?;
-        let Some(lead) = shared.take_lead() else {
-            let pending = self.send_registered(py, &channel, opcode, id, payload)?;
-            return Ok(Bound::new(py, pending)?.into_any());
-        };
-        let found = py.detach(|| payload.exchange(&channel, opcode, id));
-        let (arrived, _) = found.map_err(unsent)?;
-        let answer = if arrived {
-            shared.receive(py, &channel, Some(id))?
-        } else {
-            None
-        };
-        match answer {
-            Some(Frame {
-                opcode,
-                payload: Taken::Plain(payload),
-                ..
-            }) if opcode == shared.channel.get().answer => {
-                drop(lead);
-                Ok(payload.into_bound(py).into_any())
-            }
-            answer => {
-                // Before the lead goes: the next leader is to find it.
-                shared.register(id);
-                if let Some(frame) = answer {
-                    shared.deliver(py, frame)?;
-                }
-                drop(lead);
-                Ok(Bound::new(py, self.pending(id))?.into_any())
-            }
-        }
+        let mut body = Scratch::new();
+        Ok(
+            match self.look_for(py, opcode, id, Payload::new(payload)?, &mut body)? {
+                Found::Short => PyBytes::new(py, &body).into_any(),
+                Found::Whole(body) => body.into_bound(py).into_any(),
+                Found::Pending(pending) => Bound::new(py, pending)?.into_any(),
+            },
+        )
     }
 
     /// Sends a request; the call that is under way then.
@@ -499,7 +486,85 @@ impl Calls {
     }
 }
 
+/// What has become of a request.
+enum Found {
+    /// Its plain answer is in the caller's buffer.
+    Short,
+    /// This is its plain answer.
+    Whole(Py<PyBytes>),
+    /// It is under way.
+    Pending(Pending),
+}
+
 impl Calls {
+    /// Makes a short call, and looks for its answer for as long as that pays: as `exchange` does.
+    #[inline]
+    pub(super) fn call<'py>(
+        &self,
+        py: Python<'py>,
+        short: &ShortCall,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Outcome<'py>> {
+        let (mut request_body, mut body) = (Scratch::new(), Scratch::new());
+        let Some(request) = short.write(py, args, kwargs, &mut request_body)? else {
+            return Ok(Outcome::Foreign);
+        };
+        let payload = Payload::copied(&request_body);
+        let begun = match self.look_for(py, request.opcode, request.id, payload, &mut body) {
+            Ok(Found::Short) => return short.result(py, &body).map(Outcome::Result),
+            Ok(Found::Whole(body)) => {
+                return short.read(body.bind(py).as_any()).map(Outcome::Result);
+            }
+            Ok(Found::Pending(pending)) => Bound::new(py, pending)?.into_any(),
+            Err(error) => error.into_value(py).into_bound(py).into_any(),
+        };
+        Ok(Outcome::Begun(request, Some(begun)))
+    }
+
+    /// Sends a request and looks for its answer for as long as that pays.
+    #[inline]
+    fn look_for(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        mut payload: Payload<'_>,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Found> {
+        let shared = &self.0;
+        let channel = shared.open()?;
+        let Some(lead) = shared.take_lead() else {
+            let pending = self.send_registered(py, &channel, opcode, id, payload)?;
+            return Ok(Found::Pending(pending));
+        };
+        let found = py.detach(|| payload.exchange(&channel, opcode, id));
+        let (arrived, _) = found.map_err(unsent)?;
+        let answer = if arrived {
+            shared.receive(py, &channel, Some(id), body)?
+        } else {
+            None
+        };
+        let plain = shared.channel.get().answer;
+        Ok(match answer {
+            Some(Arrival::Short { opcode, .. }) if opcode == plain => Found::Short,
+            Some(Arrival::Whole(Frame {
+                opcode,
+                payload: Taken::Plain(payload),
+                ..
+            })) if opcode == plain => Found::Whole(payload),
+            answer => {
+                // Before the lead goes: the next leader is to find it.
+                shared.register(id);
+                if let Some(frame) = answer {
+                    shared.deliver(py, frame.into_frame(py, body))?;
+                }
+                drop(lead);
+                Found::Pending(self.pending(id))
+            }
+        })
+    }
+
     fn pending(&self, id: u64) -> Pending {
         Pending {
             shared: self.0.clone(),

@@ -2,8 +2,10 @@
 
 use super::buffer::Buffer;
 use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
-use super::incoming::Frame;
+use super::incoming::{Arrival, Frame, Taken};
 use super::payload::Payload;
+use super::scratch::Scratch;
+use super::short_call::{Outcome, ShortCall};
 use crate::connection::channel::{self, SLICE, SendError, Sleep};
 use crate::connection::ledger::Carrier;
 use crate::connection::segment::{Direction, Segment, SegmentError};
@@ -12,7 +14,7 @@ use crate::sync::lock;
 use crate::wait::bell::{Bell, Bells, Semaphore, SemaphoreError, Semaphores};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +73,85 @@ impl Channel {
 }
 
 impl Channel {
+    /// Makes a short call, and looks for its answer for as long as that pays: as `exchange` does.
+    #[inline]
+    pub(super) fn call<'py>(
+        &self,
+        py: Python<'py>,
+        short: &ShortCall,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Outcome<'py>> {
+        let (mut request_body, mut body) = (Scratch::new(), Scratch::new());
+        let Some(request) = short.write(py, args, kwargs, &mut request_body)? else {
+            return Ok(Outcome::Foreign);
+        };
+        let payload = Payload::copied(&request_body);
+        let found = self.look_for(py, request.opcode, request.id, payload, &mut body);
+        let begun = match found {
+            Ok(None) => None,
+            Ok(Some((Arrival::Short { .. }, true))) => {
+                return short.result(py, &body).map(Outcome::Result);
+            }
+            Ok(Some((arrival, plain))) => Some(self.told(py, arrival, plain, &body)),
+            Err(error) => Some(Err(error)),
+        };
+        let begun = match begun.transpose() {
+            Ok(Some(body)) if !body.is_instance_of::<PyTuple>() => {
+                return short.read(&body).map(Outcome::Result);
+            }
+            Ok(begun) => begun,
+            Err(error) => Some(error.into_value(py).into_bound(py).into_any()),
+        };
+        Ok(Outcome::Begun(request, begun))
+    }
+
+    /// What Python is told of what came: the payload alone of a plain answer, else (opcode, id, payload).
+    fn told<'py>(
+        &self,
+        py: Python<'py>,
+        arrival: Arrival,
+        plain: bool,
+        body: &[u8],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let frame = arrival.into_frame(py, body);
+        let (opcode, id) = (frame.opcode, frame.id);
+        let body = frame.open(py, self.open()?.max_frame())?;
+        if plain {
+            return Ok(body);
+        }
+        Ok((opcode, id, body).into_pyobject(py)?.into_any())
+    }
+
+    /// Sends a request. What came for as long as it pays to look, a short payload in `body`; and whether that is its plain
+    /// answer, and the loop need not turn before it is given.
+    #[inline]
+    fn look_for(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        mut payload: Payload<'_>,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Option<(Arrival, bool)>> {
+        let channel = self.open()?;
+        let found = py.detach(|| payload.exchange(&channel, opcode, id));
+        let (arrived, now) = found.map_err(unsent)?;
+        if !arrived {
+            return Ok(None);
+        }
+        let Some(arrival) = Arrival::next(py, &channel, body)? else {
+            return Ok(None);
+        };
+        let has_buffers =
+            matches!(&arrival, Arrival::Whole(frame) if !matches!(frame.payload, Taken::Plain(_)));
+        let plain = !has_buffers
+            && arrival.opcode() == self.answer
+            && arrival.id() == id
+            && !self.slice_is_over(now);
+        Ok(Some((arrival, plain)))
+    }
+
     fn send_one(
         &self,
         py: Python<'_>,
@@ -183,23 +264,11 @@ impl Channel {
         id: u64,
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let channel = self.open()?;
-        let mut payload = Payload::new(payload)?;
-        let found = py.detach(|| payload.exchange(&channel, opcode, id));
-        let (arrived, now) = found.map_err(unsent)?;
-        if !arrived {
-            return Ok(None);
-        }
-        let Some(frame) = Frame::next(py, &channel)? else {
-            return Ok(None);
-        };
-        let (opcode, of) = (frame.opcode, frame.id);
-        let body = frame.open(py, channel.max_frame())?;
-        let plain = opcode == self.answer && of == id && body.is_exact_instance_of::<PyBytes>();
-        if plain && !self.slice_is_over(now) {
-            return Ok(Some(body));
-        }
-        Ok(Some((opcode, of, body).into_pyobject(py)?.into_any()))
+        let mut body = Scratch::new();
+        let found = self.look_for(py, opcode, id, Payload::new(payload)?, &mut body)?;
+        found
+            .map(|(arrival, plain)| self.told(py, arrival, plain, &body))
+            .transpose()
     }
 
     /// The next frame that is there, as (opcode, id, payload), or None.

@@ -4,12 +4,14 @@ use crate::sync::lock;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::fields::Names;
+use super::msgpack::writer::{Foreign, Writer};
+use super::scratch::Scratch;
 
 /// By the address of a type, which is kept alive: what there is to look at in an instance.
 type Types = HashMap<usize, (Py<PyType>, Kind)>;
@@ -56,8 +58,9 @@ enum Obstacle {
 
 type Look = Result<(), Obstacle>;
 
-/// Turns values into bytes. A value of nothing but MessagePack's own types goes straight to `encode_plain`; another one
-/// to `encode_value`, or `encode_values` for an array of values.
+/// Turns values into bytes. A value of nothing but MessagePack's own types is written here, unless `reference` is said;
+/// one that the codec carries as it is goes to `encode_plain`, another one to `encode_value`, or `encode_values` for an
+/// array of values.
 ///
 /// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an
 /// instance has the first of two tuples of fields itself, and the values of the second are plain. Bytes from `large` on
@@ -69,12 +72,41 @@ pub struct Encoder {
     encode_values: Py<PyAny>,
     is_plain: Py<PyAny>,
     large: isize,
+    /// Whether all is written by the codec.
+    reference: bool,
     types: Mutex<Types>,
     /// How often they were forgotten.
     changes: AtomicU64,
 }
 
 impl Encoder {
+    /// What writes MessagePack's own types; none if the codec is to write them.
+    #[inline]
+    pub(super) fn writer<'a>(&self, body: &'a mut Vec<u8>) -> Result<Writer<'a>, Foreign> {
+        if self.reference {
+            return Err(Foreign);
+        }
+        Ok(Writer::new(body, self.large as usize))
+    }
+
+    /// Writes a value, if there is nothing foreign in it.
+    #[inline]
+    pub(super) fn write(
+        &self,
+        value: &Bound<'_, PyAny>,
+        body: &mut Vec<u8>,
+    ) -> Result<(), Foreign> {
+        self.writer(body)?.value(value)
+    }
+
+    /// Writes an array of values.
+    #[inline]
+    fn write_all(&self, values: &[Bound<'_, PyAny>], body: &mut Vec<u8>) -> Result<(), Foreign> {
+        let mut writer = self.writer(body)?;
+        writer.array(values.len())?;
+        values.iter().try_for_each(|value| writer.value(value))
+    }
+
     fn types(&self) -> MutexGuard<'_, Types> {
         lock(&self.types)
     }
@@ -284,13 +316,14 @@ fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
 #[pymethods]
 impl Encoder {
     #[new]
-    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large))]
+    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, reference))]
     fn new(
         encode_plain: Py<PyAny>,
         encode_value: Py<PyAny>,
         encode_values: Py<PyAny>,
         is_plain: Py<PyAny>,
         large: isize,
+        reference: bool,
     ) -> Self {
         Encoder {
             encode_plain,
@@ -298,6 +331,7 @@ impl Encoder {
             encode_values,
             is_plain,
             large,
+            reference,
             types: Mutex::new(HashMap::new()),
             changes: AtomicU64::new(0),
         }
@@ -309,6 +343,10 @@ impl Encoder {
         py: Python<'py>,
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let mut body = Scratch::new();
+        if self.write(value, &mut body).is_ok() {
+            return Ok(PyBytes::new(py, &body).into_any());
+        }
         let plain = self.all_plain(py, |types, met| self.look(types, value.as_ptr(), 0, met))?;
         self.by(value, plain, &self.encode_value)
     }
@@ -319,6 +357,15 @@ impl Encoder {
         py: Python<'py>,
         values: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let mut body = Scratch::new();
+        let written = match values.cast::<PyTuple>() {
+            Ok(values) => self.write_all(values.as_slice(), &mut body),
+            Err(_) if values.is_exact_instance_of::<PyList>() => self.write(values, &mut body),
+            Err(_) => Err(Foreign),
+        };
+        if written.is_ok() {
+            return Ok(PyBytes::new(py, &body).into_any());
+        }
         let plain = if let Ok(values) = values.cast::<PyTuple>() {
             self.all_plain(py, |types, met| {
                 let mut values = values.as_slice().iter();

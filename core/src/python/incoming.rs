@@ -13,6 +13,84 @@ use crate::violation::Violation;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
+/// Bodies of up to this many bytes are read where they were copied to, without an object of their own.
+const SHORT: usize = 4096;
+
+/// A frame that was taken out of the ring, one way or the other.
+pub(super) enum Arrival {
+    /// A short one: its payload is in the caller's buffer.
+    Short {
+        opcode: u32,
+        id: u64,
+    },
+    Whole(Frame),
+}
+
+impl Arrival {
+    /// Takes the next frame, if one is there; the payload of a short one replaces what is in `body`.
+    #[inline(always)]
+    pub(super) fn next(
+        py: Python<'_>,
+        channel: &Channel,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Option<Self>> {
+        let mut receiver = channel.receiver();
+        let Some(header) = receiver.peek().map_err(broken)? else {
+            channel.release(&receiver);
+            return Ok(None);
+        };
+        Arrival::take(py, channel, &mut receiver, header, body).map(Some)
+    }
+
+    /// Takes the frame that was found. ChannelError if its peer broke the rules.
+    #[inline(always)]
+    pub(super) fn take(
+        py: Python<'_>,
+        channel: &Channel,
+        receiver: &mut Receiver,
+        header: Header,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Self> {
+        let Header { opcode, id, len } = header;
+        if len > SHORT || opcode & PARCEL != 0 || receiver.is_lost() {
+            return Frame::take(py, channel, receiver, header).map(Arrival::Whole);
+        }
+        body.clear();
+        body.resize(len, 0);
+        receiver.take(body).map_err(broken)?;
+        channel.release(receiver);
+        Ok(Arrival::Short { opcode, id })
+    }
+
+    #[inline]
+    pub(super) fn opcode(&self) -> u32 {
+        match self {
+            Arrival::Short { opcode, .. } => *opcode,
+            Arrival::Whole(frame) => frame.opcode,
+        }
+    }
+
+    #[inline]
+    pub(super) fn id(&self) -> u64 {
+        match self {
+            Arrival::Short { id, .. } => *id,
+            Arrival::Whole(frame) => frame.id,
+        }
+    }
+
+    /// The frame, with an object for its payload.
+    pub(super) fn into_frame(self, py: Python<'_>, body: &[u8]) -> Frame {
+        match self {
+            Arrival::Short { opcode, id } => Frame {
+                opcode,
+                id,
+                payload: Taken::Plain(PyBytes::new(py, body).unbind()),
+            },
+            Arrival::Whole(frame) => frame,
+        }
+    }
+}
+
 /// A frame that was taken out of the ring.
 pub(super) struct Frame {
     pub(super) opcode: u32,

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 /// `Context.run` does the same around a call, which costs about twice as much.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Isolation {
-    base: Py<PyAny>,
+    base: Mutex<Py<PyAny>>,
     /// The copy that the thread is in.
     entered: Mutex<Option<Py<PyAny>>>,
 }
@@ -27,24 +27,27 @@ impl Isolation {
     /// For copies of this `contextvars.Context`.
     #[new]
     fn new(base: Bound<'_, PyAny>) -> PyResult<Self> {
-        // SAFETY: `base` is a live object, whose type is all that is looked at.
-        if unsafe { ffi::PyContext_CheckExact(base.as_ptr()) } == 0 {
-            return Err(PyTypeError::new_err("expected a contextvars.Context"));
-        }
         Ok(Isolation {
-            base: base.unbind(),
+            base: Mutex::new(context(base)?),
             entered: Mutex::new(None),
         })
     }
 
+    /// Copies this `contextvars.Context` from now on.
+    fn rebase(&self, base: Bound<'_, PyAny>) -> PyResult<()> {
+        let before = std::mem::replace(&mut *lock(&self.base), context(base)?);
+        drop(before); // After the lock: what goes with it may run any code.
+        Ok(())
+    }
+
     /// Leaves the last copy, if the thread is in one, and enters a new one.
-    fn renew(&self, py: Python<'_>) -> PyResult<()> {
+    pub(super) fn renew(&self, py: Python<'_>) -> PyResult<()> {
         let mut entered = self.entered();
         let last = entered.take();
         exit(py, last.as_ref())?;
-        // SAFETY: `base` is a context, as `new` has seen. What comes back is a new reference, or null and an exception.
-        let copy =
-            unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_Copy(self.base.as_ptr()))? };
+        let base = lock(&self.base).clone_ref(py);
+        // SAFETY: `base` is a context, as `context` has seen. What comes back is a new reference, or null and an exception.
+        let copy = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_Copy(base.as_ptr()))? };
         // SAFETY: it is a context, and nobody else knows it, so that nobody is in it.
         if unsafe { ffi::PyContext_Enter(copy.as_ptr()) } != 0 {
             return Err(PyErr::fetch(py));
@@ -65,6 +68,15 @@ impl Isolation {
         let last = self.entered().take();
         exit(py, last.as_ref())
     }
+}
+
+/// The context that this is; TypeError if it is none.
+fn context(base: Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    // SAFETY: `base` is a live object, whose type is all that is looked at.
+    if unsafe { ffi::PyContext_CheckExact(base.as_ptr()) } == 0 {
+        return Err(PyTypeError::new_err("expected a contextvars.Context"));
+    }
+    Ok(base.unbind())
 }
 
 /// Leaves a copy that `renew` has entered. RuntimeError if somebody has entered another one since, and is still there.

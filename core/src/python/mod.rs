@@ -6,17 +6,27 @@
 mod buffer;
 mod calls;
 mod channel;
+mod coroutine;
 mod descriptor;
 mod encoder;
+mod endpoint;
 mod errors;
 mod fields;
+mod handler;
+mod ids;
 mod incoming;
 mod isolation;
+mod loop_endpoint;
+mod msgpack;
 mod parcel;
 mod payload;
 mod poller;
+mod running;
+mod scratch;
 mod segments;
+mod short_call;
 mod stream_sender;
+mod thread_endpoint;
 mod turns;
 
 use pyo3::prelude::*;
@@ -32,9 +42,13 @@ mod _core {
     #[pymodule_export]
     use super::channel::Channel;
     #[pymodule_export]
+    use super::coroutine::CallCoroutine;
+    #[pymodule_export]
     use super::descriptor::{Descriptor, receive_packet};
     #[pymodule_export]
     use super::encoder::Encoder;
+    #[pymodule_export]
+    use super::endpoint::Endpoint;
     #[pymodule_export]
     use super::errors::{
         Backlog, ChannelError, NoMemory, Oversize, Overtaken, PeerLeft, Unheard, Unmapped,
@@ -42,21 +56,41 @@ mod _core {
     #[pymodule_export]
     use super::fields::PostInit;
     #[pymodule_export]
+    use super::handler::{Coroutines, Handler, Handlers, Serving};
+    #[pymodule_export]
+    use super::ids::Ids;
+    #[pymodule_export]
     use super::isolation::Isolation;
+    #[pymodule_export]
+    use super::loop_endpoint::LoopEndpoint;
+    #[pymodule_export]
+    use super::msgpack::expected::Expected;
     #[pymodule_export]
     use super::parcel::Parcel;
     #[pymodule_export]
     use super::poller::Poller;
     #[pymodule_export]
+    use super::running::Running;
+    #[pymodule_export]
     use super::segments::{create_segment, open_segment, segment_size};
     #[pymodule_export]
+    use super::short_call::ShortCall;
+    #[pymodule_export]
     use super::stream_sender::StreamSender;
+    #[pymodule_export]
+    use super::thread_endpoint::ThreadEndpoint;
     #[pymodule_export]
     use super::turns::{Turn, Turns};
 
     #[cfg(feature = "crashpoints")]
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::coroutine::prepare(module.py())?;
+        super::endpoint::prepare(module.py())
+    }
 
     /// The points where this process can be made to die, and how often each was passed.
     #[cfg(feature = "crashpoints")]

@@ -21,6 +21,16 @@ pub(super) struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
+    /// Of bytes that are copied, should there be no room.
+    #[inline(always)]
+    pub(super) fn copied(body: &'a [u8]) -> Self {
+        Payload {
+            body,
+            owner: None,
+            buffers: Vec::new(),
+        }
+    }
+
     /// Of bytes, or of a parcel.
     #[inline(always)]
     pub(super) fn new(payload: &'a Bound<'_, PyAny>) -> PyResult<Self> {
@@ -54,7 +64,7 @@ impl<'a> Payload<'a> {
 
     /// Whether sending it takes long enough for others to work meanwhile.
     pub(super) fn is_large(&self) -> bool {
-        self.owner.is_some() || !self.buffers.is_empty()
+        self.body.len() >= LARGE || !self.buffers.is_empty()
     }
 
     /// Sends a request, unless the peer has left, and looks for its answer: see [`Channel::spin`].

@@ -2,9 +2,11 @@
 
 use super::channel::Channel;
 use super::errors::{ChannelError, unsent};
-use super::incoming::Frame;
+use super::handler::{Ran, Serving};
+use super::incoming::Arrival;
 use super::payload::Payload;
-use crate::connection::channel::{SendError, Sent};
+use super::scratch::Scratch;
+use crate::connection::channel::{self, SendError, Sent};
 use crate::connection::poller::{self, Found};
 use crate::sync::lock;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -15,70 +17,210 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The receiving side of a server: the next frame on any of its channels.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Poller {
-    inner: Mutex<poller::Poller<Py<PyAny>>>,
+    inner: Mutex<poller::Poller<Client>>,
     /// What stands in the place of the opcode if a peer broke the rules.
     fault: u64,
+    /// The opcode of a plain answer.
+    answer: u32,
+}
+
+/// A channel's client, as the server knows it.
+struct Client {
+    /// Comes back with each of its frames.
+    key: Py<PyAny>,
+    /// The calls of its that need nothing of Python but the function.
+    serving: Option<Py<Serving>>,
+}
+
+/// A frame as Python is given it: (key, opcode, id, payload).
+type Given<'py> = Bound<'py, PyTuple>;
+
+/// What became of what was found.
+enum Done<'py> {
+    /// It is for Python.
+    Given(Given<'py>),
+    /// There was nothing: it is time to rest.
+    Nothing,
+    /// It was run here, and its answer is written.
+    Answered(Answer<'py>),
+    /// It was run here, and nothing is left to do.
+    Ended,
+}
+
+/// Where an answer goes.
+struct Answer<'py> {
+    channel: Arc<channel::Channel>,
+    key: Py<PyAny>,
+    serving: Py<Serving>,
+    id: u64,
+    /// What is freed once the answer is sent, if that takes long.
+    result: Option<Bound<'py, PyAny>>,
+}
+
+impl Answer<'_> {
+    /// What is to be done if it could not be sent.
+    fn sent(&self, py: Python<'_>, sent: Result<Sent, SendError>) -> PyResult<()> {
+        match sent {
+            Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => self
+                .serving
+                .get()
+                .fail(py, &self.key, self.id, unsent(error)),
+            // A violation is remembered: the next look at the channel finds it.
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Poller {
     /// Never held while waiting for the GIL.
-    fn lock(&self) -> MutexGuard<'_, poller::Poller<Py<PyAny>>> {
+    fn lock(&self) -> MutexGuard<'_, poller::Poller<Client>> {
         lock(&self.inner)
     }
 
-    fn found<'py>(&self, py: Python<'py>, found: Found) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    /// Takes frames, and runs those that need nothing of Python but a function, until one needs more.
+    #[inline]
+    fn take<'py>(&self, py: Python<'py>, mut found: Found) -> PyResult<Option<Given<'py>>> {
+        let (mut body, mut written) = (Scratch::new(), Scratch::new());
+        loop {
+            let answer = match self.run(py, found, &mut body, &mut written)? {
+                Done::Given(frame) => return Ok(Some(frame)),
+                Done::Nothing => return Ok(None),
+                Done::Ended => {
+                    found = py.detach(|| self.lock().find());
+                    continue;
+                }
+                Done::Answered(answer) => answer,
+            };
+            let (channel, id) = (&answer.channel, answer.id);
+            let send = || Payload::copied(&written).send(channel, self.answer, id, false);
+            if answer.result.is_none() {
+                let sent;
+                (sent, found) = py.detach(|| {
+                    let sent = send();
+                    (sent, self.find_after(&sent))
+                });
+                answer.sent(py, sent)?;
+            } else {
+                let sent = py.detach(send);
+                answer.sent(py, sent)?;
+                drop(answer);
+                found = py.detach(|| self.find_after(&sent));
+            }
+        }
+    }
+
+    /// Looks for the next frame, after an answer.
+    #[inline]
+    fn find_after(&self, sent: &Result<Sent, SendError>) -> Found {
+        let mut inner = self.lock();
+        if let Ok(Sent::Rang) = sent {
+            inner.rang();
+        }
+        inner.find()
+    }
+
+    /// Takes the frame that was found, and runs it if it can be run here.
+    #[inline]
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        found: Found,
+        body: &mut Vec<u8>,
+        written: &mut Vec<u8>,
+    ) -> PyResult<Done<'py>> {
         let inner = self.lock();
         let (index, violation) = match found {
-            Found::Nothing => return Ok(None),
+            Found::Nothing => return Ok(Done::Nothing),
             Found::Frame(index) => (index, None),
             Found::Broken(index, violation) => (index, Some(violation)),
         };
-        let (Some(key), Some(channel)) = (inner.key(index), inner.channel(index)) else {
-            return Ok(None);
+        let (Some(client), Some(channel)) = (inner.key(index), inner.channel(index)) else {
+            return Ok(Done::Nothing);
         };
-        let key = key.clone_ref(py).into_bound(py);
+        let key = client.key.clone_ref(py);
+        let serving = client.serving.as_ref().map(|serving| serving.clone_ref(py));
         let channel = Arc::clone(channel);
         drop(inner);
         let mut receiver = channel.receiver();
         let header = match violation.map_or_else(|| receiver.peek(), Err) {
             Ok(Some(header)) => header,
-            Ok(None) => return Ok(None),
+            Ok(None) => return Ok(Done::Nothing),
             Err(violation) => {
-                return self.broken(key, ChannelError::new_err(violation.to_string()));
+                let error = ChannelError::new_err(violation.to_string());
+                return self.broken(key.into_bound(py), error);
             }
         };
-        let taken = Frame::take(py, &channel, &mut receiver, header);
+        let arrival = Arrival::take(py, &channel, &mut receiver, header, body);
         drop(receiver);
-        let opened = taken.and_then(|frame| {
-            let opcode = frame.opcode;
-            Ok((opcode, frame.open(py, channel.max_frame())?))
+        if let (Ok(Arrival::Short { opcode, id }), Some(serving)) = (&arrival, serving) {
+            let id = *id;
+            let (result, encoded) = match serving.get().run(py, &key, *opcode, id, body, written)? {
+                Ran::Foreign => return self.give(key.into_bound(py), &channel, arrival, body),
+                Ran::Done => return Ok(Done::Ended),
+                Ran::Written(result) => (result, None),
+                Ran::Encoded(body) => (None, Some(body)),
+            };
+            let answer = Answer {
+                channel,
+                key,
+                serving,
+                id,
+                result,
+            };
+            let Some(body) = encoded else {
+                return Ok(Done::Answered(answer));
+            };
+            let mut payload = Payload::new(&body)?;
+            let sent = py.detach(|| payload.send(&answer.channel, self.answer, id, false));
+            if let Ok(Sent::Rang) = sent {
+                self.lock().rang();
+            }
+            answer.sent(py, sent)?;
+            return Ok(Done::Ended);
+        }
+        self.give(key.into_bound(py), &channel, arrival, body)
+    }
+
+    /// What Python is given of a frame that was taken.
+    #[inline]
+    fn give<'py>(
+        &self,
+        key: Bound<'py, PyAny>,
+        channel: &channel::Channel,
+        arrival: PyResult<Arrival>,
+        body: &[u8],
+    ) -> PyResult<Done<'py>> {
+        let py = key.py();
+        let opened = arrival.and_then(|arrival| {
+            let frame = arrival.into_frame(py, body);
+            let (opcode, id) = (frame.opcode, frame.id);
+            Ok((opcode, id, frame.open(py, channel.max_frame())?))
         });
         match opened {
-            Ok((opcode, payload)) => Ok(Some((key, opcode, header.id, payload).into_pyobject(py)?)),
+            Ok((opcode, id, payload)) => {
+                Ok(Done::Given((key, opcode, id, payload).into_pyobject(py)?))
+            }
             Err(error) if error.is_instance_of::<ChannelError>(py) => self.broken(key, error),
             Err(error) => Err(error),
         }
     }
 
     /// What comes in the place of a frame if a channel's peer broke the rules.
-    fn broken<'py>(
-        &self,
-        key: Bound<'py, PyAny>,
-        error: PyErr,
-    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    fn broken<'py>(&self, key: Bound<'py, PyAny>, error: PyErr) -> PyResult<Done<'py>> {
         let py = key.py();
         let report = (key, self.fault, 0u64, error.into_value(py));
-        Ok(Some(report.into_pyobject(py)?))
+        Ok(Done::Given(report.into_pyobject(py)?))
     }
 }
 
 #[pymethods]
 impl Poller {
     #[new]
-    #[pyo3(signature = (*, spin, fault))]
-    fn new(spin: f64, fault: u64) -> Self {
+    #[pyo3(signature = (*, spin, fault, answer))]
+    fn new(spin: f64, fault: u64, answer: u32) -> Self {
         Poller {
             fault,
+            answer,
             inner: Mutex::new(poller::Poller::new((spin * 1e3) as u64)),
         }
     }
@@ -89,7 +231,13 @@ impl Poller {
         let Ok(inner) = self.inner.try_lock() else {
             return Ok(());
         };
-        inner.keys().try_for_each(|key| visit.call(key))
+        inner.keys().try_for_each(|client| {
+            visit.call(&client.key)?;
+            client
+                .serving
+                .as_ref()
+                .map_or(Ok(()), |serving| visit.call(serving))
+        })
     }
 
     /// The cycle is broken here.
@@ -99,10 +247,15 @@ impl Poller {
         drop(before); // After the lock: a key that goes may come back to us.
     }
 
-    /// Adds a channel; `key` comes back with each of its frames. Returns its number.
-    fn add(&self, channel: &Channel, key: Py<PyAny>) -> PyResult<usize> {
+    /// Adds a channel; `key` comes back with each of its frames, but for those that `serving` runs. Returns its number.
+    fn add(
+        &self,
+        channel: &Channel,
+        key: Py<PyAny>,
+        serving: Option<Py<Serving>>,
+    ) -> PyResult<usize> {
         let channel = channel.open()?;
-        Ok(self.lock().add(channel, key))
+        Ok(self.lock().add(channel, Client { key, serving }))
     }
 
     /// Forgets the channel of this number.
@@ -121,12 +274,13 @@ impl Poller {
         self.lock().spinning = spinning;
     }
 
-    /// The next frame as (key, opcode, id, payload), or None when it is time to rest.
+    /// The next frame as (key, opcode, id, payload), or None when it is time to rest. Those that need nothing of Python but
+    /// a function are run and answered on the way.
     ///
     /// A channel whose peer broke the rules comes as (key, fault, 0, ChannelError).
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let found = py.detach(|| self.lock().find());
-        self.found(py, found)
+        self.take(py, found)
     }
 
     /// Sends a frame on `channel`, then does as `next`. After a large frame it returns True at
@@ -148,16 +302,12 @@ impl Poller {
         let found = py.detach(|| match payload.send(&channel, opcode, id, false) {
             Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => Err(error),
             sent => {
-                let mut inner = self.lock();
-                if let Ok(Sent::Rang) = sent {
-                    inner.rang();
-                }
                 // A violation is remembered: the next look at the channel finds it.
-                Ok((!large).then(|| inner.find()))
+                Ok((!large).then(|| self.find_after(&sent)))
             }
         });
         match found.map_err(unsent)? {
-            Some(found) => Ok(self.found(py, found)?.map(Bound::into_any)),
+            Some(found) => Ok(self.take(py, found)?.map(Bound::into_any)),
             None => Ok(Some(PyBool::new(py, true).to_owned().into_any())),
         }
     }

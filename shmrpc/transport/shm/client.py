@@ -88,7 +88,7 @@ class LoopConnection(Connection):
         self.park = established.channel.park
         self.unpark = established.channel.unpark
         self.untaken = established.channel.untaken
-        self._channel = established.channel
+        self.channel = established.channel
         assert established.bell is not None
         self._bell = established.bell
         self._control = dialled
@@ -131,9 +131,9 @@ class LoopConnection(Connection):
         If a great deal is there, the rest comes on the next turn: what keeps coming must not keep the loop.
         """
         try:
-            if self._again is None and self._open and not self._channel.park():
+            if self._again is None and self._open and not self.channel.park():
                 self._drain()
-                if self._open and not self._channel.park():
+                if self._open and not self.channel.park():
                     self._again = self._loop.call_soon(self._listen_again)
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
@@ -151,7 +151,7 @@ class LoopConnection(Connection):
 
     def _on_bell(self) -> None:
         try:
-            if not self._channel.wake():
+            if not self.channel.wake():
                 self._end_bell()
             self._drain()
             # The server took our announcement when it rang; other calls may still be waiting.
@@ -186,7 +186,7 @@ class LoopConnection(Connection):
 
     async def room(self) -> None:
         """Waits until all that was sent has found room, or the connection has ended."""
-        while self._open and self._channel.is_stalled():
+        while self._open and self.channel.is_stalled():
             waiter = self._loop.create_future()
             self._room.append(waiter)
             self.listen()
@@ -195,22 +195,22 @@ class LoopConnection(Connection):
 
     def take_back(self, call_id: int) -> bool:
         """Takes back the request of a call, if it still waits for room."""
-        taken = self._channel.take_back(call_id, frames.REQUESTS)
+        taken = self.channel.take_back(call_id, frames.REQUESTS)
         if taken:
             self._wake_senders()
         return taken
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
         """What sends the items of a stream."""
-        return _core.StreamSender(self._channel, opcode, call_id, credit, OVERHEAD)
+        return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
-        return blocks.allocate(self._channel, size, self._control)
+        return blocks.allocate(self.channel, size, self._control)
 
     def _wake_senders(self) -> None:
         try:
-            if self._room and not (self._open and self._channel.is_stalled()):
+            if self._room and not (self._open and self.channel.is_stalled()):
                 for waiter in self._room:
                     if not waiter.done():
                         waiter.set_result(None)
@@ -236,7 +236,7 @@ class LoopConnection(Connection):
     def _take_run(self) -> int:
         """Takes items of the stream that is being read; how many."""
         call_id, feed = self._run
-        part = self._channel.receive_run(frames.ITEM, call_id, RUN, frames.ARRAY)
+        part = self.channel.receive_run(frames.ITEM, call_id, RUN, frames.ARRAY)
         if part is None:
             return 0
         feed(part)
@@ -244,7 +244,7 @@ class LoopConnection(Connection):
 
     def _drain(self) -> None:
         """Takes what is there, up to a bound."""
-        receive, on_frame, left = self._channel.receive, self._on_frame, TURN
+        receive, on_frame, left = self.channel.receive, self._on_frame, TURN
         stream = self._run[0]
         frame: Frame | None
         while self._open and left > 0 and (frame := receive()) is not None:
@@ -288,7 +288,7 @@ class LoopConnection(Connection):
         try:
             # What the server had answered before it went is still good.
             with contextlib.suppress(_core.ChannelError, RemoteProtocolError):
-                while self._open and self._channel.has_frame():
+                while self._open and self.channel.has_frame():
                     self._drain()
         finally:
             self._lose(end)
@@ -337,7 +337,7 @@ class LoopConnection(Connection):
             if self._again is not None:
                 self._again.cancel()
             # Each step may be done again: an exception of a signal's handler may come between them.
-            self._channel.close()
+            self.channel.close()
             self._bell.close()
             fork.close(self._control)
             self._open = False

@@ -199,7 +199,7 @@ class ShmPeer(Peer):
         self.max_frame = established.max_frame
         self._bell = established.bell
         self.key = self._listener.connected(self)
-        self._index = self._listener.inbox.poller.add(established.channel, self.key)
+        self._index = self._listener.inbox.poller.add(established.channel, self.key, self.key.serving)
         assert self._bell is not None
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
         if self._listener.health == "draining":  # Everybody else was told before.
@@ -367,7 +367,7 @@ class ShmInbox(Inbox):
 
     def __init__(self, options: ConnectionOptions, take: Callable[[], None]) -> None:
         super().__init__(take)
-        self._poller = _core.Poller(spin=options.spin, fault=frames.FAULT)
+        self._poller = _core.Poller(spin=options.spin, fault=frames.FAULT, answer=frames.RESULT)
         self.set_spinning = self._poller.set_spinning
         self._options = options
         self._loop = asyncio.get_running_loop()

@@ -101,7 +101,7 @@ class ThreadConnection:
         self.is_stalled = established.channel.is_stalled
         self.untaken = established.channel.untaken
         self.take_back = established.channel.take_back
-        self._channel = established.channel
+        self.channel = established.channel
         self._control = dialled
         self._open = True
         self._made_by = os.getpid()
@@ -139,11 +139,11 @@ class ThreadConnection:
 
     def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
-        return blocks.allocate(self._channel, size, self._control)
+        return blocks.allocate(self.channel, size, self._control)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
         """What sends the items of a stream."""
-        return _core.StreamSender(self._channel, opcode, call_id, credit, OVERHEAD)
+        return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""
@@ -174,7 +174,7 @@ class ThreadConnection:
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
         # Each step may be done again: an exception of a signal's handler may come between them.
-        self._channel.close()
+        self.channel.close()
         self.calls.interrupt()
         fork.close(self._control)
         self._open = False

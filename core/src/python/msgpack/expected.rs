@@ -1,0 +1,94 @@
+//! `Expected`: the type of a value that is read.
+
+use super::reader::{Reader, Unread};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The types of single values, one bit each.
+pub(super) const NONE: u8 = 1;
+pub(super) const BOOL: u8 = 2;
+pub(super) const INT: u8 = 4;
+pub(super) const FLOAT: u8 = 8;
+pub(super) const STR: u8 = 16;
+pub(super) const BYTES: u8 = 32;
+/// Whatever MessagePack has, arrays as lists and maps as dicts.
+pub(super) const ANY: u8 = 64;
+
+/// What an array is to become.
+pub(super) enum Array {
+    /// A list, or else a tuple, of any length, whose items are all of this type.
+    Each { of: Py<Expected>, list: bool },
+    /// A tuple of these.
+    Fixed(Vec<Py<Expected>>),
+}
+
+/// A declared type, of None, bool, int, float, str, bytes and containers of them: what is read must be of it.
+///
+/// `scalars`: the names of the types that a single value may have, such as "int", or "any" for whatever there is. What
+/// an array may be: `each`, the type of the items of a list, or with `is_tuple` of a tuple of any length; or `items`, the
+/// types of those of a tuple. `keys` and `values`: those of a dict.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Expected {
+    pub(super) scalars: u8,
+    pub(super) array: Option<Array>,
+    pub(super) map: Option<(Py<Expected>, Py<Expected>)>,
+}
+
+impl Expected {
+    /// The types of the items of a tuple.
+    #[inline]
+    pub(in crate::python) fn items(&self) -> Option<&[Py<Expected>]> {
+        match &self.array {
+            Some(Array::Fixed(items)) => Some(items),
+            _ => None,
+        }
+    }
+}
+
+#[pymethods]
+impl Expected {
+    #[new]
+    #[pyo3(signature = (scalars, *, each=None, is_tuple=false, items=None, keys=None, values=None))]
+    fn new(
+        scalars: Vec<String>,
+        each: Option<Py<Expected>>,
+        is_tuple: bool,
+        items: Option<Vec<Py<Expected>>>,
+        keys: Option<Py<Expected>>,
+        values: Option<Py<Expected>>,
+    ) -> PyResult<Self> {
+        let bits = scalars.iter().map(|name| bit(name));
+        let each = each.map(|of| Array::Each {
+            of,
+            list: !is_tuple,
+        });
+        Ok(Expected {
+            scalars: bits.reduce(|a, b| Ok(a? | b?)).unwrap_or(Ok(0))?,
+            array: each.or(items.map(Array::Fixed)),
+            map: keys.zip(values),
+        })
+    }
+
+    /// The value that these bytes are; ValueError if they are not what is expected.
+    fn read<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+        let unread =
+            |Unread| PyValueError::new_err("not what is expected, or not MessagePack's own");
+        Reader::only(py, body, self).map_err(unread)
+    }
+}
+
+fn bit(name: &str) -> PyResult<u8> {
+    Ok(match name {
+        "None" => NONE,
+        "bool" => BOOL,
+        "int" => INT,
+        "float" => FLOAT,
+        "str" => STR,
+        "bytes" => BYTES,
+        "any" => ANY,
+        _ => {
+            let text = format!("expected the name of a type of MessagePack's, got {name:?}");
+            return Err(PyValueError::new_err(text));
+        }
+    })
+}

@@ -1,0 +1,13 @@
+//! MessagePack for Python's own values: None, bool, int, float, str, bytes, list and dict.
+//!
+//! One pass each way, in which no Python code runs. What needs more, such as a dataclass, an array, a tuple or an int
+//! of more than 64 bits, is neither written nor read here: the caller hands the whole over to the codec, which also has the
+//! words for what is wrong.
+
+pub(super) mod expected;
+mod keys;
+pub(super) mod reader;
+pub(super) mod writer;
+
+/// How deep containers may lie in each other. What is deeper is for the codec to say.
+const MAX_DEPTH: u32 = 64;

@@ -1,0 +1,363 @@
+//! Bytes to values.
+
+use super::MAX_DEPTH;
+use super::expected::{ANY, Array, BOOL, BYTES, Expected, FLOAT, INT, NONE, STR};
+use super::keys::{key, text};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+/// The bytes are not what was expected, or need more than MessagePack's own types. The codec says which, and why.
+#[derive(Debug)]
+pub(in crate::python) struct Unread;
+
+type Read<T> = Result<T, Unread>;
+
+/// Reads values from private bytes, one after the other.
+pub(in crate::python) struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(in crate::python) fn new(bytes: &'a [u8]) -> Self {
+        Reader { bytes }
+    }
+
+    /// The one value that the bytes are.
+    #[inline]
+    pub(in crate::python) fn only<'py>(
+        py: Python<'py>,
+        bytes: &'a [u8],
+        expected: &Expected,
+    ) -> Read<Bound<'py, PyAny>> {
+        let mut reader = Reader::new(bytes);
+        let value = reader.value(py, expected)?;
+        reader.end()?;
+        Ok(value)
+    }
+
+    /// The next value.
+    #[inline]
+    pub(in crate::python) fn value<'py>(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+    ) -> Read<Bound<'py, PyAny>> {
+        self.read(py, expected, 0)
+    }
+
+    /// Nothing is left.
+    #[inline]
+    pub(in crate::python) fn end(&self) -> Read<()> {
+        if self.bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(Unread)
+        }
+    }
+
+    /// The length of the array that comes next.
+    #[inline]
+    pub(in crate::python) fn array(&mut self) -> Read<usize> {
+        let tag = self.byte()?;
+        let len = match tag {
+            0x90..=0x9f => usize::from(tag & 0x0f),
+            0xdc => self.u16()?,
+            0xdd => self.u32()?,
+            _ => return Err(Unread),
+        };
+        self.holds(len, 1)
+    }
+
+    /// The length of the map that comes next.
+    #[inline]
+    pub(in crate::python) fn map(&mut self) -> Read<usize> {
+        let tag = self.byte()?;
+        let len = match tag {
+            0x80..=0x8f => usize::from(tag & 0x0f),
+            0xde => self.u16()?,
+            0xdf => self.u32()?,
+            _ => return Err(Unread),
+        };
+        self.holds(len, 2)
+    }
+
+    /// The integer that comes next, which is no negative one.
+    #[inline]
+    pub(in crate::python) fn unsigned(&mut self) -> Read<u64> {
+        let tag = self.byte()?;
+        Ok(match tag {
+            0x00..=0x7f => u64::from(tag),
+            0xcc => u64::from(self.byte()?),
+            0xcd => self.u16()? as u64,
+            0xce => self.u32()? as u64,
+            0xcf => u64::from_be_bytes(self.take()?),
+            _ => return Err(Unread),
+        })
+    }
+
+    /// The bytes of the str that comes next.
+    #[inline]
+    pub(in crate::python) fn str(&mut self) -> Read<&'a [u8]> {
+        let tag = self.byte()?;
+        let len = match tag {
+            0xa0..=0xbf => usize::from(tag & 0x1f),
+            0xd9 => usize::from(self.byte()?),
+            0xda => self.u16()?,
+            0xdb => self.u32()?,
+            _ => return Err(Unread),
+        };
+        self.run(len)
+    }
+
+    /// A length that a container claims to have, if there are enough bytes for it.
+    #[inline]
+    fn holds(&self, len: usize, least: usize) -> Read<usize> {
+        if len <= self.bytes.len() / least {
+            Ok(len)
+        } else {
+            Err(Unread)
+        }
+    }
+
+    #[inline]
+    fn byte(&mut self) -> Read<u8> {
+        let (&first, rest) = self.bytes.split_first().ok_or(Unread)?;
+        self.bytes = rest;
+        Ok(first)
+    }
+
+    #[inline]
+    fn run(&mut self, len: usize) -> Read<&'a [u8]> {
+        if len > self.bytes.len() {
+            return Err(Unread);
+        }
+        let (run, rest) = self.bytes.split_at(len);
+        self.bytes = rest;
+        Ok(run)
+    }
+
+    #[inline]
+    fn take<const N: usize>(&mut self) -> Read<[u8; N]> {
+        let (first, rest) = self.bytes.split_first_chunk().ok_or(Unread)?;
+        self.bytes = rest;
+        Ok(*first)
+    }
+
+    #[inline]
+    fn u16(&mut self) -> Read<usize> {
+        Ok(usize::from(u16::from_be_bytes(self.take()?)))
+    }
+
+    #[inline]
+    fn u32(&mut self) -> Read<usize> {
+        Ok(u32::from_be_bytes(self.take()?) as usize)
+    }
+
+    fn read<'py>(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+        depth: u32,
+    ) -> Read<Bound<'py, PyAny>> {
+        let tag = self.byte()?;
+        let is = |kind: u8| expected.scalars & (kind | ANY) != 0;
+        match tag {
+            0x00..=0x7f => unsigned(py, expected, u64::from(tag)),
+            0xe0..=0xff => signed(py, expected, i64::from(tag as i8)),
+            0xa0..=0xbf if is(STR) => text(py, self.run(usize::from(tag & 0x1f))?).ok_or(Unread),
+            0x90..=0x9f => self.items(py, expected, usize::from(tag & 0x0f), depth),
+            0x80..=0x8f => self.pairs(py, expected, usize::from(tag & 0x0f), depth),
+            0xc0 if is(NONE) => Ok(py.None().into_bound(py)),
+            0xc2 | 0xc3 if is(BOOL) => Ok((tag == 0xc3)
+                .into_pyobject(py)
+                .unwrap_or_else(|never| match never {})
+                .to_owned()
+                .into_any()),
+            0xca if is(FLOAT) => float(py, f64::from(f32::from_be_bytes(self.take()?))),
+            0xcb if is(FLOAT) => float(py, f64::from_be_bytes(self.take()?)),
+            0xcc => {
+                let number = self.byte()?;
+                unsigned(py, expected, u64::from(number))
+            }
+            0xcd => {
+                let number = self.u16()?;
+                unsigned(py, expected, number as u64)
+            }
+            0xce => {
+                let number = self.u32()?;
+                unsigned(py, expected, number as u64)
+            }
+            0xcf => unsigned(py, expected, u64::from_be_bytes(self.take()?)),
+            0xd0 => signed(py, expected, i64::from(self.byte()? as i8)),
+            0xd1 => signed(py, expected, i64::from(i16::from_be_bytes(self.take()?))),
+            0xd2 => signed(py, expected, i64::from(i32::from_be_bytes(self.take()?))),
+            0xd3 => signed(py, expected, i64::from_be_bytes(self.take()?)),
+            0xd9..=0xdb if is(STR) => {
+                let len = self.wide(tag - 0xd9)?;
+                text(py, self.run(len)?).ok_or(Unread)
+            }
+            0xc4..=0xc6 if is(BYTES) => {
+                let len = self.wide(tag - 0xc4)?;
+                Ok(PyBytes::new(py, self.run(len)?).into_any())
+            }
+            0xdc | 0xdd => {
+                let len = self.wide(tag - 0xdb)?;
+                self.items(py, expected, len, depth)
+            }
+            0xde | 0xdf => {
+                let len = self.wide(tag - 0xdd)?;
+                self.pairs(py, expected, len, depth)
+            }
+            _ => Err(Unread),
+        }
+    }
+
+    /// A length of one, two or four bytes.
+    #[inline]
+    fn wide(&mut self, width: u8) -> Read<usize> {
+        match width {
+            0 => Ok(usize::from(self.byte()?)),
+            1 => self.u16(),
+            _ => self.u32(),
+        }
+    }
+
+    fn items<'py>(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+        len: usize,
+        depth: u32,
+    ) -> Read<Bound<'py, PyAny>> {
+        let len = self.holds(len, 1)?;
+        if depth == MAX_DEPTH {
+            return Err(Unread);
+        }
+        match &expected.array {
+            Some(Array::Each { of, list: true }) => self.list(py, len, |_| of.get(), depth),
+            Some(Array::Each { of, list: false }) => self.tuple(py, len, |_| of.get(), depth),
+            Some(Array::Fixed(items)) if items.len() == len => {
+                self.tuple(py, len, |index| items[index].get(), depth)
+            }
+            None if expected.scalars & ANY != 0 => self.list(py, len, |_| expected, depth),
+            _ => Err(Unread),
+        }
+    }
+
+    fn list<'py, 'e>(
+        &mut self,
+        py: Python<'py>,
+        len: usize,
+        of: impl Fn(usize) -> &'e Expected,
+        depth: u32,
+    ) -> Read<Bound<'py, PyAny>> {
+        // SAFETY: the GIL is ours. A new reference comes, or null with an exception. Each place is set once, and gets the
+        // reference. Nobody else knows the list, and with places that are not set it can be freed.
+        unsafe {
+            let list = owned(py, ffi::PyList_New(len as isize))?;
+            for index in 0..len {
+                let item = self.read(py, of(index), depth + 1)?;
+                ffi::PyList_SET_ITEM(list.as_ptr(), index as isize, item.into_ptr());
+            }
+            Ok(list)
+        }
+    }
+
+    fn tuple<'py, 'e>(
+        &mut self,
+        py: Python<'py>,
+        len: usize,
+        of: impl Fn(usize) -> &'e Expected,
+        depth: u32,
+    ) -> Read<Bound<'py, PyAny>> {
+        // SAFETY: as in `list`.
+        unsafe {
+            let tuple = owned(py, ffi::PyTuple_New(len as isize))?;
+            for index in 0..len {
+                let item = self.read(py, of(index), depth + 1)?;
+                ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index as isize, item.into_ptr());
+            }
+            Ok(tuple)
+        }
+    }
+
+    fn pairs<'py>(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+        len: usize,
+        depth: u32,
+    ) -> Read<Bound<'py, PyAny>> {
+        let len = self.holds(len, 2)?;
+        if depth == MAX_DEPTH {
+            return Err(Unread);
+        }
+        let (keys, values) = match &expected.map {
+            Some((keys, values)) => (keys.get(), values.get()),
+            None if expected.scalars & ANY != 0 => (expected, expected),
+            None => return Err(Unread),
+        };
+        let dict = PyDict::new(py);
+        for _ in 0..len {
+            let name = match self.bytes.first() {
+                Some(0xa0..=0xbf | 0xd9) if keys.scalars & (STR | ANY) != 0 => {
+                    key(py, self.str()?).ok_or(Unread)?
+                }
+                // What is an array or a map cannot be a key as it is.
+                Some(0x80..=0x9f | 0xdc..=0xdf) | None => return Err(Unread),
+                Some(_) => self.read(py, keys, depth + 1)?,
+            };
+            let value = self.read(py, values, depth + 1)?;
+            dict.set_item(name, value).map_err(|_| Unread)?;
+        }
+        Ok(dict.into_any())
+    }
+}
+
+/// What the interpreter has made; Unread if it had no memory.
+///
+/// # Safety
+/// A new reference, or null with an exception.
+unsafe fn owned(py: Python<'_>, made: *mut ffi::PyObject) -> Read<Bound<'_, PyAny>> {
+    // SAFETY: as above.
+    unsafe { Bound::from_owned_ptr_or_err(py, made) }.map_err(|_| Unread)
+}
+
+#[inline]
+fn unsigned<'py>(py: Python<'py>, expected: &Expected, number: u64) -> Read<Bound<'py, PyAny>> {
+    if expected.scalars & (INT | ANY) == 0 {
+        return if expected.scalars & FLOAT != 0 {
+            float(py, number as f64)
+        } else {
+            Err(Unread)
+        };
+    }
+    Ok(number
+        .into_pyobject(py)
+        .unwrap_or_else(|never| match never {})
+        .into_any())
+}
+
+#[inline]
+fn signed<'py>(py: Python<'py>, expected: &Expected, number: i64) -> Read<Bound<'py, PyAny>> {
+    if expected.scalars & (INT | ANY) == 0 {
+        return if expected.scalars & FLOAT != 0 {
+            float(py, number as f64)
+        } else {
+            Err(Unread)
+        };
+    }
+    Ok(number
+        .into_pyobject(py)
+        .unwrap_or_else(|never| match never {})
+        .into_any())
+}
+
+#[inline]
+fn float(py: Python<'_>, number: f64) -> Read<Bound<'_, PyAny>> {
+    Ok(number
+        .into_pyobject(py)
+        .unwrap_or_else(|never| match never {})
+        .into_any())
+}

@@ -86,6 +86,9 @@ class Isolation:
 
     def __new__(cls, base: Context, /) -> Isolation: ...
     def rebase(self, base: Context, /) -> None: ...
+    def call_each(
+        self, function: Callable[..., Any], calls: list[tuple[Any, ...]], results: list[Any], until: int, /
+    ) -> None: ...
     def renew(self) -> None: ...
     def current(self) -> Context | None: ...
     def leave(self) -> None: ...
@@ -146,6 +149,7 @@ class ShortCall:
         keywords: int,
         timed: int,
         timeout: int | None,
+        clock_ahead: int,
         inheriting: list[bool] | None,
         nearest: Callable[[int | None], int | None],
     ) -> ShortCall: ...
@@ -228,6 +232,7 @@ class Handlers:
         isolation: Isolation,
         running: Running,
         inheriting: list[bool],
+        clock_ahead: int,
         encode: Callable[[str, Any], bytes | Parcel],
         fail: Callable[[Any, int, BaseException], None],
         positional: int,

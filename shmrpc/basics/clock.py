@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 #: The names of CLOCK_MONOTONIC in the kernel's list of offsets; Linux 5.6 writes its number.
 _MONOTONIC = ("monotonic", "1")
 
 
 def _offset() -> int:
-    """The nanoseconds by which this process's clock is ahead of the host's."""
+    """What is in :data:`AHEAD`."""
     try:
         lines = Path("/proc/self/timens_offsets").read_text().splitlines()
     except OSError:  # The kernel has no time namespaces, or there is no /proc.
@@ -26,9 +27,13 @@ def _offset() -> int:
     return 0
 
 
+#: The nanoseconds by which this process's CLOCK_MONOTONIC is ahead of the host's.
+AHEAD: Final = _offset()
+
+
 def _host_clock() -> Callable[[], int]:
-    offset, clock = _offset(), time.monotonic_ns
-    return (lambda: clock() - offset) if offset else clock
+    clock = time.monotonic_ns
+    return (lambda: clock() - AHEAD) if AHEAD else clock
 
 
 #: The time, in nanoseconds, on the host's CLOCK_MONOTONIC.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar
 
 from shmrpc import _core
-from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.basics.clock import AHEAD, host_nanoseconds
 from shmrpc.client.groups import EndpointGroup
 from shmrpc.client.options import Options
 from shmrpc.client.reconnector import Reconnector
@@ -221,6 +221,7 @@ class BaseClient(Generic[_L]):
             keywords=opcode(frames.CALL_KEYWORDS, number),
             timed=opcode(frames.CALL_DEADLINE, number),
             timeout=options.nanoseconds,
+            clock_ahead=AHEAD,
             inheriting=inheriting if options.inherits else None,
             nearest=nearest_deadline,
         )

@@ -257,10 +257,10 @@ class Client(CallEngine[LoopReconnector]):
             try:
                 while fill():
                     results, errors = await under_way.popleft()
-                    for index, result in enumerate(results):
-                        if index in errors:
-                            raise errors.pop(index)  # It has this frame in its traceback.
+                    for result in results[: min(errors, default=None)]:
                         yield result
+                    if errors:
+                        raise errors.pop(min(errors))  # It has this frame in its traceback.
             finally:
                 for task in under_way:
                     task.cancel()

@@ -231,10 +231,9 @@ class Client(CallEngine[ThreadReconnector]):
             try:
                 while fill():
                     results, errors = under_way.popleft().finish()
-                    for index, result in enumerate(results):
-                        if index in errors:
-                            raise errors.pop(index)  # It has this frame in its traceback.
-                        yield result
+                    yield from results[: min(errors, default=None)]
+                    if errors:
+                        raise errors.pop(min(errors))  # It has this frame in its traceback.
             finally:
                 for request in under_way:
                     request.close()

@@ -31,9 +31,6 @@ _Prepared = tuple[ServedEndpoint, Sequence[Any], Mapping[str, Any]]
 #: What to tell the client of a call that has failed.
 _Describe = Callable[[Any, BaseException], Failure]
 
-#: Calls between two looks at the clock.
-_CALLS_PER_LOOK: Final = 16
-
 _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, list[msgspec.Raw]])
 _split_call = msgspec.msgpack.Decoder(tuple[Annotated[int, msgspec.Meta(ge=0)], msgspec.Raw, msgspec.Raw])
 
@@ -42,7 +39,7 @@ class _Batch(NamedTuple):
     """A batch that has been read, and whose calls are made ready one by one: a thousand take many turns of the loop."""
 
     header: Header
-    calls: Sequence[Sequence[Any]]
+    calls: list[tuple[Any, ...]]
     #: Makes a call ready, of its parts; raises its rejection.
     prepare: Callable[..., _Prepared]
     #: The name of a call's endpoint.
@@ -155,31 +152,26 @@ async def _answer(runner: CallRunner, under: Underway, batch: _Batch) -> Encoded
     return Encoded(runner.codec.encode_all((results, failures)))
 
 
-async def _call_each(function: Callable[..., Any], calls: Sequence[Sequence[Any]], describe: _Describe) -> _Outcomes:
+async def _call_each(function: Callable[..., Any], calls: list[tuple[Any, ...]], describe: _Describe) -> _Outcomes:
     """Calls a plain function with each of the arguments, in a context for each; the loop has its turn now and then."""
     isolation = _core.Isolation(contextvars.copy_context())
     results: list[Any] = []
     failures: dict[int, Failure] = {}
-    looks = 0
     _turns.wanted += 1
     try:
         slice_end = _turns.slice_end()
-        for args in calls:
-            isolation.renew()
+        while len(results) < len(calls):
             try:
-                results.append(function(*args))
+                isolation.call_each(function, calls, results, slice_end)
             except BaseException as error:
                 if is_for_the_program(error):
                     raise
-                failures[len(results)] = describe(args, error)
+                failures[len(results)] = describe(calls[len(results)], error)
                 results.append(None)
-            looks += 1
-            if looks == _CALLS_PER_LOOK:
-                looks = 0
-                if time.monotonic() > slice_end:
-                    isolation.leave()
-                    await asyncio.sleep(0)
-                    slice_end = _turns.slice_end()
+            if time.monotonic_ns() > slice_end:
+                isolation.leave()
+                await asyncio.sleep(0)
+                slice_end = _turns.slice_end()
     finally:
         isolation.leave()
         _turns.wanted -= 1
@@ -191,9 +183,9 @@ class _Turns:
 
     wanted = 0
 
-    def slice_end(self) -> float:
-        """When the turn of one of them is over."""
-        return time.monotonic() + SLICE / self.wanted
+    def slice_end(self) -> int:
+        """When the turn of one of them is over, in nanoseconds."""
+        return time.monotonic_ns() + int(SLICE * 1e9) // self.wanted
 
 
 _turns: Final = _Turns()

@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from shmrpc import _core
+from shmrpc.basics.clock import AHEAD
 from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.eager import Suspended
 from shmrpc.server.served_client import ServedClient, Underway
@@ -26,6 +27,7 @@ def core_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _c
         isolation=runner.isolation,
         running=runner.running,
         inheriting=inheriting,
+        clock_ahead=AHEAD,
         encode=runner.encode_result,
         fail=runner.fail_in_core,
         positional=frames.CALL,

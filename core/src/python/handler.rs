@@ -231,6 +231,8 @@ pub struct Handlers {
     running: Py<Running>,
     /// Not empty once a request with a deadline was run.
     inheriting: Py<PyList>,
+    /// By how much our clock is ahead of the host's, of which deadlines are, in nanoseconds.
+    clock_ahead: i64,
     /// The body of a result that is foreign: of the endpoint's name and the result.
     encode: Py<PyAny>,
     /// Answers that a call has failed: of the client's key, the call's id and the exception.
@@ -244,7 +246,7 @@ pub struct Handlers {
 #[pymethods]
 impl Handlers {
     #[new]
-    #[pyo3(signature = (handlers, *, encoder, isolation, running, inheriting, encode, fail, positional, keywords, timed))]
+    #[pyo3(signature = (handlers, *, encoder, isolation, running, inheriting, clock_ahead, encode, fail, positional, keywords, timed))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         handlers: Vec<Option<Py<Handler>>>,
@@ -252,6 +254,7 @@ impl Handlers {
         isolation: Py<Isolation>,
         running: Py<Running>,
         inheriting: Py<PyList>,
+        clock_ahead: i64,
         encode: Py<PyAny>,
         fail: Py<PyAny>,
         positional: u8,
@@ -264,6 +267,7 @@ impl Handlers {
             isolation,
             running,
             inheriting,
+            clock_ahead,
             encode,
             fail,
             positional,
@@ -448,7 +452,7 @@ impl Handlers {
         } else if kind == self.timed && !self.inheriting.bind(py).is_empty() {
             let count = reader.array()?.checked_sub(1).ok_or(Unread)?;
             let until = reader.unsigned()?;
-            if clock::now() >= until {
+            if clock::now().saturating_add_signed(-self.clock_ahead) >= until {
                 return Err(Unread);
             }
             deadline = Some(until);

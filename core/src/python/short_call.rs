@@ -29,6 +29,8 @@ pub struct ShortCall {
     timed: u32,
     /// How long a call may take, in nanoseconds.
     timeout: Option<u64>,
+    /// By how much our clock is ahead of the host's, of which deadlines are, in nanoseconds.
+    clock_ahead: i64,
     /// Not empty if there may be a deadline to inherit, which `nearest` knows then; None if none binds these calls.
     inheriting: Option<Py<PyList>>,
     /// Takes a call's own deadline, or None: the sooner one of it and that which is inherited.
@@ -109,9 +111,11 @@ impl ShortCall {
 
     #[inline]
     fn deadline(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        let own = self
-            .timeout
-            .map(|timeout| clock::now().saturating_add(timeout));
+        let own = self.timeout.map(|timeout| {
+            clock::now()
+                .saturating_add_signed(-self.clock_ahead)
+                .saturating_add(timeout)
+        });
         match &self.inheriting {
             Some(inheriting) if !inheriting.bind(py).is_empty() => {
                 self.nearest.bind(py).call1((own,))?.extract()
@@ -140,7 +144,7 @@ impl ShortCall {
 #[pymethods]
 impl ShortCall {
     #[new]
-    #[pyo3(signature = (*, encoder, ids, expected, read, positional, keywords, timed, timeout, inheriting, nearest))]
+    #[pyo3(signature = (*, encoder, ids, expected, read, positional, keywords, timed, timeout, clock_ahead, inheriting, nearest))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         encoder: Py<Encoder>,
@@ -151,6 +155,7 @@ impl ShortCall {
         keywords: u32,
         timed: u32,
         timeout: Option<u64>,
+        clock_ahead: i64,
         inheriting: Option<Py<PyList>>,
         nearest: Py<PyAny>,
     ) -> Self {
@@ -163,6 +168,7 @@ impl ShortCall {
             keywords,
             timed,
             timeout,
+            clock_ahead,
             inheriting,
             nearest,
         }

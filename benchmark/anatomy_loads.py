@@ -1,4 +1,4 @@
-"""The parts of a small call, each by itself: loads that reach into our own client and server."""
+"""The parts of a small call, each by itself: loads that reach into our own client."""
 
 from __future__ import annotations
 
@@ -38,15 +38,6 @@ async def frames_alone(caller: Caller, *, seconds: float) -> Result:
         before = after
     assert get_codec("msgspec").decoder(int)(answer) == 1002
     return Result(len(times), (before - start) / 1e9, Histogram.of(times))
-
-
-async def servers_python(caller: Caller, *, seconds: float) -> Result:
-    """From the frame's body to that of the answer, again and again within the server; nothing is sent meanwhile."""
-    times: list[int] = []
-    start = _now()
-    while _now() < start + seconds * 1e9 or not times:
-        times += await caller.client.client.time_add()
-    return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
 
 
 async def clock(_caller: Caller, *, seconds: float) -> Result:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final
+from typing import Any
 
 import shmrpc
-from benchmark import anatomy_loads, work
+from benchmark import work
 from benchmark.processes import Place
 from benchmark.work import Taken
-from shmrpc import current_call
-from shmrpc.wire import frames
 
 service = shmrpc.Service("benchmark")
 _taken = Taken()
-#: How often :func:`time_add` does it.
-_TIMED: Final = 200
 
 service.endpoint(work.add)
 service.endpoint(work.echo)
@@ -35,22 +30,6 @@ def take(message: bytes) -> None:
 def look(message: memoryview) -> None:
     """A message that is looked at where it lies."""
     _taken.take(message)
-
-
-@service.endpoint
-def time_add() -> list[int]:
-    """The nanoseconds that the small call's frame takes here, from its body to its answer's: many times."""
-    caller: Any = current_call()._peer
-    kind, body = anatomy_loads.request()
-    run = caller.run_of(frames.opcode(kind, caller.names.index("add")))
-    times, now = [], time.perf_counter_ns
-    before = now()
-    for _ in range(_TIMED):
-        run(body, caller, 0)
-        after = now()
-        times.append(after - before)
-        before = after
-    return times
 
 
 @contextlib.asynccontextmanager

@@ -1,8 +1,8 @@
 """What a small call of ours is made of. Each part is measured by itself, in turns with the whole.
 
-``frames alone`` is the same call without the client's Python around it; ``server's Python`` is what the server does
-between the two frames; codec and a word there and back are within those. What is left of ``frames alone`` is two frames
-through the ring, the server's pump, and letting the GIL go and getting it back on both sides.
+``frames alone`` is the same call with ready bytes: the client writes no arguments and reads no result. Codec and a word
+there and back are within it. What is left of it is two frames through the ring, the function itself, and letting the
+GIL go and getting it back on both sides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ TITLE: Final = "What a small call is made of"
 _PARTS: Final = {
     "the call": "loads:one_after_another",
     "frames alone": "anatomy_loads:frames_alone",
-    "server's Python": "anatomy_loads:servers_python",
     "two looks at the clock": "anatomy_loads:clock",
 }
 

@@ -23,6 +23,15 @@ struct Shared {
 
 type Set = Arc<WaitSet<Mapped<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>>;
 
+impl Drop for Shared {
+    /// Removes the doorbells of members that were killed.
+    fn drop(&mut self) {
+        for member in 0..self.slots {
+            let _ = std::fs::remove_file(format!("{}.{member}", self.stem.display()));
+        }
+    }
+}
+
 impl Shared {
     fn new(slots: usize) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -221,6 +221,7 @@ LARGE = 1 << 20
 
 def test_a_server_that_cannot_take_what_is_lent_refuses_that_call_and_no_other(server: ServerProcess) -> None:
     with shmrpc.sync.connect(NAME) as client, shmrpc.sync.connect(NAME) as other:
+        other.add(1, 2)  # From here on the server has what it keeps of this client.
         limit_of(server, client.holds()["descriptors"] + 10)
         assert client.take_descriptors() > 0
         for _ in range(2):

@@ -196,7 +196,7 @@ async def test_clients_that_stop_after_hello_keep_nobody_out(server: ServerProce
         for descriptor in kept:
             os.close(descriptor)
         message, _ = silent[0].receive()
-        assert (message["type"], message["try_again"]) == ("refuse", True)
+        assert (message["type"], message["reached"]) == ("goodbye", 0)
         assert "others wait" in message["reason"]
     finally:
         for control in silent:

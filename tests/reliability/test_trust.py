@@ -248,6 +248,7 @@ def test_strangers_who_keep_coming_disturb_nobody(meeting: Path) -> None:
     visits = scaled(300, 20_000)
     with served_by(0, "--allow-uid", str(ALLOWED)) as server:
         with shmrpc.sync.connect(shared_service.NAME) as client:
+            client.caller()  # From here on the server has what it keeps of this client.
             before = len(os.listdir(f"/proc/{server.pid}/fd"))
             source = f"""
                 refused = 0

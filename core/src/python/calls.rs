@@ -514,7 +514,7 @@ impl Calls {
         let begun = match self.look_for(py, request.opcode, request.id, payload, &mut body) {
             Ok(Found::Short) => return short.result(py, &body).map(Outcome::Result),
             Ok(Found::Whole(body)) => {
-                return short.read(body.bind(py).as_any()).map(Outcome::Result);
+                return short.result_of(body.bind(py).as_any()).map(Outcome::Result);
             }
             Ok(Found::Pending(pending)) => Bound::new(py, pending)?.into_any(),
             Err(error) => error.into_value(py).into_bound(py).into_any(),

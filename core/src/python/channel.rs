@@ -98,7 +98,7 @@ impl Channel {
         };
         let begun = match begun.transpose() {
             Ok(Some(body)) if !body.is_instance_of::<PyTuple>() => {
-                return short.read(&body).map(Outcome::Result);
+                return short.result_of(&body).map(Outcome::Result);
             }
             Ok(begun) => begun,
             Err(error) => Some(error.into_value(py).into_bound(py).into_any()),

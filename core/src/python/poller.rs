@@ -11,7 +11,7 @@ use crate::connection::poller::{self, Found};
 use crate::sync::lock;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The receiving side of a server: the next frame on any of its channels.
@@ -152,14 +152,32 @@ impl Poller {
         };
         let arrival = Arrival::take(py, &channel, &mut receiver, header, body);
         drop(receiver);
-        if let (Ok(Arrival::Short { opcode, id }), Some(serving)) = (&arrival, serving) {
-            let id = *id;
-            let (result, encoded) = match serving.get().run(py, &key, *opcode, id, body, written)? {
-                Ran::Foreign => return self.give(key.into_bound(py), &channel, arrival, body),
-                Ran::Done => return Ok(Done::Ended),
-                Ran::Written(result) => (result, None),
-                Ran::Encoded(body) => (None, Some(body)),
-            };
+        let (opcode, id, payload) = match arrival {
+            Ok(Arrival::Short { opcode, id }) => (opcode, id, None),
+            Ok(Arrival::Whole(frame)) => {
+                let (opcode, id) = (frame.opcode, frame.id);
+                match frame.open(py, channel.max_frame()) {
+                    Ok(payload) => (opcode, id, Some(payload)),
+                    Err(error) => return self.not_taken(key.into_bound(py), error),
+                }
+            }
+            Err(error) => return self.not_taken(key.into_bound(py), error),
+        };
+        let request = match &payload {
+            None => Some(body.as_slice()),
+            Some(payload) => payload
+                .cast::<PyBytes>()
+                .ok()
+                .map(|payload| payload.as_bytes()),
+        };
+        if let (Some(request), Some(serving)) = (request, serving) {
+            let (result, encoded) =
+                match serving.get().run(py, &key, opcode, id, request, written)? {
+                    Ran::Foreign => return give(py, key, opcode, id, payload, body),
+                    Ran::Done => return Ok(Done::Ended),
+                    Ran::Written(result) => (result, None),
+                    Ran::Encoded(body) => (None, Some(body)),
+                };
             let answer = Answer {
                 channel,
                 key,
@@ -178,31 +196,16 @@ impl Poller {
             answer.sent(py, sent)?;
             return Ok(Done::Ended);
         }
-        self.give(key.into_bound(py), &channel, arrival, body)
+        give(py, key, opcode, id, payload, body)
     }
 
-    /// What Python is given of a frame that was taken.
-    #[inline]
-    fn give<'py>(
-        &self,
-        key: Bound<'py, PyAny>,
-        channel: &channel::Channel,
-        arrival: PyResult<Arrival>,
-        body: &[u8],
-    ) -> PyResult<Done<'py>> {
-        let py = key.py();
-        let opened = arrival.and_then(|arrival| {
-            let frame = arrival.into_frame(py, body);
-            let (opcode, id) = (frame.opcode, frame.id);
-            Ok((opcode, id, frame.open(py, channel.max_frame())?))
-        });
-        match opened {
-            Ok((opcode, id, payload)) => {
-                Ok(Done::Given((key, opcode, id, payload).into_pyobject(py)?))
-            }
-            Err(error) if error.is_instance_of::<ChannelError>(py) => self.broken(key, error),
-            Err(error) => Err(error),
+    /// What comes of a frame that could not be taken.
+    #[cold]
+    fn not_taken<'py>(&self, key: Bound<'py, PyAny>, error: PyErr) -> PyResult<Done<'py>> {
+        if error.is_instance_of::<ChannelError>(key.py()) {
+            return self.broken(key, error);
         }
+        Err(error)
     }
 
     /// What comes in the place of a frame if a channel's peer broke the rules.
@@ -211,6 +214,20 @@ impl Poller {
         let report = (key, self.fault, 0u64, error.into_value(py));
         Ok(Done::Given(report.into_pyobject(py)?))
     }
+}
+
+/// What Python is given of a frame: its payload, or that in `body` if there is no object for it yet.
+#[inline]
+fn give<'py>(
+    py: Python<'py>,
+    key: Py<PyAny>,
+    opcode: u32,
+    id: u64,
+    payload: Option<Bound<'py, PyAny>>,
+    body: &[u8],
+) -> PyResult<Done<'py>> {
+    let payload = payload.unwrap_or_else(|| PyBytes::new(py, body).into_any());
+    Ok(Done::Given((key, opcode, id, payload).into_pyobject(py)?))
 }
 
 #[pymethods]

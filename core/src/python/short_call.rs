@@ -127,16 +127,28 @@ impl ShortCall {
     /// The result that an answer's bytes are.
     #[inline]
     pub(super) fn result<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(expected) = &self.expected {
-            if let Ok(value) = Reader::only(py, body, expected.get()) {
-                return Ok(value);
-            }
+        match self.known(py, body) {
+            Some(value) => Ok(value),
+            None => self.read(PyBytes::new(py, body).as_any()),
         }
-        self.read(PyBytes::new(py, body).as_any())
     }
 
-    /// The result of an answer's body.
-    pub(super) fn read<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    /// The result that an answer's body is: bytes, or a parcel.
+    pub(super) fn result_of<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let bytes = body.cast::<PyBytes>().ok();
+        match bytes.and_then(|bytes| self.known(body.py(), bytes.as_bytes())) {
+            Some(value) => Ok(value),
+            None => self.read(body),
+        }
+    }
+
+    /// The value that these bytes are, if the core can say so.
+    #[inline]
+    fn known<'py>(&self, py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyAny>> {
+        Reader::only(py, body, self.expected.as_ref()?.get()).ok()
+    }
+
+    fn read<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.read.bind(body.py()).call1((body,))
     }
 }

@@ -5,6 +5,7 @@
 //! words for what is wrong.
 
 pub(super) mod expected;
+mod int;
 mod keys;
 pub(super) mod reader;
 pub(super) mod writer;

@@ -152,6 +152,20 @@ impl<'a> Writer<'a> {
     /// As in `put`; `value` is an int.
     #[inline]
     unsafe fn integer(&mut self, value: *mut ffi::PyObject) -> Written {
+        // SAFETY: as above.
+        match unsafe { super::int::small(value) } {
+            Some(number @ 0..) => self.unsigned(number as u64),
+            Some(number) => self.negative(number),
+            // SAFETY: as above.
+            None => return unsafe { self.large_integer(value) },
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As in `put`; `value` is an int.
+    #[cold]
+    unsafe fn large_integer(&mut self, value: *mut ffi::PyObject) -> Written {
         let mut overflow = 0;
         // SAFETY: as above. For an int there is no error but the overflow.
         let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(value, &mut overflow) };

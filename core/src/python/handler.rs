@@ -350,6 +350,9 @@ impl Serving {
         answer: &mut Vec<u8>,
     ) -> PyResult<Ran<'py>> {
         let handlers = self.handlers.get();
+        if !handlers.runs(opcode as u8) {
+            return Ok(Ran::Foreign);
+        }
         let Some(Some(handler)) = handlers.handlers.get((opcode >> 8) as usize) else {
             return Ok(Ran::Foreign);
         };
@@ -466,6 +469,12 @@ impl Handlers {
             names,
             deadline,
         })
+    }
+
+    /// Whether frames of this kind may be requests that the core runs.
+    #[inline]
+    fn runs(&self, kind: u8) -> bool {
+        kind == self.positional || kind == self.keywords || kind == self.timed
     }
 
     /// Calls the function, in a context of its own.

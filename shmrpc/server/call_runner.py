@@ -8,7 +8,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
@@ -28,6 +28,9 @@ from shmrpc.wire.codec import Body, Codec
 from shmrpc.wire.frames import Failure, Header, Rejected
 
 logger = logging.getLogger("shmrpc.server")
+
+#: In the place of a result that comes later.
+LATER: Final = object()
 
 
 class CallRunner:
@@ -131,6 +134,23 @@ class CallRunner:
             if is_for_the_program(error):
                 raise
         return None
+
+    def start_plain(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        client: ServedClient,
+        name: str,
+        call_id: int,
+        deadline: int | None,
+        size: int,
+    ) -> Any:
+        """Runs the coroutine of a call that is only arguments and a result: the result, or LATER."""
+        self.running.frame = call = Call(client, name, call_id, deadline)
+        result = self.start(coroutine, call)
+        if type(result) is Suspended:
+            self.suspend(Underway(client, call, size), result.task)
+            return LATER
+        return result
 
     def suspend(self, under: Underway, task: asyncio.Task[Any]) -> None:
         """Lets a call go on in its task, and sends the answer when that has ended."""

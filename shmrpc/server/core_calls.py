@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
 
 from shmrpc import _core
 from shmrpc.basics.clock import AHEAD
-from shmrpc.server.call_runner import CallRunner
-from shmrpc.server.eager import Suspended
-from shmrpc.server.served_client import ServedClient, Underway
+from shmrpc.server.call_runner import LATER, CallRunner
 from shmrpc.server.served_endpoint import ServedEndpoint
-from shmrpc.service.call import Call, inheriting
+from shmrpc.service.call import inheriting
 from shmrpc.wire import frames
-
-#: In the place of a result that comes later.
-_LATER: Final = object()
 
 
 def core_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _core.Handlers:
     """What runs the calls of those endpoints that the core can run, by their numbers."""
-    coroutines = _coroutines(runner)
+    coroutines = _core.Coroutines(is_full=runner.limiter.is_full, start=runner.start_plain, later=LATER)
     return _core.Handlers(
         [_handler(endpoint, coroutines) if endpoint.is_plain else None for endpoint in endpoints],
         encoder=runner.codec.encoder,
@@ -47,24 +41,3 @@ def _handler(endpoint: ServedEndpoint, coroutines: _core.Coroutines) -> _core.Ha
         places=places,
         coroutines=coroutines if endpoint.is_coroutine else None,
     )
-
-
-def _coroutines(runner: CallRunner) -> _core.Coroutines:
-    run, running = runner.start, runner.running
-
-    def start(
-        coroutine: Coroutine[Any, Any, Any],
-        client: ServedClient,
-        name: str,
-        call_id: int,
-        deadline: int | None,
-        size: int,
-    ) -> Any:
-        running.frame = call = Call(client, name, call_id, deadline)
-        result = run(coroutine, call)
-        if type(result) is Suspended:
-            runner.suspend(Underway(client, call, size), result.task)
-            return _LATER
-        return result
-
-    return _core.Coroutines(is_full=runner.limiter.is_full, start=start, later=_LATER)

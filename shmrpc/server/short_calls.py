@@ -9,14 +9,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shmrpc.basics.clock import host_nanoseconds
-from shmrpc.server.call_runner import CallRunner, check_time, expired
-from shmrpc.server.eager import Suspended
+from shmrpc.server.call_runner import LATER, CallRunner, check_time
 from shmrpc.server.results import unencodable
-from shmrpc.server.served_client import RunRequest, ServedClient, Underway
+from shmrpc.server.served_client import RunRequest, ServedClient
 from shmrpc.server.served_endpoint import ServedEndpoint
 from shmrpc.service.arguments import Arguments
-from shmrpc.service.call import Call, inheriting
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, body_weight
 
@@ -59,24 +56,13 @@ def _run_timed_function(
     runner: CallRunner, name: str, function: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
 ) -> RunRequest:
     """The same where a deadline stands before the arguments."""
-    encode, kept, clock = runner.codec.encode, runner.kept, host_nanoseconds
+    encode, kept = runner.codec.encode, runner.kept
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body:
-        arguments = decode(body)
-        if clock() >= arguments[0]:  # check_time() without the price of calling it.
-            raise expired(name)
-        if not inheriting:
-            inheriting.append(True)
+        deadline, *arguments = decode(body)
+        check_time(name, deadline)
         # The deadline is for current_call() to find in the frame.
-        count = len(arguments)
-        if count == 3:  # The commonest, without a tuple in between.
-            _, first, second = arguments
-            result = function(first, second)
-        elif count == 2:
-            result = function(arguments[1])
-        else:
-            result = function(*arguments[1:])
-        kept[0] = result
+        kept[0] = result = function(*arguments)
         try:
             return encode(result)
         except Exception as error:
@@ -94,8 +80,7 @@ def _run_coroutine(
     timed: bool = False,
 ) -> RunRequest:
     """Runs an ``async def``, which often ends without suspending. ``timed``: a deadline stands before the arguments."""
-    encode, kept, start, running = runner.codec.encode, runner.kept, runner.start, runner.running
-    limiter = runner.limiter
+    encode, kept, limiter = runner.codec.encode, runner.kept, runner.limiter
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
         if limiter.is_full(client):
@@ -105,10 +90,8 @@ def _run_coroutine(
         if timed:
             deadline, *args = args
             check_time(name, deadline)
-        running.frame = underway = Call(client, name, call_id, deadline)
-        result = start(call(*args), underway)
-        if type(result) is Suspended:
-            runner.suspend(Underway(client, underway, body_weight(body)), result.task)
+        result = runner.start_plain(call(*args), client, name, call_id, deadline, body_weight(body))
+        if result is LATER:
             return None
         kept[0] = result
         try:

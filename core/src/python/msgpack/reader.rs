@@ -13,6 +13,15 @@ pub(in crate::python) struct Unread;
 
 type Read<T> = Result<T, Unread>;
 
+/// What makes a sequence of a length, and what sets one of its places.
+type Sequence = (
+    unsafe extern "C" fn(ffi::Py_ssize_t) -> *mut ffi::PyObject,
+    unsafe fn(*mut ffi::PyObject, ffi::Py_ssize_t, *mut ffi::PyObject),
+);
+
+const LIST: Sequence = (ffi::PyList_New, ffi::PyList_SET_ITEM);
+const TUPLE: Sequence = (ffi::PyTuple_New, ffi::PyTuple_SET_ITEM);
+
 /// Reads values from private bytes, one after the other.
 pub(in crate::python) struct Reader<'a> {
     bytes: &'a [u8],
@@ -235,50 +244,40 @@ impl<'a> Reader<'a> {
             return Err(Unread);
         }
         match &expected.array {
-            Some(Array::Each { of, list: true }) => self.list(py, len, |_| of.get(), depth),
-            Some(Array::Each { of, list: false }) => self.tuple(py, len, |_| of.get(), depth),
-            Some(Array::Fixed(items)) if items.len() == len => {
-                self.tuple(py, len, |index| items[index].get(), depth)
+            Some(Array::Each { of, list: true }) => {
+                self.sequence(py, LIST, len, |_| of.get(), depth)
             }
-            None if expected.scalars & ANY != 0 => self.list(py, len, |_| expected, depth),
+            Some(Array::Each { of, list: false }) => {
+                self.sequence(py, TUPLE, len, |_| of.get(), depth)
+            }
+            Some(Array::Fixed(items)) if items.len() == len => {
+                self.sequence(py, TUPLE, len, |index| items[index].get(), depth)
+            }
+            None if expected.scalars & ANY != 0 => {
+                self.sequence(py, LIST, len, |_| expected, depth)
+            }
             _ => Err(Unread),
         }
     }
 
-    fn list<'py, 'e>(
+    /// A list or a tuple, as `make` makes one and `set` sets a place of it.
+    fn sequence<'py, 'e>(
         &mut self,
         py: Python<'py>,
+        (make, set): Sequence,
         len: usize,
         of: impl Fn(usize) -> &'e Expected,
         depth: u32,
     ) -> Read<Bound<'py, PyAny>> {
         // SAFETY: the GIL is ours. A new reference comes, or null with an exception. Each place is set once, and gets the
-        // reference. Nobody else knows the list, and with places that are not set it can be freed.
+        // reference. Nobody else knows the sequence, and with places that are not set it can be freed.
         unsafe {
-            let list = owned(py, ffi::PyList_New(len as isize))?;
+            let made = owned(py, make(len as isize))?;
             for index in 0..len {
                 let item = self.read(py, of(index), depth + 1)?;
-                ffi::PyList_SET_ITEM(list.as_ptr(), index as isize, item.into_ptr());
+                set(made.as_ptr(), index as isize, item.into_ptr());
             }
-            Ok(list)
-        }
-    }
-
-    fn tuple<'py, 'e>(
-        &mut self,
-        py: Python<'py>,
-        len: usize,
-        of: impl Fn(usize) -> &'e Expected,
-        depth: u32,
-    ) -> Read<Bound<'py, PyAny>> {
-        // SAFETY: as in `list`.
-        unsafe {
-            let tuple = owned(py, ffi::PyTuple_New(len as isize))?;
-            for index in 0..len {
-                let item = self.read(py, of(index), depth + 1)?;
-                ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index as isize, item.into_ptr());
-            }
-            Ok(tuple)
+            Ok(made)
         }
     }
 

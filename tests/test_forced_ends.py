@@ -74,9 +74,9 @@ SERVICE = """
         never.wait()
 
     @service.endpoint
-    def hold_and_miss_a_signal():
-        before = signal.getsignal(signal.SIGQUIT)
-        signal.signal(signal.SIGQUIT, lambda *_: signal.signal(signal.SIGQUIT, before))
+    def hold_and_miss_signals():
+        before, orders = signal.getsignal(signal.SIGQUIT), iter(range(3))
+        signal.signal(signal.SIGQUIT, lambda *signal_: next(orders, None) is None and before(*signal_))
         hold()
 
     @service.endpoint
@@ -119,8 +119,8 @@ CASES = [
     Case("hold-worker", "hold", "1 call: hold-worker.hold (1); the main thread in hold() (", WORKERS, twice=True),
     Case(
         "missing-worker",
-        "hold_and_miss_a_signal",
-        "1 call: missing-worker.hold_and_miss_a_signal (1); the main thread in hold() (",
+        "hold_and_miss_signals",
+        "1 call: missing-worker.hold_and_miss_signals (1); the main thread in hold() (",
         WORKERS,
         twice=True,
     ),
@@ -128,6 +128,7 @@ CASES = [
     Case("lifespan-worker", "", "the lifespan of service 'lifespan-worker'", WORKERS, twice=True),
     Case("exit-handler", "", "an exit handler", ASYNCIO, twice=True),
     Case("exit-handler-worker", "", "an exit handler", WORKERS),
+    Case("exit-handler-worker-twice", "", "an exit handler", WORKERS, twice=True),
     Case("own-thread", "", "thread users-own in <lambda>() (", twice=True),
 ]
 

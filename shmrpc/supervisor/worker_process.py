@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +30,9 @@ logger = logging.getLogger("shmrpc.supervisor")
 #: Seconds that a worker may take longer than it allows itself, see :class:`Runner`, before it is told to stop at once,
 #: and again before it is killed.
 _MARGIN: Final = 5.0
-#: Seconds after which a worker that was told to stop at once is told so again.
+#: Seconds between orders to a worker that was told to stop at once, and how many it gets before it is killed.
 _AGAIN: Final = 0.5
+_ORDERS: Final = round((AT_ONCE + _MARGIN) / _AGAIN)
 #: Seconds in which a worker has to answer before a client is passed to it; after that the next worker is asked.
 _ANSWER: Final = 0.25
 #: Seconds after that until the log says that the worker does not answer.
@@ -228,16 +230,16 @@ class WorkerProcess:
     def quit(self) -> None:
         """Let it end at once."""
         self.drain()
-        self.process.send_signal(signal.SIGQUIT)
-        self._end_in(_AGAIN, self._quit_again)
+        self._order_end(_ORDERS)
 
-    def _quit_again(self) -> None:
-        """Repeat the order, which Python may have missed.
+    def _order_end(self, orders: int) -> None:
+        """Order it to end at once, up to ``orders`` times, then kill it.
 
-        It misses a signal that comes just as the main thread goes on to wait in an endpoint, after an earlier signal.
+        One order may not do: Python misses a signal that comes just as the main thread goes on to wait in an endpoint,
+        after an earlier signal.
         """
         self.process.send_signal(signal.SIGQUIT)
-        self._end_in(AT_ONCE + _MARGIN, self._kill)
+        self._end_in(_AGAIN, partial(self._order_end, orders - 1) if orders > 1 else self._kill)
 
     def _end_in(self, seconds: float, end: Callable[[], None]) -> None:
         if self._ending is not None:

@@ -105,6 +105,7 @@ class Encoder:
         encode_values: Callable[[Sequence[Any]], bytes | Parcel],
         is_plain: Callable[[type], bool | tuple[tuple[str, ...], tuple[str, ...]]],
         large: int,
+        inside: int,
         reference: bool,
     ) -> Encoder: ...
     def encode(self, value: Any, /) -> bytes | Parcel: ...

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shmrpc import _core
-from shmrpc.values.blocks import LARGE
+from shmrpc.values.blocks import LARGE, LARGE_BYTES
 from shmrpc.values.expected import expected
 from shmrpc.wire.codec import get_codec
 
@@ -44,7 +44,17 @@ BOUNDS: list[Any] = [
     [[[[]]], {"a": {"b": [{}]}}],
 ]
 #: What MessagePack does not have, or what travels beside the body.
-FOREIGN: list[Any] = [1 << 64, -(1 << 63) - 1, (1, 2), {1, 2}, b"x" * LARGE, bytearray(b"x"), "\ud800", object(), 1j]
+FOREIGN: list[Any] = [
+    1 << 64,
+    -(1 << 63) - 1,
+    (1, 2),
+    {1, 2},
+    b"x" * LARGE_BYTES,
+    bytearray(b"x"),
+    "\ud800",
+    object(),
+    1j,
+]
 
 scalars = (
     st.none()

@@ -320,7 +320,7 @@ async def test_a_server_that_lies(runtime: Path, lie: Lie, words: str, blocking:
 def borrowed(wire: WireClient) -> Entry:
     """A lease that the server has given us, of one block of ten pages, less 100 bytes."""
     wire.gives_back = False
-    wire.send(CALL | wire.number("zeros") << 8, msgpack.packb([PAGE * 10 - 100]))
+    wire.send(CALL | wire.number("zeros") << 8, msgpack.packb([PAGE * 60 - 100]))
     body = wire.receive()[2]
     assert isinstance(body, Parcel)
     (line,) = body.entries
@@ -379,15 +379,15 @@ def releases_as_the_server_looks_for_memory(wire: WireClient) -> None:
 WITH_LEASES: dict[str, tuple[Callable[[WireClient], object], str]] = {
     "another extent": (sends_back(extent=1), BLOCK),
     "another block": (sends_back(block=PAGE), BLOCK),
-    "what begins behind it": (sends_back(start=PAGE * 10, length=-PAGE * 9), BLOCK),
+    "what begins behind it": (sends_back(start=PAGE * 60, length=-PAGE * 9), BLOCK),
     "what ends behind it": (sends_back(length=PAGE), BLOCK),
     "one byte too many": (sends_back(length=101), BLOCK),
     "one byte too far": (sends_back(start=1, length=100), BLOCK),
-    "a length that is huge": (sends_back(length=HUGE - PAGE * 10), BLOCK),
+    "a length that is huge": (sends_back(length=HUGE - PAGE * 60), BLOCK),
     "a start that is huge": (sends_back(start=HUGE), BLOCK),
     "what was given back": (sends_back_what_it_has_released, BLOCK),
     "the end of another extent's": (releases(extent=1), BLOCK),
-    "the end of another block's": (releases(block=PAGE * 10), BLOCK),
+    "the end of another block's": (releases(block=PAGE * 60), BLOCK),
     "the end of a part": (releases(block=PAGE), BLOCK),
     "the end twice": (releases_twice, BLOCK),
     "the end of another client's": (releases_what_is_lent_to_another, BLOCK),
@@ -406,7 +406,7 @@ async def test_what_lies_within_the_block_may_be_sent_back() -> None:
     def client() -> Any:
         with WireClient("tested") as wire:
             line = borrowed(wire)._replace(whose=RECEIVER)
-            for each in (line._replace(length=line.length + 100), line._replace(start=PAGE * 10 - 1, length=1)):
+            for each in (line._replace(length=line.length + 100), line._replace(start=PAGE * 60 - 1, length=1)):
                 LyingClient(wire).say(PARCEL, parcel([each], ARGUMENTS))
                 assert wire.receive()[2] == b"\x03"
 
@@ -463,7 +463,7 @@ async def test_a_server_that_lies_of_what_was_lent(runtime: Path, name: str, blo
         async with connected(blocking) as client:
             for _ in range(2):
                 with pytest.raises(shmrpc.RemoteProtocolError, match=BLOCK):
-                    await client.call("add", bytes(PAGE * 10), 2)
+                    await client.call("add", bytes(PAGE * 60), 2)
     assert isinstance(babbler.heard, control.Goodbye)
     assert babbler.heard.fault
 
@@ -473,7 +473,7 @@ async def test_what_we_lent_may_be_sent_back(runtime: Path, blocking: bool) -> N
     with babbling(runtime, lends_again()):
         async with connected(blocking) as client:
             for _ in range(3):
-                assert await client.call("add", bytes(PAGE * 10), 2) == 3
+                assert await client.call("add", bytes(PAGE * 60), 2) == 3
 
 
 @pytest.mark.parametrize("blocking", [False, True])

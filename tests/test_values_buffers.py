@@ -14,9 +14,10 @@ import pytest
 
 from shmrpc import _core
 from shmrpc.values import Writable, block_of, is_writable, writable
+from shmrpc.values.blocks import LARGE, LARGE_BYTES
 from shmrpc.values.sharing import leased
 from shmrpc.wire import codec as codecs
-from shmrpc.wire.codec import LARGE, Codec, get_codec
+from shmrpc.wire.codec import Codec, get_codec
 from tests.helpers.value_trips import FakeBlock, buffers_of, carried, travelled
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
@@ -28,12 +29,13 @@ def codec(request: pytest.FixtureRequest) -> Codec:
 
 
 @pytest.mark.parametrize("in_blocks", [False, True])
-@pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, 3 * LARGE])
+@pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE_BYTES - 1, LARGE_BYTES])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_bytes_of_any_size(codec: Codec, kind: Any, size: int, in_blocks: bool) -> None:
     value = kind(bytes(range(256)) * (size // 256) + bytes(size % 256))
     body = codec.encode([value])
-    assert len(buffers_of(body)) == (size >= LARGE)
+    by_the_core = kind is bytes and codec is not REFERENCE
+    assert len(buffers_of(body)) == (size >= (LARGE_BYTES if by_the_core else LARGE))
     got = codec.decode(carried(body, in_blocks=in_blocks))[0]
     assert type(got) is kind
     assert got == value
@@ -43,7 +45,15 @@ def test_bytes_of_any_size(codec: Codec, kind: Any, size: int, in_blocks: bool) 
 
 def test_small_bytes_are_messagepacks_own() -> None:
     assert FAST.encode([b"ab"]) == b"\x91\xc4\x02ab"
-    assert FAST.encode(bytes(LARGE - 1)) == msgspec.msgpack.encode(bytes(LARGE - 1))
+    assert REFERENCE.encode(bytes(LARGE - 1)) == msgspec.msgpack.encode(bytes(LARGE - 1))
+
+
+def test_large_bytes_are_messagepacks_own_up_to_a_sum_of_them() -> None:
+    small, half = bytes(LARGE - 1), bytes(LARGE_BYTES // 2)
+    value = [half, *[small] * 10, half[1:]]
+    assert FAST.encode(value) == msgspec.msgpack.encode(value)
+    assert [len(each) for each in buffers_of(FAST.encode([*value, 1, half]))] == [len(half), len(half) - 1]
+    assert [len(each) for each in buffers_of(FAST.encode_all((half, *[small] * 10, half)))] == [len(half)]
 
 
 def test_what_stands_twice_travels_once_and_arrives_as_one(codec: Codec) -> None:

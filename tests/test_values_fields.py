@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 import shmrpc
 import shmrpc.testing
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.blocks import LARGE
 from shmrpc.values.encode import ValueEncoder
 from shmrpc.values.fields import class_defaults, is_closed, loose_names, names_of
-from shmrpc.wire.codec import LARGE, Codec, get_codec
+from shmrpc.wire.codec import Codec, get_codec
 from tests.helpers.hypothesis_draws import drawn
 from tests.helpers.value_trips import buffers_of, carried
 from tests.test_values import values

@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from shmrpc.values.blocks import LARGE
 from shmrpc.wire import frames
-from shmrpc.wire.codec import LARGE, get_codec
+from shmrpc.wire.codec import get_codec
 from tests.helpers.value_trips import buffers_of, carried, travelled
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")

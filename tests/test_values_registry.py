@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from shmrpc.values import register, registry
-from shmrpc.wire.codec import LARGE, Codec, get_codec
+from shmrpc.values.blocks import LARGE
+from shmrpc.wire.codec import Codec, get_codec
 from tests.helpers.value_trips import carried, travelled
 
 

@@ -53,8 +53,8 @@ from tests.helpers.wire_client import (
 )
 from tests.helpers.wire_memory import HERE, PAGE, PARCEL, RECEIVER, RELEASE, SENDER, Entry, here, parcel, release
 
-#: A body of so many bytes is the largest that goes in the ring, if there is memory.
-IN_THE_RING = 128 << 10
+#: A body of so many bytes is the largest that goes in the ring, if there is memory: with its header it is half of it.
+IN_THE_RING = (32 << 10) - 16
 MIB = 1 << 20
 LASTING = True
 NIL = msgpack.packb(None)
@@ -132,16 +132,16 @@ def test_the_numbers_are_the_documented_ones() -> None:
 @pytest.mark.parametrize("how", [ON_BELL, ON_SEMAPHORE])
 def test_a_large_body_comes_by_reference(how: int, server: ServerProcess) -> None:
     with WireClient("tested", how=how) as wire:
-        for length in (IN_THE_RING - 4, 300_000, 5_000_000):
+        for length in (IN_THE_RING - 2, 300_000, 5_000_000):
             value = text(length)
             body = received(wire, "echo", value)
             assert unpacked(body) == value
             (entry,) = body.entries
-            assert (entry.whose, entry.length, body.buffers) == (SENDER, length + 5, [])
+            assert (entry.whose, entry.length, body.buffers) == (SENDER, len(body), [])
 
 
 def test_a_body_up_to_the_bound_comes_in_the_ring(wire: WireClient) -> None:
-    for length in (70_000, IN_THE_RING - 5):
+    for length in (20_000, IN_THE_RING - 3):
         call_id = wire.request("echo", text(length))
         opcode, answered, body = wire.receive()
         assert (opcode, answered, unpacked(body)) == (RESULT, call_id, text(length))
@@ -149,7 +149,7 @@ def test_a_body_up_to_the_bound_comes_in_the_ring(wire: WireClient) -> None:
 
 
 def test_large_bytes_come_beside_the_body(wire: WireClient) -> None:
-    values = [random.Random(size).randbytes(size) for size in (40_000, 300_000)]
+    values = [random.Random(size).randbytes(size) for size in (240_000, 300_000)]
     body = received(wire, "echo", values)
     assert unpacked(body) == values
     assert body.buffers == values
@@ -158,7 +158,7 @@ def test_large_bytes_come_beside_the_body(wire: WireClient) -> None:
 
 
 def test_a_body_by_reference_may_have_buffers_and_they_count_without_it(wire: WireClient) -> None:
-    value = [text(200_000), bytes(50_000), b"\1" * 60_000]
+    value = [text(200_000), bytes(250_000), b"\1" * 260_000]
     body = received(wire, "echo", value)
     assert unpacked(body) == value
     assert len(body.entries) == 3
@@ -167,35 +167,35 @@ def test_a_body_by_reference_may_have_buffers_and_they_count_without_it(wire: Wi
 
 
 def test_metadata_stands_before_a_result_that_has_buffers(wire: WireClient) -> None:
-    call_id = wire.request_with({}, "echo", bytes(100_000))
+    call_id = wire.request_with({}, "echo", bytes(300_000))
     opcode, answered, body = wire.receive()
     assert (opcode, answered) in ((RESULT, call_id), (RESULT_WITH, call_id))
     value = unpacked(body)
-    assert (value[1] if opcode == RESULT_WITH else value) == bytes(100_000)
+    assert (value[1] if opcode == RESULT_WITH else value) == bytes(300_000)
 
 
 def test_results_of_a_batch_share_the_buffers_of_one_frame(wire: WireClient) -> None:
-    results, failures = wire.answer(wire.ask(BATCH, "zeros", [{}, [[50_000], [3], [60_000], ["x"]]]))
-    assert (results[:3], list(failures)) == ([bytes(50_000), bytes(3), bytes(60_000)], [3])
+    results, failures = wire.answer(wire.ask(BATCH, "zeros", [{}, [[250_000], [3], [260_000], ["x"]]]))
+    assert (results[:3], list(failures)) == ([bytes(250_000), bytes(3), bytes(260_000)], [3])
 
 
 def test_what_is_lent_stays_as_it_is_until_it_is_given_back(wire: WireClient) -> None:
     wire.gives_back = False
-    first = received(wire, "echo", b"\1" * 100_000)
-    later = [received(wire, "echo", bytes([seed]) * 100_000) for seed in range(2, 12)]
+    first = received(wire, "echo", b"\1" * 300_000)
+    later = [received(wire, "echo", bytes([seed]) * 300_000) for seed in range(2, 12)]
     places = [(entry.extent, entry.block) for body in (first, *later) for entry in lent(body)]
     assert len(set(places)) == len(places) == 11
-    assert wire.theirs.read(first.entries[0]) == b"\1" * 100_000
+    assert wire.theirs.read(first.entries[0]) == b"\1" * 300_000
     wire.give_back(first.entries[0])
-    again = received(wire, "echo", b"\x0c" * 100_000)
+    again = received(wire, "echo", b"\x0c" * 300_000)
     assert again.entries[0] == first.entries[0], "the same memory is used again"
-    assert wire.theirs.read(first.entries[0]) == b"\x0c" * 100_000
+    assert wire.theirs.read(first.entries[0]) == b"\x0c" * 300_000
     assert [wire.theirs.read(body.entries[0])[0] for body in later] == list(range(2, 12))
 
 
 def test_leases_end_in_any_order_and_blocks_are_whole_pages(wire: WireClient) -> None:
     wire.gives_back = False
-    bodies = [received(wire, "echo", [bytes(40_000 + 100 * place) for place in range(10)]) for _ in range(3)]
+    bodies = [received(wire, "echo", [bytes(240_000 + 100 * place) for place in range(10)]) for _ in range(3)]
     entries = [entry for body in bodies for entry in lent(body)]
     assert all(entry.block % PAGE == 0 for entry in entries)
     ranges = sorted((entry.extent, entry.block, entry.block + entry.length) for entry in entries)
@@ -204,12 +204,12 @@ def test_leases_end_in_any_order_and_blocks_are_whole_pages(wire: WireClient) ->
     random.Random(1).shuffle(entries)
     for entry in entries:
         wire.give_back(entry)
-    assert lent(received(wire, "zeros", 40_000))[0].block == 0, "all of it is free again"
+    assert lent(received(wire, "zeros", 240_000))[0].block == 0, "all of it is free again"
 
 
 def test_one_block_for_as_many_leases_as_it_is_named(wire: WireClient) -> None:
     wire.gives_back = False
-    (source,) = lent(received(wire, "zeros", 50_000))
+    (source,) = lent(received(wire, "zeros", 250_000))
     # Sent back, it arrives as the server's own memory, and is lent a second time by the answer.
     view = extension(MEMORYVIEW, 0)
     back = Entry(RECEIVER, source.extent, source.block, 0, source.length)
@@ -218,9 +218,9 @@ def test_one_block_for_as_many_leases_as_it_is_named(wire: WireClient) -> None:
     assert (opcode, answered) == (RESULT, call_id)
     assert lent(body) == [source]
     wire.give_back(source)
-    assert lent(received(wire, "zeros", 50_000)) != [source], "one lease is left"
+    assert lent(received(wire, "zeros", 250_000)) != [source], "one lease is left"
     wire.give_back(source)
-    assert lent(received(wire, "zeros", 50_000)) == [source]
+    assert lent(received(wire, "zeros", 250_000)) == [source]
 
 
 def test_memory_does_not_grow_with_the_number_of_calls(wire: WireClient) -> None:
@@ -241,20 +241,20 @@ def test_an_extent_is_sealed_of_the_size_that_was_told_and_known_before_it_is_na
 @pytest.mark.own_server
 def test_what_was_lent_outlives_the_server(wire: WireClient, server: ServerProcess) -> None:
     wire.gives_back = False
-    seen = received(wire, "echo", b"\7" * 100_000)
-    call_id = wire.request("zeros", 100_000)
+    seen = received(wire, "echo", b"\7" * 300_000)
+    call_id = wire.request("zeros", 300_000)
     assert eventually(lambda: wire.into.available() > 0)
     server.kill()
     opcode, answered, unseen = wire.receive()
-    assert (opcode, answered, unpacked(unseen)) == (RESULT, call_id, bytes(100_000)), "answered before the end"
+    assert (opcode, answered, unpacked(unseen)) == (RESULT, call_id, bytes(300_000)), "answered before the end"
     with pytest.raises(Gone):
         wire.receive()
-    assert wire.theirs.read(seen.entries[0]) == b"\7" * 100_000
+    assert wire.theirs.read(seen.entries[0]) == b"\7" * 300_000
 
 
 def test_an_extent_that_nobody_uses_is_gone_after_a_while_and_its_number_with_it(wire: WireClient) -> None:
     wire.gives_back = False
-    (kept,) = lent(received(wire, "echo", b"\7" * 40_000))
+    (kept,) = lent(received(wire, "echo", b"\7" * 240_000))
     (given,) = lent(received(wire, "zeros", 8 * MIB))
     assert kept.extent != given.extent
     wire.give_back(given)
@@ -265,7 +265,7 @@ def test_an_extent_that_nobody_uses_is_gone_after_a_while_and_its_number_with_it
 
     assert eventually(heard, 60)
     assert wire.theirs.gone == [given.extent]
-    assert wire.theirs.read(kept) == b"\7" * 40_000, "one that is lent stays"
+    assert wire.theirs.read(kept) == b"\7" * 240_000, "one that is lent stays"
     (another,) = lent(received(wire, "zeros", 8 * MIB))
     assert another.extent > given.extent
 
@@ -337,7 +337,7 @@ def test_who_does_not_want_to_hear_of_extents_is_sent_all_in_frames(wire: WireCl
 def test_a_client_without_memory_sends_all_in_frames(wire: WireClient) -> None:
     value = bytes(3_000_000)
     assert wire.call("echo", value) == value
-    data = b"\1" * 70_000 + b"\2" * 50_000
+    data = b"\1" * 70_000 + b"\2" * 250_000
     body = msgpack.packb([[extension(BYTES, 1), extension(BYTES, 0), extension(BYTES, 0)]])
     result = ask(wire, "echo", [here(data[:70_000]), here(data[70_000:])], body, data)
     assert result == [data[70_000:], data[:70_000], data[:70_000]]
@@ -522,14 +522,14 @@ def test_what_the_server_has_lent_may_be_sent_back_by_reference(wire: WireClient
 
 def test_the_end_of_a_lease_may_follow_the_frame_that_sends_it_back(large: WireClient) -> None:
     large.gives_back = False
-    (line,) = lent(received(large, "echo", b"\7" * 100_000))
+    (line,) = lent(received(large, "echo", b"\7" * 300_000))
     back = Entry(RECEIVER, line.extent, line.block, 0, line.length)
     call_id = until_told(large, back)
     large.give_back(line)
-    assert lent(received(large, "echo", bytes(100_000))) != [line], "the handler holds it"
+    assert lent(received(large, "echo", bytes(300_000))) != [line], "the handler holds it"
     assert large.call("keep", "go on", True) is None
     opcode, answered, body = large.receive()
-    assert (opcode, answered, unpacked(body)) == (RESULT, call_id, b"\7" * 100_000)
+    assert (opcode, answered, unpacked(body)) == (RESULT, call_id, b"\7" * 300_000)
     assert lent(body) == [line]
 
 
@@ -547,7 +547,7 @@ def test_the_server_sends_back_by_reference_what_we_lent(wire: WireClient) -> No
 
 def test_who_has_a_lease_may_write_if_both_want_it(wire: WireClient) -> None:
     wire.gives_back = False
-    (line,) = lent(received(wire, "zeros", 50_000))
+    (line,) = lent(received(wire, "zeros", 250_000))
     # The mapping of `Theirs` is for reading. Its descriptor serves for one to write.
     for number in os.listdir("/proc/self/map_files"):
         path = f"/proc/self/map_files/{number}"
@@ -568,7 +568,7 @@ def test_who_has_a_lease_may_write_if_both_want_it(wire: WireClient) -> None:
 @pytest.mark.own_server
 def test_release_is_not_answered_and_counts_for_nothing(wire: WireClient, server: ServerProcess) -> None:
     wire.gives_back = False
-    call_id = wire.request("zeros", 100_000)
+    call_id = wire.request("zeros", 300_000)
     _, _, body = wire.receive()
     wire.send(RELEASE, release(lent(body)[0].extent, lent(body)[0].block), 0)
     assert eventually(lambda: wire.out.flag(0 + 256) == ON_BELL)

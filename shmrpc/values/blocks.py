@@ -6,10 +6,24 @@ from typing import Any, Final, Protocol, TypeGuard
 
 from shmrpc._core import Unmapped
 
-__all__ = ["LARGE", "LARGE_ARRAY", "Block", "Data", "Unmapped", "bytes_of", "is_block", "length_of_axis", "size_of"]
+__all__ = [
+    "LARGE",
+    "LARGE_ARRAY",
+    "LARGE_BYTES",
+    "Block",
+    "Data",
+    "Unmapped",
+    "bytes_of",
+    "is_block",
+    "length_of_axis",
+    "size_of",
+]
 
-#: From this size on, in bytes, bytes travel beside the body.
+#: From this size on, in bytes, a buffer is large, and travels beside the body.
 LARGE: Final = 32768
+#: But `bytes` arrive as copies. As long as all large ones of a value have fewer bytes together than this, the core
+#: writes them into the body: to copy them twice more takes less time than places of their own.
+LARGE_BYTES: Final = 192 << 10
 #: The same for what the receiver need not copy.
 LARGE_ARRAY: Final = 4096
 

@@ -23,7 +23,7 @@ from msgspec.msgpack import Ext
 from shmrpc import _core
 from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
-from shmrpc.values.blocks import LARGE
+from shmrpc.values.blocks import LARGE, LARGE_BYTES
 from shmrpc.values.convert import DeclaredTypes, dec_hook
 from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
 from shmrpc.values.expected import expected
@@ -32,7 +32,6 @@ from shmrpc.values.wording import readable
 from shmrpc.values.writing import ExtKey
 
 __all__ = [
-    "LARGE",
     "UNREADABLE",
     "Body",
     "Codec",
@@ -92,6 +91,7 @@ class Codec(ABC):
             encode_values=values.encode_all,
             is_plain=values.is_plain,
             large=LARGE,
+            inside=LARGE_BYTES,
             reference=reference,
         )
         #: Writes what is MessagePack's own for the core, which calls it without Python.

@@ -17,12 +17,30 @@ from tests.helpers.array_service import Bytes, numbered, sum_of
 NAME: Final = "tested.dying"
 service = shmrpc.Service(NAME)
 
-#: Bytes of an array: in shared memory. Characters of a text: over what the ring holds, and in the ring all the same.
+#: Bytes that either side may lend. Bytes of an array: lent. Characters of a text: more than can be lent, so it goes
+#: through the ring, in pieces.
+MEMORY: Final = 1 << 20
 ARRAY: Final = 100_000
-TEXT: Final = 100_000
+TEXT: Final = 1_100_000
 _SUM: Final = sum_of(numbered(1, ARRAY))
 #: Seconds of a call that is under way until somebody dies.
 LONG: Final = 60.0
+
+
+def serve() -> shmrpc.Server:
+    """The service, by a server with little memory."""
+    return shmrpc.serve(service, max_memory=MEMORY)
+
+
+def connect(timeout: float = 5.0) -> shmrpc.Client:
+    """A client of it, with as little."""
+    return shmrpc.connect(NAME, timeout=timeout, max_memory=MEMORY)
+
+
+def connect_in_threads(timeout: float = 5.0) -> shmrpc.sync.Client:
+    """The same without a loop."""
+    return shmrpc.sync.connect(NAME, timeout=timeout, max_memory=MEMORY)
+
 
 #: How the server is to go on, as a client has asked.
 leaving: list[Callable[[str], None]] = []

@@ -57,7 +57,7 @@ async def _serve(finish: Callable[[], None]) -> None:
     """Until a client asks for an end: of what kind, it says. With "exit" no line of the end is executed."""
     asked: asyncio.Queue[str] = asyncio.Queue()
     conversations.leaving.append(asked.put_nowait)
-    server = shmrpc.serve(conversations.service)
+    server = conversations.serve()
     async with server:
         victims.say("serving")
         how = await asked.get()
@@ -69,7 +69,7 @@ async def _serve(finish: Callable[[], None]) -> None:
 
 async def _call(order: Order) -> None:
     for _ in range(order.rounds):
-        async with shmrpc.connect(conversations.NAME, timeout=40) as client:
+        async with conversations.connect(timeout=40) as client:
             waiting = asyncio.create_task(client.sleep(conversations.LONG))
             await conversations.CONVERSATIONS[order.conversation](client)
             if order.conversation == "drain":
@@ -81,7 +81,7 @@ async def _call(order: Order) -> None:
 
 def _call_in_threads(order: Order) -> None:
     for _ in range(order.rounds):
-        with shmrpc.sync.connect(conversations.NAME, timeout=40) as client:
+        with conversations.connect_in_threads(timeout=40) as client:
             waiting = _Waiting(client)
             waiting.start()
             conversations.CONVERSATIONS_IN_THREADS[order.conversation](client)

@@ -166,7 +166,7 @@ async def _series(
 
 async def _works() -> None:
     """The next server takes the name, and the next client is served."""
-    async with shmrpc.serve(conversations.service), shmrpc.connect(conversations.NAME) as client:
+    async with conversations.serve(), conversations.connect() as client:
         assert await client.add(1, 2) == 3
 
 
@@ -202,7 +202,7 @@ async def test_a_server_dies_under_a_client(
         said = await asyncio.to_thread(forking.line)
         connected = False
         if said == ["serving"]:
-            client = shmrpc.connect(conversations.NAME, timeout=0)
+            client = conversations.connect(timeout=0)
             await _outcome(client.__aenter__(), ends)
             connected = not ends
             if connected:
@@ -273,7 +273,7 @@ async def test_a_server_dies_under_a_client_in_threads(
 
 def _talk_in_threads(conversation: str, rounds: int, ends: list[float]) -> bool:
     """Holds a conversation with calls in flight beside it until the server is gone. Whether it was connected."""
-    client = shmrpc.sync.connect(conversations.NAME, timeout=0)
+    client = conversations.connect_in_threads(timeout=0)
     waiting: list[threading.Thread] = []
     failures: list[BaseException] = []
 
@@ -314,8 +314,8 @@ class Served:
     """A server in this loop, and a polite client of it that must not notice what becomes of the others."""
 
     def __init__(self) -> None:
-        self.server = shmrpc.serve(conversations.service)
-        self.polite = shmrpc.connect(conversations.NAME)
+        self.server = conversations.serve()
+        self.polite = conversations.connect()
         self.answered = 0
         self._stop = False
         self._draining: asyncio.Task[None] | None = None
@@ -351,7 +351,7 @@ class Served:
         """The polite client is served, and so is the next one."""
         answered = self.answered
         assert await eventually_in_loop(lambda: self.answered > answered, PATIENCE)
-        async with shmrpc.connect(conversations.NAME) as client:
+        async with conversations.connect() as client:
             assert await client.add(1, 2) == 3
         assert await self.rid()
 
@@ -390,7 +390,7 @@ async def test_a_client_dies_under_a_server(
 
     async def one_that_drains(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
         drained: list[asyncio.Task[None]] = []
-        async with shmrpc.serve(conversations.service) as server:
+        async with conversations.serve() as server:
             conversations.leaving[:] = [lambda how: drained.append(asyncio.create_task(server.drain(GRACE)))]
             ending = await die(how, place, rounds, fast)
             assert await eventually_in_loop(lambda: server.connections == 0, PATIENCE)
@@ -428,10 +428,10 @@ async def test_every_native_point_is_passed_in_some_conversation(
             forking.start(order("server", conversation))
             assert await asyncio.to_thread(forking.line) == ["serving"]
             ends: list[float] = []
-            async with shmrpc.connect(conversations.NAME) as client:
+            async with conversations.connect() as client:
                 await _outcome(_talk(client, conversation, 1, ends), ends)
             passed.update(dict((await asyncio.to_thread(forking.end)).points))
-        async with shmrpc.serve(conversations.service):
+        async with conversations.serve():
             for conversation in ("arrays", "large", "sleeping"):
                 for side in SIDES:
                     forking.start(order(side, conversation))
@@ -444,8 +444,8 @@ async def test_every_native_point_is_passed_in_some_conversation(
 
 async def test_memory_that_is_asked_of_the_dead_is_no_want_of_memory() -> None:
     with ServerProcess("tests.helpers.conversations:service") as server:
-        async with shmrpc.connect(conversations.NAME) as client:
-            with shmrpc.sync.connect(conversations.NAME) as in_threads:
+        async with conversations.connect() as client:
+            with conversations.connect_in_threads() as in_threads:
                 server.kill()
                 for _ in range(2):  # The loop has not heard of it yet.
                     with pytest.raises(shmrpc.ConnectionLost):

@@ -31,6 +31,7 @@ class Unread:
         self.service.endpoint(self.keep)
         self.service.endpoint(self.forget)
         self.service.endpoint(self.answer)
+        self.service.endpoint(self.array)
         self.service.endpoint(self.answer_later)
 
     async def items(self, item: Any) -> AsyncIterator[Any]:
@@ -49,6 +50,9 @@ class Unread:
     def answer(self, size: int) -> bytes:
         self.answered += 1
         return bytes(size)
+
+    def array(self, size: int) -> Any:
+        return np.zeros(size, np.uint8)
 
     async def answer_later(self, size: int) -> bytes:
         await asyncio.sleep(0)
@@ -80,12 +84,13 @@ async def becomes(true: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("item", [bytes(1000), "in pieces" * 6000], ids=["whole", "in pieces"])
 async def test_a_thread_that_leaves_a_stream_and_reads_no_more_is_heard(item: bytes | str) -> None:
-    """Its ring is full of items, and it will not look at them before its next call."""
+    """Its ring is full of items, and it will not look at them before its next call. What is large cannot be lent."""
     unread = Unread()
     client = shmrpc.sync.connect("tested.unread")
-    async with shmrpc.serve(unread.service) as server:
+    async with shmrpc.serve(unread.service, max_memory=1 << 20) as server:
         await asyncio.to_thread(client.__enter__)
         try:
+            all_that_it_lends = await asyncio.to_thread(client.array, 1 << 20)
             for streams in range(1, 4):
                 items = client.items(item)
                 assert await asyncio.to_thread(next, items) == item
@@ -93,6 +98,7 @@ async def test_a_thread_that_leaves_a_stream_and_reads_no_more_is_heard(item: by
                 await asyncio.to_thread(items.close)
                 await becomes(lambda streams=streams: (unread.left, server.in_flight) == (streams, 0))  # type: ignore[misc]
                 assert not channel_of(server).is_awaited(), "items of a stream that was left wait for nobody"
+            assert all_that_it_lends.size == lent_by(server)
             await asyncio.wait_for(server.drain(10 * HANGS), HANGS)
         finally:
             await asyncio.to_thread(client.close)

@@ -12,7 +12,7 @@ use crate::connection::lending::Lending;
 use crate::connection::parcel::{PARCEL, RELEASE, RELEASE_SIZE};
 use crate::connection::segment::{Direction, MappedRing, Segment};
 use crate::crash;
-use crate::ring::frame::{FrameReader, FrameWriter, Header, Kept, Untaken};
+use crate::ring::frame::{FrameReader, FrameWriter, HEADER, Header, Kept, Untaken};
 use crate::ring::{Consumer, Producer, RingMemory};
 use crate::sync::lock;
 use crate::violation::Violation;
@@ -197,8 +197,9 @@ const TINY: usize = 64;
 const BEHIND_BYTES: usize = 512 << 10;
 const BEHIND_FRAMES: usize = 8192;
 
-/// A body from here on, in bytes, goes by reference: the ring is for what is small.
-pub const LARGE_BODY: usize = 128 << 10;
+/// The largest body, in bytes, that does not go by reference: the ring is for what is small, and a frame of more than
+/// half of it would go in pieces.
+pub const LARGE_BODY: usize = (32 << 10) - HEADER;
 
 impl Channel {
     /// The side of `segment` that writes in `direction`.

@@ -63,8 +63,8 @@ type Look = Result<(), Obstacle>;
 /// array of values.
 ///
 /// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an
-/// instance has the first of two tuples of fields itself, and the values of the second are plain. Bytes from `large` on
-/// are not plain.
+/// instance has the first of two tuples of fields itself, and the values of the second are plain. Bytes from
+/// `large` on are not plain, and written here only as long as all of these together are below `inside`.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
     encode_plain: Py<PyAny>,
@@ -72,6 +72,7 @@ pub struct Encoder {
     encode_values: Py<PyAny>,
     is_plain: Py<PyAny>,
     large: isize,
+    inside: usize,
     /// Whether all is written by the codec.
     reference: bool,
     types: Mutex<Types>,
@@ -86,7 +87,7 @@ impl Encoder {
         if self.reference {
             return Err(Foreign);
         }
-        Ok(Writer::new(body, self.large as usize))
+        Ok(Writer::new(body, self.large as usize, self.inside))
     }
 
     /// Writes a value, if there is nothing foreign in it.
@@ -316,13 +317,14 @@ fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
 #[pymethods]
 impl Encoder {
     #[new]
-    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, reference))]
+    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, inside, reference))]
     fn new(
         encode_plain: Py<PyAny>,
         encode_value: Py<PyAny>,
         encode_values: Py<PyAny>,
         is_plain: Py<PyAny>,
         large: isize,
+        inside: usize,
         reference: bool,
     ) -> Self {
         Encoder {
@@ -331,6 +333,7 @@ impl Encoder {
             encode_values,
             is_plain,
             large,
+            inside,
             reference,
             types: Mutex::new(HashMap::new()),
             changes: AtomicU64::new(0),

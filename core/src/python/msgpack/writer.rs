@@ -13,13 +13,19 @@ type Written = Result<(), Foreign>;
 /// Writes values behind what is there. After `Foreign` there may be part of one.
 pub(in crate::python) struct Writer<'a> {
     out: &'a mut Vec<u8>,
-    /// Bytes from this length on are foreign: they travel beside the body.
+    /// Bytes from this length on are written only while there is room for them.
     large: usize,
+    /// How many of these there is room for; for one more they are foreign, and travel beside the body.
+    room: usize,
 }
 
 impl<'a> Writer<'a> {
-    pub(in crate::python) fn new(out: &'a mut Vec<u8>, large: usize) -> Self {
-        Writer { out, large }
+    pub(in crate::python) fn new(out: &'a mut Vec<u8>, large: usize, inside: usize) -> Self {
+        Writer {
+            out,
+            large,
+            room: inside - 1,
+        }
     }
 
     /// Writes one value.
@@ -221,7 +227,7 @@ impl<'a> Writer<'a> {
             std::slice::from_raw_parts(start, ffi::PyBytes_Size(value) as usize)
         };
         if bytes.len() >= self.large {
-            return Err(Foreign);
+            self.room = self.room.checked_sub(bytes.len()).ok_or(Foreign)?;
         }
         self.blob(bytes, 0xc4)
     }

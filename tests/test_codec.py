@@ -1,9 +1,4 @@
-"""Both codecs write the bytes that the MessagePack specification says, and read them back.
-
-The bytes stand in vectors.json, written by hand: ``hex``, then ``fill[0]`` repeated ``fill[1]`` times. ``value``
-is JSON, or what ``kind`` makes of it; ``plain`` is what a reader sees who does not know the type; bytes that are
-``only_read`` are those that other languages send, where we send an extension.
-"""
+"""Both codecs write the bytes that the MessagePack specification says, and read them back."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ import datetime
 import decimal
 import enum
 import fractions
-import json
 import math
 import random
 import re
@@ -30,6 +24,7 @@ from shmrpc import _core
 from shmrpc.wire.codec import UNREADABLE, Codec, body_weight, get_codec
 from tests.helpers.case_names import case_name
 from tests.helpers.scale import scaled
+from tests.helpers.vectors import VECTORS, golden
 
 
 class Colour(enum.Enum):
@@ -99,8 +94,6 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "struct": (Order, lambda value: Order(*value)),
 }
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
-
 
 @pytest.fixture(params=["msgspec", "msgpack"])
 def codec(request: pytest.FixtureRequest) -> Codec:
@@ -116,8 +109,7 @@ def same(got: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_vector(codec: Codec, vector: dict[str, Any]) -> None:
-    fill, times = vector.get("fill", ["", 0])
-    body = bytes.fromhex(vector["hex"] + fill * times)
+    body = golden(vector)
     kind, build = KINDS.get(vector.get("kind", ""), (Any, lambda value: value))
     value = build(vector["value"])
     if not vector.get("only_read"):

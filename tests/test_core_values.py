@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import struct
+import tracemalloc
 import typing
-from typing import Any, NewType
+from typing import Any, Final
 
 import msgpack
 import msgspec
@@ -16,9 +18,12 @@ from shmrpc import _core
 from shmrpc.values.blocks import LARGE, LARGE_BYTES
 from shmrpc.values.expected import expected
 from shmrpc.wire.codec import get_codec
+from tests.helpers.core_types import KINDS, Name
+from tests.helpers.hypothesis_draws import drawn
+from tests.helpers.scale import scaled
 
-Name = NewType("Name", str)
-
+#: Examples of each test that draws some.
+DRAWN: Final = scaled(100, 10_000)
 #: Values at the bounds of each form that MessagePack has.
 BOUNDS: list[Any] = [
     None,
@@ -89,6 +94,7 @@ def test_the_core_writes_what_both_codecs_write_and_reads_it(value: Any) -> None
     assert _same(_any().read(body), value)
 
 
+@drawn(DRAWN)
 @given(values)
 @example([{"": [None] * 20}])
 def test_any_value_is_written_as_the_codec_does_and_read_again(value: Any) -> None:
@@ -128,6 +134,27 @@ def test_what_is_nested_deeper_than_the_core_goes_is_read_by_the_codec() -> None
     assert get_codec("msgspec").decode(body) == deep
 
 
+@pytest.mark.parametrize(
+    ("kind", "depth"),
+    [(Any, 60), (list[list[list[list[int]]]], 4), (tuple[tuple[tuple[tuple[int, ...], ...], ...], ...], 4)],
+)
+def test_containers_in_each_other_cannot_claim_the_same_bytes(kind: Any, depth: int) -> None:
+    known, size = expected(kind), 1 << 20
+    assert known is not None
+    body = b""
+    for _ in range(depth):
+        body += b"\xdd" + struct.pack(">I", size - len(body) - 5)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="not what is expected"):
+            known.read(body.ljust(size, b"\xc1"))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 16 * size  # A place takes eight bytes.
+
+
+@drawn(DRAWN)
 @given(st.binary(max_size=60))
 @example(b"\xdd\xff\xff\xff\xff")
 @example(b"\xdf\xff\xff\xff\xff")
@@ -144,6 +171,7 @@ def test_any_bytes_are_refused_or_read_as_the_codec_reads_them(data: bytes) -> N
     assert _same(value, msgspec.msgpack.decode(data))
 
 
+@drawn(DRAWN)
 @given(values, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
 def test_a_body_that_was_changed_is_refused_or_read_as_the_codec_reads_it(
     value: Any, changes: list[tuple[int, int]]
@@ -154,31 +182,7 @@ def test_a_body_that_was_changed_is_refused_or_read_as_the_codec_reads_it(
     test_any_bytes_are_refused_or_read_as_the_codec_reads_them.hypothesis.inner_test(bytes(data))  # type: ignore[attr-defined]
 
 
-KINDS: list[Any] = [
-    None,
-    bool,
-    int,
-    float,
-    str,
-    bytes,
-    list,
-    dict,
-    list[int],
-    list[float | None],
-    dict[str, int],
-    dict[int, list[str]],
-    tuple[int, str],
-    tuple[int, ...],
-    tuple[()],
-    int | str,
-    float | bool,
-    str | None,
-    list[int] | None,
-    Name,
-    typing.Optional[bytes],  # noqa: UP045
-]
-
-
+@drawn(DRAWN)
 @given(st.sampled_from(KINDS), scalars | st.lists(scalars, max_size=3) | st.dictionaries(keys, scalars, max_size=3))
 def test_a_declared_type_is_read_as_the_codec_reads_it(kind: Any, value: Any) -> None:
     known = expected(kind)

@@ -23,14 +23,17 @@ import shmrpc
 from shmrpc import _core
 from shmrpc.service.arguments import ArgumentDecoders
 from shmrpc.service.signature import Signature
+from shmrpc.values.expected import expected
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import UNREADABLE, get_codec
 from shmrpc.wire.frames import Rejected
 from tests.helpers import figures, lied_to_service
+from tests.helpers.core_types import KINDS as CORE_TYPES
 from tests.helpers.failing_service import make
 from tests.helpers.liars import mutated
 from tests.helpers.scale import scaled
 from tests.helpers.value_trips import FakeBlock
+from tests.helpers.vectors import VECTORS, golden
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
 
@@ -104,6 +107,40 @@ def test_values_that_were_mutated(codec: str) -> None:
         rates.append(rate)
     assert total // 10 < refused < total
     figures.note(f"lies: bodies, {codec}", mutated=total, refused=refused, per_second=f"{sum(rates) / len(rates):.0f}")
+
+
+#: Bodies of the golden vectors, and of what the core reads without the codec.
+PLAIN: Final = [
+    *(body for body in map(golden, VECTORS) if len(body) < 1000),
+    *map(msgspec.msgpack.encode, [[1, 2.5, None], {"a": 1, "b": [True]}, {1: ["x"]}, [1, "a"], [[1, 2], [], [3]]]),
+    *map(msgspec.msgpack.encode, [[[[0.5], []]], {"a": [1, "x"], "b": None}, *SENT[0]]),
+]
+
+
+def test_what_the_core_reads_of_mutated_bodies_is_what_the_codec_reads() -> None:
+    dice, count, read = random.Random(4), scaled(20_000, 2_000_000), 0
+
+    def by_core(core: _core.Expected, body: bytes) -> tuple[Any] | None:
+        try:
+            return (core.read(body),)
+        except ValueError:
+            return None  # It is the codec's, which may still read it, or says what is wrong.
+
+    readers: list[tuple[_core.Expected, msgspec.msgpack.Decoder[Any], list[bytes]]] = []
+    for kind in CORE_TYPES:
+        core = expected(kind)
+        assert core is not None
+        readers.append((core, msgspec.msgpack.Decoder(kind), [body for body in PLAIN if by_core(core, body)]))
+    began = time.monotonic()
+    for number in range(count):
+        core, codec, fitting = readers[number % len(readers)]
+        body = mutated(dice, dice.choice(fitting if dice.random() < 0.8 else PLAIN))
+        if found := by_core(core, body):
+            read += 1
+            assert repr(found[0]) == repr(codec.decode(body)), (codec.type, body)
+    assert count // 20 < read < count
+    rate = count / (time.monotonic() - began)
+    figures.note("lies: bodies, the core", mutated=count, read=read, per_second=f"{rate:.0f}")
 
 
 def test_parcels_that_were_mutated() -> None:

@@ -22,6 +22,26 @@ type Sequence = (
 const LIST: Sequence = (ffi::PyList_New, ffi::PyList_SET_ITEM);
 const TUPLE: Sequence = (ffi::PyTuple_New, ffi::PyTuple_SET_ITEM);
 
+/// Where a value lies.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// How many containers it is in.
+    depth: u32,
+    /// How many values are to follow it in these containers: no less than as many bytes.
+    owed: usize,
+}
+
+impl Place {
+    /// The place of a value in a container that lies here, with `after` more to follow it there.
+    #[inline]
+    fn within(self, after: usize) -> Self {
+        Place {
+            depth: self.depth + 1,
+            owed: self.owed + after,
+        }
+    }
+}
+
 /// Reads values from private bytes, one after the other.
 pub(in crate::python) struct Reader<'a> {
     bytes: &'a [u8],
@@ -52,7 +72,7 @@ impl<'a> Reader<'a> {
         py: Python<'py>,
         expected: &Expected,
     ) -> Read<Bound<'py, PyAny>> {
-        self.read(py, expected, 0)
+        self.read(py, expected, Place::default())
     }
 
     /// Nothing is left.
@@ -75,7 +95,7 @@ impl<'a> Reader<'a> {
             0xdd => self.u32()?,
             _ => return Err(Unread),
         };
-        self.holds(len, 1)
+        self.holds(len, 1, 0)
     }
 
     /// The length of the map that comes next.
@@ -88,7 +108,7 @@ impl<'a> Reader<'a> {
             0xdf => self.u32()?,
             _ => return Err(Unread),
         };
-        self.holds(len, 2)
+        self.holds(len, 2, 0)
     }
 
     /// The integer that comes next, which is no negative one.
@@ -119,10 +139,11 @@ impl<'a> Reader<'a> {
         self.run(len)
     }
 
-    /// A length that a container claims to have, if there are enough bytes for it.
+    /// A length that a container claims to have, if there are enough bytes for it besides the `owed` ones: so containers
+    /// in each other do not claim the same bytes, and together have no more places than there are bytes.
     #[inline]
-    fn holds(&self, len: usize, least: usize) -> Read<usize> {
-        if len <= self.bytes.len() / least {
+    fn holds(&self, len: usize, least: usize, owed: usize) -> Read<usize> {
+        if len <= self.bytes.len().saturating_sub(owed) / least {
             Ok(len)
         } else {
             Err(Unread)
@@ -167,7 +188,7 @@ impl<'a> Reader<'a> {
         &mut self,
         py: Python<'py>,
         expected: &Expected,
-        depth: u32,
+        place: Place,
     ) -> Read<Bound<'py, PyAny>> {
         let tag = self.byte()?;
         let is = |kind: u8| expected.scalars & (kind | ANY) != 0;
@@ -175,8 +196,8 @@ impl<'a> Reader<'a> {
             0x00..=0x7f => unsigned(py, expected, u64::from(tag)),
             0xe0..=0xff => signed(py, expected, i64::from(tag as i8)),
             0xa0..=0xbf if is(STR) => text(py, self.run(usize::from(tag & 0x1f))?).ok_or(Unread),
-            0x90..=0x9f => self.items(py, expected, usize::from(tag & 0x0f), depth),
-            0x80..=0x8f => self.pairs(py, expected, usize::from(tag & 0x0f), depth),
+            0x90..=0x9f => self.items(py, expected, usize::from(tag & 0x0f), place),
+            0x80..=0x8f => self.pairs(py, expected, usize::from(tag & 0x0f), place),
             0xc0 if is(NONE) => Ok(py.None().into_bound(py)),
             0xc2 | 0xc3 if is(BOOL) => Ok((tag == 0xc3)
                 .into_pyobject(py)
@@ -212,11 +233,11 @@ impl<'a> Reader<'a> {
             }
             0xdc | 0xdd => {
                 let len = self.wide(tag - 0xdb)?;
-                self.items(py, expected, len, depth)
+                self.items(py, expected, len, place)
             }
             0xde | 0xdf => {
                 let len = self.wide(tag - 0xdd)?;
-                self.pairs(py, expected, len, depth)
+                self.pairs(py, expected, len, place)
             }
             _ => Err(Unread),
         }
@@ -237,24 +258,24 @@ impl<'a> Reader<'a> {
         py: Python<'py>,
         expected: &Expected,
         len: usize,
-        depth: u32,
+        place: Place,
     ) -> Read<Bound<'py, PyAny>> {
-        let len = self.holds(len, 1)?;
-        if depth == MAX_DEPTH {
+        let len = self.holds(len, 1, place.owed)?;
+        if place.depth == MAX_DEPTH {
             return Err(Unread);
         }
         match &expected.array {
             Some(Array::Each { of, list: true }) => {
-                self.sequence(py, LIST, len, |_| of.get(), depth)
+                self.sequence(py, LIST, len, |_| of.get(), place)
             }
             Some(Array::Each { of, list: false }) => {
-                self.sequence(py, TUPLE, len, |_| of.get(), depth)
+                self.sequence(py, TUPLE, len, |_| of.get(), place)
             }
             Some(Array::Fixed(items)) if items.len() == len => {
-                self.sequence(py, TUPLE, len, |index| items[index].get(), depth)
+                self.sequence(py, TUPLE, len, |index| items[index].get(), place)
             }
             None if expected.scalars & ANY != 0 => {
-                self.sequence(py, LIST, len, |_| expected, depth)
+                self.sequence(py, LIST, len, |_| expected, place)
             }
             _ => Err(Unread),
         }
@@ -267,14 +288,14 @@ impl<'a> Reader<'a> {
         (make, set): Sequence,
         len: usize,
         of: impl Fn(usize) -> &'e Expected,
-        depth: u32,
+        place: Place,
     ) -> Read<Bound<'py, PyAny>> {
         // SAFETY: the GIL is ours. A new reference comes, or null with an exception. Each place is set once, and gets the
         // reference. Nobody else knows the sequence, and with places that are not set it can be freed.
         unsafe {
             let made = owned(py, make(len as isize))?;
             for index in 0..len {
-                let item = self.read(py, of(index), depth + 1)?;
+                let item = self.read(py, of(index), place.within(len - index - 1))?;
                 set(made.as_ptr(), index as isize, item.into_ptr());
             }
             Ok(made)
@@ -286,10 +307,10 @@ impl<'a> Reader<'a> {
         py: Python<'py>,
         expected: &Expected,
         len: usize,
-        depth: u32,
+        place: Place,
     ) -> Read<Bound<'py, PyAny>> {
-        let len = self.holds(len, 2)?;
-        if depth == MAX_DEPTH {
+        let len = self.holds(len, 2, place.owed)?;
+        if place.depth == MAX_DEPTH {
             return Err(Unread);
         }
         let (keys, values) = match &expected.map {
@@ -298,16 +319,17 @@ impl<'a> Reader<'a> {
             None => return Err(Unread),
         };
         let dict = PyDict::new(py);
-        for _ in 0..len {
+        for index in 0..len {
+            let after = 2 * (len - index - 1);
             let name = match self.bytes.first() {
                 Some(0xa0..=0xbf | 0xd9) if keys.scalars & (STR | ANY) != 0 => {
                     key(py, self.str()?).ok_or(Unread)?
                 }
                 // What is an array or a map cannot be a key as it is.
                 Some(0x80..=0x9f | 0xdc..=0xdf) | None => return Err(Unread),
-                Some(_) => self.read(py, keys, depth + 1)?,
+                Some(_) => self.read(py, keys, place.within(after + 1))?,
             };
-            let value = self.read(py, values, depth + 1)?;
+            let value = self.read(py, values, place.within(after))?;
             dict.set_item(name, value).map_err(|_| Unread)?;
         }
         Ok(dict.into_any())

@@ -19,10 +19,12 @@ import uvloop
 
 import shmrpc
 from shmrpc.host import cleanup
+from shmrpc.wire.control import VERSION
 from tests.helpers.host_names import ours_in_shm
-from tests.helpers.server_process import Script, ServerProcess, eventually
+from tests.helpers.server_process import Script, ServerProcess, eventually, eventually_in_loop
 from tests.helpers.services import service
 from tests.helpers.stopped_processes import PATIENCE, stands_still, stopped, wait_for_answer
+from tests.helpers.wire_client import Control
 
 
 async def begun(client: shmrpc.Client) -> None:
@@ -153,6 +155,17 @@ def test_killed_clients_cost_the_server_nothing(sync_client: shmrpc.sync.Client)
             assert sync_client.mapped() == base[1] + 5
             calling.kill()
         assert eventually(lambda: (sync_client.descriptors(), sync_client.mapped()) == base, PATIENCE)
+
+
+async def test_a_client_that_dies_before_it_is_welcomed_leaves_no_names_with_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with shmrpc.serve(service):
+        control = Control("tested")
+        control.send("hello", version=VERSION, max_frame=1 << 20, pickle=False, semaphores=True)
+        control.socket.close()
+        assert await eventually_in_loop(lambda: "Broken pipe" in caplog.text)  # Whose records have the exception.
+        assert await eventually_in_loop(lambda: ours_in_shm() == [])
 
 
 async def test_clients_that_come_and_go_leave_nothing(server: ServerProcess) -> None:

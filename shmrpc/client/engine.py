@@ -34,6 +34,7 @@ from shmrpc.wire.frames import opcode
 
 _L = TypeVar("_L", bound=Reconnector[Any])
 _B = TypeVar("_B")
+_T = TypeVar("_T")
 
 Decode = Callable[[Body], Any]
 
@@ -55,9 +56,28 @@ class CallEngine(BaseClient[_L]):
         call = self._new_call(name)
         if not self._options.interceptors:
             return read_result(name, decode, await self._perform(call, args, kwargs))
-        async with AsyncExitStack() as stack:
-            await self._enter_interceptors(stack, call)
+
+        async def perform() -> Any:
             return read_result(name, decode, await self._perform(call, args, kwargs))
+
+        return await self._intercepted(call, perform)
+
+    async def _intercepted(self, call: Call, perform: Callable[[], Coroutine[Any, Any, _T]]) -> _T | None:
+        """Performs a call inside the interceptors; None if one of them swallowed an exception.
+
+        Not by ``async with``: between the making of ``__aexit__``'s coroutine and its first step it lets a signal's
+        handler run, and what that raises would leave the interceptors as they are.
+        """
+        stack = AsyncExitStack()
+        try:
+            await self._enter_interceptors(stack, call)
+            result = await perform()
+        except BaseException as error:
+            if not await stack.__aexit__(type(error), error, error.__traceback__):
+                raise
+            return None
+        await stack.__aexit__(None, None, None)
+        return result
 
     async def _perform(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Body:
         """The body of a call's result."""
@@ -111,11 +131,10 @@ class CallEngine(BaseClient[_L]):
 
     async def _notify(self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         call = self._new_call(self._name_of(endpoint))
-        if not self._options.interceptors:
-            return await self._send_one_way(call, args, kwargs)
-        async with AsyncExitStack() as stack:
-            await self._enter_interceptors(stack, call)
-            return await self._send_one_way(call, args, kwargs)
+        if self._options.interceptors:
+            await self._intercepted(call, lambda: self._send_one_way(call, args, kwargs))
+        else:
+            await self._send_one_way(call, args, kwargs)
 
     async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         async def send(session: Session[Any]) -> tuple[Session[Any], bool]:
@@ -163,10 +182,10 @@ class CallEngine(BaseClient[_L]):
     async def _send_batch(self, calls: Sequence[Any]) -> Outcomes:
         """Sends calls of any endpoints in one frame; results, and errors by place."""
         call = self._new_call("batch")
-        async with AsyncExitStack() as stack:
-            await self._enter_interceptors(stack, call)
-            return await self._send_many(call, None, calls, Any)
-        raise swallowed(call.endpoint)
+        outcomes = await self._intercepted(call, lambda: self._send_many(call, None, calls, Any))
+        if outcomes is None:
+            raise swallowed(call.endpoint)
+        return outcomes
 
     async def _send_many(self, call: Call, name: str | None, calls: Sequence[Any], kind: Any) -> Outcomes:
         """Sends many calls in one frame, of one endpoint or of any; results of this type, and errors by place."""

@@ -113,6 +113,12 @@ def _batch(client: Client) -> list[int]:
     return [future.result(0) for future in futures]
 
 
+def _short_batches(client: Client) -> None:
+    for _ in range(4):
+        with client.batch() as batch:
+            batch.add(1, 2)
+
+
 def _notify(client: Client) -> None:
     client.notify("add", 1, 2)
 
@@ -387,11 +393,15 @@ class Second:
             sys.setprofile(None)
 
 
-def test_signals_at_any_time_end_what_the_main_thread_does_and_nothing_else(client: Client) -> None:
-    """Real ones: their handler raises, in the main thread, while others call and stream."""
-    names = [name for name in OPERATIONS if name not in _LONG_ONES]
+def signalled(
+    client: Client,
+    operations: list[tuple[Callable[[Client], Any], Any]],
+    rounds: int,
+    longest: float,
+    others: Others | None = None,
+) -> int:
+    """Does these in turn, while real signals come after up to ``longest`` seconds each; how many handlers raised."""
     raised = 0
-    rounds = scaled(200, 20_000)
     chosen = random.Random(7)
 
     def handle(number: int, frame: object) -> None:
@@ -401,29 +411,43 @@ def test_signals_at_any_time_end_what_the_main_thread_does_and_nothing_else(clie
     armed = False
     before = signal.signal(signal.SIGALRM, handle)
     try:
-        with Others(client) as others:
-            for i in range(rounds):
-                operation, expected = OPERATIONS[names[i % len(names)]]
-                try:
-                    armed = True
-                    signal.setitimer(signal.ITIMER_REAL, chosen.uniform(1e-6, 2e-3))
-                    result = operation(client)
-                    armed = False
-                    assert result == expected
-                except Interrupted as error:
-                    armed = False
-                    error.__traceback__ = error.__context__ = None
-                    raised += 1
-                finally:
-                    armed = False
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                client.resume()
-                assert client.add(i, 1) == i + 1
-                assert not others.wrong
+        for i in range(rounds):
+            operation, expected = operations[i % len(operations)]
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, chosen.uniform(1e-6, longest))
+                result = operation(client)
+                armed = False
+                assert result == expected
+            except Interrupted as error:
+                armed = False
+                error.__traceback__ = error.__context__ = None
+                raised += 1
+            finally:
+                armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            client.resume()
+            assert client.add(i, 1) == i + 1
+            assert others is None or not others.wrong
     finally:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert raised > 0
     assert eventually(lambda: client.under_way() == 0, PATIENCE)
+    return raised
+
+
+def test_signals_at_any_time_end_what_the_main_thread_does_and_nothing_else(client: Client) -> None:
+    """Real ones: their handler raises, in the main thread, while others call and stream."""
+    operations = [operation for name, operation in OPERATIONS.items() if name not in _LONG_ONES]
+    with Others(client) as others:
+        raised = signalled(client, operations, scaled(200, 20_000), 2e-3, others)
     figures.note("signals whose handler raises", raised=raised, items_of_others=others.read)
+
+
+def test_a_signal_as_a_batch_ends_leaves_no_coroutine_unawaited(client: Client) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        signalled(client, [(_short_batches, None)], scaled(700, 30_000), 3e-4)
+    assert [str(each.message) for each in warned] == []

@@ -118,7 +118,7 @@ PLAIN: Final = [
 
 
 def test_what_the_core_reads_of_mutated_bodies_is_what_the_codec_reads() -> None:
-    dice, count, read = random.Random(4), scaled(20_000, 2_000_000), 0
+    dice, count, read = random.Random(4), scaled(20_000, 1_000_000), 0
 
     def by_core(core: _core.Expected, body: bytes) -> tuple[Any] | None:
         try:

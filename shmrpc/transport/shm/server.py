@@ -224,14 +224,15 @@ class ShmPeer(Peer):
         if self._listener.health != "serving":
             self._refuse_for_now()
             return
+        steps = self._listener.begin_handshake(self._hello, self.uid)
         try:
-            steps = self._listener.begin_handshake(self._hello, self.uid)
             step = next(steps)
             assert not isinstance(step, handshake.Established)
             welcome, descriptors = step
             socket.send_fds(self._control, [welcome], descriptors)
             self._steps = steps
         except (ShmrpcError, _core.ChannelError, OSError) as error:
+            steps.close()  # Else it has its segment for as long as the exception, which a log may keep.
             self._turn_down(error)
 
     def turn_away(self, reason: str) -> None:

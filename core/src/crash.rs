@@ -124,6 +124,18 @@ mod enabled {
         ExtentGone,
         /// A channel is closed by its owner.
         ChannelClosed,
+        /// In `src/python`: a request is written, and nothing of it is sent.
+        RequestWritten,
+        /// The arguments of a request are read, and its function is not called.
+        RequestRead,
+        /// The function has returned, and its result is not written.
+        FunctionCalled,
+        /// A result is written, and nothing of it is sent.
+        ResultWritten,
+        /// Of many calls in a frame one is done.
+        OneOfManyDone,
+        /// An answer is read, and whoever waits for it has not got it.
+        AnswerRead,
     }
 
     /// No point.

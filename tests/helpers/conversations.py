@@ -153,8 +153,11 @@ async def _small(client: shmrpc.Client) -> None:
     await asyncio.sleep(0.001)
     given_up.cancel()
     await asyncio.wait([given_up])
-    limited = client.with_options(timeout=30.0, metadata={"asked": "so"})
-    assert [await limited.later(3), await limited.add(1, 1)] == [3, 2]
+    limited = client.with_options(timeout=30.0)
+    assert [await limited.add(1, 1), await limited.later(3), await client.add(a=1, b=2)] == [2, 3, 3]
+    told = limited.with_options(metadata={"asked": "so"})
+    assert [await told.later(3), await told.add(1, 1)] == [3, 2]
+    assert [each async for each in client.map("add", range(9), range(9), chunk=3)] == list(range(0, 18, 2))
     async with client.batch() as batch:
         sums = [batch.add(1, 2), batch.later(4)]
     assert [await each for each in sums] == [3, 4]
@@ -236,8 +239,11 @@ def _small_in_threads(client: shmrpc.sync.Client) -> None:
     except ValueError as error:
         text = str(error)
     assert text == "as asked"
-    limited = client.with_options(timeout=30.0, metadata={"asked": "so"})
-    assert [limited.later(3), limited.add(1, 1)] == [3, 2]
+    limited = client.with_options(timeout=30.0)
+    assert [limited.add(1, 1), limited.later(3), client.add(a=1, b=2)] == [2, 3, 3]
+    told = limited.with_options(metadata={"asked": "so"})
+    assert [told.later(3), told.add(1, 1)] == [3, 2]
+    assert list(client.map("add", range(9), range(9), chunk=3)) == list(range(0, 18, 2))
     with client.batch() as batch:
         sums = [batch.add(1, 2), batch.later(4)]
     assert [each.result(30) for each in sums] == [3, 4]

@@ -432,7 +432,7 @@ async def test_every_native_point_is_passed_in_some_conversation(
                 await _outcome(_talk(client, conversation, 1, ends), ends)
             passed.update(dict((await asyncio.to_thread(forking.end)).points))
         async with conversations.serve():
-            for conversation in ("arrays", "large", "sleeping"):
+            for conversation in ("small", "arrays", "large", "sleeping"):
                 for side in SIDES:
                     forking.start(order(side, conversation))
                     passed.update(dict((await asyncio.to_thread(forking.end)).points))

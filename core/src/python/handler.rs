@@ -9,6 +9,7 @@ use super::msgpack::expected::Expected;
 use super::msgpack::reader::{Reader, Unread};
 use super::running::Running;
 use crate::clock;
+use crate::crash;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -375,6 +376,7 @@ impl Serving {
         let Ok(request) = handlers.read(py, handler, opcode as u8, body) else {
             return Ok(Ran::Foreign);
         };
+        crash::point!(RequestRead);
         let deadline = request.deadline;
         handlers
             .running
@@ -487,7 +489,9 @@ impl Handlers {
     ) -> PyResult<Bound<'py, PyAny>> {
         self.isolation.get().renew(py)?;
         let function = handler.function.bind(py);
-        request.arguments.call(function, request.names.as_ref())
+        let result = request.arguments.call(function, request.names.as_ref());
+        crash::point!(FunctionCalled);
+        result
     }
 
     /// Writes a result.
@@ -499,13 +503,14 @@ impl Handlers {
         answer: &mut Vec<u8>,
     ) -> PyResult<Ran<'py>> {
         answer.clear();
-        if self.encoder.get().write(&result, answer).is_err() {
+        let ran = if self.encoder.get().write(&result, answer).is_err() {
             let encode = self.encode.bind(result.py());
-            return Ok(Ran::Encoded(encode.call1((&handler.name, result))?));
-        }
-        Ok(Ran::Written(
-            (answer.len() > SLOW_TO_FREE).then_some(result),
-        ))
+            Ran::Encoded(encode.call1((&handler.name, result))?)
+        } else {
+            Ran::Written((answer.len() > SLOW_TO_FREE).then_some(result))
+        };
+        crash::point!(ResultWritten);
+        Ok(ran)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `Isolation`: each call in a context of its own, so that no call sees the context variables of another one.
 
 use crate::clock;
+use crate::crash;
 use crate::sync::lock;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -82,6 +83,7 @@ impl Isolation {
             self.renew(py)?;
             let arguments = calls.get_item(results.len())?.cast_into::<PyTuple>()?;
             results.append(function.call1(arguments)?)?;
+            crash::point!(OneOfManyDone);
             if results.len() % CALLS_PER_LOOK == 0 && clock::now() > until {
                 break;
             }

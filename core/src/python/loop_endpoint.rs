@@ -4,6 +4,7 @@ use super::channel::Channel;
 use super::coroutine::CallCoroutine;
 use super::endpoint::Endpoint;
 use super::short_call::{Outcome, ShortCall};
+use crate::crash;
 use pyo3::PyClassInitializer;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -37,7 +38,10 @@ impl LoopEndpoint {
             .get()
             .call(py, self.short.get(), args, kwargs)?
         {
-            Outcome::Result(value) => Ok(Ok(value)),
+            Outcome::Result(value) => {
+                crash::point!(AnswerRead);
+                Ok(Ok(value))
+            }
             Outcome::Foreign => self.function.bind(py).call(args, kwargs).map(Err),
             Outcome::Begun(request, begun) => {
                 let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));

@@ -10,6 +10,7 @@ use super::msgpack::expected::Expected;
 use super::msgpack::reader::Reader;
 use super::msgpack::writer::Foreign;
 use crate::clock;
+use crate::crash;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -74,6 +75,7 @@ impl ShortCall {
             return Ok(None);
         };
         let id = self.ids.get().next();
+        crash::point!(RequestWritten);
         Ok(Some(Request {
             opcode,
             id,

@@ -3,6 +3,7 @@
 use super::calls::Calls;
 use super::endpoint::Endpoint;
 use super::short_call::{Outcome, ShortCall};
+use crate::crash;
 use pyo3::PyClassInitializer;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -63,7 +64,10 @@ impl ThreadEndpoint {
             return self.function.bind(py).call(args, kwargs);
         }
         match self.calls.get().call(py, self.short.get(), args, kwargs)? {
-            Outcome::Result(value) => Ok(value),
+            Outcome::Result(value) => {
+                crash::point!(AnswerRead);
+                Ok(value)
+            }
             Outcome::Foreign => self.function.bind(py).call(args, kwargs),
             Outcome::Begun(request, begun) => {
                 let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));

@@ -28,6 +28,12 @@ from shmrpc import sync
 from shmrpc.basics.version import VERSION
 from shmrpc.client.client import Client, connect
 from shmrpc.client.stream_call import StreamCall
+from shmrpc.equals.attach import attach
+from shmrpc.equals.event import Event
+from shmrpc.equals.lock import Lock
+from shmrpc.equals.members import Member, members
+from shmrpc.equals.memory import Memory, memory
+from shmrpc.equals.semaphore import Semaphore
 from shmrpc.errors import (
     ApplicationError,
     CallError,
@@ -41,6 +47,7 @@ from shmrpc.errors import (
     FrameTooLarge,
     InvalidArguments,
     LocalProtocolError,
+    NameInUse,
     Overloaded,
     ProtocolError,
     RemoteError,
@@ -49,6 +56,8 @@ from shmrpc.errors import (
     ServiceUnavailable,
     SharedMemoryError,
     ShmrpcError,
+    WaitStopped,
+    WaitTimeout,
 )
 from shmrpc.introspection.describe import Description
 from shmrpc.server.server import Server, serve
@@ -73,15 +82,21 @@ __all__ = [
     "EncodeError",
     "EndOfStream",
     "EndpointNotFound",
+    "Event",
     "FrameTooLarge",
     "Group",
     "InvalidArguments",
     "Leased",
     "LocalProtocolError",
+    "Lock",
+    "Member",
+    "Memory",
+    "NameInUse",
     "Overloaded",
     "ProtocolError",
     "RemoteError",
     "RemoteProtocolError",
+    "Semaphore",
     "Server",
     "Service",
     "ServiceInUse",
@@ -89,11 +104,16 @@ __all__ = [
     "SharedMemoryError",
     "ShmrpcError",
     "StreamCall",
+    "WaitStopped",
+    "WaitTimeout",
     "Writable",
+    "attach",
     "connect",
     "current_call",
     "endpoint",
     "leased",
+    "members",
+    "memory",
     "register",
     "serve",
     "sync",

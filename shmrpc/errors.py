@@ -7,6 +7,9 @@
     ├── ServiceInUse           another server has the name
     ├── SharedMemoryError      there is no shared memory                 also OSError
     ├── ConnectionLost         the peer is gone                          also ConnectionError
+    ├── NameInUse              a name is open as something else, or with another size   also ValueError
+    ├── WaitTimeout            what was waited for did not come in time   also TimeoutError
+    ├── WaitStopped            ``stop()`` ended the wait
     ├── EndOfStream            a stream that was opened by hand has ended   also EOFError
     ├── ProtocolError
     │   ├── LocalProtocolError     this side was used wrongly
@@ -45,6 +48,7 @@ __all__ = [
     "FrameTooLarge",
     "InvalidArguments",
     "LocalProtocolError",
+    "NameInUse",
     "Overloaded",
     "ProtocolError",
     "RemoteError",
@@ -53,6 +57,8 @@ __all__ = [
     "ServiceUnavailable",
     "SharedMemoryError",
     "ShmrpcError",
+    "WaitStopped",
+    "WaitTimeout",
     "application_error",
     "base_of",
     "class_name",
@@ -93,6 +99,18 @@ class SharedMemoryError(ShmrpcError, OSError):
     Or there is no descriptor left, or no room for the files by which server and client meet (``errno`` says which).
     Or this process has no room to map a result: then only that call fails.
     """
+
+
+class NameInUse(ShmrpcError, ValueError):
+    """Other processes have the name open as something else, or with another size."""
+
+
+class WaitTimeout(ShmrpcError, TimeoutError):
+    """The time to wait for a permit, a lock, a signal, an event or a name is over. Nothing was taken."""
+
+
+class WaitStopped(ShmrpcError):
+    """The wait was ended by ``stop()``, or did not begin, until ``resume()``."""
 
 
 class ConnectionLost(ShmrpcError, ConnectionError):

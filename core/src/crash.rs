@@ -136,6 +136,40 @@ mod enabled {
         OneOfManyDone,
         /// An answer is read, and whoever waits for it has not got it.
         AnswerRead,
+        /// The door of a name is held, and nothing is known of the name.
+        DoorEntered,
+        /// The memory of a new name has a name, and no file.
+        MemoryNamed,
+        /// The memory of a new name has a file, and no header.
+        MemoryMade,
+        /// The memory of a new name is ready, and nobody is its member.
+        MemoryReady,
+        /// A new member has its byte, and no entry.
+        MemberLocked,
+        /// A new member has its entry, and the watchers were not told.
+        MemberEntered,
+        /// A permit is taken.
+        PermitTaken,
+        /// A permit is free, and nobody was woken.
+        PermitFreed,
+        /// A signal is counted, and nobody was woken.
+        Signalled,
+        /// A signal is taken.
+        SignalTaken,
+        /// An event is set, and nobody was woken.
+        EventSet,
+        /// A dead member is ours to recover.
+        RecoveryBegun,
+        /// A permit of a dead member is free.
+        PermitRecovered,
+        /// All that a dead member had is free, and its slot is not.
+        Recovered,
+        /// A member that leaves has given back its permits.
+        LeaveBegun,
+        /// A member that leaves has no entry any more.
+        MemberLeft,
+        /// The memory of a name is removed, and its lock file is not.
+        MemoryRemoved,
     }
 
     /// No point.

@@ -22,6 +22,7 @@
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
 //! * [`wait::closing`] ends a channel from this side: nobody sleeps on it any more.
 //! * A [`wait::set`] has many sleepers, threads and loops of many processes, and wakes one of them or all.
+//! * [`equals`] are the names that have members instead of two sides: semaphores, locks, events, memory.
 //! * [`wait::parker`] is where a thread sleeps that another one of its process wakes.
 //! * [`wait::spin`] tells when it pays to look again instead of sleeping.
 //! * [`packet`] takes a packet out of a socket, with the descriptors that come along and its sender.
@@ -50,11 +51,15 @@ mod bytes;
 mod clock;
 mod crash;
 #[cfg(not(loom))]
+pub mod origin;
+#[cfg(not(loom))]
 mod os;
 mod sync;
 mod violation;
 
 pub mod connection;
+#[cfg(not(loom))]
+pub mod equals;
 pub mod memory;
 #[cfg(not(loom))]
 pub mod packet;

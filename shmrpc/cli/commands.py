@@ -24,6 +24,7 @@ from shmrpc import sync
 from shmrpc.basics.version import VERSION
 from shmrpc.cli.stubs import stub_text
 from shmrpc.cli.values import is_text, read_argument, to_json, to_text
+from shmrpc.equals.members import reports
 from shmrpc.errors import (
     ApplicationError,
     CallError,
@@ -346,26 +347,41 @@ def _read_arguments(
 @_as_json
 @_allow_uid
 def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
-    """List what lives on this host: name, kind, pid, health, uptime, connections, endpoints.
+    """List what lives on this host.
 
-    The pid is the one that you see: - for a server outside your container, which has none inside.
+    Of services: name, kind, pid, health, uptime, connections, endpoints. Of names that have members and no server
+    (memory, semaphores, locks, events): name, kind, bytes, how many wait, and the pids of the members, with what each
+    holds. A pid is the one that you see: - for a process outside your container, which has none inside.
     """
     try:
         found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
+        names = reports(lambda words: click.echo(words, err=True))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
         listed = [{"kind": leftovers.SERVICE} | msgspec.to_builtins(each) | {"pid": each.pid or None} for each in found]
-        click.echo(json.dumps(listed, indent=2))
+        click.echo(json.dumps([*listed, *map(msgspec.to_builtins, names)], indent=2))
         return
-    if not found:
-        click.echo(f"No live services in {leftovers.runtime_directory()}.")
+    if not found and not names:
+        click.echo(f"No live services and no names with members in {leftovers.runtime_directory()}.")
         return
     rows = [("NAME", "KIND", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
     for report in found:
         pid, uptime, endpoints = str(report.pid or "-"), f"{report.uptime:.0f} s", ", ".join(report.endpoints) or "-"
         connections = str(report.connections)
         rows.append((report.service, leftovers.SERVICE, pid, report.health, uptime, connections, endpoints))
+    _print_table(rows)
+    lines = [("NAME", "KIND", "BYTES", "WAITERS", "MEMBERS")]
+    for name in names:
+        members = ", ".join(f"{each.pid or '-'}{f' ({each.holds})' if each.holds else ''}" for each in name.members)
+        lines.append((name.name, name.kind, f"{name.size:,}", str(name.waiters), members))
+    _print_table(lines)
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Prints a table, unless there is nothing below its head."""
+    if len(rows) == 1:
+        return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

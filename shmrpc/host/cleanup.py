@@ -3,7 +3,8 @@
 This file needs nothing but the standard library and runs alone, so that a machine without the package
 can be cleaned too: ``python cleanup.py [--dry-run] [--json]``. ``shmrpc cleanup`` is the same code.
 
-A name has a *kind*, of which there is one so far, the service; :func:`spell` says how a name of a kind is written.
+A name has a *kind*; :func:`spell` says how a name of a kind is written. Services have servers. Memory, semaphores,
+locks and events have members, who meet at one lock file whatever the kind.
 
 =================================================  =====================================================
 file                                               its owner lives while
@@ -12,9 +13,13 @@ file                                               its owner lives while
                                                    ``.sock``, as one does whose ``.lock`` was removed
 ``/dev/shm/shmrpc.SPELLED.RANDOM``                 it holds the flock on the file itself
 ``/dev/shm/sem.shmrpc.SPELLED.RANDOM.c2s, .s2c``   the segment with the same stem has a living owner
+``DIR/NAME@shared.lock``                           a member holds a record lock on one of its bytes
+``DIR/NAME@shared.SET.SLOT``                       the ``.lock`` beside it has a living member
 =================================================  =====================================================
 
-The kernel drops a flock when its holder dies, however it dies, so it proves life; a process id proves nothing, since
+The memory of a name that has members is a segment, on which each of them holds a shared flock.
+
+The kernel drops a lock when its holder dies, however it dies, so it proves life; a process id proves nothing, since
 ids are used again. A semaphore's file cannot be locked before it exists, so its segment answers for it: that is
 created before the semaphores and removed after them.
 """
@@ -25,6 +30,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import itertools
 import os
 import pwd
 import re
@@ -40,12 +46,17 @@ SHM_DIRECTORY = Path("/dev/shm")
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,62}[A-Za-z0-9]|[A-Za-z0-9]")
 
 SERVICE = "service"
+#: The meeting place of names whose members are equals, of whatever kind.
+SHARED = "shared"
+#: The kinds of names that meet there.
+MEMBER_KINDS = ("memory", "semaphore", "lock", "event")
 #: The kinds whose owners prove that they live as the table above says. Names of others are not touched.
-KINDS = {SERVICE}
+KINDS = {SERVICE, SHARED, *MEMBER_KINDS}
 
 _SPELLED = rf"(?:{NAME.pattern})(?:@(?P<kind>(?!{SERVICE}\b)[a-z]+))?"
 _SEGMENT = re.compile(rf"shmrpc\.{_SPELLED}\.[0-9a-f]{{32}}")
 _SEMAPHORE = re.compile(rf"sem\.(?P<stem>{_SEGMENT.pattern})\.(?:c2s|s2c)")
+_DOORBELL = re.compile(rf"(?P<stem>(?:{NAME.pattern})@(?P<kind>{SHARED}))\.[0-9]\.[0-9]{{1,3}}")
 _RENDEZVOUS = re.compile(rf"(?P<spelled>{_SPELLED})\.(?:lock|sock)")
 _ANY_KIND = re.compile(rf"(?:{NAME.pattern})@(?P<kind>[a-z]+)(?:\..*)?")
 _ANY_KIND_IN_MEMORY = re.compile(rf"(?:sem\.)?shmrpc\.{_ANY_KIND.pattern}")
@@ -195,7 +206,7 @@ def clean(*, dry_run: bool = False) -> list[Leftover]:
     touched. Files of an unknown kind are listed last, and not removed: their owner may live.
     """
     found: list[Leftover] = []
-    for find in (_dead_semaphores, _dead_segments, _dead_rendezvous):
+    for find in (_dead_semaphores, _dead_segments, _dead_rendezvous, _dead_names):
         for leftover, remove in find():
             if not dry_run:
                 try:
@@ -252,7 +263,9 @@ def _dead_segments() -> Found:
             if lock is None:
                 continue
             try:
-                why = "no process holds its lock: its owner died during a handshake"
+                why = "no process holds its lock: "
+                died = "its owner died during a handshake"
+                why += "its members were killed" if _kind(match) in MEMBER_KINDS else died
                 yield _leftover(path, match, "segment", status, why), path.unlink
             finally:
                 os.close(lock)
@@ -276,7 +289,8 @@ def _dead_rendezvous() -> Found:
     for directory in runtime_directories():
         matches = {match["spelled"]: match for _, _, match in _own_files(directory, _RENDEZVOUS)}
         for spelled, match in sorted(matches.items()):
-            yield from _dead_rendezvous_of(directory / spelled, match)
+            if _kind(match) != SHARED:
+                yield from _dead_rendezvous_of(directory / spelled, match)
 
 
 def _dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Found:
@@ -300,6 +314,50 @@ def _dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Found:
                 path.unlink()  # Only made to be held for this moment.
             elif (status := _own_status(path)) is not None:
                 yield _leftover(path, match, file, status, why, pid), path.unlink
+    finally:
+        os.close(lock)
+
+
+def _dead_names() -> Found:
+    for directory in runtime_directories():
+        bells: dict[str, list[tuple[Path, os.stat_result, re.Match[str]]]] = {}
+        for path, status, match in _own_files(directory, _DOORBELL):
+            bells.setdefault(match["stem"], []).append((path, status, match))
+        for path, status, match in _own_files(directory, _RENDEZVOUS):
+            if _kind(match) != SHARED or path.suffix != ".lock":
+                continue
+            left = bells.pop(match["spelled"], [])
+            with contextlib.suppress(OSError), _without_members(path, status):
+                why = "no process holds a lock of its bytes: its members were killed"
+                for bell in left:
+                    yield _leftover(bell[0], bell[2], "socket", bell[1], why), bell[0].unlink
+                yield _leftover(path, match, "lock", status, why), path.unlink
+        for bell in itertools.chain.from_iterable(bells.values()):
+            yield _leftover(bell[0], bell[2], "socket", bell[1], "it has no lock file"), bell[0].unlink
+
+
+#: The bytes of the lock file of a name that has members: the door, and one for each member.
+_DOOR, _MEMBERS = 0, 256
+
+
+@contextlib.contextmanager
+def _without_members(path: Path, status: os.stat_result) -> Iterator[None]:
+    """Keeps members from joining. Raises BlockingIOError if there are any, or if one joins or leaves."""
+    # To close a file is to lose all record locks that this process has on it.
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            is_ours = os.path.samestat(os.stat(f"/proc/self/fd/{descriptor}"), status)
+        except OSError:  # It was the one by which the descriptors are listed.
+            continue
+        if is_ours:
+            raise BlockingIOError(errno.EAGAIN, "this process is a member", str(path))
+    lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _DOOR)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, _MEMBERS, _DOOR + 1)
+        if not is_at(os.fstat(lock), path):
+            raise BlockingIOError(errno.EAGAIN, "it was removed meanwhile", str(path))
+        yield
     finally:
         os.close(lock)
 

@@ -6,6 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
+#: The states of a process that was stopped, by a signal or a debugger.
+_STOPPED = ("T", "t")
+
 
 def process(pid: int | None, role: str = "") -> str:
     """Names a process in a message; ``role``: such as "client".
@@ -19,15 +22,25 @@ def process(pid: int | None, role: str = "") -> str:
 
 def why_still(pid: int) -> str:
     """Says why a process that is waited for may make no progress. ``pid``: as for :func:`process`."""
-    state = ""
-    with contextlib.suppress(OSError, IndexError):
-        if _has_our_ids():
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    if state in ("T", "t"):
+    state = _state(pid)
+    if state in _STOPPED:
         return f"it is stopped, and goes on after kill -CONT {pid}"
     if not state:
         return "it is stopped, something holds its loop, or it gets no CPU; which one, cannot be seen from here"
     return "something holds its loop, or it gets no CPU"
+
+
+def stopped(pid: int) -> str:
+    """Says that a process, from which something is waited for, is stopped; "" if it is not as far as can be seen."""
+    return f", and is stopped: it goes on after kill -CONT {pid}" if _state(pid) in _STOPPED else ""
+
+
+def _state(pid: int) -> str:
+    """The state of a process in a letter; "" if it cannot be seen from here."""
+    with contextlib.suppress(OSError, IndexError):
+        if _has_our_ids():
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
 
 
 def lock_holder(file: os.stat_result) -> int | None:

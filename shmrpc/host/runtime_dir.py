@@ -27,13 +27,13 @@ from shmrpc.host.cleanup import (
 _MAX_PATH: Final = 107
 
 
-def check_name(service: str) -> str:
-    """Returns the name. Raises ValueError or TypeError if a service cannot have it."""
+def check_name(service: str, what: str = "service name") -> str:
+    """Returns the name. Raises ValueError or TypeError if a service, or ``what`` it is, cannot have it."""
     if not isinstance(service, str):
-        raise TypeError(f"service name: expected a str, got {service!r}")
+        raise TypeError(f"{what}: expected a str, got {service!r}")
     if not NAME.fullmatch(service):
         raise ValueError(
-            f"service name {service!r}: expected 1 to 64 of A-Z a-z 0-9 . _ -, "
+            f"{what} {service!r}: expected 1 to 64 of A-Z a-z 0-9 . _ -, "
             "a letter or digit first and last, no two dots together"
         )
     return service

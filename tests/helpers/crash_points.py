@@ -38,6 +38,29 @@ FILES: Final = (
     ),
 )
 
+#: The native points that only a name with members passes, and no conversation.
+POINTS_OF_NAMES: Final = frozenset(
+    (
+        "DoorEntered",
+        "MemoryNamed",
+        "MemoryMade",
+        "MemoryReady",
+        "MemberLocked",
+        "MemberEntered",
+        "PermitTaken",
+        "PermitFreed",
+        "Signalled",
+        "SignalTaken",
+        "EventSet",
+        "RecoveryBegun",
+        "PermitRecovered",
+        "Recovered",
+        "LeaveBegun",
+        "MemberLeft",
+        "MemoryRemoved",
+    )
+)
+
 #: A line by file and number, or a native point by name and how often it was passed.
 Place = tuple[str, int]
 

@@ -2,8 +2,8 @@
 
 use crate::clock;
 use crate::crash;
+use crate::origin::PerProcess;
 use crate::sync::lock;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, Weak};
 use std::thread;
 use std::time::Duration;
@@ -29,43 +29,14 @@ pub trait Swept: Send + Sync {
     fn is_swept(&self) -> bool;
 }
 
-struct Watched {
-    /// The process that it belongs to: a forked child has no thread, and perhaps a lock held for ever.
-    process: u32,
-    swept: Mutex<Vec<Weak<dyn Swept>>>,
-}
-
-static WATCHED: AtomicPtr<Watched> = AtomicPtr::new(std::ptr::null_mut());
-
-fn watched() -> &'static Watched {
-    let process = std::process::id();
-    loop {
-        // Acquire: pairs with the exchange below; what it points to is complete.
-        let current = WATCHED.load(Ordering::Acquire);
-        // SAFETY: null, or leaked below and so valid for ever.
-        if let Some(watched) = unsafe { current.as_ref() }
-            && watched.process == process
-        {
-            return watched;
-        }
-        let fresh = Box::into_raw(Box::new(Watched {
-            process,
-            swept: Mutex::new(Vec::new()),
-        }));
-        // AcqRel: publishes what was made here, and sees what another thread has made.
-        if WATCHED
-            .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
-            // SAFETY: made above, and no other thread has seen it.
-            drop(unsafe { Box::from_raw(fresh) });
-        }
-    }
-}
+/// Those of this process.
+static WATCHED: PerProcess<Mutex<Vec<Weak<dyn Swept>>>> = PerProcess::empty();
 
 /// Gives the idle memory of `swept` back from now on, until it has none.
 pub fn watch(swept: Weak<dyn Swept>) {
-    let mut all = lock(&watched().swept);
+    let Ok(mut all) = WATCHED.get().map(lock) else {
+        return; // Without a page to know this process by nothing is given back before the connection ends.
+    };
     all.push(swept);
     if all.len() == 1 {
         let thread = thread::Builder::new().name("shmrpc-sweeper".to_owned());
@@ -77,16 +48,18 @@ pub fn watch(swept: Weak<dyn Swept>) {
 }
 
 fn sweep_all() {
-    let watched = watched();
+    let Ok(watched) = WATCHED.get() else {
+        return;
+    };
     loop {
         thread::sleep(PAUSE);
         crash::point!(SweepBegun);
         let now = clock::now();
-        let all = lock(&watched.swept).clone();
+        let all = lock(watched).clone();
         for swept in all.iter().filter_map(Weak::upgrade) {
             swept.sweep(now, PATIENCE);
         }
-        let mut all = lock(&watched.swept);
+        let mut all = lock(watched);
         all.retain(|each| each.upgrade().is_some_and(|swept| swept.is_swept()));
         if all.is_empty() {
             return;

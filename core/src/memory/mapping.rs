@@ -103,6 +103,20 @@ impl SharedMapping {
         self.guard.cut_off();
     }
 
+    /// Where the `len` bytes from `offset` on lie in our memory, for as long as this lives. A peer may write them at any
+    /// time.
+    ///
+    /// # Panics
+    /// If they are not within the mapping.
+    pub fn address(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(
+            offset
+                .checked_add(len)
+                .is_some_and(|end| end <= self.size())
+        );
+        self.span.base().wrapping_add(offset)
+    }
+
     /// The eight bytes from `offset` on, a multiple of eight that the layout has.
     #[inline]
     pub(crate) fn u64_at(&self, offset: usize) -> &AtomicU64 {

@@ -34,6 +34,12 @@ pub fn create(name: &str, size: usize) -> io::Result<Option<OwnedFd>> {
     Ok(Some(file.into()))
 }
 
+/// Shares the flock that proves that somebody who needs a file lives. False if another process has it alone, or has
+/// removed the name: a clean-up.
+pub fn share(file: &File) -> io::Result<bool> {
+    Ok(flock(file, libc::LOCK_SH)? && file.metadata()?.nlink() > 0)
+}
+
 /// Whether a file that was just made is ours: locked, and still with its name.
 fn take(file: &File) -> io::Result<bool> {
     Ok(lock(file)? && file.metadata()?.nlink() > 0)
@@ -44,11 +50,19 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     Ok(options().open(path(name)?)?.into())
 }
 
+/// Removes a file, for which whoever has it open goes on.
+pub fn remove(name: &str) -> io::Result<()> {
+    std::fs::remove_file(path(name)?)
+}
+
 /// Takes the flock that proves that the maker of a file lives. False if another process has it.
 fn lock(file: &File) -> io::Result<bool> {
+    flock(file, libc::LOCK_EX)
+}
+
+fn flock(file: &File, kind: libc::c_int) -> io::Result<bool> {
     // SAFETY: no memory is involved.
-    let locked =
-        retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) as isize });
+    let locked = retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) as isize });
     match locked {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),

@@ -17,6 +17,7 @@ use crate::sync::Ordering;
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use thiserror::Error;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"shmrpc\0\x01");
@@ -37,6 +38,28 @@ pub const HEADER_SIZE: usize = 36;
 pub enum Kind {
     /// The rings between the two sides of a connection.
     Connection = 1,
+    /// Bytes that the members of a name share.
+    Memory = 2,
+    /// Permits that the members of a name share, and signals.
+    Semaphore = 3,
+    /// A semaphore of one permit.
+    Lock = 4,
+    /// A flag that the members of a name wait for.
+    Event = 5,
+}
+
+impl Kind {
+    /// The kind of this number, if there is one.
+    pub fn of(number: u32) -> Option<Self> {
+        let all = [
+            Kind::Connection,
+            Kind::Memory,
+            Kind::Semaphore,
+            Kind::Lock,
+            Kind::Event,
+        ];
+        all.into_iter().find(|&kind| kind as u32 == number)
+    }
 }
 
 /// A kind of region, and how it is laid out.
@@ -120,6 +143,13 @@ pub fn open(file: BorrowedFd<'_>, layout: Layout) -> Result<SharedMapping, Regio
     check("signature", long(AT_SIGNATURE), layout.signature)?;
     check("size", long(AT_SIZE), layout.size as u64)?;
     Ok(mapping)
+}
+
+/// The number of a region's kind and the size of its file, before it is mapped.
+pub fn kind_and_size(file: &File) -> io::Result<(u32, u64)> {
+    let mut kind = [0; 4];
+    file.read_exact_at(&mut kind, AT_KIND as u64)?;
+    Ok((u32::from_ne_bytes(kind), file.metadata()?.len()))
 }
 
 /// An error, if a field of the header is not what it should be.

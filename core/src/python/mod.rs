@@ -13,11 +13,14 @@ mod endpoint;
 mod errors;
 mod fields;
 mod handler;
+mod hold;
 mod ids;
 mod incoming;
 mod isolation;
 mod loop_endpoint;
+mod loop_sleeper;
 mod msgpack;
+mod name;
 mod parcel;
 mod payload;
 mod poller;
@@ -58,13 +61,19 @@ mod _core {
     #[pymodule_export]
     use super::handler::{Coroutines, Handler, Handlers, Serving};
     #[pymodule_export]
+    use super::hold::Hold;
+    #[pymodule_export]
     use super::ids::Ids;
     #[pymodule_export]
     use super::isolation::Isolation;
     #[pymodule_export]
     use super::loop_endpoint::LoopEndpoint;
     #[pymodule_export]
+    use super::loop_sleeper::LoopSleeper;
+    #[pymodule_export]
     use super::msgpack::expected::Expected;
+    #[pymodule_export]
+    use super::name::{Bytes, Name};
     #[pymodule_export]
     use super::parcel::Parcel;
     #[pymodule_export]

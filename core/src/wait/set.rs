@@ -29,15 +29,23 @@
 //!   ([`Slot::cancel`], also by dropping it). One that was woken and looks afterwards has used it.
 //! * A sleeper that does not hear the ring and whose process is dead loses its slot, and the waker goes on to the next.
 //! * A sleeper that dies after the ring leaves a slot that says so. Whoever takes it over hands the wake-up on.
-//! * What is left, a waker that dies between its change and the ring, a sleeper that is stopped, and memory that
-//!   somebody has scribbled over, is the reason why nobody sleeps for longer than [`GLANCE`] before it looks again.
+//! * A waker that dies between its change and the ring leaves sleepers that nobody told: whoever learns of a death wakes
+//!   all.
+//! * What is left, a process that is stopped, and memory that somebody has scribbled over, lasts until the end of the
+//!   sleep, after which everybody looks again.
 //!
-//! Whatever stands in the memory, each step is bounded: a lie costs looks, rings in vain, a slot, or a sleep until the
-//! next glance.
+//! # Whose turn it is
+//!
+//! Each sleeper takes a ticket when it begins to wait, and keeps it until it has what it waits for. The lowest ticket is
+//! woken first. A ticket is a hint: what somebody else writes there costs a sleeper its turn.
+//!
+//! Whatever stands in the memory, each step is bounded: a lie costs looks, rings in vain, a slot, or a sleep until its
+//! end.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::Arc;
+#[cfg(all(test, not(loom)))]
 use std::time::Duration;
 
 #[cfg(not(loom))]
@@ -45,14 +53,13 @@ pub mod mapped;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// The longest sleep without a look: what no wake-up has told, a sleeper then sees by itself.
-pub const GLANCE: Duration = Duration::from_secs(1);
 /// The most slots of a set: their bits fill one cache line.
 pub const MAX_SLOTS: usize = 512;
 /// The highest number of a member.
 pub const MAX_MEMBER: u32 = (1 << 24) - 1;
 
 const BITS: usize = u64::BITS as usize;
+const WORDS: usize = MAX_SLOTS / BITS;
 
 /// How a sleeper is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +125,10 @@ impl Entry {
     }
 }
 
+/// A number that decides nothing but an order: the standard library's also under loom, which need not try what it may be.
+type Hint = std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
 /// Where a set lies, and what it asks of the kernel.
 pub trait Backing {
     /// How many slots there are, at most [`MAX_SLOTS`].
@@ -126,6 +137,10 @@ pub trait Backing {
     fn bits(&self, word: usize) -> &AtomicU64;
     /// A slot.
     fn slot(&self, index: usize) -> &AtomicU64;
+    /// How many tickets were drawn.
+    fn tickets(&self) -> &Hint;
+    /// The ticket of a slot.
+    fn ticket(&self, index: usize) -> &Hint;
     /// Wakes the sleeper of this slot. False if nobody has heard it: it is about to sleep, or dead.
     fn ring(&self, index: usize, how: How) -> bool;
     /// Whether the process of this member lives. A number that no member has is a dead one's.
@@ -141,6 +156,12 @@ impl<B: Backing> Backing for Arc<B> {
     }
     fn slot(&self, index: usize) -> &AtomicU64 {
         (**self).slot(index)
+    }
+    fn tickets(&self) -> &Hint {
+        (**self).tickets()
+    }
+    fn ticket(&self, index: usize) -> &Hint {
+        (**self).ticket(index)
     }
     fn ring(&self, index: usize, how: How) -> bool {
         (**self).ring(index, how)
@@ -194,9 +215,6 @@ pub struct WaitSet<B> {
     backing: B,
     /// The number by which others find out whether this process lives.
     member: u32,
-    /// Where the next look for a sleeper begins, so that each has its turn. Of this process alone, and a hint; the
-    /// standard library's also under loom, which need not try what it may hold.
-    turn: std::sync::atomic::AtomicUsize,
 }
 
 impl<B: Backing> WaitSet<B> {
@@ -207,11 +225,7 @@ impl<B: Backing> WaitSet<B> {
     pub fn new(backing: B, member: u32) -> Arc<Self> {
         assert!(member <= MAX_MEMBER);
         assert!((1..=MAX_SLOTS).contains(&backing.slots()));
-        Arc::new(WaitSet {
-            backing,
-            member,
-            turn: std::sync::atomic::AtomicUsize::new(0),
-        })
+        Arc::new(WaitSet { backing, member })
     }
 
     /// Where it lies.
@@ -260,48 +274,68 @@ impl<B: Backing> WaitSet<B> {
         freed
     }
 
-    /// After a change: wakes one sleeper, if any sleeps. False if none was woken.
+    /// After a change: wakes the sleeper whose turn it is, if any sleeps. False if none was woken.
     #[inline]
     pub fn wake_one(&self) -> bool {
-        self.wake(1) > 0
+        let announced = self.announced();
+        !announced.is_empty() && self.wake_next(announced)
     }
 
     /// After a change: wakes all that sleep; how many.
     #[inline]
     pub fn wake_all(&self) -> usize {
-        self.wake(usize::MAX)
+        let announced = self.announced();
+        announced
+            .slots()
+            .filter(|&index| self.wake_slot(index))
+            .count()
     }
 
+    /// How many sleep, or are about to.
+    pub fn sleepers(&self) -> usize {
+        self.announced().slots().count()
+    }
+
+    /// After a change: the slots whose holders may sleep.
     #[inline]
-    fn wake(&self, most: usize) -> usize {
+    fn announced(&self) -> Announced {
         // SeqCst: the change is before this look at the bits and the slots, in the one order that all such fences
         // share. See the table above.
         fence(Ordering::SeqCst);
-        let words = self.backing.slots().div_ceil(BITS);
-        if (0..words).all(|word| self.load_bits(word) == 0) {
-            return 0;
+        let mut words = [0; WORDS];
+        for (word, bits) in words
+            .iter_mut()
+            .enumerate()
+            .take(self.backing.slots().div_ceil(BITS))
+        {
+            // Relaxed: ordered by the fence.
+            *bits = self.backing.bits(word).load(Ordering::Relaxed);
         }
-        self.wake_sleepers(most)
+        Announced {
+            words,
+            slots: self.backing.slots(),
+        }
     }
 
-    fn wake_sleepers(&self, most: usize) -> usize {
-        let slots = self.backing.slots();
-        // Relaxed: a hint.
-        let first = self.turn.load(std::sync::atomic::Ordering::Relaxed) % slots;
-        let mut woken = 0;
-        for step in 0..slots {
-            let index = (first + step) % slots;
-            if self.load_bits(index / BITS) & bit(index) != 0 && self.wake_slot(index) {
-                woken += 1;
-                if woken == most {
-                    // Relaxed: a hint.
-                    self.turn
-                        .store(index + 1, std::sync::atomic::Ordering::Relaxed);
-                    break;
-                }
+    #[cold]
+    fn wake_next(&self, announced: Announced) -> bool {
+        // The turn that was tried last. Each try moves on, so that they end.
+        let mut last = None;
+        loop {
+            // Relaxed: ordered by the fence of `announced`, and a hint.
+            let turn = |index: usize| (self.backing.ticket(index).load(Relaxed), index);
+            let turns = announced.slots().map(turn);
+            let Some(next) = turns
+                .filter(|turn| last.is_none_or(|last| *turn > last))
+                .min()
+            else {
+                return false;
+            };
+            if self.wake_slot(next.1) {
+                return true;
             }
+            last = Some(next);
         }
-        woken
     }
 
     /// Wakes the sleeper of this slot; false if none sleeps there, or it is dead.
@@ -311,7 +345,7 @@ impl<B: Backing> WaitSet<B> {
             return false;
         };
         let woken = found.turned(State::Woken);
-        // Relaxed, both: the fence of `wake` stands before it, so that what is before the wake-up is seen after the sleep.
+        // Relaxed, both: the fence of `announced` stands before it, so that what is before the wake-up is seen after the sleep.
         // If it fails, the sleeper is awake, and looks again after a fence of its own, or another waker has it.
         let slot = self.backing.slot(index);
         if slot
@@ -380,13 +414,27 @@ impl<B: Backing> WaitSet<B> {
     }
 
     fn load(&self, index: usize) -> Entry {
-        // Relaxed: ordered by the fence of `wake`, or else only what the next exchange compares with.
+        // Relaxed: ordered by the fence of `announced`, or else only what the next exchange compares with.
         Entry(self.backing.slot(index).load(Ordering::Relaxed))
     }
+}
 
-    fn load_bits(&self, word: usize) -> u64 {
-        // Relaxed: ordered by the fence of `wake`.
-        self.backing.bits(word).load(Ordering::Relaxed)
+/// The bits of a set, as they were at one look.
+struct Announced {
+    words: [u64; WORDS],
+    slots: usize,
+}
+
+impl Announced {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.words.iter().all(|&word| word == 0)
+    }
+
+    /// The slots whose bits are set.
+    fn slots(&self) -> impl Iterator<Item = usize> {
+        let set = |index: &usize| self.words[index / BITS] & bit(*index) != 0;
+        (0..self.slots).filter(set)
     }
 }
 
@@ -413,7 +461,15 @@ impl<B: Backing> Slot<B> {
         &self.set
     }
 
-    /// Says how we are about to sleep. Look once more before doing so, and at least after each [`GLANCE`].
+    /// Takes a place at the end of the line. To be called when a wait begins.
+    pub fn line_up(&mut self) {
+        // Relaxed, both: the fence of `announce` orders them, and a ticket is a hint.
+        let ticket = self.set.backing.tickets().fetch_add(1, Relaxed);
+        let ours = self.set.backing.ticket(self.index);
+        ours.store(ticket, Relaxed);
+    }
+
+    /// Says how we are about to sleep. Look once more before doing so.
     pub fn announce(&mut self, how: How) -> Result<(), SetError> {
         let state = match how {
             How::Futex => State::OnFutex,
@@ -491,6 +547,7 @@ impl<B: Backing> Drop for Slot<B> {
 pub struct HeapSet<R> {
     bits: Vec<AtomicU64>,
     slots: Vec<AtomicU64>,
+    line: Vec<Hint>,
     ring: R,
 }
 
@@ -501,6 +558,7 @@ impl<R: Fn(usize) -> bool> HeapSet<R> {
         HeapSet {
             bits: zeros(slots.div_ceil(BITS)),
             slots: zeros(slots),
+            line: (0..=slots).map(|_| Hint::new(0)).collect(),
             ring,
         }
     }
@@ -518,6 +576,12 @@ impl<R: Fn(usize) -> bool> Backing for HeapSet<R> {
     }
     fn slot(&self, index: usize) -> &AtomicU64 {
         &self.slots[index]
+    }
+    fn tickets(&self) -> &Hint {
+        &self.line[self.slots.len()]
+    }
+    fn ticket(&self, index: usize) -> &Hint {
+        &self.line[index]
     }
     fn ring(&self, index: usize, _how: How) -> bool {
         (self.ring)(index)

@@ -4,10 +4,12 @@
 //!
 //! ```text
 //!      0  bits          8 u64    bit i of word w: the holder of slot 64 w + i sleeps, or is about to
+//!     64  tickets       u64      how many were drawn
 //!    128  slots         u64 each
+//!         the tickets   u64 each, in the order of the slots
 //! ```
 
-use super::{Backing, GLANCE, How, MAX_SLOTS, SetError, Slot};
+use super::{Backing, How, MAX_SLOTS, SetError, Slot};
 use crate::memory::mapping::SharedMapping;
 use crate::sync::AtomicU64;
 use crate::wait::doorbell::{Doorbell, Ringer};
@@ -15,14 +17,16 @@ use crate::wait::futex::{self, Reach};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+const AT_TICKETS: usize = 64;
 const AT_SLOTS: usize = 128;
 const WORD: usize = 8;
 
 /// Bytes of a set of `slots` slots.
 pub const fn size_for(slots: usize) -> usize {
-    AT_SLOTS + slots * WORD
+    AT_SLOTS + 2 * slots * WORD
 }
 
 /// The memory of a set, and what its wakers need. Zeros are a set in which nobody sleeps.
@@ -32,7 +36,8 @@ pub struct Mapped<M, L> {
     slots: usize,
     /// Where the doorbells of its loops hang: followed by a dot and the number of the slot.
     stem: PathBuf,
-    ringer: Ringer,
+    /// Made when the first bell is rung.
+    ringer: OnceLock<Option<Ringer>>,
     lives: L,
 }
 
@@ -42,24 +47,17 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
     ///
     /// # Panics
     /// If it is not within the mapping, not aligned to a cache line, or has no slots or too many.
-    pub fn new(
-        mapping: M,
-        start: usize,
-        slots: usize,
-        stem: PathBuf,
-        lives: L,
-    ) -> io::Result<Self> {
+    pub fn new(mapping: M, start: usize, slots: usize, stem: PathBuf, lives: L) -> Self {
         assert!((1..=MAX_SLOTS).contains(&slots) && start % 64 == 0);
         assert!(start + size_for(slots) <= mapping.as_ref().size());
-        let ringer = Ringer::new()?;
-        Ok(Mapped {
+        Mapped {
             mapping,
             start,
             slots,
             stem,
-            ringer,
+            ringer: OnceLock::new(),
             lives,
-        })
+        }
     }
 
     fn doorbell(&self, index: usize) -> PathBuf {
@@ -90,10 +88,23 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Backing for Mapped<M, L> {
         self.mapping.as_ref().u64_at(at)
     }
 
+    fn tickets(&self) -> &AtomicU64 {
+        self.mapping.as_ref().u64_at(self.start + AT_TICKETS)
+    }
+
+    fn ticket(&self, index: usize) -> &AtomicU64 {
+        let at = self.start + AT_SLOTS + (self.slots + index) * WORD;
+        self.mapping.as_ref().u64_at(at)
+    }
+
     fn ring(&self, index: usize, how: How) -> bool {
         match how {
             How::Futex => futex::wake(self.futex(index), Reach::Host),
-            How::Bell => self.ringer.ring(&self.doorbell(index)),
+            How::Bell => {
+                let ringer = self.ringer.get_or_init(|| Ringer::new().ok());
+                let ringer = ringer.as_ref();
+                ringer.is_some_and(|ringer| ringer.ring(&self.doorbell(index)))
+            }
         }
     }
 
@@ -103,9 +114,8 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Backing for Mapped<M, L> {
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<Mapped<M, L>> {
-    /// Blocks this thread until it is woken, a signal comes, or the shorter of `limit` and [`GLANCE`] has passed; not
-    /// at all if `is_there` finds what is waited for. Whether that found it. If not: handle signals, look at the time,
-    /// and call again, or leave.
+    /// Blocks this thread until it is woken, a signal comes, or `limit` has passed; not at all if `is_there` finds what
+    /// is waited for. Whether that found it. If not: handle signals, look at the time, and call again, or leave.
     pub fn sleep(
         &mut self,
         limit: Duration,
@@ -117,7 +127,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<Mapped<M, L>> {
             return Ok(true);
         }
         let word = self.set.backing.futex(self.index);
-        futex::wait(word, self.entry.0 as u32, limit.min(GLANCE), Reach::Host);
+        futex::wait(word, self.entry.0 as u32, limit, Reach::Host);
         self.withdraw()?;
         Ok(is_there())
     }
@@ -138,7 +148,12 @@ pub struct LoopSlot<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> {
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> LoopSlot<M, L> {
-    /// Says that the loop is about to sleep. Look once more before it does, and at least after each [`GLANCE`].
+    /// Takes a place at the end of the line. To be called when the first of its tasks begins to wait.
+    pub fn line_up(&mut self) {
+        self.slot.line_up();
+    }
+
+    /// Says that the loop is about to sleep. Look once more before it does.
     pub fn announce(&mut self) -> Result<(), SetError> {
         self.slot.announce(How::Bell)
     }

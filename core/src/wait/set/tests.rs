@@ -77,7 +77,7 @@ impl Shared {
         };
         let lives: Box<dyn Fn(u32) -> bool + Send + Sync> = Box::new(lives);
         let (mapping, stem) = (Arc::clone(&self.mapping), self.stem.clone());
-        let backing = Mapped::new(mapping, AT_SET, self.slots, stem, lives).unwrap();
+        let backing = Mapped::new(mapping, AT_SET, self.slots, stem, lives);
         WaitSet::new(backing, member)
     }
 
@@ -159,7 +159,7 @@ fn loop_until(slot: MappedSlot, is_there: impl Fn() -> bool) {
             revents: 0,
         };
         // SAFETY: one entry.
-        unsafe { libc::poll(&raw mut asked, 1, GLANCE.as_millis() as libc::c_int) };
+        unsafe { libc::poll(&raw mut asked, 1, -1) };
         slot.withdraw().unwrap();
         if is_there() {
             return;
@@ -278,15 +278,35 @@ fn sleepers_of_other_processes_are_woken_one_by_one_and_all_at_once() {
 }
 
 #[test]
-fn a_change_of_which_nobody_was_told_is_seen_after_a_glance() {
+fn a_change_of_which_nobody_was_told_is_seen_at_the_end_of_the_sleep() {
     let shared = Shared::new(1);
     let mut slot = shared.set(US).claim().unwrap();
     thread::scope(|scope| {
-        let sleeper = scope.spawn(|| while !slot.sleep(LONG, || shared.take()).unwrap() {});
+        const LIMIT: Duration = Duration::from_millis(50);
+        let sleeper = scope.spawn(|| while !slot.sleep(LIMIT, || shared.take()).unwrap() {});
         shared.until_asleep(US);
-        shared.put(); // As by a waker that dies now.
+        shared.put(); // As by a waker that is stopped now.
         sleeper.join().unwrap();
     });
+}
+
+#[test]
+fn the_first_to_come_is_the_first_to_be_woken() {
+    let shared = Shared::new(4);
+    let set = shared.set(US);
+    let mut slots: Vec<_> = (0..4).map(|_| set.claim().unwrap()).collect();
+    for line in [[2, 0, 3, 1], [1, 3, 0, 2], [3, 2, 1, 0]] {
+        for index in line {
+            slots[index].line_up();
+            slots[index].announce(How::Bell).unwrap();
+        }
+        slots[line[1]].cancel().unwrap();
+        slots[line[1]].announce(How::Bell).unwrap(); // It has kept its ticket.
+        for index in line {
+            set.wake_one();
+            assert!(slots[index].withdraw().unwrap(), "{line:?}");
+        }
+    }
 }
 
 #[test]

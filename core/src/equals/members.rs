@@ -1,0 +1,223 @@
+//! The members of a name, as its memory says, and which of them live, as the kernel says.
+//!
+//! ```text
+//!      0  entry     u64   generation in the high half; bit 0: it is in use, bit 1: it watches the others
+//!      8  process   u64   its id, for people to read
+//!     16  since     u64   when it joined, in nanoseconds of CLOCK_REALTIME
+//! ```
+//!
+//! An entry is changed by whoever has the byte of its slot in the [lock file](super::lock_file): its member, or, once
+//! that is dead, whoever takes the byte to recover it.
+
+use super::layout::AT_MEMBERS;
+use super::lock_file::{Holder, LockFile};
+use crate::memory::mapping::SharedMapping;
+use crate::sync::{AtomicU64, Ordering, fence};
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How many members a name may have.
+pub const SLOTS: u32 = 256;
+/// Bytes of a member.
+pub const MEMBER_SIZE: usize = 32;
+
+const USED: u64 = 1;
+const WATCHES: u64 = 2;
+
+/// A member's number in shared words: its generation in the high half, its slot and one in the low half. 0 is nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number(pub u64);
+
+impl Number {
+    fn new(generation: u64, slot: u32) -> Self {
+        Number(generation << 32 | u64::from(slot + 1))
+    }
+
+    /// Its slot; None of a number that no member can have.
+    pub fn slot(self) -> Option<u32> {
+        (self.0 as u32).checked_sub(1).filter(|&slot| slot < SLOTS)
+    }
+}
+
+/// What is known of a member.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Its number in shared words.
+    pub number: Number,
+    /// Its process, as it says itself.
+    pub process: u64,
+    /// Its process, as the kernel says; None if it is dead, or is this process.
+    pub holder: Option<Holder>,
+    /// When it joined, in nanoseconds of CLOCK_REALTIME.
+    pub since: u64,
+}
+
+/// All members, as one of them sees them.
+pub struct Members {
+    mapping: Arc<SharedMapping>,
+    lock_file: Arc<LockFile>,
+    /// Our slot and number.
+    slot: u32,
+    us: Number,
+}
+
+impl Members {
+    /// Joins: takes a slot, one without remains of the dead if there is one. None if each has a member that lives.
+    ///
+    /// The second result says whether the slot has remains, which are to be recovered.
+    pub fn join(
+        mapping: Arc<SharedMapping>,
+        lock_file: Arc<LockFile>,
+    ) -> io::Result<Option<(Self, bool)>> {
+        for with_remains in [false, true] {
+            for slot in 0..SLOTS {
+                // Relaxed: whoever has the byte is after the last change of the entry; it is asked again below.
+                let is_used = entry(&mapping, slot).load(Ordering::Relaxed) & USED != 0;
+                if is_used != with_remains || !lock_file.take(slot)? {
+                    continue;
+                }
+                // Acquire: what the last holder of the byte has stored. The kernel orders it too.
+                let found = entry(&mapping, slot).load(Ordering::Acquire);
+                let us = Number::new((found >> 32).wrapping_add(1) & 0xffff_ffff, slot);
+                let members = Members {
+                    mapping,
+                    lock_file,
+                    slot,
+                    us,
+                };
+                return Ok(Some((members, found & USED != 0)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks at them without being one: as one of slot [`SLOTS`], which nobody has.
+    pub fn visit(mapping: Arc<SharedMapping>, lock_file: Arc<LockFile>) -> Self {
+        Members {
+            mapping,
+            lock_file,
+            slot: SLOTS,
+            us: Number(0),
+        }
+    }
+
+    /// Says that we are a member: once the remains in our slot are recovered.
+    pub fn enter(&self) {
+        let process = u64::from(std::process::id());
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since = since.map_or(0, |since| since.as_nanos() as u64);
+        // Relaxed, both: covered by the entry.
+        self.word(self.slot, 8).store(process, Ordering::Relaxed);
+        self.word(self.slot, 16).store(since, Ordering::Relaxed);
+        // Release: whoever sees that the slot is in use sees whose it is.
+        let used = self.us.0 & 0xffff_ffff_0000_0000 | USED;
+        self.entry(self.slot).store(used, Ordering::Release);
+        // SeqCst: our entry is before our look at who watches, in the order of `watch`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that this member watches the others: look who they are afterwards.
+    pub fn watch(&self) {
+        self.entry(self.slot).fetch_or(WATCHES, Ordering::Relaxed);
+        // SeqCst: our word is before our look at the members, in the order of `enter`: of a member that joins now and one
+        // that begins to watch, one sees the other.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Our number.
+    pub fn us(&self) -> Number {
+        self.us
+    }
+
+    /// Our slot.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Whether a slot is in use.
+    pub fn is_used(&self, slot: u32) -> bool {
+        slot < SLOTS && self.state(slot) & USED != 0
+    }
+
+    /// The slots that are in use, ours among them.
+    pub fn used(&self) -> impl Iterator<Item = u32> {
+        (0..SLOTS).filter(|&slot| self.is_used(slot))
+    }
+
+    /// The slots of the others that watch.
+    pub fn watching(&self) -> impl Iterator<Item = u32> {
+        let watches = |slot: &u32| self.state(*slot) & (USED | WATCHES) == USED | WATCHES;
+        (0..SLOTS).filter(watches).filter(|&slot| slot != self.slot)
+    }
+
+    /// The number that the member of a slot has now.
+    pub fn number(&self, slot: u32) -> Number {
+        Number::new(self.state(slot) >> 32, slot)
+    }
+
+    /// Whether the member of this slot lives. If that cannot be known, it does.
+    pub fn lives(&self, slot: u32) -> bool {
+        slot == self.slot
+            || slot < SLOTS && self.lock_file.holder(slot).is_ok_and(|who| who.is_some())
+    }
+
+    /// What is known of the member of a slot.
+    pub fn member(&self, slot: u32) -> io::Result<Member> {
+        Ok(Member {
+            number: self.number(slot),
+            // Relaxed, both: covered by the entry, which was read before.
+            process: self.word(slot, 8).load(Ordering::Relaxed),
+            holder: self.lock_file.holder(slot)?,
+            since: self.word(slot, 16).load(Ordering::Relaxed),
+        })
+    }
+
+    /// Takes the byte of a dead member, so that we alone recover it. False if another process has it, or nobody needs to.
+    pub fn begin_recovery(&self, slot: u32) -> io::Result<bool> {
+        if slot == self.slot || !self.lock_file.take(slot)? {
+            return Ok(false);
+        }
+        if self.state(slot) & USED == 0 {
+            self.lock_file.give_back(slot)?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Says that nothing is left of a member that was recovered.
+    pub fn end_recovery(&self, slot: u32) -> io::Result<()> {
+        self.clear(slot);
+        self.lock_file.give_back(slot)
+    }
+
+    /// Says that nothing is left of us.
+    pub fn leave(&self) -> io::Result<()> {
+        self.clear(self.slot);
+        self.lock_file.give_back(self.slot)
+    }
+
+    fn clear(&self, slot: u32) {
+        let free = self.state(slot) & 0xffff_ffff_0000_0000;
+        // Release: whoever finds the slot free finds it without remains.
+        self.entry(slot).store(free, Ordering::Release);
+    }
+
+    fn state(&self, slot: u32) -> u64 {
+        // Acquire: pairs with the Release of `enter` and of `clear`.
+        self.entry(slot).load(Ordering::Acquire)
+    }
+
+    fn entry(&self, slot: u32) -> &AtomicU64 {
+        entry(&self.mapping, slot)
+    }
+
+    fn word(&self, slot: u32, at: usize) -> &AtomicU64 {
+        self.mapping
+            .u64_at(AT_MEMBERS + slot as usize * MEMBER_SIZE + at)
+    }
+}
+
+fn entry(mapping: &SharedMapping, slot: u32) -> &AtomicU64 {
+    mapping.u64_at(AT_MEMBERS + slot as usize * MEMBER_SIZE)
+}

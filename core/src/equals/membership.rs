@@ -1,0 +1,738 @@
+//! This process as a member of a name: what it shares with the others, and what of it is its own.
+
+use super::layout::{
+    AT_AMOUNT, AT_EVENT, AT_PERMITS, AT_POISONED, AT_SETS, AT_SIGNALS, SLEEPERS, Shape,
+};
+use super::lock_file::{Holder, LockFile};
+use super::members::{Members, Number};
+use super::registry::Report;
+use super::watcher::{self, Watch};
+use crate::crash;
+use crate::memory::mapping::SharedMapping;
+use crate::memory::region::Kind;
+use crate::origin::Origin;
+use crate::sync::{AtomicU64, Ordering, lock};
+use crate::wait::doorbell::Ringer;
+use crate::wait::set::mapped::{LoopSlot, Mapped};
+use crate::wait::set::{SetError, Slot, WaitSet};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64 as PrivateU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use thiserror::Error;
+
+/// Says of a member's slot whether it lives.
+pub type Lives = Box<dyn Fn(u32) -> bool + Send + Sync>;
+/// A wait set of a name.
+pub type Set = WaitSet<Mapped<Arc<SharedMapping>, Lives>>;
+/// A thread's place in it.
+pub type Sleeper = Slot<Mapped<Arc<SharedMapping>, Lives>>;
+/// A loop's place in it.
+pub type LoopSleeper = LoopSlot<Arc<SharedMapping>, Lives>;
+
+/// Why a name cannot be used, or opened.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the texts say what the fields hold")]
+pub enum NameError {
+    #[error("{what}: {error}")]
+    Os { what: String, error: io::Error },
+    #[error("is {found} for the processes that have it open, and not {asked}")]
+    Mismatch { found: String, asked: String },
+    #[error("cannot be opened by this version of shmrpc: its memory {0}")]
+    Foreign(String),
+    #[error("is being opened or closed by {}, which has not ended that within {seconds} s; is it stopped?", words_of(*.holder))]
+    Busy { holder: Holder, seconds: f64 },
+    #[error("has 256 members already, which is the most")]
+    Full,
+    #[error(
+        "cannot be used any more: {0}; its memory was written over by something that does not keep to its rules"
+    )]
+    Poisoned(String),
+    #[error("is closed")]
+    Left,
+    #[error("was opened in another process, from which this one was forked; open it again here")]
+    Forked,
+    #[error("{0}")]
+    NotHeld(&'static str),
+    #[error("has {SLEEPERS} sleepers already, which is the most")]
+    Crowded,
+}
+
+fn words_of(holder: Holder) -> String {
+    match holder {
+        Holder::Process(pid) => format!("process {pid}"),
+        Holder::Elsewhere => "a process of another container".to_owned(),
+    }
+}
+
+impl NameError {
+    pub(super) fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> NameError {
+        let what = what.into();
+        move |error| NameError::Os { what, error }
+    }
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// A permit.
+    Permit,
+    /// A signal.
+    Signal,
+    /// That an event is set, or was set since its word was this.
+    Event(u64),
+}
+
+impl Want {
+    /// The wait set of those that wait for it.
+    pub fn set(self) -> usize {
+        usize::from(self == Want::Signal)
+    }
+}
+
+/// The memory of a name, mapped.
+pub(super) struct Memory {
+    pub(super) name: String,
+    pub(super) file: File,
+    pub(super) mapping: SharedMapping,
+    pub(super) shape: Shape,
+}
+
+/// A member of a name: this process.
+pub struct Membership {
+    name: String,
+    origin: Origin,
+    shape: Shape,
+    mapping: Arc<SharedMapping>,
+    /// Its lock tells a clean-up that the memory is needed.
+    _file: File,
+    lock_file: Arc<LockFile>,
+    members: Arc<Members>,
+    sets: [Arc<Set>; 2],
+    /// The permits that we have, by their places.
+    held: Mutex<Vec<u32>>,
+    /// Where to look first for a permit that is free: a hint.
+    hint: AtomicUsize,
+    /// Which task or thread of this process has the lock, by a number that its users give it, and how often it has taken
+    /// it. Changed by whoever holds the lock alone.
+    owner: PrivateU64,
+    depth: PrivateU64,
+    stopped: AtomicBool,
+    left: AtomicBool,
+    /// Threads' places in the wait sets that no thread uses now.
+    spare: [Mutex<Vec<Sleeper>>; 2],
+    /// What we have of the other members, once somebody here has slept.
+    pub(super) watch: Mutex<Watch>,
+}
+
+impl Membership {
+    /// Joins the members of a name whose door is held.
+    pub(super) fn join(
+        name: String,
+        memory: Memory,
+        lock_file: LockFile,
+        stem: &Path,
+    ) -> Result<Arc<Self>, NameError> {
+        let (mapping, lock_file) = (Arc::new(memory.mapping), Arc::new(lock_file));
+        let joined = Members::join(mapping.clone(), lock_file.clone());
+        let joined = joined.map_err(NameError::os("its lock file cannot be locked"))?;
+        let (members, remains) = joined.ok_or(NameError::Full)?;
+        crash::point!(MemberLocked);
+        let membership = Membership::new(
+            name,
+            memory.shape,
+            memory.file,
+            mapping,
+            lock_file,
+            members,
+            stem,
+        )?;
+        if remains {
+            membership.recover(membership.members.slot());
+        }
+        membership.members.enter();
+        crash::point!(MemberEntered);
+        membership.tell_watchers();
+        membership.recover_dead();
+        Ok(membership)
+    }
+
+    /// Looks at a name without becoming its member.
+    pub(super) fn visit(
+        name: String,
+        memory: Memory,
+        lock_file: LockFile,
+    ) -> Result<Arc<Self>, NameError> {
+        let (mapping, lock_file) = (Arc::new(memory.mapping), Arc::new(lock_file));
+        let members = Members::visit(mapping.clone(), lock_file.clone());
+        let stem = Path::new("");
+        Membership::new(
+            name,
+            memory.shape,
+            memory.file,
+            mapping,
+            lock_file,
+            members,
+            stem,
+        )
+    }
+
+    fn new(
+        name: String,
+        shape: Shape,
+        file: File,
+        mapping: Arc<SharedMapping>,
+        lock_file: Arc<LockFile>,
+        members: Members,
+        stem: &Path,
+    ) -> Result<Arc<Self>, NameError> {
+        let members = Arc::new(members);
+        let set = |which: usize| {
+            let judge = members.clone();
+            let lives: Lives = Box::new(move |slot| judge.lives(slot));
+            let stem = numbered(stem, which);
+            let memory = Mapped::new(mapping.clone(), AT_SETS[which], SLEEPERS, stem, lives);
+            WaitSet::new(memory, members.slot())
+        };
+        Ok(Arc::new(Membership {
+            name,
+            origin: Origin::here()
+                .map_err(NameError::os("this process cannot be told from others"))?,
+            shape,
+            sets: [set(0), set(1)],
+            mapping,
+            _file: file,
+            lock_file,
+            members,
+            held: Mutex::default(),
+            hint: AtomicUsize::new(0),
+            owner: Default::default(),
+            depth: Default::default(),
+            stopped: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            spare: Default::default(),
+            watch: Mutex::new(Watch::new(numbered(stem, 2))),
+        }))
+    }
+
+    /// Lets others through the door: we are in.
+    pub(super) fn come_in(&self) -> io::Result<()> {
+        self.lock_file.pass()
+    }
+
+    /// Whether this is the process that is the member, and none that was forked from it.
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The bytes of a memory: where they begin, and how many. They stay mapped as long as the mapping lives.
+    pub fn data(&self) -> (Arc<SharedMapping>, *mut u8, usize) {
+        let (from, len) = (self.shape.data(), self.shape.amount as usize);
+        (self.mapping.clone(), self.mapping.address(from, len), len)
+    }
+
+    /// An error if it cannot be used here, or no more.
+    #[inline]
+    pub fn check(&self) -> Result<(), NameError> {
+        // Relaxed, both: marks alone.
+        let bad = self.left.load(Ordering::Relaxed)
+            || self.mapping.u32_at(AT_POISONED).load(Ordering::Relaxed) != 0
+            || self.mapping.is_cut_off();
+        if bad || !self.origin.is_here() {
+            return Err(self.why_unusable());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn why_unusable(&self) -> NameError {
+        if !self.origin.is_here() {
+            NameError::Forked
+        } else if self.left.load(Ordering::Relaxed) {
+            NameError::Left
+        } else if self.mapping.is_cut_off() {
+            NameError::Poisoned("its file was cut off".to_owned())
+        } else {
+            NameError::Poisoned("a member has found something in it that cannot be true".to_owned())
+        }
+    }
+
+    /// Lets nobody use the name any more, since `found` stands in it.
+    #[cold]
+    pub(super) fn poison(&self, found: String) -> NameError {
+        // Relaxed: a mark alone.
+        self.mapping.u32_at(AT_POISONED).store(1, Ordering::Relaxed);
+        self.wake_everybody();
+        NameError::Poisoned(found)
+    }
+
+    // --- what is waited for ---
+
+    /// Takes what is wanted, if it is there.
+    #[inline]
+    pub fn try_take(&self, want: Want) -> Result<bool, NameError> {
+        self.check()?;
+        match want {
+            Want::Permit => Ok(self.try_permit()),
+            Want::Signal => Ok(self.try_signal()),
+            Want::Event(since) => Ok(self.has_passed(since)),
+        }
+    }
+
+    #[inline]
+    fn try_permit(&self) -> bool {
+        let count = self.shape.permits();
+        // Relaxed: a hint.
+        let first = self.hint.load(std::sync::atomic::Ordering::Relaxed);
+        for step in 0..count {
+            let place = if count == 1 {
+                0
+            } else {
+                (first + step) % count
+            };
+            let permit = self.permit(place);
+            // Acquire: pairs with the Release of `release`: what the last holder did is before what we do.
+            // Release: whoever finds our number finds our entry, see `check_permits`. Relaxed: nothing follows.
+            if permit.load(Ordering::Relaxed) == 0
+                && permit
+                    .compare_exchange(0, self.members.us().0, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            {
+                crash::point!(PermitTaken);
+                lock(&self.held).push(place as u32);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes the one permit of a lock for a task or thread of this number, which is not 0; with `again` also if it has it.
+    pub fn try_lock(&self, owner: u64, again: bool) -> Result<bool, NameError> {
+        // Relaxed, here and below: only of interest to the holder, who sees what it has stored.
+        if self.owner.load(Relaxed) == owner {
+            self.check()?;
+            if !again {
+                let text = "this task or thread holds it already, and would wait for itself; open it with reentrant=True";
+                return Err(NameError::NotHeld(text));
+            }
+            self.depth.fetch_add(1, Relaxed);
+            return Ok(true);
+        }
+        let taken = self.try_take(Want::Permit)?;
+        if taken {
+            self.own(owner);
+        }
+        Ok(taken)
+    }
+
+    /// The permit of the lock was taken for this task or thread.
+    pub fn own(&self, owner: u64) {
+        self.depth.store(1, Relaxed);
+        self.owner.store(owner, Relaxed);
+    }
+
+    /// Gives the permit of a lock back.
+    pub fn unlock(&self, owner: u64) -> Result<(), NameError> {
+        self.check()?;
+        if self.owner.load(Relaxed) != owner {
+            let text = "this task or thread does not hold it, and cannot release it";
+            return Err(NameError::NotHeld(text));
+        }
+        if self.depth.fetch_sub(1, Relaxed) > 1 {
+            return Ok(());
+        }
+        self.owner.store(0, Relaxed);
+        self.release()
+    }
+
+    /// Gives a permit back and wakes the next that waits for one.
+    #[inline]
+    pub fn release(&self) -> Result<(), NameError> {
+        self.check()?;
+        let Some(place) = lock(&self.held).pop() else {
+            return Err(NameError::NotHeld("this process has no permit to release"));
+        };
+        self.free_permit(place as usize)?;
+        // Relaxed: a hint.
+        self.hint
+            .store(place as usize, std::sync::atomic::Ordering::Relaxed);
+        crash::point!(PermitFreed);
+        self.sets[0].wake_one();
+        Ok(())
+    }
+
+    fn free_permit(&self, place: usize) -> Result<(), NameError> {
+        let us = self.members.us().0;
+        // Release: pairs with the Acquire of `try_permit`. Relaxed: a failure is an error.
+        self.permit(place)
+            .compare_exchange(us, 0, Ordering::Release, Ordering::Relaxed)
+            .map(drop)
+            .map_err(|found| {
+                self.poison(format!(
+                    "permit {place}, which is ours, holds {found:#x} instead of {us:#x}"
+                ))
+            })
+    }
+
+    /// How many permits this process has.
+    pub fn held(&self) -> usize {
+        lock(&self.held).len()
+    }
+
+    /// How many permits are free.
+    pub fn free_permits(&self) -> usize {
+        let free = |&place: &usize| self.permit(place).load(Ordering::Relaxed) == 0;
+        (0..self.shape.permits()).filter(free).count()
+    }
+
+    /// Adds signals, and wakes as many that wait for one.
+    pub fn signal(&self, count: u64) -> Result<(), NameError> {
+        self.check()?;
+        const MOST: u64 = 1 << 62;
+        // Release: what is before the signal is seen by whoever takes it. Relaxed: nothing follows.
+        let add = |now: u64| now.checked_add(count).filter(|&sum| sum <= MOST);
+        let signals = self.mapping.u64_at(AT_SIGNALS);
+        if let Err(now) = signals.fetch_update(Ordering::Release, Ordering::Relaxed, add) {
+            return Err(self.poison(format!("it counts {now} signals")));
+        }
+        crash::point!(Signalled);
+        for _ in 0..count {
+            if !self.sets[1].wake_one() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn try_signal(&self) -> bool {
+        let less = |now: u64| now.checked_sub(1);
+        let signals = self.mapping.u64_at(AT_SIGNALS);
+        // Acquire: pairs with the Release of `signal`. Relaxed: none is there.
+        let taken = signals
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, less)
+            .is_ok();
+        if taken {
+            crash::point!(SignalTaken);
+        }
+        taken
+    }
+
+    /// Drops the signals that nobody has waited for; how many.
+    pub fn drain(&self) -> Result<u64, NameError> {
+        self.check()?;
+        // Acquire: as in `try_signal`.
+        Ok(self.mapping.u64_at(AT_SIGNALS).swap(0, Ordering::Acquire))
+    }
+
+    /// How many signals nobody has waited for.
+    pub fn signals(&self) -> u64 {
+        self.mapping.u64_at(AT_SIGNALS).load(Ordering::Relaxed)
+    }
+
+    /// Sets the event and wakes all that wait for it.
+    pub fn set_event(&self) -> Result<(), NameError> {
+        self.check()?;
+        let set = |now: u64| (now & 1 == 0).then(|| now.wrapping_add(3));
+        let event = self.mapping.u64_at(AT_EVENT);
+        // Release: what is before it is seen by whoever is woken. Relaxed: it is set already.
+        if event
+            .fetch_update(Ordering::Release, Ordering::Relaxed, set)
+            .is_ok()
+        {
+            crash::point!(EventSet);
+            self.sets[0].wake_all();
+        }
+        Ok(())
+    }
+
+    /// Clears the event.
+    pub fn clear_event(&self) -> Result<(), NameError> {
+        self.check()?;
+        // Relaxed: nothing is handed over.
+        self.mapping
+            .u64_at(AT_EVENT)
+            .fetch_and(!1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The word of the event: odd while it is set.
+    pub fn event(&self) -> Result<u64, NameError> {
+        self.check()?;
+        // Acquire: pairs with the Release of `set_event`.
+        Ok(self.mapping.u64_at(AT_EVENT).load(Ordering::Acquire))
+    }
+
+    fn has_passed(&self, since: u64) -> bool {
+        // Acquire: pairs with the Release of `set_event`.
+        let now = self.mapping.u64_at(AT_EVENT).load(Ordering::Acquire);
+        now & 1 == 1 || now >> 1 != since >> 1
+    }
+
+    fn permit(&self, place: usize) -> &AtomicU64 {
+        self.mapping.u64_at(AT_PERMITS + 8 * place)
+    }
+
+    // --- the others ---
+
+    /// What can be seen of the name.
+    pub fn report(&self) -> Result<Report, NameError> {
+        self.check()?;
+        let mut members = Vec::new();
+        for slot in self.members.used() {
+            let mut member = self
+                .members
+                .member(slot)
+                .map_err(NameError::os("its lock file cannot be read"))?;
+            if slot == self.members.slot() {
+                let process = std::process::id() as libc::pid_t;
+                member.holder = Some(Holder::Process(process));
+            }
+            if member.holder.is_some() {
+                let held = self.count_permits(member.number);
+                members.push((member, held));
+            }
+        }
+        Ok(Report {
+            shape: self.shape,
+            size: self.mapping.size(),
+            members,
+            waiters: [self.sets[0].sleepers(), self.sets[1].sleepers()],
+            signals: self.signals(),
+        })
+    }
+
+    /// How many permits a member has.
+    fn count_permits(&self, number: Number) -> usize {
+        let has = |&place: &usize| self.permit(place).load(Ordering::Relaxed) == number.0;
+        (0..self.shape.permits()).filter(has).count()
+    }
+
+    /// Poisons the name if a permit has a holder that is no member.
+    pub(super) fn check_permits(&self) -> Result<(), NameError> {
+        for place in 0..self.shape.permits() {
+            let permit = self.permit(place);
+            // Acquire, and the one of `number`: a member's entry is there before its number is in a permit, and until it
+            // is out of all of them.
+            let found = permit.load(Ordering::Acquire);
+            let belongs = |number: Number| {
+                number.slot().is_some_and(|slot| {
+                    self.members.number(slot) == number
+                        && (self.members.is_used(slot) || !self.members.lives(slot))
+                })
+            };
+            if found != 0 && !belongs(Number(found)) && permit.load(Ordering::Acquire) == found {
+                return Err(self.poison(format!(
+                    "permit {place} belongs to {found:#x}, and no member is that"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what dead members had.
+    pub(super) fn recover_dead(&self) {
+        let dead = |&slot: &u32| !self.members.lives(slot);
+        let mut any = false;
+        for slot in self.members.used().filter(dead) {
+            // If another process is at it, or the system refuses, its end will be noticed again.
+            if let Ok(true) = self.members.begin_recovery(slot) {
+                crash::point!(RecoveryBegun);
+                self.recover(slot);
+                crash::point!(Recovered);
+                let _ = self.members.end_recovery(slot);
+                any = true;
+            }
+        }
+        if any {
+            self.wake_everybody();
+        }
+    }
+
+    /// Gives back what the last member of a slot had, whose byte we have.
+    fn recover(&self, slot: u32) {
+        for place in 0..self.shape.permits() {
+            let permit = self.permit(place);
+            let found = permit.load(Ordering::Relaxed);
+            if Number(found).slot() == Some(slot) {
+                // Release: what the dead one did is seen before it died; what we did is before what the next holder does.
+                // Relaxed: somebody has written over it.
+                let _ = permit.compare_exchange(found, 0, Ordering::Release, Ordering::Relaxed);
+                crash::point!(PermitRecovered);
+            }
+        }
+        for set in &self.sets {
+            set.sweep(|member| member != slot);
+        }
+    }
+
+    /// Wakes all that sleep, here and elsewhere: they look again.
+    pub(super) fn wake_everybody(&self) {
+        for set in &self.sets {
+            set.wake_all();
+        }
+    }
+
+    /// Tells those that watch the members that we are one.
+    fn tell_watchers(&self) {
+        let watch = lock(&self.watch);
+        let mut ringer = None;
+        for slot in self.members.watching() {
+            if ringer.is_none() {
+                ringer = Ringer::new().ok();
+            }
+            if let Some(ringer) = &ringer {
+                ringer.ring(&watch.doorbell_of(slot));
+            }
+        }
+    }
+
+    pub(super) fn others(&self) -> &Members {
+        &self.members
+    }
+
+    // --- sleeping ---
+
+    /// A place for a thread that is about to sleep.
+    pub(super) fn sleeper(&self, set: usize) -> Result<Sleeper, NameError> {
+        if let Some(sleeper) = lock(&self.spare[set]).pop() {
+            return Ok(sleeper);
+        }
+        self.sets[set].claim().map_err(|error| self.no_place(error))
+    }
+
+    /// Keeps a thread's place for the next one.
+    pub(super) fn keep(&self, set: usize, sleeper: Sleeper) {
+        if !self.has_left() {
+            lock(&self.spare[set]).push(sleeper);
+        }
+    }
+
+    /// A place for a loop.
+    pub fn loop_sleeper(&self, set: usize) -> Result<LoopSleeper, NameError> {
+        self.check()?;
+        let slot = self.sets[set]
+            .claim()
+            .map_err(|error| self.no_place(error))?;
+        slot.into_loop()
+            .map_err(NameError::os("its doorbell cannot be made"))
+    }
+
+    /// What is wrong when a place among the sleepers cannot be had or used.
+    pub fn no_place(&self, error: SetError) -> NameError {
+        match error {
+            SetError::Full { .. } => NameError::Crowded,
+            SetError::Overwritten { .. } => self.poison(error.to_string()),
+        }
+    }
+
+    /// Whether waits in this process are to end.
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        // Relaxed: whoever sets it wakes the sleepers afterwards.
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Ends the waits of this process, or lets it wait again.
+    pub fn stop(&self, stopped: bool) {
+        self.stopped.store(stopped, Ordering::Relaxed);
+        if stopped && self.origin.is_here() {
+            self.wake_everybody();
+        }
+    }
+
+    /// Whether this process has left.
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Watches the other members from now on.
+    pub(super) fn watch(self: &Arc<Self>) -> Result<(), NameError> {
+        watcher::watch(self).map_err(NameError::os("the ends of other members cannot be watched"))
+    }
+
+    // --- leaving ---
+
+    /// Leaves: gives everything back, and takes the name away if nobody else has it. `patience` at the door.
+    pub(super) fn leave(&self, memory: &dyn Fn() -> io::Result<()>, patience: std::time::Duration) {
+        self.left.store(true, Ordering::Relaxed);
+        if !self.origin.is_here() {
+            return;
+        }
+        lock(&self.watch).end();
+        for place in lock(&self.held).drain(..) {
+            let _ = self.free_permit(place as usize);
+        }
+        crash::point!(LeaveBegun);
+        self.wake_everybody(); // Our own waits end, others look at the permits that came back.
+        for spare in &self.spare {
+            lock(spare).clear();
+        }
+        if let Ok(Ok(())) = self.lock_file.enter(patience) {
+            let _ = self.members.leave();
+            crash::point!(MemberLeft);
+            if let Ok(false) = self.lock_file.has_others() {
+                let _ = memory();
+                crash::point!(MemoryRemoved);
+                let _ = self.lock_file.remove();
+            }
+        }
+        self.lock_file.close();
+    }
+}
+
+/// The path of one kind of doorbells of a name.
+fn numbered(stem: &Path, which: usize) -> PathBuf {
+    let mut path = stem.to_owned().into_os_string();
+    path.push(format!(".{which}"));
+    path.into()
+}
+
+impl Kind {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Connection => "connection",
+            Kind::Memory => "memory",
+            Kind::Semaphore => "semaphore",
+            Kind::Lock => "lock",
+            Kind::Event => "event",
+        }
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let amount = self.amount;
+        match self.kind {
+            Kind::Memory => write!(out, "a memory of {amount} bytes"),
+            Kind::Semaphore => write!(out, "a semaphore of {amount} permits"),
+            Kind::Event => write!(out, "an event"),
+            _ => write!(out, "a {}", self.kind.word()),
+        }
+    }
+}
+
+/// The word that says how much a region is of.
+pub(super) fn amount(mapping: &SharedMapping) -> &AtomicU64 {
+    mapping.u64_at(AT_AMOUNT)
+}
+
+/// Whether a region was poisoned.
+pub(super) fn is_poisoned(mapping: &SharedMapping) -> bool {
+    mapping.u32_at(AT_POISONED).load(Ordering::Relaxed) != 0
+}

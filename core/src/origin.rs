@@ -1,0 +1,150 @@
+//! Whether this is the process that made something: a forked child has copies of all of it, and a right to none.
+
+use crate::clock;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+const PAGE: usize = 4096;
+
+/// A page that the kernel wipes in each forked child; null before the first use.
+static PAGE_OF_OURS: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+
+/// The process in which something was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin(u64);
+
+impl Origin {
+    /// This process. Fails if the kernel gives us no page to know it by.
+    pub fn here() -> io::Result<Self> {
+        let stamp = stamp()?;
+        // Relaxed, both: a forked child begins with one thread, which sees zeros or what it has stored.
+        let found = stamp.load(Ordering::Relaxed);
+        if found != 0 {
+            return Ok(Origin(found));
+        }
+        // No two processes of a family take theirs at one moment with one id.
+        let fresh = (clock::now() << 16 | u64::from(std::process::id() & 0xffff)).max(1);
+        let put = stamp.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed);
+        Ok(Origin(put.err().unwrap_or(fresh)))
+    }
+
+    /// Whether this is that process.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        // Acquire: pairs with the exchange in `stamp`.
+        let page = PAGE_OF_OURS.load(Ordering::Acquire);
+        // SAFETY: it is mapped, since there is an origin, and stays so; all access to it is atomic.
+        // Relaxed: see `here`.
+        !page.is_null() && unsafe { &*page }.load(Ordering::Relaxed) == self.0
+    }
+}
+
+/// Something that each process has for itself. A forked child gets another one: in that of its parent a lock may be held
+/// for ever.
+pub struct PerProcess<T>(AtomicPtr<(Origin, T)>);
+
+impl<T> PerProcess<T> {
+    /// Nothing so far.
+    pub const fn empty() -> Self {
+        PerProcess(AtomicPtr::new(null_mut()))
+    }
+}
+
+impl<T: Default> PerProcess<T> {
+    /// That of this process, made if there is none.
+    pub fn get(&'static self) -> io::Result<&'static T> {
+        let here = Origin::here()?;
+        loop {
+            // Acquire: pairs with the exchange below; what it points to is complete.
+            let current = self.0.load(Ordering::Acquire);
+            // SAFETY: null, or leaked below and so valid for ever.
+            if let Some((origin, found)) = unsafe { current.as_ref() }
+                && *origin == here
+            {
+                return Ok(found);
+            }
+            let fresh = Box::into_raw(Box::new((here, T::default())));
+            // AcqRel: publishes what was made here, and sees what another thread has made.
+            if self
+                .0
+                .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
+                .is_err()
+            {
+                // SAFETY: made above, and no other thread has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+    }
+}
+
+fn stamp() -> io::Result<&'static AtomicU64> {
+    // Acquire: pairs with the exchange below.
+    let mut page = PAGE_OF_OURS.load(Ordering::Acquire);
+    if page.is_null() {
+        let fresh = wiped_page()?;
+        // AcqRel: publishes the page, or sees that of another thread.
+        page = match PAGE_OF_OURS.compare_exchange(
+            null_mut(),
+            fresh,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => fresh,
+            Err(theirs) => {
+                // SAFETY: mapped by us, and seen by nobody else.
+                unsafe { libc::munmap(fresh.cast(), PAGE) };
+                theirs
+            }
+        };
+    }
+    // SAFETY: a page that stays mapped, and is only accessed atomically.
+    Ok(unsafe { &*page })
+}
+
+fn wiped_page() -> io::Result<*mut AtomicU64> {
+    let (access, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+    let page = unsafe { libc::mmap(null_mut(), PAGE, access, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the page was mapped above.
+    if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
+        let error = io::Error::last_os_error();
+        // SAFETY: as above, and nobody uses it.
+        unsafe { libc::munmap(page, PAGE) };
+        return Err(error);
+    }
+    Ok(page.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_is_another_process() {
+        let _alone = crate::FORK.lock();
+        let here = Origin::here().unwrap();
+        assert!(here.is_here());
+        assert_eq!(Origin::here().unwrap(), here);
+        // SAFETY: the child makes system calls only.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let child = Origin::here();
+            let right =
+                !here.is_here() && child.is_ok_and(|child| child != here && child.is_here());
+            // SAFETY: no memory is involved.
+            unsafe { libc::_exit(i32::from(!right)) };
+        }
+        let mut status = 1;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(status, 0);
+        assert!(here.is_here());
+    }
+}

@@ -1,0 +1,148 @@
+//! `Hold`: what semaphores and locks have in common, which is that they are acquired and released.
+
+use super::name::Name;
+use crate::equals::membership::Want;
+use crate::memory::region::Kind;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use std::os::raw::c_ulong;
+
+unsafe extern "C" {
+    /// The number of this thread, as `threading.get_ident` has it. Part of the C API that PyO3 does not declare.
+    safe fn PyThread_get_thread_ident() -> c_ulong;
+}
+
+/// Permits of a semaphore, the permit of a lock, or of a memory's lock: `with` acquires and releases it in a thread.
+///
+/// A lock is held by a task or a thread: with an event loop, by the task that runs in it. In the methods that take an
+/// `owner`, that is its number; a semaphore has no owners. Where `with` has to wait, it calls `_enter_slowly`.
+#[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
+pub struct Hold {
+    name: Py<Name>,
+    is_owned: bool,
+    reentrant: bool,
+}
+
+/// Functions of asyncio.
+struct Asyncio {
+    running_loop: Py<PyAny>,
+    current_task: Py<PyAny>,
+}
+
+fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
+    static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
+    ASYNCIO.get_or_try_init(py, || {
+        let asyncio = py.import("asyncio")?;
+        Ok(Asyncio {
+            running_loop: asyncio.getattr("_get_running_loop")?.unbind(),
+            current_task: asyncio.getattr("current_task")?.unbind(),
+        })
+    })
+}
+
+/// The number of the task that runs here, or of the thread.
+fn current_owner(py: Python<'_>) -> PyResult<u64> {
+    let asyncio = asyncio(py)?;
+    let running = asyncio.running_loop.bind(py).call0()?;
+    if !running.is_none() {
+        let task = asyncio.current_task.bind(py).call1((running,))?;
+        if !task.is_none() {
+            return Ok(task.as_ptr().addr() as u64);
+        }
+    }
+    Ok(PyThread_get_thread_ident())
+}
+
+#[pymethods]
+impl Hold {
+    /// Holds of this name. `reentrant`: a lock may be acquired by its holder again.
+    #[new]
+    fn new(name: Bound<'_, Name>, reentrant: bool) -> Self {
+        let is_owned = name.get().shape_kind() != Kind::Semaphore;
+        Hold {
+            name: name.unbind(),
+            is_owned,
+            reentrant,
+        }
+    }
+
+    /// Who acquires or releases here and now.
+    #[inline]
+    fn _owner(&self, py: Python<'_>) -> PyResult<u64> {
+        if self.is_owned {
+            current_owner(py)
+        } else {
+            Ok(0)
+        }
+    }
+
+    /// Acquires it; False if it is not free. LocalProtocolError if this owner has it already and may not have it twice.
+    #[inline]
+    fn _try(&self, py: Python<'_>, owner: u64) -> PyResult<bool> {
+        let name = self.name.get();
+        let membership = name.open(py)?;
+        let taken = if self.is_owned {
+            membership.try_lock(owner, self.reentrant)
+        } else {
+            membership.try_take(Want::Permit)
+        };
+        name.told(py, taken)
+    }
+
+    /// Acquires it, for as long as it takes: True, False if the timeout is over, None if waits were stopped.
+    fn _wait_for(
+        &self,
+        py: Python<'_>,
+        owner: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<bool>> {
+        if self._try(py, owner)? {
+            return Ok(Some(true));
+        }
+        let waited = self.name.get().wait(py, Want::Permit, timeout)?;
+        if waited == Some(true) && self.is_owned {
+            self.name.get().open(py)?.own(owner);
+        }
+        Ok(waited)
+    }
+
+    /// Releases what this owner has acquired. LocalProtocolError if it has not.
+    #[inline]
+    fn _give_back(&self, py: Python<'_>, owner: u64) -> PyResult<()> {
+        let name = self.name.get();
+        let membership = name.open(py)?;
+        let released = if self.is_owned {
+            membership.unlock(owner)
+        } else {
+            membership.release()
+        };
+        name.told(py, released)
+    }
+
+    /// Releases it, to whoever has waited for it the longest.
+    ///
+    /// Raises LocalProtocolError if this process has no permit of the semaphore, or this task or thread does not hold the
+    /// lock.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self._give_back(py, self._owner(py)?)
+    }
+
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let (us, py) = (slf.get(), slf.py());
+        if !us._try(py, us._owner(py)?)? {
+            slf.call_method0(intern!(py, "_enter_slowly"))?;
+        }
+        Ok(slf.clone())
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.release(py)
+    }
+}

@@ -1,0 +1,374 @@
+//! `Name`: a semaphore, a lock, an event or a memory that this process has open.
+
+use super::errors::succeeded;
+use super::loop_sleeper::LoopSleeper;
+use crate::equals::Shape;
+use crate::equals::lock_file::Holder;
+use crate::equals::membership::{Membership, NameError, Want};
+use crate::equals::registry::{self, Handle, Place, Report};
+use crate::equals::waiting::{Interrupted, Waited};
+use crate::memory::mapping::SharedMapping;
+use crate::memory::region::Kind;
+use crate::sync::lock;
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::os::raw::{c_int, c_void};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A name that this process has open: a member's part of it. Closed when it goes, or by `close`.
+///
+/// All its methods raise the exceptions of `shmrpc.errors`: LocalProtocolError where it is closed, or was opened by the
+/// process from which this one was forked; RemoteProtocolError where its memory holds what cannot be true.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Name {
+    membership: Arc<Membership>,
+    handle: Mutex<Option<Handle>>,
+    closed: AtomicBool,
+}
+
+impl Name {
+    fn new(handle: Handle) -> Self {
+        Name {
+            membership: handle.membership().clone(),
+            handle: Mutex::new(Some(handle)),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn shape_kind(&self) -> Kind {
+        self.membership.shape().kind
+    }
+
+    /// What it is a handle of.
+    #[inline]
+    pub(super) fn open(&self, py: Python<'_>) -> PyResult<&Arc<Membership>> {
+        // Relaxed: under the GIL.
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(self.failed(py, NameError::Left));
+        }
+        Ok(&self.membership)
+    }
+
+    fn failed(&self, py: Python<'_>, error: NameError) -> PyErr {
+        failed(py, &self.membership, error)
+    }
+
+    #[inline]
+    pub(super) fn told<T>(&self, py: Python<'_>, result: Result<T, NameError>) -> PyResult<T> {
+        result.map_err(|error| self.failed(py, error))
+    }
+
+    pub(super) fn wait(
+        &self,
+        py: Python<'_>,
+        want: Want,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<bool>> {
+        let membership = self.open(py)?;
+        let deadline = deadline(timeout)?;
+        let waited = py
+            .detach(|| membership.wait(want, deadline, || Python::attach(|py| py.check_signals())));
+        match waited {
+            Ok(Waited::Taken) => Ok(Some(true)),
+            Ok(Waited::TimedOut) => Ok(Some(false)),
+            Ok(Waited::Stopped) => Ok(None),
+            Err(Interrupted::Name(error)) => Err(self.failed(py, error)),
+            Err(Interrupted::Caller(error)) => Err(error),
+        }
+    }
+}
+
+/// The exception for what went wrong with a name that is open.
+#[cold]
+pub(super) fn failed(py: Python<'_>, membership: &Membership, error: NameError) -> PyErr {
+    raised(py, membership.shape().kind.word(), membership.name(), error)
+}
+
+/// When so many seconds from now are over; None: never.
+fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    let Some(seconds) = timeout else {
+        return Ok(None);
+    };
+    if seconds.is_nan() {
+        return Err(PyValueError::new_err("timeout: expected seconds, got nan"));
+    }
+    let limit = Duration::try_from_secs_f64(seconds.max(0.0)).ok();
+    Ok(limit.and_then(|limit| Instant::now().checked_add(limit)))
+}
+
+/// The exception of `shmrpc.errors` for what went wrong with a name.
+fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
+    let class = match &error {
+        NameError::Os { .. } | NameError::Full | NameError::Crowded => "SharedMemoryError",
+        NameError::Mismatch { .. } => "NameInUse",
+        NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
+        NameError::Busy { .. } => "WaitTimeout",
+        NameError::Left | NameError::Forked | NameError::NotHeld(_) => "LocalProtocolError",
+    };
+    let text = format!("{kind} {name:?}: {error}").replace('"', "'");
+    let made = || {
+        let class = py.import("shmrpc.errors")?.getattr(class)?;
+        match error {
+            NameError::Os { error, .. } => {
+                class.call1((error.raw_os_error().unwrap_or(libc::EIO), text))
+            }
+            NameError::Full | NameError::Crowded => class.call1((libc::EUSERS, text)),
+            _ => class.call1((text,)),
+        }
+    };
+    made().map_or_else(|error| error, PyErr::from_value)
+}
+
+fn shape_of(kind: &str, amount: u64) -> Option<Shape> {
+    let kinds = [Kind::Memory, Kind::Semaphore, Kind::Lock, Kind::Event];
+    let kind = kinds.into_iter().find(|each| each.word() == kind)?;
+    Shape::new(kind, amount)
+}
+
+#[pymethods]
+impl Name {
+    /// Opens a name: makes it if it has no members. `lock_file`: its path, which ends with ".lock".
+    #[new]
+    #[pyo3(signature = (name, lock_file, kind, amount))]
+    fn make(
+        py: Python<'_>,
+        name: String,
+        lock_file: PathBuf,
+        kind: &str,
+        amount: u64,
+    ) -> PyResult<Self> {
+        let Some(shape) = shape_of(kind, amount) else {
+            return Err(PyValueError::new_err(format!(
+                "a {kind} cannot have {amount}"
+            )));
+        };
+        let place = Place { name, lock_file };
+        let opened = py.detach(|| registry::open(&place, Some(shape)));
+        match opened {
+            Ok(Some(handle)) => Ok(Name::new(handle)),
+            Ok(None) => Err(PyValueError::new_err("a name is made, and not there")),
+            Err(error) => Err(raised(py, kind, &place.name, error)),
+        }
+    }
+
+    /// Opens a name that has members; None if it has none.
+    #[staticmethod]
+    fn join(py: Python<'_>, name: String, lock_file: PathBuf) -> PyResult<Option<Self>> {
+        let place = Place { name, lock_file };
+        let opened = py.detach(|| registry::open(&place, None));
+        let opened = opened.map_err(|error| raised(py, "name", &place.name, error))?;
+        Ok(opened.map(Name::new))
+    }
+
+    /// What can be seen of a name without opening it, as `report` has it; None if it has no members.
+    #[staticmethod]
+    fn look<'py>(
+        py: Python<'py>,
+        name: String,
+        lock_file: PathBuf,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let place = Place { name, lock_file };
+        let found = py.detach(|| registry::look(&place));
+        let found = found.map_err(|error| raised(py, "name", &place.name, error))?;
+        found.map(|report| reported(py, report)).transpose()
+    }
+
+    /// Leaves all names of this process.
+    #[staticmethod]
+    fn leave_all(py: Python<'_>) {
+        py.detach(registry::leave_all);
+    }
+
+    /// Closes it. This process leaves the name with the last of its handles, and gives back all that it holds. Again:
+    /// nothing.
+    fn close(&self, py: Python<'_>) {
+        self.closed.store(true, Ordering::Relaxed);
+        let handle = lock(&self.handle).take();
+        py.detach(|| drop(handle));
+    }
+
+    #[getter]
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || self.membership.has_left()
+    }
+
+    /// "memory", "semaphore", "lock" or "event".
+    #[getter]
+    fn kind(&self) -> &'static str {
+        self.membership.shape().kind.word()
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.membership.name()
+    }
+
+    /// Permits of a semaphore, bytes of a memory.
+    #[getter]
+    fn amount(&self) -> u64 {
+        self.membership.shape().amount
+    }
+
+    /// What its members are, what each holds, and who waits.
+    fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let membership = self.open(py)?;
+        let report = py.detach(|| membership.report());
+        reported(py, self.told(py, report)?)
+    }
+
+    /// Adds signals.
+    fn signal(&self, py: Python<'_>, count: u64) -> PyResult<()> {
+        let signalled = self.open(py)?.signal(count);
+        self.told(py, signalled)
+    }
+
+    /// Takes a signal; False if none is there.
+    fn try_signal(&self, py: Python<'_>) -> PyResult<bool> {
+        let taken = self.open(py)?.try_take(Want::Signal);
+        self.told(py, taken)
+    }
+
+    /// Takes a signal, for as long as it takes, as `wait_permit` does.
+    fn wait_signal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
+        if self.try_signal(py)? {
+            return Ok(Some(true));
+        }
+        self.wait(py, Want::Signal, timeout)
+    }
+
+    /// Drops the signals that nobody has waited for; how many.
+    fn drain(&self, py: Python<'_>) -> PyResult<u64> {
+        let dropped = self.open(py)?.drain();
+        self.told(py, dropped)
+    }
+
+    /// The word of the event: odd while it is set.
+    fn event(&self, py: Python<'_>) -> PyResult<u64> {
+        let word = self.open(py)?.event();
+        self.told(py, word)
+    }
+
+    /// Whether the event is set, or was since its word was this.
+    fn has_passed(&self, py: Python<'_>, since: u64) -> PyResult<bool> {
+        let passed = self.open(py)?.try_take(Want::Event(since));
+        self.told(py, passed)
+    }
+
+    /// Waits until the event is set, as `wait_permit` does.
+    fn wait_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
+        let since = self.event(py)?;
+        if since & 1 == 1 {
+            return Ok(Some(true));
+        }
+        self.wait(py, Want::Event(since), timeout)
+    }
+
+    /// Sets the event.
+    fn set(&self, py: Python<'_>) -> PyResult<()> {
+        let set = self.open(py)?.set_event();
+        self.told(py, set)
+    }
+
+    /// Clears the event.
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        let cleared = self.open(py)?.clear_event();
+        self.told(py, cleared)
+    }
+
+    /// Ends the waits of this process, and those that it begins, until it is called with False.
+    fn stop(&self, py: Python<'_>, stopped: bool) -> PyResult<()> {
+        self.open(py)?.stop(stopped);
+        Ok(())
+    }
+
+    #[getter]
+    fn is_stopped(&self) -> bool {
+        self.membership.is_stopped()
+    }
+
+    /// Gives back what dead members hold, and watches the living: what is done before a sleep.
+    fn prepare(&self, py: Python<'_>) -> PyResult<()> {
+        let membership = self.open(py)?;
+        let prepared = py.detach(|| membership.prepare_to_sleep());
+        self.told(py, prepared)
+    }
+
+    /// A place for an event loop among those that wait: `signals` for a signal, else for a permit or the event.
+    fn sleeper(slf: &Bound<'_, Self>, signals: bool) -> PyResult<LoopSleeper> {
+        let us = slf.get();
+        let sleeper = us.open(slf.py())?.loop_sleeper(usize::from(signals));
+        Ok(LoopSleeper::new(
+            us.told(slf.py(), sleeper)?,
+            us.membership.clone(),
+        ))
+    }
+
+    /// The bytes of a memory, by the buffer protocol.
+    fn bytes(&self, py: Python<'_>) -> PyResult<Bytes> {
+        let (mapping, address, len) = self.open(py)?.data();
+        Ok(Bytes {
+            _mapping: mapping,
+            address: address.addr(),
+            len,
+        })
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if self.membership.is_here() {
+            return;
+        }
+        // A forked child has copies of the parent's places and doorbells, and must take none of them down.
+        std::mem::forget(self.membership.clone());
+    }
+}
+
+fn reported<'py>(py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyDict>> {
+    let members = PyList::empty(py);
+    for (member, held) in report.members {
+        let pid = match member.holder {
+            Some(Holder::Process(pid)) => pid,
+            _ => 0,
+        };
+        members.append((pid, member.since, held))?;
+    }
+    let found = PyDict::new(py);
+    found.set_item("kind", report.shape.kind.word())?;
+    found.set_item("amount", report.shape.amount)?;
+    found.set_item("size", report.size)?;
+    found.set_item("members", members)?;
+    found.set_item("waiters", report.waiters.iter().sum::<usize>())?;
+    found.set_item("signals", report.signals)?;
+    Ok(found)
+}
+
+/// The bytes that the members of a name share. They stay mapped as long as this, or a view of it, is there.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Bytes {
+    _mapping: Arc<SharedMapping>,
+    address: usize,
+    len: usize,
+}
+
+#[pymethods]
+impl Bytes {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let us = slf.get();
+        // SAFETY: mapped and writable for as long as this object, which the view keeps alive.
+        let failed = unsafe {
+            let (address, len) = (us.address as *mut c_void, us.len as ffi::Py_ssize_t);
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 0, flags)
+        };
+        succeeded(slf.py(), failed)
+    }
+}

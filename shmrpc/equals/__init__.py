@@ -1,0 +1,1 @@
+"""Names whose members are equals: memory, semaphores, locks and events that need no server and outlive no process."""

@@ -1,0 +1,62 @@
+"""Events: a flag that all processes wait for."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from shmrpc.equals.handle import Handle, opened
+
+
+class EventBase(Handle):
+    """What an event is in loops and in threads alike."""
+
+    def __new__(cls, name: str) -> Self:
+        """Open the event, and make it if nobody else has."""
+        return cls.of(opened(name, "event", 0))
+
+    def set(self) -> None:
+        """Sets the event, and wakes all that wait for it."""
+        self._name.set()
+
+    def clear(self) -> None:
+        """Clears the event: from now on :meth:`wait` waits."""
+        self._name.clear()
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return bool(self._name.event() & 1)
+
+    def _in_vain(self) -> str:
+        return "it was not set"
+
+
+class Event(EventBase):
+    """An event of all processes that open its name: not set at first, and set until it is cleared.
+
+    Raises as :class:`Semaphore` does.
+    """
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Waits until the event is set, for ``timeout`` seconds at most. One that is cleared at once has been set too.
+
+        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        """
+        since = self._name.event()
+        if since & 1:
+            return
+        await self._wait(lambda: self._name.has_passed(since), _nothing, timeout)
+
+
+class BlockingEvent(EventBase):
+    """A :class:`shmrpc.Event` whose :meth:`wait` blocks the thread that calls it."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the event is set, for ``timeout`` seconds at most. One that is cleared at once has been set too.
+
+        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        """
+        self._block(self._name.wait_event, timeout)
+
+
+def _nothing() -> None:
+    """Nothing is to be given back."""

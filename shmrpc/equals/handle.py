@@ -1,0 +1,173 @@
+"""What all names have in common: opening, closing, waiting, and the words for a wait that was in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Final, NoReturn, Self, cast
+
+from shmrpc._core import Hold, Name
+from shmrpc.equals import places
+from shmrpc.equals.line import Line
+from shmrpc.errors import LocalProtocolError, WaitStopped, WaitTimeout
+from shmrpc.host.processes import process, stopped
+
+atexit.register(Name.leave_all)
+
+
+def opened(name: str, kind: str, amount: int) -> Name:
+    """Opens a name, and makes it if nobody else has. Raises NameInUse, SharedMemoryError and LocalProtocolError."""
+    return Name(name, places.to_open(name), kind, amount)
+
+
+class Handle:
+    """A name that this process has open, as one of its members."""
+
+    _name: Name
+    _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, Line]]
+
+    @classmethod
+    def of(cls, name: Name) -> Self:
+        """Makes a handle of a name that this process has opened."""
+        handle = object.__new__(cls)
+        handle._name = name
+        handle._lines = weakref.WeakKeyDictionary()
+        return handle
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name.name
+
+    def close(self) -> None:
+        """Closes it. Again: nothing.
+
+        With the last use of a name this process leaves it, and gives back what it holds; with the last process the name
+        is gone. Waits end with LocalProtocolError.
+        """
+        self._name.close()
+        for lines in self._lines.values():
+            for line in lines.values():
+                line.close()
+
+    def stop(self) -> None:
+        """Ends all waits of this process for this name, and those that begin from now on, with WaitStopped."""
+        self._name.stop(True)
+
+    def resume(self) -> None:
+        """Lets this process wait again after :meth:`stop`."""
+        self._name.stop(False)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._name.is_closed else ""
+        return f"<shmrpc {self._name.kind} {self.name!r}{closed}>"
+
+    async def _wait(
+        self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None, *, signals: bool = False
+    ) -> None:
+        """Waits in the loop until ``take()`` is true. Raises WaitTimeout and WaitStopped."""
+        loop = asyncio.get_running_loop()
+        lines = self._lines.setdefault(loop, {})
+        line = lines.get(signals)
+        if line is None:
+            line = lines[signals] = Line(self._name, signals, loop)
+        if not await line.wait(take, undo, timeout):
+            self._timed_out(timeout)
+
+    def _block(self, wait: Callable[[float | None], bool | None], timeout: float | None) -> None:
+        """Waits in a thread. Raises WaitTimeout and WaitStopped."""
+        waited = wait(timeout)
+        if waited is None:
+            raise WaitStopped(f"{self._name.kind} {self.name!r}: stop() ended the wait")
+        if not waited:
+            self._timed_out(timeout)
+
+    def _timed_out(self, timeout: float | None) -> NoReturn:
+        raise WaitTimeout(f"{self._name.kind} {self.name!r}: {self._in_vain()} within {timeout:g} s{self._held_by()}")
+
+    def _is_single(self) -> bool:
+        """Whether there is one to be held."""
+        return self._name.kind != "semaphore" or self._name.amount == 1
+
+    def _in_vain(self) -> str:
+        """What has not happened."""
+        raise NotImplementedError
+
+    def _held_by(self) -> str:
+        """Who has what was waited for."""
+        holders = []
+        for pid, _, held in self._name.report()["members"]:
+            if held:
+                holder = "this process" if pid == os.getpid() else process(pid)
+                holders.append(f"{holder} has {'it' if self._is_single() else held}{stopped(pid)}")
+        return f": {', '.join(holders)}" if holders else ""
+
+
+class _Done:
+    """An awaitable that has nothing to wait for."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return _NOTHING
+
+
+_NOTHING: Final = cast(Generator[None, None, None], iter(()))
+_DONE: Final = _Done()
+
+
+class Held(Hold, Handle):
+    """What is acquired and released."""
+
+    @classmethod
+    def of(cls, name: Name, reentrant: bool = False) -> Self:
+        """Makes a handle of a name that this process has opened; ``reentrant`` as in :class:`Lock`."""
+        handle = Hold.__new__(cls, name, reentrant)
+        handle._name = name
+        handle._lines = weakref.WeakKeyDictionary()
+        return handle
+
+    def _enter_slowly(self) -> None:
+        """Acquires it for ``with``, which found that it is not free."""
+        if asyncio._get_running_loop() is not None:
+            raise LocalProtocolError(
+                f"{self._name.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
+            )
+        self._block(functools.partial(self._wait_for, self._owner()), None)
+
+
+class BlockingHeld(Held):
+    """What is acquired and released in threads."""
+
+    def acquire(self, timeout: float | None = None) -> None:
+        """Waits until it is acquired, for ``timeout`` seconds at most.
+
+        Raises WaitTimeout, which names who has it, and WaitStopped after :meth:`stop`.
+        """
+        self._block(functools.partial(self._wait_for, self._owner()), timeout)
+
+
+class AwaitedHeld(Held):
+    """What is acquired and released in event loops, and by ``with`` in threads without one."""
+
+    async def acquire(self, timeout: float | None = None) -> None:
+        """Waits until it is acquired, for ``timeout`` seconds at most. Cancelled, it is not.
+
+        Raises WaitTimeout, which names who has it, and WaitStopped after :meth:`stop`.
+        """
+        owner = self._owner()
+        if not self._try(owner):
+            await self._wait(functools.partial(self._try, owner), functools.partial(self._give_back, owner), timeout)
+
+    def __aenter__(self) -> Awaitable[None]:
+        # Nothing comes between this and the first step of what it returns.
+        return _DONE if self._try(self._owner()) else self.acquire()
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Awaitable[None]:
+        self.release()
+        return _DONE

@@ -1,0 +1,124 @@
+"""The tasks of one event loop that wait for the same thing of a name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shmrpc._core import LoopSleeper, Name
+from shmrpc.errors import WaitStopped
+
+
+class _Waiter(NamedTuple):
+    #: True once it has what it waited for, False once its time is over.
+    future: asyncio.Future[bool]
+    take: Callable[[], bool]
+
+
+class Line:
+    """Lets tasks of a loop wait, in the order in which they came, with one place among all sleepers of the name."""
+
+    def __init__(self, name: Name, signals: bool, loop: asyncio.AbstractEventLoop) -> None:
+        self._name = name
+        self._signals = signals
+        self._loop = loop
+        self._sleeper: LoopSleeper | None = None
+        self._waiting: deque[_Waiter] = deque()
+        self._is_asleep = False
+
+    async def wait(self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None) -> bool:
+        """Waits until ``take()`` is true. False if the timeout, in seconds, is over before.
+
+        If it is cancelled after that, ``undo()`` gives back what was taken. Raises WaitStopped, and what ``take``
+        raises.
+        """
+        waiter = _Waiter(self._loop.create_future(), take)
+        self._waiting.append(waiter)
+        timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), self._time_out, waiter.future)
+        try:
+            if not self._is_asleep:
+                self._fall_asleep()
+            return await waiter.future
+        except asyncio.CancelledError:
+            if _has_it(waiter.future):
+                undo()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            if not self._waiting:
+                self._wake_up()
+
+    def _time_out(self, future: asyncio.Future[bool]) -> None:
+        if not future.done():
+            future.set_result(False)
+
+    def _fall_asleep(self) -> None:
+        self._name.prepare()
+        if self._sleeper is None:
+            self._sleeper = self._name.sleeper(self._signals)
+        self._sleeper.line_up()
+        self._loop.add_reader(self._sleeper.fileno(), self._on_bell)
+        self._is_asleep = True
+        self._serve()
+
+    def _wake_up(self) -> None:
+        """Nobody waits any more."""
+        if self._is_asleep and self._sleeper is not None:
+            self._is_asleep = False
+            self._loop.remove_reader(self._sleeper.fileno())
+            self._sleeper.cancel()
+
+    def _on_bell(self) -> None:
+        assert self._sleeper is not None
+        try:
+            self._sleeper.withdraw()
+            self._serve()
+        except Exception as error:  # Our place was written over: nobody would wake us any more.
+            for waiter in self._waiting:
+                if not waiter.future.done():
+                    waiter.future.set_exception(error)
+
+    def _serve(self) -> None:
+        """Gives those that wait what is there, and announces that the others sleep."""
+        assert self._sleeper is not None
+        while self._serve_first():
+            self._sleeper.line_up()  # The next one came later.
+        while self._waiting:
+            self._sleeper.announce()
+            if not self._serve_first():
+                return
+            self._sleeper.withdraw()
+
+    def _serve_first(self) -> bool:
+        """Whether the first one that waits was served, or waits no longer."""
+        while self._waiting and self._waiting[0].future.done():
+            self._waiting.popleft()
+        if not self._waiting:
+            return False
+        future, take = self._waiting[0]
+        try:
+            if self._name.is_stopped:
+                raise WaitStopped(f"{self._name.kind} {self._name.name!r}: stop() ended the wait")
+            if not take():
+                return False
+            future.set_result(True)
+        except Exception as error:
+            future.set_exception(error)
+        self._waiting.popleft()
+        return True
+
+    def close(self) -> None:
+        """Gives the place among the sleepers back, once nobody waits."""
+        if self._sleeper is not None and not self._is_asleep:
+            self._sleeper.close()
+            self._sleeper = None
+
+
+def _has_it(future: asyncio.Future[bool]) -> bool:
+    """Whether what was waited for was taken."""
+    return future.done() and not future.cancelled() and future.exception() is None and future.result()

@@ -1,0 +1,33 @@
+"""Locks: one holder in all processes, which is a task or a thread."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, opened
+
+
+class LockBase(Held):
+    """What a lock is in loops and in threads alike."""
+
+    def __new__(cls, name: str, *, reentrant: bool = False) -> Self:
+        """Open the lock, and make it if nobody else has."""
+        return cls.of(opened(name, "lock", 1), reentrant)
+
+    def _in_vain(self) -> str:
+        return "the lock was not free"
+
+
+class Lock(LockBase, AwaitedHeld):
+    """A lock of all processes that open its name, held by one task or thread of one of them.
+
+    ``async with shmrpc.Lock("config"): ...`` in an event loop, ``with`` in a thread without one. If the process of its
+    holder dies, or closes it, it is free again. With ``reentrant`` its holder may acquire it again, and releases it as
+    often; else that is a LocalProtocolError, since it would wait for itself.
+
+    Raises as :class:`Semaphore` does.
+    """
+
+
+class BlockingLock(LockBase, BlockingHeld):
+    """A :class:`shmrpc.Lock` whose methods block the thread that calls them."""

@@ -1,0 +1,91 @@
+"""Memory: bytes that all processes see."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from shmrpc.equals.handle import Handle, opened
+from shmrpc.equals.lock import BlockingLock, Lock
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class MemoryBase(Handle):
+    """What a memory is in loops and in threads alike."""
+
+    def __new__(cls, name: str, size: int) -> Self:
+        """Open the memory, and make it if nobody else has."""
+        if not 1 <= size < 1 << 36:
+            raise ValueError(f"memory {name!r}: expected a size of 1 byte to 64 GiB, got {size}")
+        return cls.of(opened(name, "memory", size))
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self._name.amount
+
+    @functools.cached_property
+    def buf(self) -> memoryview:
+        """All its bytes, writable. Zeros when the memory is made.
+
+        Others see what is written at once, and maybe half of it: hold :attr:`lock` around what belongs together. It may
+        be read and written as long as it is referred to, also after :meth:`close`; but then nobody else may see it.
+        """
+        return memoryview(self._name.bytes())
+
+    def array(self, shape: int | Sequence[int], dtype: Any = "u1", offset: int = 0) -> np.ndarray[Any, Any]:
+        """A NumPy array of this shape and dtype that lies in the memory, ``offset`` bytes from its beginning.
+
+        Raises ValueError if it is not within the memory.
+        """
+        import numpy as np  # Only who asks for arrays needs it.
+
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise ValueError(
+                f"memory {self.name!r}: an array of {kind} has Python objects, which no other process can see"
+            )
+        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        needed = offset + math.prod(lengths) * kind.itemsize
+        if offset < 0 or needed > self.size:
+            raise ValueError(
+                f"memory {self.name!r} has {self.size} bytes; an array of shape {lengths} and dtype {kind} from byte "
+                f"{offset} on would end at byte {needed}"
+            )
+        return np.ndarray(lengths, kind, self.buf, offset)
+
+
+class Memory(MemoryBase):
+    """Bytes that all processes see that open the name: see :func:`shmrpc.memory`."""
+
+    @functools.cached_property
+    def lock(self) -> Lock:
+        """A lock of its own."""
+        return Lock.of(self._name)
+
+
+class BlockingMemory(MemoryBase):
+    """A :class:`shmrpc.Memory` whose lock blocks the thread that waits for it."""
+
+    @functools.cached_property
+    def lock(self) -> BlockingLock:
+        """A lock of its own."""
+        return BlockingLock.of(self._name)
+
+
+def memory(name: str, size: int) -> Memory:
+    """Opens ``size`` bytes that all processes see that open the name: made by the first, of zeros.
+
+    Raises NameInUse if the name is open as something else or with another size, SharedMemoryError if there is no room,
+    and LocalProtocolError if the directory where names are met is not safe.
+    """
+    return Memory(name, size)
+
+
+def blocking_memory(name: str, size: int) -> BlockingMemory:
+    """Opens ``size`` bytes as :func:`shmrpc.memory` does, with a lock that blocks the thread that waits for it."""
+    return BlockingMemory(name, size)

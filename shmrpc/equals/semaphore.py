@@ -1,0 +1,77 @@
+"""Semaphores: permits that return at their holder's death, and signals that outlive their sender."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, opened
+
+
+class SemaphoreBase(Held):
+    """What a semaphore is in loops and in threads alike."""
+
+    def __new__(cls, name: str, permits: int = 1) -> Self:
+        """Open the semaphore, and make it if nobody else has."""
+        if not 1 <= permits <= 65536:
+            raise ValueError(f"semaphore {name!r}: expected 1 to 65536 permits, got {permits}")
+        return cls.of(opened(name, "semaphore", permits))
+
+    @property
+    def permits(self) -> int:
+        """How many permits it has in all."""
+        return self._name.amount
+
+    def signal(self, count: int = 1) -> None:
+        """Adds signals, each of which ends one ``wait()``, here or in another process, now or later.
+
+        Signals and permits have nothing to do with each other. Signals stay when their sender ends, as long as the
+        name has members.
+        """
+        if count < 0:
+            raise ValueError(f"semaphore {self.name!r}: expected a number of signals, got {count}")
+        self._name.signal(count)
+
+    def drain(self) -> int:
+        """Drops the signals that no ``wait()`` has taken, and returns how many there were."""
+        return self._name.drain()
+
+    def _in_vain(self) -> str:
+        return "no permit was free" if self.permits > 1 else "its permit was not free"
+
+
+class Semaphore(SemaphoreBase, AwaitedHeld):
+    """A semaphore of all processes that open its name.
+
+    ``permits``: how many there are, 1 to 65536. The first process to open the name makes it, later ones need the same
+    number. A permit belongs to the process that has acquired it; if that dies, or closes the semaphore, it is free
+    again.
+
+    ``async with gate: ...`` holds a permit, and so does ``with gate: ...`` in a thread without an event loop; methods
+    that block a thread are those of :class:`shmrpc.sync.Semaphore`. Of those that wait, whoever came first is served
+    first; a permit that is free goes to whoever asks at that moment.
+
+    Raises NameInUse if the name is open as something else, SharedMemoryError if there is no room, and
+    LocalProtocolError if the directory where names are met is not safe.
+    """
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Waits for a signal, for ``timeout`` seconds at most, and takes it. Cancelled, it takes none.
+
+        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        """
+        if not self._name.try_signal():
+            await self._wait(self._name.try_signal, self._put_back, timeout, signals=True)
+
+    def _put_back(self) -> None:
+        self._name.signal(1)
+
+
+class BlockingSemaphore(SemaphoreBase, BlockingHeld):
+    """A :class:`shmrpc.Semaphore` whose methods block the thread that calls them."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits for a signal, for ``timeout`` seconds at most, and takes it.
+
+        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        """
+        self._block(self._name.wait_signal, timeout)

@@ -1,37 +1,44 @@
 //! Where a test lets a process die: at nothing at all, unless the feature `crashpoints` is on.
 //!
-//! A point stands between two steps of which the peer may have seen the first alone. With the feature each counts how
-//! often it is passed, and one that is armed kills its process there, as `kill -9` would. Without it the macro is
-//! empty, so that what is released is what it was.
+//! A point stands between two steps of which the peer may have seen the first alone. With the feature, and in the unit
+//! tests, each counts how often it is passed, and one that is armed kills its process there, as `kill -9` would. Without
+//! it the macro is empty, so that what is released is what it was.
 
 /// Marks a point. Without the feature it is nothing.
 macro_rules! point {
     ($name:ident) => {
-        #[cfg(feature = "crashpoints")]
+        #[cfg(any(test, feature = "crashpoints"))]
         crate::crash::pass(crate::crash::Point::$name);
     };
 }
 
 pub(crate) use point;
 
-#[cfg(feature = "crashpoints")]
+#[cfg(any(test, feature = "crashpoints"))]
 pub use enabled::*;
 
-#[cfg(feature = "crashpoints")]
+#[cfg(any(test, feature = "crashpoints"))]
 mod enabled {
     use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
     macro_rules! points {
-        ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        (
+            $($(#[doc = $doc:literal])+ $name:ident,)+ ;
+            $($(#[doc = $shared_doc:literal])+ $shared:ident,)+
+        ) => {
             /// Where a process can be made to die.
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
             #[repr(usize)]
             pub enum Point {
                 $($(#[doc = $doc])+ $name,)+
+                $($(#[doc = $shared_doc])+ $shared,)+
             }
 
             /// Their names, by number.
-            pub const NAMES: &[&str] = &[$(stringify!($name),)+];
+            pub const NAMES: &[&str] = &[$(stringify!($name),)+ $(stringify!($shared),)+];
+            /// How many of them, the first ones, are passed from Python. The others are for `shared/tests`.
+            #[cfg_attr(not(feature = "python"), allow(dead_code))]
+            pub const OF_PYTHON: usize = [$(stringify!($name),)+].len();
         };
     }
 
@@ -170,6 +177,45 @@ mod enabled {
         MemberLeft,
         /// The memory of a name is removed, and its lock file is not.
         MemoryRemoved,
+        ; // Those that nothing of Python passes, but shared/tests.
+        /// The lease is taken, and nothing else was looked at.
+        LeaseTaken,
+        /// The lease of a dead member, or of nobody who said so in time, is taken.
+        LeaseTakenOver,
+        /// The word of the lease says that somebody sleeps, and nobody does so far.
+        LeaseAwaited,
+        /// The lease is given back, and nobody was woken.
+        LeaseGivenBack,
+        /// The sequence is odd, and nothing was changed.
+        SequenceOdd,
+        /// An entry of the journal is written, and does not count.
+        EntryWritten,
+        /// An entry counts, and its word is not changed.
+        EntryCounted,
+        /// A word is changed.
+        WordChanged,
+        /// All changes stay, and the sequence is odd.
+        Committed,
+        /// A transaction is over, and its lease is held.
+        SequenceEven,
+        /// The last holder's journal counts, and nothing is restored.
+        RollbackBegun,
+        /// A word is restored.
+        WordRestored,
+        /// All words are restored, and the sequence is odd.
+        RollbackDone,
+        /// Pages are set aside that have no memory.
+        GrowthBegun,
+        /// They have memory, and the map does not say so.
+        GrowthDone,
+        /// Pages are set aside that nobody uses, and have their memory.
+        ShrinkingBegun,
+        /// Their memory is given back, and the map does not say so.
+        ShrinkingDone,
+        /// A block is reserved, and not filled.
+        BlockReserved,
+        /// A dead member's block, or pages, are found.
+        RemainsFound,
     }
 
     /// No point.
@@ -201,6 +247,7 @@ mod enabled {
     }
 
     /// How often each point was passed, by number.
+    #[cfg_attr(not(feature = "python"), allow(dead_code))]
     pub fn passed() -> Vec<u64> {
         // Relaxed: see `pass`.
         let counts = PASSED.iter().map(|count| count.load(Ordering::Relaxed));

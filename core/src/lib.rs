@@ -23,6 +23,8 @@
 //! * [`wait::closing`] ends a channel from this side: nobody sleeps on it any more.
 //! * A [`wait::set`] has many sleepers, threads and loops of many processes, and wakes one of them or all.
 //! * [`equals`] are the names that have members instead of two sides: semaphores, locks, events, memory.
+//! * [`shared`] has what equals change together: a lease that no death keeps, transactions, and blocks in a file that
+//!   grows and shrinks.
 //! * [`wait::parker`] is where a thread sleeps that another one of its process wakes.
 //! * [`wait::spin`] tells when it pays to look again instead of sleeping.
 //! * [`packet`] takes a packet out of a socket, with the descriptors that come along and its sender.
@@ -66,6 +68,7 @@ pub mod packet;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod scheduling;
+pub mod shared;
 pub mod wait;
 
 #[cfg(all(feature = "python", not(loom)))]

@@ -658,6 +658,16 @@ fn news_of_extents_that_lies() {
     assert!(open_memfds() < before + 200, "descriptors stay open");
 }
 
+#[test]
+fn members_that_write_over_what_they_share() {
+    scripts(
+        "shared memory",
+        7,
+        scaled(2_000, 100_000),
+        hostile::shared::shared,
+    );
+}
+
 fn open_memfds() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
@@ -951,11 +961,12 @@ type Reading = fn(&[u8]);
 /// What the fuzzer once found, or began with: all of core/fuzz/corpus.
 #[test]
 fn the_corpus_breaks_nothing() {
-    let targets: [(&str, Reading); 4] = [
+    let targets: [(&str, Reading); 5] = [
         ("ring", hostile::ring),
         ("parcel", hostile::parcel),
         ("release", hostile::release),
         ("news", hostile::news),
+        ("shared", hostile::shared::shared),
     ];
     for (name, run) in targets {
         let folder = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));

@@ -101,11 +101,12 @@ mod _core {
         super::endpoint::prepare(module.py())
     }
 
-    /// The points where this process can be made to die, and how often each was passed.
+    /// The points of Python's operations where this process can be made to die, and how often each was passed.
     #[cfg(feature = "crashpoints")]
     #[pyfunction]
     fn crash_points() -> Vec<(&'static str, u64)> {
-        let names = crate::crash::NAMES.iter().copied();
+        let names = &crate::crash::NAMES[..crate::crash::OF_PYTHON];
+        let names = names.iter().copied();
         names.zip(crate::crash::passed()).collect()
     }
 

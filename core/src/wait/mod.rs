@@ -7,7 +7,7 @@ pub mod closing;
 pub mod doorbell;
 pub mod flags;
 #[cfg(not(loom))]
-mod futex;
+pub(crate) mod futex;
 #[cfg(not(loom))]
 pub mod parker;
 pub mod set;

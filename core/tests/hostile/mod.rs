@@ -5,6 +5,7 @@
 
 pub mod descriptors;
 pub mod reading;
+pub mod shared;
 
 use _core::connection::channel::Channel;
 use _core::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};

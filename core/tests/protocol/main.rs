@@ -1,4 +1,4 @@
-//! What two threads may do at the same time: the ring, the wait protocol, the wait set, lending and closing.
+//! What two threads may do at the same time: the ring, the wait protocol, the wait set, lending, closing and transactions.
 //!
 //! Under loom, every interleaving with up to three preemptions, and every value that the memory
 //! model lets a load return: `RUSTFLAGS="--cfg loom" cargo test --release --test protocol`.
@@ -7,6 +7,7 @@
 mod closing;
 mod lending;
 mod model;
+mod transactions;
 mod wait_set;
 mod waiting;
 mod words;

@@ -1,0 +1,106 @@
+//! What transactions and blocks in shared memory cost: `cargo run --release --example shared_memory`.
+
+use _core::memory::mapping::SharedMapping;
+use _core::shared::Members;
+use _core::shared::allocator::{Allocator, file_size};
+use _core::shared::growth::PAGE;
+use _core::shared::journal::{Change, See};
+use _core::shared::lease::NEVER;
+use std::fs::File;
+use std::hint::black_box;
+use std::os::fd::{AsFd, FromRawFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+const MAX_MEMORY: u64 = 256 << 20;
+const ROUNDS: usize = 5;
+
+/// The only member.
+struct Alone;
+
+impl Members for Alone {
+    fn me(&self) -> u64 {
+        1 << 32 | 1
+    }
+    fn lives(&self, _member: u64) -> bool {
+        true
+    }
+}
+
+/// Prints the median of a few rounds, in nanoseconds for each of `count`.
+fn measure(name: &str, count: u64, mut work: impl FnMut()) {
+    let mut times: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let begin = Instant::now();
+            for _ in 0..count {
+                work();
+            }
+            begin.elapsed().as_nanos() as f64 / count as f64
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let time = times[ROUNDS / 2];
+    println!("{name:42} {time:8.1} ns {:8.2} M/s", 1e3 / time);
+}
+
+fn main() {
+    let start = PAGE;
+    let size = file_size(start, MAX_MEMORY);
+    // SAFETY: a valid C string; what comes back is ours alone.
+    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"example".as_ptr(), 0)) };
+    file.set_len(size).expect("a sparse file");
+    let words = SharedMapping::new(file.as_fd(), size as usize).expect("a mapping");
+    let blocks = Allocator::new(words, Arc::new(file.into()), start, MAX_MEMORY, Alone);
+    let blocks = blocks.expect("a few pages of memory");
+    let journal = blocks.journal();
+    let add = |words: u64| {
+        let added = journal.transact(NEVER, |t| {
+            for at in 0..words {
+                let was = t.get(at * 8)?;
+                t.set(at * 8, was + 1)?;
+            }
+            Ok(())
+        });
+        added.expect("nobody lies");
+    };
+    measure("a lease, and nothing changed", 5_000_000, || add(0));
+    measure("a transaction of one increment", 5_000_000, || add(1));
+    measure("of eight", 2_000_000, || add(8));
+    measure("a look at two words, without the lease", 5_000_000, || {
+        let pair = journal.read(NEVER, |t| Ok((t.get(0)?, t.get(8)?)));
+        black_box(pair.expect("nobody lies"));
+    });
+    for len in [16, 100, 1000, 10_000, 20_000, 100_000] {
+        let name = format!("allocate and free {len} bytes");
+        measure(&name, 1_000_000, || {
+            let offset = blocks.allocate(len, NEVER).expect("room");
+            blocks.free(offset, NEVER).expect("a block");
+        });
+    }
+    let name = "reserve, commit and free 100 bytes";
+    measure(name, 1_000_000, || {
+        let block = blocks.reserve(100, NEVER).expect("room");
+        let committed = journal.transact(NEVER, |t| blocks.commit(t, &block));
+        committed.expect("nobody lies");
+        blocks.free(block.offset(), NEVER).expect("a block");
+    });
+    let mut ring = vec![0; 10_000];
+    let mut seed = 1u64;
+    measure(
+        "one of 10,000 blocks by another, any size",
+        1_000_000,
+        || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let index = (seed >> 33) as usize % ring.len();
+            if ring[index] != 0 {
+                blocks.free(ring[index], NEVER).expect("a block");
+            }
+            let len = 16 + (seed >> 20) % 4000;
+            ring[index] = blocks.allocate(len, NEVER).expect("room");
+        },
+    );
+    measure("allocate and free 16 MiB", 100, || {
+        let offset = blocks.allocate(16 << 20, NEVER).expect("room");
+        blocks.free(offset, NEVER).expect("a block");
+    });
+}

@@ -1,0 +1,608 @@
+//! Blocks of any size in shared memory, for members that come, go and die.
+//!
+//! Offsets in bytes, from where it begins, a multiple of [`PAGE`]:
+//!
+//! ```text
+//!      0  journal   4096            see `journal.rs`
+//!   4096  books     4096
+//!           0  frontier   u64       pages that were ever used
+//!           8  backed     u64       pages that have memory
+//!          16  spare      u64       of these, those that are free
+//!          32  free       u64       the first free entry of the table below, plus one
+//!          40  high       u64       entries of it that were ever used
+//!          64  bits       8 u64     which lists of free runs are not empty: with memory, without
+//!         128  slabs      64 u64    the lists of slabs that have room, by class: a page plus one
+//!   8192  heads     512 x u64       the lists of free runs: a page plus one
+//!  12288  table     4096 x 16       who fills what: see `filling.rs`
+//!  77824  map       16 for each page, from the next whole page on: see `pages.rs`
+//!         pages     from the next whole page on
+//! ```
+//!
+//! Zeros are an allocator that has no blocks. Up to the map all has memory from the beginning; the map gets more as it
+//! is needed, and keeps it.
+//!
+//! # From the request to the block
+//!
+//! Blocks of up to 16 KiB come out of slabs, larger ones are runs of pages. Either way free pages with memory are taken
+//! if there are any, and if not, memory is fetched for a few more than are needed. `max_memory` bounds the pages that
+//! have memory. Freed pages keep theirs for the next block, up to an eighth of what is in use; the rest is given back, wherever it
+//! lies. So it does no harm that free pages are scattered, and the file is larger than `max_memory`: addresses cost
+//! nothing.
+//!
+//! # The life of a block
+//!
+//! [`Allocator::reserve`] gives a block that is this member's alone, to be filled outside of the lease. If the member
+//! dies, [`Allocator::recover`] frees it. In a transaction of its own the member then makes it known, in a word of a
+//! queue perhaps, and calls [`Allocator::commit`]: from then on the block is everybody's, and lives until somebody calls
+//! [`Allocator::free`], or [`Allocator::free_within`] a transaction that takes it out again.
+
+use super::filling::{self, Filling};
+use super::growth::{self, Growth, PAGE};
+use super::journal::{self, Change, Journal, See, Transaction};
+use super::pages::{Entry, HEADS, Kind, MAP_ENTRY, Pages};
+use super::slabs;
+use super::{Members, SharedError, Words};
+use crate::crash;
+use crate::sync::lock;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const BOOKS: u64 = journal::SIZE;
+const TABLE: u64 = BOOKS + 4096 + HEADS;
+const MAP: u64 = TABLE + filling::SIZE;
+/// The map gets memory by so many bytes: that of 16 MiB of pages of 4 KiB.
+const MAP_STEP: u64 = 64 << 10;
+/// The largest file: no more can be guarded against being cut off.
+const LARGEST: u64 = ((1 << 24) - 1) * 4096;
+
+/// A block that this member fills. It is to be committed, or given up.
+#[derive(Debug)]
+#[must_use = "a block that is neither committed nor given up stays reserved until its member dies"]
+pub struct Reserved {
+    offset: u64,
+    entry: u64,
+}
+
+impl Reserved {
+    /// Where it is, in bytes from the beginning of the memory: a multiple of 16, and of a page's size if it is larger
+    /// than 16 KiB.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+/// How much memory there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of pages that have memory.
+    pub backed: u64,
+    /// Of these, those that are free.
+    pub spare: u64,
+}
+
+/// A run of pages whose memory is on its way.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    page: u64,
+    pages: u64,
+    entry: u64,
+    /// What the pages are when it is over.
+    becomes: Kind,
+}
+
+/// An allocator, as one process has it.
+pub struct Allocator<W, M> {
+    journal: Journal<W, M>,
+    growth: Growth,
+    pages: Pages,
+    filling: Filling,
+    /// Pages that may have memory.
+    most: u64,
+    /// Bytes of the map that have memory, as far as this process knows.
+    mapped: AtomicU64,
+    /// Runs whose memory has come or gone, but the lease could not be had in time to say so.
+    arrived: Mutex<Vec<Moving>>,
+}
+
+/// The bytes of a file in which an allocator begins `start` bytes from the beginning.
+pub fn file_size(start: u64, max_memory: u64) -> u64 {
+    // Twice as many pages as may have memory, so that a long run is found though free ones are scattered.
+    let pages = max_memory.div_ceil(PAGE).saturating_mul(2);
+    let map = aligned(pages.saturating_mul(MAP_ENTRY));
+    let size = aligned(start + MAP).saturating_add(map);
+    size.saturating_add(pages.saturating_mul(PAGE))
+        .min(LARGEST / PAGE * PAGE)
+}
+
+const fn aligned(offset: u64) -> u64 {
+    offset.div_ceil(PAGE).saturating_mul(PAGE)
+}
+
+impl<W: Words, M: Members> Allocator<W, M> {
+    /// The allocator that begins `start` bytes into `words`, which is all of `file`, of [`file_size`]. All members say
+    /// the same `start` and `max_memory`, which bounds the pages and not what is before them.
+    ///
+    /// # Panics
+    /// If it does not begin with a page, or there is no room for any page.
+    pub fn new(
+        words: W,
+        file: Arc<OwnedFd>,
+        start: u64,
+        max_memory: u64,
+        members: M,
+    ) -> io::Result<Self> {
+        let size = words.size() as u64;
+        let map = aligned(start + MAP);
+        assert!(start % PAGE == 0 && map + 2 * PAGE <= size);
+        let mut count = (size - map) / (PAGE + MAP_ENTRY);
+        while aligned(map + count * MAP_ENTRY) + count * PAGE > size {
+            count -= 1;
+        }
+        let growth = Growth::new(file);
+        growth.allocate(start, map - start)?;
+        let books = start + BOOKS;
+        Ok(Allocator {
+            journal: Journal::new(words, start, members)?,
+            growth,
+            pages: Pages {
+                books,
+                heads: books + 4096,
+                map,
+                data: aligned(map + count * MAP_ENTRY),
+                count,
+            },
+            filling: Filling {
+                books,
+                start: start + TABLE,
+            },
+            most: (max_memory / PAGE).min(count),
+            mapped: AtomicU64::new(0),
+            arrived: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The lease and its transactions, for what lies in the blocks too.
+    pub fn journal(&self) -> &Journal<W, M> {
+        &self.journal
+    }
+
+    /// How much memory there is.
+    pub fn usage(&self, deadline: u64) -> Result<Usage, SharedError> {
+        self.journal.read(deadline, |t| {
+            Ok(Usage {
+                backed: self.pages.backed(t)? * PAGE,
+                spare: self.pages.spare(t)? * PAGE,
+            })
+        })
+    }
+
+    /// Allocates a block of at least `len` bytes, for this member to fill. What it holds may be anything.
+    pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
+        let reserved = self.with_room(len, deadline, |t| {
+            let Some(offset) = self.carve(t, len, true)? else {
+                return Ok(None);
+            };
+            let entry = self.filling.add(t, offset)?;
+            Ok(Some(Reserved { offset, entry }))
+        })?;
+        crash::point!(BlockReserved);
+        Ok(reserved)
+    }
+
+    /// Within the transaction that makes a block known to others: it is filled, and everybody's.
+    pub fn commit(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        block: &Reserved,
+    ) -> Result<(), SharedError> {
+        self.filling.remove(t, block.entry, block.offset)?;
+        let (page, entry) = self.locate(t, block.offset)?;
+        match entry.kind {
+            Kind::Filling => {
+                let kind = Kind::Block;
+                self.pages.mark(t, page, Entry { kind, ..entry })
+            }
+            Kind::Slab | Kind::SlabInner => slabs::fill(&self.pages, t, block.offset, page, entry),
+            _ => Err(SharedError::NotFilling {
+                offset: block.offset,
+            }),
+        }
+    }
+
+    /// Frees a block that was reserved and is not wanted.
+    pub fn give_up(&self, block: &Reserved, deadline: u64) -> Result<(), SharedError> {
+        let change = |t: &mut Transaction<'_, W, M>| {
+            self.filling.remove(t, block.entry, block.offset)?;
+            self.release(t, block.offset, true)
+        };
+        self.journal.transact(deadline, change)?;
+        self.settle(deadline);
+        Ok(())
+    }
+
+    /// Allocates a block of at least `len` bytes that is everybody's at once. If this process dies before it has told
+    /// anybody, nobody frees it.
+    pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, SharedError> {
+        self.with_room(len, deadline, |t| self.carve(t, len, false))
+    }
+
+    /// Frees a block that nobody fills.
+    pub fn free(&self, offset: u64, deadline: u64) -> Result<(), SharedError> {
+        let excess = self.journal.transact(deadline, |t| {
+            self.free_within(t, offset)?;
+            self.excess(t)
+        })?;
+        if let Some(most) = excess {
+            // The block is free all the same. What is wrong, whoever comes next reads too.
+            let _ = self.shrink(most, deadline);
+        }
+        Ok(())
+    }
+
+    /// Frees a block within a transaction. Call [`settle`](Self::settle) when it is over.
+    pub fn free_within(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        offset: u64,
+    ) -> Result<(), SharedError> {
+        self.release(t, offset, false)
+    }
+
+    /// Gives memory back if much of it is free. If that takes longer than the deadline, the next one does it.
+    pub fn settle(&self, deadline: u64) {
+        let much = self.journal.transact(deadline, |t| self.excess(t));
+        if let Ok(Some(most)) = much {
+            // What is wrong, whoever comes next reads too.
+            let _ = self.shrink(most, deadline);
+        }
+    }
+
+    /// Frees what a dead member has reserved and not committed, and pages whose memory it was fetching or giving back.
+    /// How much there was: of this member itself nothing. A number whose member lives must not come.
+    pub fn recover(&self, member: u64, deadline: u64) -> Result<usize, SharedError> {
+        let (mut from, mut found) = (0, 0);
+        if member == 0 || member == self.journal.members().me() {
+            return Ok(0);
+        }
+        loop {
+            let remains = self.journal.transact(deadline, |t| {
+                let Some((index, offset)) = self.filling.find(t, from, member)? else {
+                    return Ok(None);
+                };
+                crash::point!(RemainsFound);
+                let located = self.locate(t, offset);
+                let (page, entry) =
+                    located.map_err(|error| self.filling.explain(index, offset, error))?;
+                if entry.kind == Kind::Moving {
+                    self.filling.adopt(t, index)?;
+                    let moving = Moving {
+                        page,
+                        pages: entry.len,
+                        entry: index,
+                        becomes: Kind::Bare,
+                    };
+                    return Ok(Some((index, Some(moving))));
+                }
+                let released = self.release(t, offset, true);
+                released.map_err(|error| self.filling.explain(index, offset, error))?;
+                self.filling.drop_entry(t, index)?;
+                Ok(Some((index, None)))
+            })?;
+            let Some((index, moving)) = remains else {
+                break;
+            };
+            if let Some(moving) = moving {
+                self.punch(moving, deadline)?;
+            }
+            (from, found) = (index + 1, found + 1);
+        }
+        self.settle(deadline);
+        Ok(found)
+    }
+
+    /// The page that an offset lies in, and what the map says of it.
+    fn locate(&self, t: &impl See, offset: u64) -> Result<(u64, Entry), SharedError> {
+        let none = SharedError::NoBlock { offset };
+        let Some(within) = offset.checked_sub(self.pages.data) else {
+            return Err(none);
+        };
+        let page = within / PAGE;
+        if page >= self.pages.frontier(t)? {
+            return Err(none);
+        }
+        let entry = self.pages.entry(t, page)?;
+        let is_run = matches!(entry.kind, Kind::Block | Kind::Filling | Kind::Moving);
+        if is_run && within % PAGE != 0 {
+            return Err(none);
+        }
+        Ok((page, entry))
+    }
+
+    /// A block out of what has memory. None if there is not enough.
+    fn carve(
+        &self,
+        t: &mut impl Change,
+        len: u64,
+        fills: bool,
+    ) -> Result<Option<u64>, SharedError> {
+        if len <= slabs::LARGEST {
+            return slabs::allocate(&self.pages, t, len, fills);
+        }
+        let pages = len.div_ceil(PAGE);
+        let Some(page) = self.pages.take(t, Kind::Spare, pages)? else {
+            return Ok(None);
+        };
+        let kind = if fills { Kind::Filling } else { Kind::Block };
+        self.pages.mark(t, page, Entry::new(kind, pages))?;
+        Ok(Some(self.pages.offset(page)))
+    }
+
+    fn release(&self, t: &mut impl Change, offset: u64, fills: bool) -> Result<(), SharedError> {
+        let (page, entry) = self.locate(t, offset)?;
+        match (entry.kind, fills) {
+            (Kind::Block, false) | (Kind::Filling, true) => {
+                if entry.len == 0 {
+                    return Err(self.pages.lie(page, entry));
+                }
+                self.pages.give(t, Kind::Spare, page, entry.len)
+            }
+            (Kind::Slab | Kind::SlabInner, _) => {
+                slabs::free(&self.pages, t, offset, page, entry, fills)
+            }
+            _ => Err(SharedError::NoBlock { offset }),
+        }
+    }
+
+    /// If more is spare than need be, how many pages may stay so.
+    fn excess(&self, t: &impl See) -> Result<Option<u64>, SharedError> {
+        let spare = self.pages.spare(t)?;
+        let used = self.pages.backed(t)?.saturating_sub(spare);
+        let limit = growth::spare_limit(used);
+        Ok((spare > limit).then_some(limit / 2))
+    }
+
+    /// Does what takes room for a block of `len` bytes; with more memory, if it finds that there is not enough.
+    fn with_room<R>(
+        &self,
+        len: u64,
+        deadline: u64,
+        mut carve: impl FnMut(&mut Transaction<'_, W, M>) -> Result<Option<R>, SharedError>,
+    ) -> Result<R, SharedError> {
+        if let Some(result) = self.journal.transact(deadline, &mut carve)? {
+            return Ok(result);
+        }
+        let need = if len <= slabs::LARGEST {
+            slabs::class_of(len).pages
+        } else {
+            len.div_ceil(PAGE)
+        };
+        // More than is needed; only that; and only that once all that is free was given back.
+        let mut refused = None;
+        for attempt in 0..3 {
+            if attempt == 2 {
+                self.reclaim(deadline)?;
+            }
+            let Some(moving) = self.begin_growth(need, attempt == 0, deadline)? else {
+                continue;
+            };
+            match self.fetch(moving) {
+                Ok(()) => {}
+                Err(error) => {
+                    refused = Some(error);
+                    self.punch(moving, deadline)?;
+                    continue;
+                }
+            }
+            crash::point!(GrowthDone);
+            let grown = self.journal.transact(deadline, |t| {
+                self.arrive(t, moving)?;
+                carve(t)
+            });
+            match grown {
+                Ok(Some(result)) => return Ok(result),
+                Ok(None) => {}
+                Err(error) => {
+                    lock(&self.arrived).push(moving);
+                    return Err(error);
+                }
+            }
+        }
+        if let Some(error) = refused {
+            return Err(SharedError::System { asked: len, error });
+        }
+        let usage = self.usage(deadline)?;
+        Err(SharedError::Limit {
+            asked: len,
+            used: usage.backed - usage.spare,
+            limit: self.most * PAGE,
+        })
+    }
+
+    /// Sets pages without memory aside. None if `max_memory` or the file has no room for them.
+    fn begin_growth(
+        &self,
+        need: u64,
+        amply: bool,
+        deadline: u64,
+    ) -> Result<Option<Moving>, SharedError> {
+        self.finish_arrivals(deadline)?;
+        let moving = self.journal.transact(deadline, |t| {
+            let backed = self.pages.backed(t)?;
+            let left = self.most.saturating_sub(backed);
+            if need > left {
+                return Ok(None);
+            }
+            let pages = if amply {
+                growth::step(backed).max(need).min(left)
+            } else {
+                need
+            };
+            let page = match self.pages.take(t, Kind::Bare, pages)? {
+                Some(page) => page,
+                None => {
+                    let end = self.pages.frontier(t)? + pages;
+                    if end > self.pages.count {
+                        return Ok(None);
+                    }
+                    self.map_up_to(end)?;
+                    match self.pages.take_new(t, pages)? {
+                        Some(page) => page,
+                        None => return Ok(None),
+                    }
+                }
+            };
+            self.pages.add_backed(t, pages)?;
+            self.set_aside(t, page, pages, Kind::Spare).map(Some)
+        })?;
+        if moving.is_some() {
+            crash::point!(GrowthBegun);
+        }
+        Ok(moving)
+    }
+
+    /// Makes pages that were taken this member's.
+    fn set_aside(
+        &self,
+        t: &mut impl Change,
+        page: u64,
+        pages: u64,
+        becomes: Kind,
+    ) -> Result<Moving, SharedError> {
+        self.pages.mark(t, page, Entry::new(Kind::Moving, pages))?;
+        let entry = self.filling.add(t, self.pages.offset(page))?;
+        Ok(Moving {
+            page,
+            pages,
+            entry,
+            becomes,
+        })
+    }
+
+    /// Gives the map memory for the first `count` pages.
+    fn map_up_to(&self, count: u64) -> Result<(), SharedError> {
+        // Relaxed, here and below: what another thread has added meanwhile is only added once more.
+        let known = self.mapped.load(Ordering::Relaxed);
+        let wanted = count * MAP_ENTRY;
+        if wanted <= known {
+            return Ok(());
+        }
+        let end = wanted.next_multiple_of(MAP_STEP);
+        let end = end.min(self.pages.data - self.pages.map);
+        let set_aside = self.growth.allocate(self.pages.map + known, end - known);
+        set_aside.map_err(|error| SharedError::System {
+            asked: end - known,
+            error,
+        })?;
+        self.mapped.store(end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fetches the memory of pages that were set aside.
+    fn fetch(&self, moving: Moving) -> io::Result<()> {
+        let len = moving.pages * PAGE;
+        // The kernel's count, since the one in the shared memory is a claim.
+        let most = self.pages.data + self.most * PAGE;
+        if self.growth.allocated()? + len > most {
+            return Err(io::Error::other(
+                "the file has more memory than max_memory already",
+            ));
+        }
+        self.growth.allocate(self.pages.offset(moving.page), len)
+    }
+
+    /// Takes the memory of pages that were set aside away.
+    fn punch(&self, moving: Moving, deadline: u64) -> Result<(), SharedError> {
+        let (start, len) = (self.pages.offset(moving.page), moving.pages * PAGE);
+        let moving = Moving {
+            becomes: Kind::Bare,
+            ..moving
+        };
+        if let Err(error) = self.growth.punch(start, len) {
+            // The pages stay this member's, and are tried again.
+            lock(&self.arrived).push(moving);
+            return Err(SharedError::System { asked: 0, error });
+        }
+        crash::point!(ShrinkingDone);
+        let arrived = self.journal.transact(deadline, |t| self.arrive(t, moving));
+        if arrived.is_err() {
+            lock(&self.arrived).push(moving);
+        }
+        arrived
+    }
+
+    /// The memory of pages that were set aside has come or gone.
+    fn arrive(&self, t: &mut impl Change, moving: Moving) -> Result<(), SharedError> {
+        let Moving { page, pages, .. } = moving;
+        let entry = self.pages.entry(t, page)?;
+        if entry != Entry::new(Kind::Moving, pages) {
+            return Err(self.pages.lie(page, entry));
+        }
+        let offset = self.pages.offset(page);
+        let removed = self.filling.remove(t, moving.entry, offset);
+        removed.map_err(|error| self.filling.explain(moving.entry, offset, error))?;
+        if moving.becomes == Kind::Bare {
+            self.pages.drop_backed(t, pages)?;
+        }
+        self.pages.give(t, moving.becomes, page, pages)
+    }
+
+    /// Says of all pages whose memory has come or gone that it has.
+    fn finish_arrivals(&self, deadline: u64) -> Result<(), SharedError> {
+        loop {
+            let Some(moving) = lock(&self.arrived).pop() else {
+                return Ok(());
+            };
+            if moving.becomes == Kind::Bare {
+                self.punch(moving, deadline)?;
+            } else {
+                let arrived = self.journal.transact(deadline, |t| self.arrive(t, moving));
+                if arrived.is_err() {
+                    lock(&self.arrived).push(moving);
+                }
+                arrived?;
+            }
+        }
+    }
+
+    /// Gives memory of free pages back until no more than `most` have any.
+    fn shrink(&self, most: u64, deadline: u64) -> Result<(), SharedError> {
+        self.finish_arrivals(deadline)?;
+        // Others may free as much meanwhile: it ends all the same.
+        for _ in 0..=self.pages.count {
+            let moving = self.journal.transact(deadline, |t| {
+                let excess = self.pages.spare(t)?.saturating_sub(most);
+                if excess == 0 {
+                    return Ok(None);
+                }
+                let Some((page, len)) = self.pages.longest(t, Kind::Spare)? else {
+                    return Ok(None);
+                };
+                let pages = len.min(excess);
+                self.pages.cut(t, Kind::Spare, (page, len), pages)?;
+                self.set_aside(t, page, pages, Kind::Bare).map(Some)
+            })?;
+            let Some(moving) = moving else {
+                break;
+            };
+            crash::point!(ShrinkingBegun);
+            self.punch(moving, deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Gives all back that is free: also the pages of empty slabs.
+    fn reclaim(&self, deadline: u64) -> Result<(), SharedError> {
+        for class in 0..slabs::CLASSES {
+            self.journal
+                .transact(deadline, |t| slabs::trim(&self.pages, t, class as u8))?;
+        }
+        self.shrink(0, deadline)
+    }
+
+    #[cfg(test)]
+    pub(super) fn layout(&self) -> (&Pages, &Filling, &Growth) {
+        (&self.pages, &self.filling, &self.growth)
+    }
+}

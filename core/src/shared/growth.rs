@@ -1,0 +1,72 @@
+//! The memory of a shared file: set aside before it is used, and given back when it is free.
+//!
+//! The file has its greatest size from the beginning, is sparse, and is mapped whole by every member. So neither growing
+//! nor shrinking moves anything or stops anybody: a part gets memory (`fallocate`: a lack of it is an error, and nothing
+//! has changed), or loses it (a hole is punched).
+//!
+//! Both take time for large parts, and so happen outside of the lease. The part is first recorded as this member's,
+//! used by nobody; then its memory comes or goes; then it is used, or free without memory. A member that dies in between
+//! leaves its record, and whoever recovers it punches the part again: either way nothing is lost.
+
+use crate::memory::arena::GRANULE;
+use crate::os::retry;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of a page here: at least one of the kernel's, so that each can be given back.
+pub const PAGE: u64 = GRANULE;
+
+/// Pages by which memory grows at least, and at most unless more are needed: a call of the kernel costs as much as
+/// to fill a few pages with zeros.
+const STEP: (u64, u64) = (16, 1024);
+/// Pages that may be spare, however few are in use.
+const LEAST_SPARE: u64 = 64;
+
+/// Pages to ask for while so many have memory.
+pub(super) fn step(backed: u64) -> u64 {
+    (backed / 16).clamp(STEP.0, STEP.1)
+}
+
+/// Pages that may be spare while so many are in use.
+pub(super) fn spare_limit(used: u64) -> u64 {
+    (used / 8).max(LEAST_SPARE)
+}
+
+/// The file, of whose parts some have memory.
+pub struct Growth(Arc<OwnedFd>);
+
+impl Growth {
+    /// For a file of tmpfs, open for writing.
+    pub fn new(file: Arc<OwnedFd>) -> Self {
+        Growth(file)
+    }
+
+    /// Sets memory aside for this part. What has some keeps it.
+    pub fn allocate(&self, start: u64, len: u64) -> io::Result<()> {
+        // The size is kept: one that a member has cut off is not for us to mend.
+        self.change(libc::FALLOC_FL_KEEP_SIZE, start, len)
+    }
+
+    /// Gives the memory of this part back; it reads as zeros from then on.
+    pub fn punch(&self, start: u64, len: u64) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        self.change(mode, start, len)
+    }
+
+    /// Bytes of memory that the file has, as the kernel counts them.
+    pub fn allocated(&self) -> io::Result<u64> {
+        // SAFETY: all-zero bytes are a valid `stat`, a struct of integers.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open and `stat` is writable.
+        retry(|| unsafe { libc::fstat(self.0.as_raw_fd(), &raw mut stat) as isize })?;
+        Ok(stat.st_blocks as u64 * 512)
+    }
+
+    fn change(&self, mode: libc::c_int, start: u64, len: u64) -> io::Result<()> {
+        let (start, len) = (start as libc::off_t, len as libc::off_t);
+        // SAFETY: the descriptor is open; the mappings stay, only what they map changes.
+        retry(|| unsafe { libc::fallocate(self.0.as_raw_fd(), mode, start, len) as isize })?;
+        Ok(())
+    }
+}

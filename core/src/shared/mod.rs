@@ -1,0 +1,63 @@
+//! Compound changes in memory that equals share: done whole or not at all, whoever dies in the middle of one.
+//!
+//! * A [`lease`] is one word: the member that may change things now. It is a claim; whether its holder lives, the
+//!   kernel says, and what a dead one held is taken over.
+//! * A [`journal`] has the old values of what the holder has changed so far. The next holder puts them back if the last
+//!   one died before its transaction was over. Readers take no lease.
+//! * A [`growth`] is the file: what is in use has memory, what is free again gives it back. Nothing moves.
+//! * An [`allocator`] has blocks of any size in it. All it knows lies in the shared memory and is changed by
+//!   transactions alone: [`pages`] has runs of pages, [`slabs`] the small blocks, [`filling`] the blocks that a member
+//!   was given and has not yet finished.
+//!
+//! # Whom to trust
+//!
+//! The members can write all of the memory, so what stands there is a claim. Each offset, length and count is copied
+//! and checked before it is used. What cannot be true is a [`Lie`]: it *poisons* this memory, for all members, and each
+//! later operation ends with an error that says what was found. A lie that could be true makes values wrong, and does
+//! nothing to this process: no access leaves the mapping, no loop is without a bound, and no more memory is asked for
+//! than `max_memory`.
+//!
+//! # A forked child
+//!
+//! It has the mapping, and is no member. All it gets is [`SharedError::Detached`].
+
+#[cfg(not(loom))]
+pub mod allocator;
+mod error;
+#[cfg(not(loom))]
+pub mod filling;
+#[cfg(not(loom))]
+pub mod growth;
+pub mod journal;
+pub mod lease;
+#[cfg(not(loom))]
+pub mod pages;
+#[cfg(not(loom))]
+pub mod slabs;
+mod words;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use error::{Field, Lie, SharedError};
+pub use words::{HeapWords, Words};
+
+use std::sync::Arc;
+
+/// Who shares the memory. The number of a member is its generation, in the high half, and its slot plus one, which is
+/// less than 2^31, in the low half. 0 is nobody.
+pub trait Members {
+    /// The number of this process; 0 if it is no member any more.
+    fn me(&self) -> u64;
+    /// Whether the process of a member lives, as the kernel knows it. A number that no member has is a dead one's.
+    fn lives(&self, member: u64) -> bool;
+}
+
+impl<M: Members> Members for Arc<M> {
+    fn me(&self) -> u64 {
+        (**self).me()
+    }
+    fn lives(&self, member: u64) -> bool {
+        (**self).lives(member)
+    }
+}

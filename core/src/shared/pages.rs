@@ -1,0 +1,573 @@
+//! Runs of pages: which are free, which have memory, and what the others are for.
+//!
+//! The map has two words for each page, outside of the pages, so that no program that writes beyond its block
+//! destroys them:
+//!
+//! ```text
+//!   0  what   u64   bits 0-7 the kind, 8-15 the class of a slab, 16-31 how many blocks of a slab are in use,
+//!                   32-63 pages of the run; of a slab's further pages, how far its first one is
+//!   8  links  u64   pages of a list, each plus one, 0 for none: the one before in the high half, the next in the low
+//! ```
+//!
+//! The first page of a run says what the run is, the last one of a free run says how long it is, and all pages between
+//! hold 0: so it is known of each page whether a block begins there. Free runs that touch are one run, unless one of
+//! them has memory and the other has none.
+//!
+//! As in TLSF, free runs of about the same length are in one list (8 lists for each power of two), and a bit for each
+//! list says whether it is empty. So to find one, to split it and to join it again take a bounded number of steps, and
+//! change a bounded number of words.
+
+use super::growth::PAGE;
+use super::journal::{Change, See};
+use super::{Field, Lie, SharedError};
+
+/// Bytes of the map for each page.
+pub const MAP_ENTRY: u64 = 16;
+/// Lists of free runs, of either kind.
+const BINS: u64 = 256;
+/// Bytes of the heads of these lists.
+pub(super) const HEADS: u64 = 2 * BINS * 8;
+/// How many runs of one list are looked at for one that is long enough.
+const LOOKS: u32 = 8;
+
+// In the books, in bytes.
+const AT_FRONTIER: u64 = 0;
+const AT_BACKED: u64 = 8;
+const AT_SPARE: u64 = 16;
+const AT_BITS: u64 = 64;
+
+/// What a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Within a run, or never used.
+    Inner = 0,
+    /// The first of a free run that has memory.
+    Spare = 1,
+    /// The first of a free run that has none.
+    Bare = 2,
+    /// The last of a free run.
+    Tail = 3,
+    /// The first of a block.
+    Block = 4,
+    /// The first of a block that a member fills.
+    Filling = 5,
+    /// The first of a slab.
+    Slab = 6,
+    /// A further one of a slab.
+    SlabInner = 7,
+    /// The first of a run whose memory a member is about to fetch, or to give back.
+    Moving = 8,
+}
+
+impl Kind {
+    const ALL: [Kind; 9] = [
+        Kind::Inner,
+        Kind::Spare,
+        Kind::Bare,
+        Kind::Tail,
+        Kind::Block,
+        Kind::Filling,
+        Kind::Slab,
+        Kind::SlabInner,
+        Kind::Moving,
+    ];
+}
+
+/// What the map says of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) kind: Kind,
+    /// The class of a slab.
+    pub(super) class: u8,
+    /// Blocks of a slab that are in use.
+    pub(super) used: u16,
+    /// Pages of the run, or how far back a slab begins.
+    pub(super) len: u64,
+}
+
+impl Entry {
+    pub(super) fn new(kind: Kind, len: u64) -> Self {
+        let (class, used) = (0, 0);
+        Entry {
+            kind,
+            class,
+            used,
+            len,
+        }
+    }
+
+    fn from_word(word: u64) -> Option<Self> {
+        Some(Entry {
+            kind: *Kind::ALL.get((word & 0xff) as usize)?,
+            class: (word >> 8) as u8,
+            used: (word >> 16) as u16,
+            len: word >> 32,
+        })
+    }
+
+    fn to_word(self) -> u64 {
+        self.len << 32 | u64::from(self.used) << 16 | u64::from(self.class) << 8 | self.kind as u64
+    }
+}
+
+/// The list for runs of so many pages.
+fn bin(len: u64) -> u64 {
+    if len < 16 {
+        return len;
+    }
+    let power = u64::from(len.ilog2());
+    16 + (power - 4) * 8 + (len >> (power - 3) & 7)
+}
+
+/// Where the books, the map and the pages lie, in bytes from the beginning of the memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pages {
+    pub(super) books: u64,
+    pub(super) heads: u64,
+    pub(super) map: u64,
+    pub(super) data: u64,
+    /// How many pages there are.
+    pub(super) count: u64,
+}
+
+impl Pages {
+    /// Where a page begins.
+    pub(super) fn offset(&self, page: u64) -> u64 {
+        self.data + page * PAGE
+    }
+
+    fn at(&self, page: u64) -> u64 {
+        self.map + page * MAP_ENTRY
+    }
+
+    /// Pages that were ever used: all beyond them are free and without memory.
+    pub(super) fn frontier(&self, t: &impl See) -> Result<u64, SharedError> {
+        let at = self.books + AT_FRONTIER;
+        let found = t.get(at)?;
+        if found > self.count {
+            return Err(lie(Field::Pages, at, found));
+        }
+        Ok(found)
+    }
+
+    /// Pages that have memory, or are about to.
+    pub(super) fn backed(&self, t: &impl See) -> Result<u64, SharedError> {
+        self.counted(t, AT_BACKED)
+    }
+
+    /// Pages that have memory and are free.
+    pub(super) fn spare(&self, t: &impl See) -> Result<u64, SharedError> {
+        self.counted(t, AT_SPARE)
+    }
+
+    fn counted(&self, t: &impl See, at: u64) -> Result<u64, SharedError> {
+        let found = t.get(self.books + at)?;
+        if found > self.count {
+            return Err(lie(Field::Pages, self.books + at, found));
+        }
+        Ok(found)
+    }
+
+    /// So many pages more have memory.
+    pub(super) fn add_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), SharedError> {
+        self.add(t, AT_BACKED, pages as i64)
+    }
+
+    /// So many pages less have memory.
+    pub(super) fn drop_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), SharedError> {
+        self.add(t, AT_BACKED, -(pages as i64))
+    }
+
+    fn add(&self, t: &mut impl Change, at: u64, pages: i64) -> Result<(), SharedError> {
+        let found = self.counted(t, at)?;
+        match found.checked_add_signed(pages) {
+            Some(sum) if sum <= self.count => t.set(self.books + at, sum),
+            _ => Err(lie(Field::Pages, self.books + at, found)),
+        }
+    }
+
+    /// What the map says of a page.
+    pub(super) fn entry(&self, t: &impl See, page: u64) -> Result<Entry, SharedError> {
+        if page >= self.count {
+            return Err(lie(Field::Page, self.map, page));
+        }
+        let found = t.get(self.at(page))?;
+        Entry::from_word(found).ok_or_else(|| lie(Field::Map, self.at(page), found))
+    }
+
+    /// An error: what the map says of this page is false.
+    #[cold]
+    pub(super) fn lie(&self, page: u64, found: Entry) -> SharedError {
+        lie(Field::Map, self.at(page), found.to_word())
+    }
+
+    pub(super) fn mark(
+        &self,
+        t: &mut impl Change,
+        page: u64,
+        entry: Entry,
+    ) -> Result<(), SharedError> {
+        t.set(self.at(page), entry.to_word())
+    }
+
+    /// The page is within a run.
+    pub(super) fn clear(&self, t: &mut impl Change, page: u64) -> Result<(), SharedError> {
+        t.set(self.at(page), 0)
+    }
+
+    fn links(&self, t: &impl See, page: u64) -> Result<(u64, u64), SharedError> {
+        let found = t.get(self.at(page) + 8)?;
+        let (before, next) = (found >> 32, found & 0xffff_ffff);
+        if before > self.count || next > self.count {
+            return Err(lie(Field::Links, self.at(page) + 8, found));
+        }
+        Ok((before, next))
+    }
+
+    fn link(
+        &self,
+        t: &mut impl Change,
+        page: u64,
+        before: u64,
+        next: u64,
+    ) -> Result<(), SharedError> {
+        t.set(self.at(page) + 8, before << 32 | next)
+    }
+
+    /// The first page of the list whose head is there.
+    pub(super) fn first(&self, t: &impl See, head: u64) -> Result<Option<u64>, SharedError> {
+        let found = t.get(head)?;
+        if found > self.count {
+            return Err(lie(Field::Links, head, found));
+        }
+        Ok(found.checked_sub(1))
+    }
+
+    /// The page after this one in its list.
+    pub(super) fn next(&self, t: &impl See, page: u64) -> Result<Option<u64>, SharedError> {
+        Ok(self.links(t, page)?.1.checked_sub(1))
+    }
+
+    /// Whether this page is alone in its list.
+    pub(super) fn is_alone(&self, t: &impl See, page: u64) -> Result<bool, SharedError> {
+        Ok(self.links(t, page)? == (0, 0))
+    }
+
+    /// Puts a page at the beginning of a list. Whether it is alone there.
+    pub(super) fn push(
+        &self,
+        t: &mut impl Change,
+        head: u64,
+        page: u64,
+    ) -> Result<bool, SharedError> {
+        let first = self.first(t, head)?;
+        if let Some(first) = first {
+            let (before, next) = self.links(t, first)?;
+            if before != 0 {
+                return Err(lie(Field::Links, self.at(first) + 8, before));
+            }
+            self.link(t, first, page + 1, next)?;
+        }
+        self.link(t, page, 0, first.map_or(0, |first| first + 1))?;
+        t.set(head, page + 1)?;
+        Ok(first.is_none())
+    }
+
+    /// Takes a page out of a list. Whether that is empty now.
+    pub(super) fn unlink(
+        &self,
+        t: &mut impl Change,
+        head: u64,
+        page: u64,
+    ) -> Result<bool, SharedError> {
+        let (before, next) = self.links(t, page)?;
+        if let Some(next) = next.checked_sub(1) {
+            let (back, on) = self.links(t, next)?;
+            if back != page + 1 {
+                return Err(lie(Field::Links, self.at(next) + 8, back));
+            }
+            self.link(t, next, before, on)?;
+        }
+        if let Some(before) = before.checked_sub(1) {
+            let (back, on) = self.links(t, before)?;
+            if on != page + 1 {
+                return Err(lie(Field::Links, self.at(before) + 8, on));
+            }
+            self.link(t, before, back, next)?;
+            return Ok(false);
+        }
+        if self.first(t, head)? != Some(page) {
+            return Err(lie(Field::Links, head, page));
+        }
+        t.set(head, next)?;
+        Ok(next == 0)
+    }
+
+    /// Where the head of a list of free runs is.
+    fn head(&self, state: Kind, bin: u64) -> u64 {
+        self.heads + (self.lists(state) * BINS + bin) * 8
+    }
+
+    fn bits(&self, state: Kind, bin: u64) -> u64 {
+        self.books + AT_BITS + (self.lists(state) * BINS + bin) / 64 * 8
+    }
+
+    fn lists(&self, state: Kind) -> u64 {
+        u64::from(state == Kind::Bare)
+    }
+
+    fn insert(
+        &self,
+        t: &mut impl Change,
+        state: Kind,
+        page: u64,
+        len: u64,
+    ) -> Result<(), SharedError> {
+        self.mark(t, page, Entry::new(state, len))?;
+        if len > 1 {
+            self.mark(t, page + len - 1, Entry::new(Kind::Tail, len))?;
+        }
+        let bin = bin(len);
+        if self.push(t, self.head(state, bin), page)? {
+            let at = self.bits(state, bin);
+            let bits = t.get(at)?;
+            t.set(at, bits | 1 << (bin % 64))?;
+        }
+        Ok(())
+    }
+
+    fn remove(
+        &self,
+        t: &mut impl Change,
+        state: Kind,
+        page: u64,
+        len: u64,
+    ) -> Result<(), SharedError> {
+        let bin = bin(len);
+        if self.unlink(t, self.head(state, bin), page)? {
+            let at = self.bits(state, bin);
+            let bits = t.get(at)?;
+            t.set(at, bits & !(1 << (bin % 64)))?;
+        }
+        Ok(())
+    }
+
+    /// The length of the free run that begins here, since a list says so.
+    fn listed(&self, t: &impl See, state: Kind, page: u64, list: u64) -> Result<u64, SharedError> {
+        let entry = self.entry(t, page)?;
+        let fits = entry.kind == state && entry.len > 0 && bin(entry.len) == list;
+        if !fits || page + entry.len > self.frontier(t)? {
+            return Err(self.lie(page, entry));
+        }
+        Ok(entry.len)
+    }
+
+    /// A free run of at least so many pages: its first page and its length.
+    fn find(
+        &self,
+        t: &impl See,
+        state: Kind,
+        pages: u64,
+    ) -> Result<Option<(u64, u64)>, SharedError> {
+        let near = bin(pages);
+        let mut next = self.first(t, self.head(state, near))?;
+        for _ in 0..LOOKS {
+            let Some(page) = next else { break };
+            let len = self.listed(t, state, page, near)?;
+            if len >= pages {
+                return Ok(Some((page, len)));
+            }
+            next = self.next(t, page)?;
+        }
+        let mut bin = near + 1;
+        while bin < BINS {
+            let bits = t.get(self.bits(state, bin))? >> (bin % 64);
+            if bits == 0 {
+                bin = (bin / 64 + 1) * 64;
+                continue;
+            }
+            return self.head_of(t, state, bin + u64::from(bits.trailing_zeros()));
+        }
+        Ok(None)
+    }
+
+    /// The first run of a list that its bit says is not empty.
+    fn head_of(
+        &self,
+        t: &impl See,
+        state: Kind,
+        bin: u64,
+    ) -> Result<Option<(u64, u64)>, SharedError> {
+        let head = self.head(state, bin);
+        let Some(page) = self.first(t, head)? else {
+            return Err(lie(Field::Links, head, 0));
+        };
+        Ok(Some((page, self.listed(t, state, page, bin)?)))
+    }
+
+    /// About the longest free run: its first page and its length.
+    pub(super) fn longest(
+        &self,
+        t: &impl See,
+        state: Kind,
+    ) -> Result<Option<(u64, u64)>, SharedError> {
+        for group in (0..BINS / 64).rev() {
+            let bits = t.get(self.bits(state, group * 64))?;
+            if bits != 0 {
+                return self.head_of(t, state, group * 64 + u64::from(bits.ilog2()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes so many pages of a free run, for the caller to mark. None if no run is that long.
+    pub(super) fn take(
+        &self,
+        t: &mut impl Change,
+        state: Kind,
+        pages: u64,
+    ) -> Result<Option<u64>, SharedError> {
+        let Some((page, len)) = self.find(t, state, pages)? else {
+            return Ok(None);
+        };
+        self.cut(t, state, (page, len), pages)?;
+        Ok(Some(page))
+    }
+
+    /// Takes the first pages of a free run.
+    pub(super) fn cut(
+        &self,
+        t: &mut impl Change,
+        state: Kind,
+        (page, len): (u64, u64),
+        pages: u64,
+    ) -> Result<(), SharedError> {
+        self.remove(t, state, page, len)?;
+        if len > pages {
+            self.insert(t, state, page + pages, len - pages)?;
+        } else if len > 1 {
+            self.clear(t, page + len - 1)?;
+        }
+        self.note(t, state, -(pages as i64))
+    }
+
+    /// Takes so many pages that were never used, for the caller to mark. None if there are not so many.
+    pub(super) fn take_new(
+        &self,
+        t: &mut impl Change,
+        pages: u64,
+    ) -> Result<Option<u64>, SharedError> {
+        let page = self.frontier(t)?;
+        if pages > self.count - page {
+            return Ok(None);
+        }
+        t.set(self.books + AT_FRONTIER, page + pages)?;
+        Ok(Some(page))
+    }
+
+    /// Frees a run, of which the first page alone is marked.
+    pub(super) fn give(
+        &self,
+        t: &mut impl Change,
+        state: Kind,
+        page: u64,
+        pages: u64,
+    ) -> Result<(), SharedError> {
+        let frontier = self.frontier(t)?;
+        let (mut start, mut len) = (page, pages);
+        if page + pages > frontier {
+            return Err(self.lie(page, Entry::new(state, pages)));
+        }
+        if let Some((before, pages_before)) = self.ends_before(t, state, page)? {
+            self.remove(t, state, before, pages_before)?;
+            if pages_before > 1 {
+                self.clear(t, page - 1)?;
+            }
+            self.clear(t, page)?;
+            start = before;
+            len += pages_before;
+        }
+        let after = page + pages;
+        if after < frontier {
+            let entry = self.entry(t, after)?;
+            if entry.kind == state {
+                if entry.len == 0 || after + entry.len > frontier {
+                    return Err(self.lie(after, entry));
+                }
+                self.remove(t, state, after, entry.len)?;
+                self.clear(t, after)?;
+                len += entry.len;
+            }
+        }
+        self.insert(t, state, start, len)?;
+        self.note(t, state, pages as i64)
+    }
+
+    /// The free run of this state that ends just before a page.
+    fn ends_before(
+        &self,
+        t: &impl See,
+        state: Kind,
+        page: u64,
+    ) -> Result<Option<(u64, u64)>, SharedError> {
+        let Some(last) = page.checked_sub(1) else {
+            return Ok(None);
+        };
+        let end = self.entry(t, last)?;
+        if end.kind == state {
+            if end.len != 1 {
+                return Err(self.lie(last, end));
+            }
+            return Ok(Some((last, 1)));
+        }
+        if end.kind != Kind::Tail {
+            return Ok(None);
+        }
+        let Some(first) = page.checked_sub(end.len).filter(|_| end.len > 1) else {
+            return Err(self.lie(last, end));
+        };
+        let begin = self.entry(t, first)?;
+        if begin.len != end.len || !matches!(begin.kind, Kind::Spare | Kind::Bare) {
+            return Err(self.lie(first, begin));
+        }
+        Ok((begin.kind == state).then_some((first, end.len)))
+    }
+
+    fn note(&self, t: &mut impl Change, state: Kind, pages: i64) -> Result<(), SharedError> {
+        if state == Kind::Spare {
+            self.add(t, AT_SPARE, pages)?;
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+pub(super) fn lie(field: Field, at: u64, found: u64) -> SharedError {
+    Lie { field, at, found }.into()
+}
+
+#[cfg(test)]
+impl Pages {
+    /// All free runs that are in the list for their length, whose bit is set.
+    pub(super) fn tests_listed(
+        &self,
+        t: &impl See,
+    ) -> std::collections::BTreeMap<u64, (Kind, u64)> {
+        let mut runs = std::collections::BTreeMap::new();
+        for (state, bin) in [Kind::Spare, Kind::Bare]
+            .into_iter()
+            .flat_map(|state| (0..BINS).map(move |bin| (state, bin)))
+        {
+            let mut next = self.first(t, self.head(state, bin)).unwrap();
+            let bit = t.get(self.bits(state, bin)).unwrap() >> (bin % 64) & 1;
+            assert_eq!(bit == 1, next.is_some());
+            while let Some(page) = next {
+                let len = self.listed(t, state, page, bin).unwrap();
+                assert_eq!(runs.insert(page, (state, len)), None, "a circle");
+                next = self.next(t, page).unwrap();
+            }
+        }
+        runs
+    }
+}

@@ -1,0 +1,411 @@
+//! Small blocks: many of one size in a run of pages, a *slab*.
+//!
+//! A slab begins with its bits, and its blocks follow:
+//!
+//! ```text
+//!   w words   bit i: block i is in use
+//!   w words   bit i: a member fills it
+//!   blocks, each of the size of its class
+//! ```
+//!
+//! There are classes for each 16 bytes up to 256, and then 8 for each power of two, so that a block is at most an eighth
+//! larger than it must be. What kind of slab a page is in, and how many blocks of it are in use, says the map. Slabs
+//! that have room are in a list, one for each class. One that falls empty gives its pages back, unless it is a short one
+//! and the only one with room: the next block would make it again.
+
+use super::growth::PAGE;
+use super::journal::{Change, See};
+use super::pages::{Entry, Kind, Pages, lie};
+use super::{Field, SharedError};
+
+/// The size of the largest of these blocks.
+pub(super) const LARGEST: u64 = 16 << 10;
+/// How many classes there are.
+pub(super) const CLASSES: usize = 64;
+/// Pages of a slab, at most.
+const MOST_PAGES: u64 = 32;
+/// Pages of a slab, at most, that is kept though it is empty: larger ones have large blocks, and filling those takes
+/// longer than to make a slab.
+const KEPT_PAGES: u64 = 4;
+
+/// Where the heads of the lists are, in the books.
+const AT_HEADS: u64 = 128;
+
+/// Blocks of one size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Class {
+    /// Bytes of a block.
+    pub(super) size: u64,
+    /// Pages of a slab.
+    pub(super) pages: u64,
+    /// Blocks of a slab.
+    pub(super) count: u64,
+}
+
+impl Class {
+    /// Words of bits of either kind.
+    const fn words(&self) -> u64 {
+        self.count.div_ceil(64)
+    }
+
+    /// Where the first block is.
+    const fn header(&self) -> u64 {
+        2 * 8 * self.words()
+    }
+
+    /// The fewest pages of which at most a sixteenth is no block, and that have a few; or else the most.
+    const fn of(size: u64) -> Self {
+        let mut pages = 1;
+        loop {
+            let bytes = pages * PAGE;
+            let mut class = Class {
+                size,
+                pages,
+                count: bytes / size,
+            };
+            while class.header() + class.count * size > bytes {
+                class.count -= 1;
+            }
+            let waste = bytes - class.count * size;
+            if (class.count >= 4 && waste * 16 <= bytes) || pages == MOST_PAGES {
+                return class;
+            }
+            pages += 1;
+        }
+    }
+}
+
+const TABLE: [Class; CLASSES] = {
+    let mut table = [Class::of(16); CLASSES];
+    let mut index = 0;
+    while index < CLASSES {
+        let size = if index < 16 {
+            16 * (index as u64 + 1)
+        } else {
+            let base = 256u64 << ((index - 16) / 8);
+            base + base / 8 * ((index as u64 - 16) % 8 + 1)
+        };
+        table[index] = Class::of(size);
+        index += 1;
+    }
+    table
+};
+
+/// The class of blocks of at least so many bytes, at most [`LARGEST`].
+fn index_of(len: u64) -> u8 {
+    let last = len.max(1) - 1;
+    if last < 256 {
+        return (last / 16) as u8;
+    }
+    let power = last.ilog2();
+    (16 + (power - 8) * 8) as u8 + (last >> (power - 3) & 7) as u8
+}
+
+/// The class of blocks of at least so many bytes, at most [`LARGEST`].
+pub(super) fn class_of(len: u64) -> &'static Class {
+    &TABLE[usize::from(index_of(len))]
+}
+
+fn head(pages: &Pages, class: u8) -> u64 {
+    pages.books + AT_HEADS + u64::from(class) * 8
+}
+
+/// A block in a slab.
+#[derive(Clone, Copy, Debug)]
+struct Small {
+    /// The first page of the slab.
+    page: u64,
+    entry: Entry,
+    class: &'static Class,
+    index: u64,
+}
+
+impl Small {
+    /// Where its bit is that says that it is in use, and that it is being filled; and the bit.
+    fn bits(&self, pages: &Pages) -> (u64, u64, u64) {
+        let at = pages.offset(self.page) + self.index / 64 * 8;
+        (at, at + 8 * self.class.words(), 1 << (self.index % 64))
+    }
+}
+
+/// What the map says of a slab: its class, if that can be true.
+fn class(pages: &Pages, page: u64, entry: Entry) -> Result<&'static Class, SharedError> {
+    match TABLE.get(usize::from(entry.class)) {
+        Some(class)
+            if entry.kind == Kind::Slab
+                && entry.len == class.pages
+                && page + entry.len <= pages.count
+                && u64::from(entry.used) <= class.count =>
+        {
+            Ok(class)
+        }
+        _ => Err(pages.lie(page, entry)),
+    }
+}
+
+/// Allocates a block of at least `len` bytes; `fills`: for a member to fill. None if that takes more pages with memory.
+pub(super) fn allocate(
+    pages: &Pages,
+    t: &mut impl Change,
+    len: u64,
+    fills: bool,
+) -> Result<Option<u64>, SharedError> {
+    let index = index_of(len);
+    let head = head(pages, index);
+    let page = match pages.first(t, head)? {
+        Some(page) => page,
+        None => match make(pages, t, index)? {
+            Some(page) => page,
+            None => return Ok(None),
+        },
+    };
+    let entry = pages.entry(t, page)?;
+    let class = class(pages, page, entry)?;
+    if entry.class != index || u64::from(entry.used) >= class.count {
+        return Err(pages.lie(page, entry));
+    }
+    let index = free_bit(pages, t, page, class)?;
+    let small = Small {
+        page,
+        entry,
+        class,
+        index,
+    };
+    let (at, at_filling, bit) = small.bits(pages);
+    let bits = t.get(at)?;
+    t.set(at, bits | bit)?;
+    if fills {
+        let bits = t.get(at_filling)?;
+        t.set(at_filling, bits | bit)?;
+    }
+    let used = entry.used + 1;
+    pages.mark(t, page, Entry { used, ..entry })?;
+    if u64::from(used) == class.count {
+        pages.unlink(t, head, page)?;
+    }
+    Ok(Some(
+        pages.offset(page) + class.header() + index * class.size,
+    ))
+}
+
+/// A block of a slab that has room.
+fn free_bit(pages: &Pages, t: &impl See, page: u64, class: &Class) -> Result<u64, SharedError> {
+    let start = pages.offset(page);
+    for word in 0..class.words() {
+        let free = !t.get(start + word * 8)?;
+        let index = word * 64 + u64::from(free.trailing_zeros());
+        if free != 0 && index < class.count {
+            return Ok(index);
+        }
+    }
+    Err(lie(Field::Bits, start, u64::MAX))
+}
+
+/// A slab of which nothing is in use.
+fn make(pages: &Pages, t: &mut impl Change, index: u8) -> Result<Option<u64>, SharedError> {
+    let class = &TABLE[usize::from(index)];
+    let Some(page) = pages.take(t, Kind::Spare, class.pages)? else {
+        return Ok(None);
+    };
+    for word in 0..2 * class.words() {
+        t.init(pages.offset(page) + word * 8, 0)?;
+    }
+    let entry = Entry {
+        class: index,
+        ..Entry::new(Kind::Slab, class.pages)
+    };
+    pages.mark(t, page, entry)?;
+    for distance in 1..class.pages {
+        pages.mark(t, page + distance, Entry::new(Kind::SlabInner, distance))?;
+    }
+    pages.push(t, head(pages, index), page)?;
+    Ok(Some(page))
+}
+
+/// The block that begins at this offset, which lies in this page, of a slab as the map says.
+fn find(
+    pages: &Pages,
+    t: &impl See,
+    offset: u64,
+    page: u64,
+    entry: Entry,
+) -> Result<Small, SharedError> {
+    let (first, entry) = match entry.kind {
+        Kind::SlabInner => {
+            let first = page.checked_sub(entry.len);
+            let first = first.ok_or_else(|| pages.lie(page, entry))?;
+            (first, pages.entry(t, first)?)
+        }
+        _ => (page, entry),
+    };
+    let class = class(pages, first, entry)?;
+    let within = offset - pages.offset(first);
+    let none = SharedError::NoBlock { offset };
+    let Some(within) = within.checked_sub(class.header()) else {
+        return Err(none);
+    };
+    let index = within / class.size;
+    if within % class.size != 0 || index >= class.count {
+        return Err(none);
+    }
+    let small = Small {
+        page: first,
+        entry,
+        class,
+        index,
+    };
+    let (at, _, bit) = small.bits(pages);
+    if t.get(at)? & bit == 0 {
+        return Err(none);
+    }
+    Ok(small)
+}
+
+/// The member has filled the block at this offset.
+pub(super) fn fill(
+    pages: &Pages,
+    t: &mut impl Change,
+    offset: u64,
+    page: u64,
+    entry: Entry,
+) -> Result<(), SharedError> {
+    let small = find(pages, t, offset, page, entry)?;
+    let (_, at, bit) = small.bits(pages);
+    let bits = t.get(at)?;
+    if bits & bit == 0 {
+        return Err(SharedError::NotFilling { offset });
+    }
+    t.set(at, bits & !bit)
+}
+
+/// Frees the block at this offset, which a member fills, or nobody does.
+pub(super) fn free(
+    pages: &Pages,
+    t: &mut impl Change,
+    offset: u64,
+    page: u64,
+    entry: Entry,
+    fills: bool,
+) -> Result<(), SharedError> {
+    let small = find(pages, t, offset, page, entry)?;
+    let (at, at_filling, bit) = small.bits(pages);
+    let filling = t.get(at_filling)?;
+    match (filling & bit != 0, fills) {
+        (true, true) => t.set(at_filling, filling & !bit)?,
+        (false, false) => {}
+        (true, false) => return Err(SharedError::NoBlock { offset }),
+        (false, true) => return Err(SharedError::NotFilling { offset }),
+    }
+    let bits = t.get(at)?;
+    t.set(at, bits & !bit)?;
+    let Small {
+        page, entry, class, ..
+    } = small;
+    let Some(used) = entry.used.checked_sub(1) else {
+        return Err(pages.lie(page, entry));
+    };
+    let head = head(pages, entry.class);
+    if u64::from(entry.used) == class.count {
+        pages.mark(t, page, Entry { used, ..entry })?;
+        pages.push(t, head, page)?;
+        return Ok(());
+    }
+    if used > 0 || (class.pages <= KEPT_PAGES && pages.is_alone(t, page)?) {
+        return pages.mark(t, page, Entry { used, ..entry });
+    }
+    dissolve(pages, t, head, page, class)
+}
+
+/// Gives the pages of a slab back of which nothing is in use.
+fn dissolve(
+    pages: &Pages,
+    t: &mut impl Change,
+    head: u64,
+    page: u64,
+    class: &Class,
+) -> Result<(), SharedError> {
+    pages.unlink(t, head, page)?;
+    for distance in 1..class.pages {
+        pages.clear(t, page + distance)?;
+    }
+    pages.give(t, Kind::Spare, page, class.pages)
+}
+
+/// How many slabs of a class are looked at for an empty one.
+const LOOKS: u32 = 64;
+
+/// Gives the pages of an empty slab of this class back, if there is one.
+pub(super) fn trim(pages: &Pages, t: &mut impl Change, index: u8) -> Result<(), SharedError> {
+    let head = head(pages, index);
+    let mut next = pages.first(t, head)?;
+    for _ in 0..LOOKS {
+        let Some(page) = next else { break };
+        let entry = pages.entry(t, page)?;
+        let class = class(pages, page, entry)?;
+        if entry.used == 0 {
+            return dissolve(pages, t, head, page, class);
+        }
+        next = pages.next(t, page)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    pub(in crate::shared) fn class(index: u8) -> Class {
+        TABLE[usize::from(index)]
+    }
+
+    /// The blocks of a slab that are in use, and those that a member fills.
+    pub(in crate::shared) fn contents(
+        pages: &Pages,
+        t: &impl See,
+        page: u64,
+    ) -> (BTreeSet<u64>, BTreeSet<u64>) {
+        let entry = pages.entry(t, page).unwrap();
+        let class = super::class(pages, page, entry).unwrap();
+        let start = pages.offset(page);
+        let of = |bits: u64| {
+            let is_set =
+                |&index: &u64| t.get(bits + index / 64 * 8).unwrap() >> (index % 64) & 1 == 1;
+            assert!(!(class.count..64 * class.words()).any(|index| is_set(&index)));
+            let set = (0..class.count).filter(is_set);
+            set.map(|index| start + class.header() + index * class.size)
+                .collect()
+        };
+        (of(start), of(start + 8 * class.words()))
+    }
+
+    /// The slabs of a class that are in its list.
+    pub(in crate::shared) fn listed(pages: &Pages, t: &impl See, class: u8) -> BTreeSet<u64> {
+        let mut listed = BTreeSet::new();
+        let mut next = pages.first(t, head(pages, class)).unwrap();
+        while let Some(page) = next {
+            assert!(listed.insert(page), "a circle");
+            next = pages.next(t, page).unwrap();
+        }
+        listed
+    }
+
+    #[test]
+    fn a_block_has_room_for_what_was_asked_and_little_more() {
+        for len in 0..=LARGEST {
+            let class = class_of(len);
+            assert!(class.size >= len && class.size % 16 == 0);
+            assert!(class.size <= 16 || class.size - len < 16.max(class.size / 8));
+        }
+    }
+
+    #[test]
+    fn a_slab_is_mostly_blocks() {
+        for class in TABLE {
+            let bytes = class.pages * PAGE;
+            assert!(class.header() + class.count * class.size <= bytes);
+            assert!(class.count * class.size * 8 >= bytes * 7, "{class:?}");
+            assert!(class.count >= 4 && class.count <= u64::from(u16::MAX));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! All that must be true of an allocator whenever nobody changes it.
+
+use super::*;
+use crate::shared::filling::MOST;
+use crate::shared::journal::See;
+use crate::shared::pages::Kind;
+use crate::shared::slabs;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What an allocator has.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    /// The offset of each block, and its size.
+    pub(super) blocks: BTreeMap<u64, u64>,
+    /// Those of them that a member fills.
+    pub(super) filling: BTreeSet<u64>,
+    /// Bytes of memory of the pages.
+    pub(super) backed: u64,
+    pub(super) spare: u64,
+}
+
+/// Looks at everything.
+pub(super) fn checked(allocator: &Blocks) -> Books {
+    let checked = allocator
+        .journal()
+        .transact(soon(), |t| Ok(walk(allocator, t)));
+    let books = checked.unwrap();
+    let (pages, _, growth) = allocator.layout();
+    let moving = books.filling.len() as u64 > 0;
+    let allocated = growth.allocated().unwrap();
+    // The test's own words have memory as they are written, and the map by steps.
+    let least = books.backed + pages.map - START;
+    let most = least + START + pages.data - pages.map;
+    assert!(
+        moving || (least..=most).contains(&allocated),
+        "{allocated} bytes of memory, {least} to {most} are accounted for"
+    );
+    books
+}
+
+fn walk(allocator: &Blocks, t: &impl See) -> Books {
+    let (pages, filling, _) = allocator.layout();
+    let frontier = pages.frontier(t).unwrap();
+    let mut books = Books::default();
+    let mut runs: BTreeMap<u64, (Kind, u64)> = BTreeMap::new();
+    let mut roomy: BTreeMap<u8, BTreeSet<u64>> = BTreeMap::new();
+    let mut unfinished = BTreeSet::new();
+    let (mut page, mut before) = (0, Kind::Inner);
+    while page < frontier {
+        let entry = pages.entry(t, page).unwrap();
+        assert!(entry.len > 0 && page + entry.len <= frontier, "{entry:?}");
+        let inner = |from: u64, to: u64| {
+            for inner in page + from..page + to {
+                let found = pages.entry(t, inner).unwrap();
+                assert_eq!(
+                    found.kind,
+                    Kind::Inner,
+                    "page {inner} of {entry:?} at {page}"
+                );
+            }
+        };
+        let offset = pages.offset(page);
+        match entry.kind {
+            Kind::Spare | Kind::Bare => {
+                assert_ne!(before, entry.kind, "two free runs touch at {page}");
+                runs.insert(page, (entry.kind, entry.len));
+                if entry.len > 1 {
+                    let last = pages.entry(t, page + entry.len - 1).unwrap();
+                    assert_eq!((last.kind, last.len), (Kind::Tail, entry.len));
+                    inner(1, entry.len - 1);
+                }
+            }
+            Kind::Block | Kind::Filling | Kind::Moving => {
+                inner(1, entry.len);
+                if entry.kind != Kind::Moving {
+                    books.blocks.insert(offset, entry.len * PAGE);
+                }
+                if entry.kind != Kind::Block {
+                    unfinished.insert(offset);
+                }
+            }
+            Kind::Slab => {
+                for distance in 1..entry.len {
+                    let found = pages.entry(t, page + distance).unwrap();
+                    assert_eq!((found.kind, found.len), (Kind::SlabInner, distance));
+                }
+                let (used, filling) = slabs::tests::contents(pages, t, page);
+                let class = slabs::tests::class(entry.class);
+                assert_eq!(
+                    (used.len(), entry.len),
+                    (usize::from(entry.used), class.pages)
+                );
+                if (used.len() as u64) < class.count {
+                    roomy.entry(entry.class).or_default().insert(page);
+                }
+                assert!(filling.iter().all(|offset| used.contains(offset)));
+                books.blocks.extend(used.iter().map(|&at| (at, class.size)));
+                unfinished.extend(filling);
+            }
+            kind => panic!("page {page} is {kind:?} where a run must begin"),
+        }
+        let (backed, spare) = match entry.kind {
+            Kind::Bare => (0, 0),
+            Kind::Spare => (entry.len, entry.len),
+            _ => (entry.len, 0),
+        };
+        books.backed += backed * PAGE;
+        books.spare += spare * PAGE;
+        before = entry.kind;
+        page += entry.len;
+    }
+    assert_eq!(pages.backed(t).unwrap() * PAGE, books.backed);
+    assert_eq!(pages.spare(t).unwrap() * PAGE, books.spare);
+    let listed = pages.tests_listed(t);
+    assert_eq!(listed, runs, "each free run is in the list for its length");
+    for class in 0..slabs::CLASSES as u8 {
+        let listed = slabs::tests::listed(pages, t, class);
+        let roomy = roomy.remove(&class).unwrap_or_default();
+        assert_eq!(listed, roomy, "slabs of class {class} that have room");
+    }
+    let mut owned = BTreeSet::new();
+    let mut free = 0;
+    for index in 0..MOST as u64 {
+        let (owner, offset) = filling.tests_entry(t, index);
+        if owner == 0 {
+            free += 1;
+        } else {
+            assert!(owned.insert(offset), "two fill {offset}");
+        }
+    }
+    assert_eq!(owned, unfinished, "what is unfinished is somebody's");
+    assert_eq!(filling.tests_free(t), free);
+    books.filling = unfinished;
+    books
+}

@@ -1,0 +1,303 @@
+//! Members that are killed, anywhere and everywhere: the others go on, and nothing is half done, lost, or had twice.
+
+use super::books::checked;
+use super::*;
+use crate::crash::{self, Point};
+use crate::shared::SharedError;
+use crate::shared::journal::{Change, See};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+/// The member that the tests' own process is.
+const US: u64 = 1 << 32 | 1;
+const MIB: u64 = 1 << 20;
+
+// Words of the tests: two counts that are always equal, and cells that each say where a block is, and its bytes.
+const COUNTS: [u64; 2] = [0, 8];
+const CELLS: u64 = 64;
+
+fn cell(index: u64) -> u64 {
+    1024 + index * 16
+}
+
+fn number(slot: u64, generation: u64) -> u64 {
+    generation << 32 | (slot + 1)
+}
+
+/// Fills a block, outside of the lease.
+fn fill(shared: &Shared, offset: u64, len: u64) {
+    for at in [offset, offset + (len - 8) / 8 * 8] {
+        shared.store(at, offset ^ len);
+    }
+}
+
+fn assert_filled(shared: &Shared, offset: u64, len: u64) {
+    for at in [offset, offset + (len - 8) / 8 * 8] {
+        assert_eq!(shared.load(at), offset ^ len, "{len} bytes at {offset}");
+    }
+}
+
+/// Does something, as a member does it, and fails if anything is not as it must be.
+fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
+    let at = cell(dice.below(CELLS));
+    let journal = blocks.journal();
+    match dice.below(8) {
+        // A new block in the place of what was there.
+        0..4 => {
+            let len = dice.any_size(largest).max(16);
+            let block = match blocks.reserve(len, soon()) {
+                Ok(block) => block,
+                Err(SharedError::Limit { .. } | SharedError::TooManyFilling { .. }) => return,
+                Err(error) => panic!("{error}"),
+            };
+            let offset = block.offset();
+            fill(shared, offset, len);
+            if dice.below(8) == 0 {
+                return blocks.give_up(&block, soon()).unwrap();
+            }
+            let changed = journal.transact(soon(), |t| {
+                let (old, old_len) = (t.get(at)?, t.get(at + 8)?);
+                if old != 0 {
+                    assert_filled(shared, old, old_len);
+                    blocks.free_within(t, old)?;
+                }
+                t.set(at, offset)?;
+                t.set(at + 8, len)?;
+                blocks.commit(t, &block)
+            });
+            changed.unwrap();
+            blocks.settle(soon());
+        }
+        4..6 => {
+            let changed = journal.transact(soon(), |t| {
+                let old = t.get(at)?;
+                if old != 0 {
+                    blocks.free_within(t, old)?;
+                    t.set(at, 0)?;
+                }
+                Ok(())
+            });
+            changed.unwrap();
+            blocks.settle(soon());
+        }
+        6 => {
+            let changed = journal.transact(soon(), |t| {
+                let was = t.get(COUNTS[0])?;
+                assert_eq!(t.get(COUNTS[1])?, was);
+                t.set(COUNTS[0], was + 1)?;
+                t.set(COUNTS[1], was + 1)
+            });
+            changed.unwrap();
+        }
+        _ => {
+            let counts = journal.read(soon(), |t| Ok(COUNTS.map(|at| t.get(at))));
+            let [first, second] = counts.unwrap();
+            assert_eq!(first.unwrap(), second.unwrap());
+        }
+    }
+}
+
+/// A process that does this and that until it is killed.
+fn worker(shared: &Shared, member: u64, largest: u64, seed: u64) -> Child {
+    shared.fork(|| {
+        let blocks = shared.blocks(member);
+        let mut dice = Dice(seed);
+        loop {
+            step(shared, &blocks, &mut dice, largest);
+        }
+    })
+}
+
+/// Nobody lives but us: each block is in a cell, and each cell has one.
+fn nothing_is_lost(shared: &Shared, blocks: &Blocks) {
+    let books = checked(blocks);
+    assert!(books.filling.is_empty(), "{:?}", books.filling);
+    let mut held = BTreeMap::new();
+    for index in 0..CELLS {
+        let (offset, len) = (shared.load(cell(index)), shared.load(cell(index) + 8));
+        if offset != 0 {
+            assert_filled(shared, offset, len);
+            assert!(held.insert(offset, len).is_none(), "two have {offset}");
+        }
+    }
+    assert!(
+        books.blocks.keys().eq(held.keys()),
+        "{:?} instead of {held:?}",
+        books.blocks
+    );
+    assert_eq!(shared.load(COUNTS[0]), shared.load(COUNTS[1]));
+}
+
+#[test]
+fn members_that_are_killed_at_any_time_leave_nothing_half_done() {
+    const SLOTS: u64 = 3;
+    let kills = scaled(300, 10_000);
+    let shared = Shared::new(64 * MIB);
+    let blocks = shared.blocks(US);
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let (mut longest, mut killed, mut generation) = (0, 0, 1);
+    while killed < kills {
+        let mut workers: Vec<_> = (1..=SLOTS)
+            .map(|slot| {
+                let member = number(slot, generation);
+                (member, worker(&shared, member, 16, dice.next()))
+            })
+            .collect();
+        for _ in 0..20 {
+            thread::sleep(Duration::from_micros(dice.below(3_000)));
+            let index = dice.below(SLOTS) as usize;
+            let (dead, child) = workers.swap_remove(index);
+            child.kill();
+            let died = clock::now();
+            step(&shared, &blocks, &mut dice, 16);
+            longest = longest.max(clock::now() - died);
+            blocks.recover(dead, soon()).unwrap();
+            killed += 1;
+            generation += 1;
+            let member = number((dead & 0xffff_ffff) - 1, generation);
+            workers.push((member, worker(&shared, member, 16, dice.next())));
+        }
+        for (member, child) in workers {
+            child.kill();
+            killed += 1;
+            blocks.recover(member, soon()).unwrap();
+        }
+        nothing_is_lost(&shared, &blocks);
+        generation += 1;
+    }
+    let counted = shared.load(COUNTS[0]);
+    println!(
+        "{killed} kills, {counted} counted; the longest operation after a death took {:.1} ms",
+        longest as f64 / 1e6
+    );
+}
+
+/// Members that are to die.
+const DEAD: [u64; 2] = [1 << 32 | 3, 1 << 32 | 4];
+
+/// A process that dies at a point, the `times`th time that it passes it.
+fn dies_at(shared: &Shared, member: u64, point: Point, times: u64, work: impl Fn(&Blocks)) {
+    let child = shared.fork(|| {
+        let blocks = shared.blocks(member);
+        crash::arm(point as usize, times, -1);
+        work(&blocks);
+    });
+    assert_eq!(
+        child.wait(),
+        libc::SIGKILL,
+        "{point:?} was not passed {times} times"
+    );
+}
+
+/// How a member comes to pass a point.
+fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
+    let busy = |blocks: &Blocks| {
+        let mut dice = Dice(seed);
+        for _ in 0..100_000 {
+            step(shared, blocks, &mut dice, 21);
+        }
+    };
+    match point {
+        // They take a member that has died before.
+        Point::LeaseTakenOver
+        | Point::RollbackBegun
+        | Point::WordRestored
+        | Point::RollbackDone => {
+            for _ in 0..times {
+                let wreck = |blocks: &Blocks| {
+                    let changed = blocks.journal().transact(soon(), |t| {
+                        t.set(COUNTS[1], 7)?;
+                        t.set(COUNTS[1], 8)?;
+                        t.set(COUNTS[0], 9)
+                    });
+                    changed.unwrap();
+                };
+                dies_at(shared, DEAD[1], Point::WordChanged, 3, wreck);
+                dies_at(shared, DEAD[0], point, 1, busy);
+            }
+        }
+        Point::LeaseAwaited => {
+            let held = shared.journal(US).transact(soon(), |_| {
+                dies_at(shared, DEAD[0], point, times, busy);
+                Ok(())
+            });
+            held.unwrap();
+        }
+        Point::RemainsFound => {
+            dies_at(shared, DEAD[1], Point::BlockReserved, times, |blocks| {
+                while blocks.reserve(100, soon()).is_ok() {}
+            });
+            dies_at(shared, DEAD[0], point, times, |blocks| {
+                blocks.recover(DEAD[1], soon()).unwrap();
+            });
+        }
+        _ => dies_at(shared, DEAD[0], point, times, busy),
+    }
+}
+
+#[test]
+fn members_that_die_at_any_point_leave_nothing_half_done() {
+    let points = [
+        Point::LeaseTaken,
+        Point::LeaseTakenOver,
+        Point::LeaseAwaited,
+        Point::LeaseGivenBack,
+        Point::SequenceOdd,
+        Point::EntryWritten,
+        Point::EntryCounted,
+        Point::WordChanged,
+        Point::Committed,
+        Point::SequenceEven,
+        Point::RollbackBegun,
+        Point::WordRestored,
+        Point::RollbackDone,
+        Point::GrowthBegun,
+        Point::GrowthDone,
+        Point::ShrinkingBegun,
+        Point::ShrinkingDone,
+        Point::BlockReserved,
+        Point::RemainsFound,
+    ];
+    let all = &crash::NAMES[crash::OF_PYTHON..];
+    assert!(
+        points
+            .iter()
+            .map(|point| format!("{point:?}"))
+            .eq(all.iter().copied())
+    );
+    let mut dice = Dice(77);
+    let mut kills = 0;
+    for point in points {
+        let shared = Shared::new(16 * MIB);
+        let blocks = shared.blocks(US);
+        let often = matches!(
+            point,
+            Point::EntryWritten | Point::EntryCounted | Point::WordChanged | Point::Committed
+        );
+        let most = match point {
+            Point::RollbackBegun | Point::RollbackDone | Point::LeaseTakenOver => 1,
+            Point::WordRestored | Point::LeaseAwaited | Point::RemainsFound => 3,
+            _ if often => scaled(40, 1000),
+            _ => scaled(6, 40),
+        };
+        for round in 0..most {
+            let times = if often {
+                1 + dice.below(3_000)
+            } else {
+                round + 1
+            };
+            pass(&shared, point, times, dice.next());
+            // What others do before the dead one is recovered.
+            for _ in 0..50 {
+                step(&shared, &blocks, &mut dice, 21);
+            }
+            for dead in DEAD {
+                blocks.recover(dead, soon()).unwrap();
+            }
+            nothing_is_lost(&shared, &blocks);
+            kills += 1;
+        }
+    }
+    println!("{kills} deaths at {} points", points.len());
+}

@@ -1,0 +1,170 @@
+//! Somebody scribbles over the whole memory: each operation ends, with a result or an error, and in time.
+
+use super::*;
+use crate::shared::SharedError;
+use crate::shared::allocator::Reserved;
+use crate::shared::journal::{Change, See};
+use std::sync::atomic::AtomicBool;
+
+const ME: u64 = 1 << 32 | 1;
+const MIB: u64 = 1 << 20;
+const PATIENCE: u64 = 20_000_000;
+
+/// A word that a liar might write: near the truth, or not at all.
+fn lie(shared: &Shared, dice: &mut Dice, at: u64) -> u64 {
+    let found = shared.load(at);
+    match dice.below(8) {
+        0 => dice.next(),
+        1 => 0,
+        2 => u64::MAX,
+        3 => found ^ 1 << dice.below(64),
+        4 => found.wrapping_add(dice.below(5)).wrapping_sub(2),
+        5 => dice.below(4096),
+        6 => dice.below(1 << 20) << 32 | dice.below(16),
+        _ => shared.load(dice.below(shared.mapping.size() as u64 / 8) * 8),
+    }
+}
+
+/// An offset, mostly where the books are.
+fn somewhere(shared: &Shared, dice: &mut Dice) -> u64 {
+    let size = shared.mapping.size() as u64;
+    match dice.below(8) {
+        0 => START + dice.below(40) * 8,
+        1 => START + 4096 + dice.below(512) * 8,
+        2 => START + 8192 + dice.below(512) * 8,
+        3 => START + 12288 + dice.below(64) * 8,
+        4..7 => START + 77824 + dice.below(2 * 600) * 8,
+        _ => dice.below(size / 8) * 8,
+    }
+}
+
+struct Victim {
+    blocks: Blocks,
+    reserved: Vec<Reserved>,
+    offsets: Vec<u64>,
+}
+
+impl Victim {
+    /// Does something. Whether this memory can still be used.
+    fn step(&mut self, shared: &Shared, dice: &mut Dice) -> bool {
+        let Victim {
+            blocks,
+            reserved,
+            offsets,
+        } = self;
+        let deadline = clock::now() + PATIENCE;
+        let done = match dice.below(8) {
+            0 | 1 => blocks
+                .reserve(dice.any_size(20), deadline)
+                .map(|block| reserved.push(block)),
+            2 if !reserved.is_empty() => {
+                let block = reserved.swap_remove(dice.below(reserved.len() as u64) as usize);
+                offsets.push(block.offset());
+                blocks.journal().transact(deadline, |t| {
+                    let was = t.get(0)?;
+                    t.set(0, was.wrapping_add(1))?;
+                    blocks.commit(t, &block)
+                })
+            }
+            3 => blocks
+                .allocate(dice.any_size(16), deadline)
+                .map(|offset| offsets.push(offset)),
+            4 | 5 if !offsets.is_empty() => {
+                let index = dice.below(offsets.len() as u64) as usize;
+                blocks.free(offsets.swap_remove(index), deadline)
+            }
+            6 => blocks
+                .recover(dice.below(4) << 32 | dice.below(4), deadline)
+                .map(drop),
+            _ => blocks.usage(deadline).map(drop),
+        };
+        let late = clock::now().saturating_sub(deadline + PATIENCE);
+        assert!(late < LONG, "{late} ns late");
+        let memory = File::from(shared.file.try_clone().unwrap())
+            .metadata()
+            .unwrap();
+        let memory = std::os::unix::fs::MetadataExt::blocks(&memory) * 512;
+        assert!(
+            memory < 2 * shared.max_memory + 4 * MIB,
+            "it has grown to {memory}"
+        );
+        match done {
+            Err(SharedError::Poisoned(found)) => {
+                assert!(found.to_string().contains("cannot be true"));
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+fn victim(shared: &Shared) -> Victim {
+    Victim {
+        blocks: shared.blocks(ME),
+        reserved: Vec::new(),
+        offsets: Vec::new(),
+    }
+}
+
+#[test]
+fn lies_at_rest_end_in_results_or_errors() {
+    let mut dice = Dice(0xdead_beef);
+    let (mut poisoned, mut lies) = (0, 0);
+    for _ in 0..scaled(200, 20_000) {
+        let shared = Shared::new(8 * MIB);
+        let mut victim = victim(&shared);
+        for _ in 0..dice.below(60) {
+            assert!(victim.step(&shared, &mut dice), "without a lie");
+        }
+        for _ in 0..60 {
+            for _ in 0..dice.below(3) {
+                let at = somewhere(&shared, &mut dice);
+                let value = lie(&shared, &mut dice, at);
+                shared.store(at, value);
+                lies += 1;
+            }
+            if !victim.step(&shared, &mut dice) {
+                poisoned += 1;
+                break;
+            }
+        }
+    }
+    println!("{lies} lies, {poisoned} memories poisoned");
+    assert!(poisoned > 0);
+}
+
+#[test]
+fn lies_while_something_is_done_end_in_results_or_errors() {
+    let mut dice = Dice(0xfeed);
+    for round in 0..scaled(20, 2_000) {
+        let shared = Shared::new(8 * MIB);
+        let mut victim = victim(&shared);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (shared, over) = (&shared, &over);
+            scope.spawn(move || {
+                let mut dice = Dice(round + 1);
+                while !over.load(Ordering::Relaxed) {
+                    let at = somewhere(shared, &mut dice);
+                    // Poison ends it at once: rather not.
+                    if !(START + 8..START + 32).contains(&at) {
+                        let value = lie(shared, &mut dice, at);
+                        shared.store(at, value);
+                    }
+                    for _ in 0..dice.below(300) {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+            let end = clock::now() + 20_000_000;
+            while clock::now() < end {
+                if !victim.step(shared, &mut dice) {
+                    for at in [8, 16, 24] {
+                        shared.store(START + at, 0);
+                    }
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,197 @@
+//! What the tests of shared memory have in common.
+
+mod allocation;
+mod books;
+mod deaths;
+mod lies;
+mod transactions;
+
+use super::allocator::{Allocator, file_size};
+use super::growth::PAGE;
+use super::journal::Journal;
+use super::{Members, Words};
+use crate::clock;
+use crate::memory::mapping::SharedMapping;
+use crate::sync::Ordering;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Where the allocator begins: behind words that belong to the tests.
+const START: u64 = 16 * PAGE;
+/// More than any operation takes, in nanoseconds.
+const LONG: u64 = 30_000_000_000;
+
+fn soon() -> u64 {
+    clock::now() + LONG
+}
+
+/// Numbers that look random and are the same at each run (xorshift64).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound
+    }
+
+    /// Numbers up to 2^most, of each size as often.
+    fn any_size(&mut self, most: u64) -> u64 {
+        let power = self.below(most + 1);
+        (1 << power) | self.below(1 << power)
+    }
+}
+
+fn scaled(short: u64, long: u64) -> u64 {
+    let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
+    if is_long { long } else { short }
+}
+
+type Mapping = Arc<SharedMapping>;
+type Blocks = Allocator<Mapping, Member>;
+
+/// A member, whose process has a lock on its byte of the file for as long as it lives.
+struct Member {
+    number: u64,
+    file: Arc<OwnedFd>,
+}
+
+impl Member {
+    /// The bytes that are locked lie behind all others.
+    fn lock(number: u64) -> libc::flock {
+        libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: (1 << 60) + (number & 0x7fff_ffff) as libc::off_t,
+            l_len: 1,
+            l_pid: 0,
+        }
+    }
+
+    fn new(number: u64, file: Arc<OwnedFd>) -> Self {
+        let ours = Member::lock(number);
+        // SAFETY: the structure lives through the call.
+        let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const ours) };
+        assert_eq!(locked, 0);
+        Member { number, file }
+    }
+}
+
+impl Members for Member {
+    fn me(&self) -> u64 {
+        self.number
+    }
+
+    fn lives(&self, member: u64) -> bool {
+        let mut asked = Member::lock(member);
+        // SAFETY: the structure lives through the call.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLK, &raw mut asked) };
+        member == self.number || asked.l_type != libc::F_UNLCK as libc::c_short
+    }
+}
+
+/// A file that the processes of a test share.
+struct Shared {
+    file: Arc<OwnedFd>,
+    mapping: Mapping,
+    max_memory: u64,
+}
+
+impl Shared {
+    fn new(max_memory: u64) -> Self {
+        // SAFETY: a valid C string; what comes back is ours alone.
+        let file = unsafe {
+            let made = libc::memfd_create(c"shmrpc-shared".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(made >= 0);
+            File::from_raw_fd(made)
+        };
+        Shared::over(file, max_memory)
+    }
+
+    fn over(file: File, max_memory: u64) -> Self {
+        let size = file_size(START, max_memory);
+        file.set_len(size).unwrap();
+        let mapping = SharedMapping::new(file.as_fd(), size as usize).unwrap();
+        Shared {
+            file: Arc::new(file.into()),
+            mapping: Arc::new(mapping),
+            max_memory,
+        }
+    }
+
+    fn member(&self, number: u64) -> Member {
+        Member::new(number, self.file.clone())
+    }
+
+    fn blocks(&self, number: u64) -> Blocks {
+        let (file, mapping) = (self.file.clone(), self.mapping.clone());
+        Blocks::new(mapping, file, START, self.max_memory, self.member(number)).unwrap()
+    }
+
+    fn journal(&self, number: u64) -> Journal<Mapping, Member> {
+        Journal::new(self.mapping.clone(), START, self.member(number)).unwrap()
+    }
+
+    fn load(&self, at: u64) -> u64 {
+        self.mapping.word(at).unwrap().load(Ordering::Relaxed)
+    }
+
+    fn store(&self, at: u64, value: u64) {
+        let word = self.mapping.word(at).unwrap();
+        word.store(value, Ordering::Relaxed);
+    }
+
+    /// A process that does this, and ends.
+    fn fork(&self, work: impl FnOnce()) -> Child {
+        let _alone = crate::FORK.lock();
+        // SAFETY: the child uses nothing but what it is given, and the allocator, which glibc keeps usable.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            // SAFETY: no memory is involved.
+            unsafe { libc::_exit(i32::from(ended.is_err())) };
+        }
+        Child(pid)
+    }
+}
+
+/// A process; killed when it is dropped.
+struct Child(libc::pid_t);
+
+impl Child {
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
+    }
+
+    /// What it has ended by: a signal, or 256 times its exit code.
+    fn wait(self) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
+        std::mem::forget(self);
+        status
+    }
+
+    fn kill(self) {
+        self.signal(libc::SIGKILL);
+        assert_eq!(self.wait(), libc::SIGKILL, "it failed before it was killed");
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+use super::*;
+use crate::shared::journal::{CAPACITY, Change, See};
+use crate::shared::{Field, SharedError};
+use std::thread;
+use std::time::Duration;
+
+const ME: u64 = 1 << 32 | 1;
+const OTHER: u64 = 1 << 32 | 2;
+const SMALL: u64 = 1 << 20;
+
+/// Adds one to two words that are equal.
+fn add(journal: &Journal<Mapping, Member>) -> Result<u64, SharedError> {
+    journal.transact(soon(), |t| {
+        let was = t.get(0)?;
+        assert_eq!(t.get(8)?, was);
+        t.set(0, was + 1)?;
+        t.set(8, was + 1)?;
+        Ok(was)
+    })
+}
+
+#[test]
+fn a_change_that_fails_changes_nothing() {
+    let shared = Shared::new(SMALL);
+    let journal = shared.journal(ME);
+    add(&journal).unwrap();
+    let failed: Result<(), _> = journal.transact(soon(), |t| {
+        t.set(0, 7)?;
+        t.set(16, 8)?;
+        t.set(0, 9)?;
+        Err(SharedError::NoBlock { offset: 0 })
+    });
+    assert!(matches!(failed, Err(SharedError::NoBlock { .. })));
+    assert_eq!(
+        [0, 8, 16].map(|at| shared.load(at)),
+        [1, 1, 0],
+        "the old values are back"
+    );
+    assert_eq!(add(&journal).unwrap(), 1);
+}
+
+#[test]
+fn a_change_that_panics_changes_nothing() {
+    let shared = Shared::new(SMALL);
+    let journal = shared.journal(ME);
+    let panics = std::panic::AssertUnwindSafe(|| {
+        journal.transact(soon(), |t| {
+            t.set(0, 7)?;
+            if t.get(0)? == 7 {
+                panic!("as intended");
+            }
+            Ok(())
+        })
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
+    assert_eq!(add(&journal).unwrap(), 0);
+}
+
+#[test]
+fn one_word_too_many_is_an_error_before_it_is_stored() {
+    let shared = Shared::new(SMALL);
+    let journal = shared.journal(ME);
+    let filled = |count: u64| {
+        journal.transact(soon(), |t| {
+            for index in 0..count {
+                t.set(index * 8, index + 1)?;
+            }
+            Ok(())
+        })
+    };
+    let most = CAPACITY as u64;
+    let failed = filled(most + 1);
+    assert!(matches!(
+        failed,
+        Err(SharedError::JournalFull { most: 251 })
+    ));
+    assert!((0..=most).all(|index| shared.load(index * 8) == 0));
+    filled(most).unwrap();
+    assert!((0..most).all(|index| shared.load(index * 8) == index + 1));
+}
+
+#[test]
+fn who_waits_for_one_that_lives_ends_at_its_deadline_and_knows_who_it_was() {
+    let shared = Shared::new(SMALL);
+    let holder = shared.fork(|| {
+        let journal = shared.journal(OTHER);
+        let held: Result<(), _> = journal.transact(soon(), |t| {
+            t.set(0, 7)?;
+            shared.store(800, 1);
+            loop {
+                thread::park();
+            }
+        });
+        held.unwrap();
+    });
+    while shared.load(800) == 0 {
+        thread::yield_now();
+    }
+    let journal = shared.journal(ME);
+    for wait in [0, 30_000_000] {
+        let deadline = clock::now() + wait;
+        let ended = journal.transact(deadline, |_| Ok(()));
+        assert!(matches!(ended, Err(SharedError::Busy { holder: OTHER })));
+        assert!(clock::now() >= deadline);
+        let ended = journal.read(clock::now() + wait, |t| t.get(0));
+        assert!(matches!(ended, Err(SharedError::Busy { holder: OTHER })));
+    }
+    holder.signal(libc::SIGSTOP);
+    let ended = journal.transact(clock::now() + 1_000_000, |_| Ok(()));
+    assert!(matches!(ended, Err(SharedError::Busy { holder: OTHER })));
+    let waiter = thread::scope(|scope| {
+        let waiter = scope.spawn(|| add(&journal));
+        thread::sleep(Duration::from_millis(20));
+        holder.kill();
+        waiter.join().unwrap()
+    });
+    assert_eq!(waiter.unwrap(), 0, "what it had changed is undone");
+}
+
+#[test]
+fn threads_of_one_process_exclude_each_other_and_readers_see_pairs() {
+    const EACH: u64 = 20_000;
+    let shared = Shared::new(SMALL);
+    let journal = shared.journal(ME);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..EACH {
+                    add(&journal).unwrap();
+                }
+            });
+        }
+        for _ in 0..EACH {
+            let pair = journal.read(soon(), |t| Ok((t.get(0)?, t.get(8)?)));
+            let (first, second) = pair.unwrap();
+            assert_eq!(first, second);
+        }
+    });
+    assert_eq!(add(&journal).unwrap(), 4 * EACH);
+}
+
+#[test]
+fn a_sleeper_is_woken_and_need_not_wait_for_its_slice() {
+    let shared = Shared::new(SMALL);
+    let journal = shared.journal(ME);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let held = journal.transact(soon(), |t| {
+                        thread::sleep(Duration::from_micros(200));
+                        let was = t.get(0)?;
+                        t.set(0, was + 1)
+                    });
+                    held.unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(shared.load(0), 200);
+    assert_eq!(shared.load(START), 0, "nobody holds the lease");
+}
+
+#[test]
+fn a_forked_child_is_told_that_it_is_no_member() {
+    let shared = Shared::new(SMALL);
+    let (journal, blocks) = (shared.journal(ME), shared.blocks(ME));
+    let held = journal.transact(soon(), |t| {
+        t.set(0, 7)?;
+        let child = shared.fork(|| {
+            assert!(matches!(add(&journal), Err(SharedError::Detached)));
+            let seen = journal.read(soon(), |t| t.get(0));
+            assert!(matches!(seen, Err(SharedError::Detached)));
+            let block = blocks.allocate(1, soon());
+            assert!(matches!(block, Err(SharedError::Detached)));
+        });
+        assert_eq!(child.wait(), 0);
+        assert_eq!(t.get(0)?, 7, "the parent keeps what it has");
+        t.set(0, 0)
+    });
+    held.unwrap();
+    add(&journal).unwrap();
+}
+
+/// A holder that dies within a change, in a process of its own.
+fn wreck(shared: &Shared) {
+    let dead = shared.fork(|| {
+        let journal = shared.journal(OTHER);
+        journal.die_within(|t| {
+            t.set(0, 7)?;
+            t.set(8, 8)?;
+            t.set(0, 9)
+        });
+    });
+    assert_eq!(dead.wait(), 0);
+}
+
+#[test]
+fn what_a_dead_process_had_begun_is_undone_by_readers_too() {
+    let shared = Shared::new(SMALL);
+    wreck(&shared);
+    assert_eq!(shared.load(0), 9);
+    let journal = shared.journal(ME);
+    let pair = journal.read(soon(), |t| Ok((t.get(0)?, t.get(8)?)));
+    assert_eq!(pair.unwrap(), (0, 0));
+    wreck(&shared);
+    assert_eq!(add(&journal).unwrap(), 0);
+}
+
+#[test]
+fn a_journal_that_cannot_be_true_poisons_its_memory_and_says_what_it_found() {
+    for (at, value, field) in [
+        (72, 252, Field::JournalCount),
+        (72, u64::MAX, Field::JournalCount),
+        (80, 3, Field::JournalEntry),
+        (80, 1 << 50, Field::JournalEntry),
+        (96, START + 72, Field::JournalEntry),
+    ] {
+        let shared = Shared::new(SMALL);
+        wreck(&shared);
+        shared.store(START + at, value);
+        let [journal, other] = [ME, OTHER].map(|number| shared.journal(number));
+        for each in [&journal, &other, &journal] {
+            let Err(SharedError::Poisoned(lie)) = add(each) else {
+                panic!("{field:?} was believed");
+            };
+            assert_eq!((lie.field, lie.at, lie.found), (field, START + at, value));
+            assert!(lie.to_string().contains(&format!("{value:#x}")));
+        }
+        assert_eq!(shared.load(8), 8, "nothing was restored");
+    }
+}
+
+#[test]
+fn a_lease_that_was_written_over_poisons_its_memory() {
+    let shared = Shared::new(SMALL);
+    let journal = shared.journal(ME);
+    let changed = journal.transact(soon(), |_| {
+        shared.store(START, 77);
+        Ok(())
+    });
+    changed.unwrap();
+    let Err(SharedError::Poisoned(lie)) = add(&journal) else {
+        panic!("it was believed");
+    };
+    assert_eq!((lie.field, lie.found), (Field::Lease, 77));
+}
+
+#[test]
+fn offsets_outside_of_the_memory_are_no_words() {
+    let shared = Shared::new(SMALL);
+    let end = shared.mapping.size() as u64;
+    for at in [
+        end,
+        end - 4,
+        end + 8,
+        1,
+        u64::MAX,
+        u64::MAX - 7,
+        START,
+        START + 4088,
+    ] {
+        let shared = Shared::new(SMALL);
+        let journal = shared.journal(ME);
+        let set = journal.transact(soon(), |t| t.set(at, 1));
+        assert!(matches!(set, Err(SharedError::Poisoned(lie)) if lie.found == at));
+    }
+}
+
+#[test]
+fn memory_that_was_cut_off_is_poisoned() {
+    let shared = Shared::new(SMALL);
+    let journal = shared.journal(ME);
+    add(&journal).unwrap();
+    File::from(shared.file.try_clone().unwrap())
+        .set_len(0)
+        .unwrap();
+    let Err(SharedError::Poisoned(lie)) = add(&journal) else {
+        panic!("zeros were believed");
+    };
+    assert_eq!(lie.field, Field::CutOff);
+}

@@ -29,6 +29,7 @@ mod enabled {
             /// Where a process can be made to die.
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
             #[repr(usize)]
+            #[cfg_attr(not(feature = "python"), allow(dead_code))]
             pub enum Point {
                 $($(#[doc = $doc])+ $name,)+
                 $($(#[doc = $shared_doc])+ $shared,)+

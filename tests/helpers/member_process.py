@@ -1,0 +1,108 @@
+"""Another process that opens names and does with them what a test tells it, one statement after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import traceback
+from types import TracebackType
+from typing import Any, Final
+
+from tests.helpers.stopped_processes import PATIENCE
+
+_MAIN: Final = "from tests.helpers import member_process; member_process.main()"
+_WITH_POINTS: Final = "from tests.helpers import crash_points; crash_points.use_core(); "
+
+
+class MemberProcess:
+    """A process with ``shmrpc`` and ``shmrpc.sync`` imported; killed at the end.
+
+    ``points``: with the core that has places to die.
+    """
+
+    def __init__(self, *, points: bool = False) -> None:
+        command = [sys.executable, "-c", (_WITH_POINTS if points else "") + _MAIN]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._read() == "ready"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def begin(self, code: str) -> None:
+        """Lets it execute statements; :meth:`end` waits for that."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(code) + "\n")
+        self._process.stdin.flush()
+
+    def end(self) -> Any:
+        """What ``result`` is after the statements. Raises what they raised as RuntimeError."""
+        text = self._read()
+        if text.startswith("raised "):
+            raise RuntimeError(json.loads(text.removeprefix("raised ")))
+        return json.loads(text)
+
+    def do(self, code: str) -> Any:
+        self.begin(code)
+        return self.end()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.endswith("\n"):
+            raise EOFError("the process has died")
+        return line.rstrip("\n")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Waits for its end; returns the exit code, or the signal that killed it, less than 0."""
+        return self._process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> int:
+        """Lets it end by itself, and returns its exit code."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        return self.wait()
+
+    def __enter__(self) -> MemberProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                assert stream is not None
+                stream.close()
+
+
+def main() -> None:
+    """Does what it is told until there is nothing more."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import shmrpc  # The core may have been put in its place before.
+    import shmrpc.sync
+    from tests.helpers import crash_points
+
+    names: dict[str, Any] = {"shmrpc": shmrpc, "sync": shmrpc.sync, "crash_points": crash_points}
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        names["result"] = None
+        try:
+            exec(json.loads(line), names)
+            text = json.dumps(names["result"])
+        except BaseException:
+            text = f"raised {json.dumps(traceback.format_exc())}"
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()

@@ -1,0 +1,579 @@
+"""Names whose members are equals: who makes them, who may leave, what is waited for, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+import shmrpc.sync
+from tests.helpers.loops import one_loop
+from tests.helpers.member_process import MemberProcess
+from tests.helpers.server_process import InThread, eventually
+from tests.helpers.stopped_processes import stopped
+
+LONG = 60.0
+
+
+@pytest.fixture
+def other() -> Iterator[MemberProcess]:
+    """Another process."""
+    with MemberProcess() as member:
+        yield member
+
+
+@contextlib.contextmanager
+def closing(*names: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for name in names:
+            name.close()
+
+
+def pids(name: str) -> list[int]:
+    return [member.pid for member in shmrpc.members(name)]
+
+
+def holds(name: str) -> dict[int, int]:
+    return {member.pid: member.holds for member in shmrpc.members(name)}
+
+
+def files(runtime: Path) -> list[str]:
+    """What there is of names, where they are met and in /dev/shm."""
+    in_memory = [name for name in os.listdir("/dev/shm") if name.startswith("shmrpc.it@")]
+    return sorted(name for name in os.listdir(runtime) if name.startswith("it@")) + in_memory
+
+
+KINDS: dict[str, Callable[[str], Any]] = {
+    "semaphore": lambda name: shmrpc.Semaphore(name, 3),
+    "lock": shmrpc.Lock,
+    "event": shmrpc.Event,
+    "memory": lambda name: shmrpc.memory(name, 1000),
+}
+TEXTS = {
+    "semaphore": "a semaphore of 3 permits",
+    "lock": "a lock",
+    "event": "an event",
+    "memory": "a memory of 1000 bytes",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_maker_may_leave_and_the_last_takes_the_name_away(kind: str, other: MemberProcess, runtime: Path) -> None:
+    ours = KINDS[kind]("it")
+    assert pids("it") == [os.getpid()]
+    since = shmrpc.members("it")[0].since
+    assert datetime.now(UTC) - since < timedelta(seconds=LONG)
+    assert other.do("it = sync.attach('it'); result = repr(it)") == f"<shmrpc {kind} 'it'>"
+    assert pids("it") == [os.getpid(), other.pid]
+    ours.close()
+    ours.close()
+    assert pids("it") == [other.pid]
+    again = KINDS[kind]("it")
+    assert sorted(pids("it")) == sorted([os.getpid(), other.pid])
+    again.close()
+    other.do("it.close()")
+    assert pids("it") == []
+    assert files(runtime) == []
+
+
+@pytest.mark.parametrize("asked", KINDS)
+@pytest.mark.parametrize("there", KINDS)
+def test_kinds_that_disagree_are_an_error_with_both(there: str, asked: str) -> None:
+    with closing(KINDS[there]("it")):
+        if there == asked:
+            KINDS[asked]("it").close()
+            return
+        with pytest.raises(shmrpc.NameInUse) as raised:
+            KINDS[asked]("it")
+        assert TEXTS[there] in str(raised.value)
+        assert TEXTS[asked] in str(raised.value)
+
+
+def test_sizes_that_disagree_are_an_error_with_both(other: MemberProcess) -> None:
+    with closing(shmrpc.Semaphore("gpu", 2), shmrpc.memory("frame", 100)):
+        with pytest.raises(RuntimeError, match=r"NameInUse: .*of 2 permits .*and not a semaphore of 3 permits"):
+            other.do("sync.Semaphore('gpu', 3)")
+        with pytest.raises(RuntimeError, match=r"NameInUse: .*of 100 bytes .*and not a memory of 200 bytes"):
+            other.do("sync.memory('frame', 200)")
+        with pytest.raises(shmrpc.NameInUse):
+            shmrpc.Semaphore("gpu", 3)
+
+
+@pytest.mark.parametrize("wrong", ["", "a/b", "..", "x" * 65, "a@b"])
+def test_what_is_no_name_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="expected 1 to 64 of"):
+        shmrpc.Lock(wrong)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: shmrpc.Semaphore("it", 0), lambda: shmrpc.Semaphore("it", 65537), lambda: shmrpc.memory("it", 0)]
+)
+def test_what_cannot_be_so_large_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"expected .*, got"):
+        make()
+
+
+def test_the_most_permits_can_all_be_had() -> None:
+    gate = shmrpc.sync.Semaphore("it", 65536)
+    with closing(gate):
+        for _ in range(65536):
+            gate.acquire(0)
+        with pytest.raises(shmrpc.WaitTimeout):
+            gate.acquire(0)
+        gate.release()
+        gate.acquire(0)
+        assert holds("it") == {os.getpid(): 65536}
+
+
+def test_a_memory_for_which_there_is_no_room_is_an_error_and_leaves_nothing(runtime: Path) -> None:
+    free = os.statvfs("/dev/shm")
+    with pytest.raises(shmrpc.SharedMemoryError, match=r"memory 'it': there is no room for its \d+ bytes") as raised:
+        shmrpc.memory("it", free.f_blocks * free.f_frsize + (1 << 20))
+    assert raised.value.errno is not None
+    assert [name for name in files(runtime) if not name.endswith(".lock")] == []
+    shmrpc.memory("it", 10).close()
+    assert files(runtime) == []
+
+
+# --- what is held ---
+
+
+def test_permits_belong_to_processes_and_one_without_cannot_release(other: MemberProcess) -> None:
+    gate = shmrpc.sync.Semaphore("gpu", 2)
+    with closing(gate):
+        other.do("gate = sync.Semaphore('gpu', 2); gate.acquire()")
+        with pytest.raises(shmrpc.LocalProtocolError, match="this process has no permit to release"):
+            gate.release()
+        gate.acquire()
+        assert holds("gpu") == {os.getpid(): 1, other.pid: 1}
+        other.do("gate.close()")
+        assert holds("gpu") == {os.getpid(): 1}
+        gate.acquire(0)
+
+
+async def test_two_uses_of_a_name_in_a_process_are_one_member() -> None:
+    one, two = shmrpc.Semaphore("gpu", 1), shmrpc.sync.Semaphore("gpu", 1)
+    with closing(two):
+        await one.acquire()
+        with pytest.raises(shmrpc.WaitTimeout):
+            await asyncio.to_thread(two.acquire, 0)
+        one.close()
+        assert holds("gpu") == {os.getpid(): 1}, "the other use is open"
+        with pytest.raises(shmrpc.LocalProtocolError, match="is closed"):
+            one.signal()
+        two.release()
+
+
+async def test_a_lock_belongs_to_a_task_or_a_thread() -> None:
+    lock = shmrpc.Lock("config")
+    with closing(lock):
+        async with lock:
+            with pytest.raises(shmrpc.LocalProtocolError, match="does not hold it"):
+                await asyncio.create_task(_release(lock))
+            with pytest.raises(shmrpc.LocalProtocolError, match="does not hold it"):
+                await asyncio.to_thread(lock.release)
+            with pytest.raises(shmrpc.LocalProtocolError, match="would wait for itself"):
+                await lock.acquire()
+            with pytest.raises(shmrpc.LocalProtocolError, match="use 'async with'"):
+                await asyncio.create_task(_enter(lock))
+        with pytest.raises(shmrpc.LocalProtocolError, match="does not hold it"):
+            lock.release()
+
+
+async def _release(lock: shmrpc.Lock) -> None:
+    lock.release()
+
+
+async def _enter(lock: shmrpc.Lock) -> None:
+    with lock:
+        pass
+
+
+def test_a_reentrant_lock_is_released_as_often_as_it_was_acquired() -> None:
+    lock, other = shmrpc.sync.Lock("config", reentrant=True), shmrpc.sync.Lock("config")
+    with closing(lock, other):
+        with lock, lock:
+            assert holds("config") == {os.getpid(): 1}
+        with lock:
+            with lock:
+                pass
+            waiting = InThread(lambda: other.acquire(0))
+            with pytest.raises(shmrpc.WaitTimeout, match="the lock was not free within 0 s: this process has it"):
+                raise waiting.join()
+        assert holds("config") == {os.getpid(): 0}
+
+
+async def test_the_lock_of_a_memory_is_its_own() -> None:
+    frame = shmrpc.memory("frame", 8)
+    with closing(frame):
+        async with frame.lock:
+            assert holds("frame") == {os.getpid(): 1}
+        assert holds("frame") == {os.getpid(): 0}
+
+
+# --- waiting ---
+
+
+async def test_a_timeout_names_those_who_have_it(other: MemberProcess) -> None:
+    gate = shmrpc.Semaphore("gpu", 2)
+    with closing(gate):
+        other.do("gate = sync.Semaphore('gpu', 2); gate.acquire()")
+        async with gate:
+            with pytest.raises(TimeoutError) as raised:
+                await gate.acquire(0.01)
+            assert isinstance(raised.value, shmrpc.WaitTimeout)
+            assert str(raised.value) == (
+                f"semaphore 'gpu': no permit was free within 0.01 s: this process has 1, process {other.pid} has 1"
+            )
+            with stopped(other.pid), pytest.raises(shmrpc.WaitTimeout, match=f"stopped: .* kill -CONT {other.pid}"):
+                await gate.acquire(0.01)
+
+
+async def test_a_permit_that_comes_free_goes_to_who_waits_in_a_loop_or_thread(other: MemberProcess) -> None:
+    gate, blocking = shmrpc.Semaphore("gpu", 1), shmrpc.sync.Semaphore("gpu", 1)
+    with closing(gate, blocking):
+        other.do("gate = sync.Semaphore('gpu', 1); gate.acquire()")
+        waiting = asyncio.create_task(gate.acquire(LONG))
+        await _until_waiting("gpu", 1)
+        other.do("gate.release()")
+        await waiting
+        other.begin("gate.acquire()")
+        await _until_waiting("gpu", 1)
+        gate.release()
+        await asyncio.to_thread(other.end)
+        in_thread = asyncio.create_task(asyncio.to_thread(blocking.acquire, LONG))
+        await _until_waiting("gpu", 1)
+        other.do("gate.release()")
+        await in_thread
+        blocking.release()
+
+
+def _waiters(name: str) -> int:
+    from shmrpc.equals.members import reports
+
+    return next((each.waiters for each in reports(print) if each.name == name), 0)
+
+
+async def _until_waiting(name: str, count: int) -> None:
+    deadline = time.monotonic() + LONG
+    while _waiters(name) != count:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def test_who_comes_first_is_served_first() -> None:
+    gate = shmrpc.sync.Semaphore("gpu", 1)
+    got: list[int] = []
+
+    def take(number: int) -> None:
+        gate.acquire(LONG)
+        got.append(number)
+
+    with closing(gate):
+        gate.acquire()
+        threads = []
+        for number in range(5):
+            threads.append(threading.Thread(target=take, args=(number,)))
+            threads[-1].start()
+            await _until_waiting("gpu", number + 1)
+        for served in range(1, 6):
+            gate.release()
+            while len(got) < served:
+                await asyncio.sleep(0.001)
+        for thread in threads:
+            thread.join()
+        assert got == [0, 1, 2, 3, 4]
+
+
+async def test_tasks_of_a_loop_are_served_in_the_order_in_which_they_came() -> None:
+    gate = shmrpc.Semaphore("gpu", 1)
+    got: list[int] = []
+
+    async def take(number: int) -> None:
+        async with gate:
+            got.append(number)
+
+    with closing(gate):
+        async with gate:
+            tasks = [asyncio.create_task(take(number)) for number in range(20)]
+            await _until_waiting("gpu", 1)
+        await asyncio.gather(*tasks)
+        assert got == list(range(20))
+
+
+async def test_a_cancelled_wait_loses_no_permit() -> None:
+    gate = shmrpc.Semaphore("gpu", 1)
+    with closing(gate):
+        for cancel_after in range(6):
+            await gate.acquire()
+            first, second = asyncio.create_task(gate.acquire()), asyncio.create_task(gate.acquire())
+            await _until_waiting("gpu", 1)
+            gate.release()
+            for _ in range(cancel_after):
+                await asyncio.sleep(0)
+            first.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await first
+                gate.release()
+            await asyncio.wait_for(second, LONG)
+            gate.release()
+            assert holds("gpu") == {os.getpid(): 0}
+
+
+async def test_a_wait_under_a_timeout_of_asyncio_loses_no_permit(other: MemberProcess) -> None:
+    gate = shmrpc.Semaphore("gpu", 1)
+    with closing(gate):
+        other.do("gate = sync.Semaphore('gpu', 1); gate.acquire()")
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await gate.acquire()
+        other.do("gate.release()")
+        await gate.acquire(0)
+        gate.release()
+
+
+async def test_signals_outlive_their_sender_and_drain_says_how_many(other: MemberProcess) -> None:
+    gate = shmrpc.Semaphore("gpu")
+    with closing(gate):
+        waiting = asyncio.create_task(gate.wait(LONG))
+        await _until_waiting("gpu", 1)
+        other.do("sync.Semaphore('gpu').signal(5)")
+        other.kill()
+        await waiting
+        await gate.wait(0)
+        assert gate.drain() == 3
+        assert gate.drain() == 0
+        with pytest.raises(shmrpc.WaitTimeout, match=r"within 0\.01 s$"):
+            await gate.wait(0.01)
+        with pytest.raises(ValueError, match="expected a number of signals, got -1"):
+            gate.signal(-1)
+
+
+async def test_a_cancelled_wait_for_a_signal_leaves_it_to_the_next() -> None:
+    gate = shmrpc.Semaphore("gpu")
+    with closing(gate):
+        first, second = asyncio.create_task(gate.wait()), asyncio.create_task(gate.wait())
+        await _until_waiting("gpu", 1)
+        gate.signal()
+        await asyncio.sleep(0)
+        first.cancel()
+        done, _ = await asyncio.wait([first, second], timeout=LONG)
+        assert len(done) == 2 or not first.cancelled()
+        second.cancel()
+        await asyncio.wait([second])
+        taken = [task for task in (first, second) if not task.cancelled()]
+        assert len(taken) + gate.drain() == 1
+
+
+async def test_an_event_wakes_all_even_if_it_is_cleared_at_once(other: MemberProcess) -> None:
+    go = shmrpc.Event("go")
+    with closing(go):
+        assert not go.is_set()
+        waiting = [asyncio.create_task(go.wait(LONG)) for _ in range(3)]
+        other.begin("go = sync.Event('go'); go.wait()")
+        await _until_waiting("go", 2)
+        go.set()
+        go.clear()
+        await asyncio.gather(*waiting)
+        await asyncio.to_thread(other.end)
+        with pytest.raises(shmrpc.WaitTimeout, match="event 'go': it was not set within 0 s"):
+            await go.wait(0)
+        other.do("go.set()")
+        await go.wait()
+        assert go.is_set()
+
+
+async def test_stop_ends_waits_of_this_process_until_resume(other: MemberProcess) -> None:
+    gate, blocking = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu")
+    with closing(gate, blocking):
+        other.do("gate = sync.Semaphore('gpu'); gate.acquire()")
+        other.begin("gate.wait()")
+        task, thread = asyncio.create_task(gate.acquire()), InThread(lambda: blocking.acquire())
+        await _until_waiting("gpu", 3)
+        gate.stop()
+        with pytest.raises(shmrpc.WaitStopped):
+            await task
+        assert isinstance(await asyncio.to_thread(thread.join), shmrpc.WaitStopped)
+        with pytest.raises(shmrpc.WaitStopped):
+            await gate.acquire()
+        gate.resume()
+        with pytest.raises(shmrpc.WaitTimeout):
+            await gate.acquire(0)
+        gate.signal()
+        await asyncio.to_thread(other.end)
+
+
+async def test_closing_ends_the_waits(other: MemberProcess) -> None:
+    gate, blocking = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu")
+    other.do("gate = sync.Semaphore('gpu'); gate.acquire()")
+    task, thread = asyncio.create_task(gate.acquire()), InThread(lambda: blocking.acquire())
+    await _until_waiting("gpu", 2)
+    gate.close()
+    blocking.close()
+    with pytest.raises(shmrpc.LocalProtocolError, match="is closed"):
+        await asyncio.wait_for(task, LONG)
+    assert isinstance(await asyncio.to_thread(thread.join), shmrpc.LocalProtocolError)
+
+
+def test_ctrl_c_ends_the_wait_of_a_thread(other: MemberProcess) -> None:
+    gate = shmrpc.sync.Semaphore("gpu")
+    with closing(gate):
+        gate.acquire()
+        other.begin("sync.Semaphore('gpu').acquire()")
+        assert eventually(lambda: _waiters("gpu") == 1)
+        other.signal(signal.SIGINT)
+        with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+            other.end()
+        gate.release()
+        gate.acquire(0)
+
+
+@one_loop
+async def test_those_who_wait_do_nothing(other: MemberProcess) -> None:
+    gate = shmrpc.sync.Semaphore("gpu")
+    with closing(gate):
+        gate.acquire()
+        with MemberProcess() as looping:
+            other.begin("sync.Semaphore('gpu').acquire()")
+            looping.begin("import asyncio; asyncio.run(shmrpc.Semaphore('gpu').acquire())")
+            await _until_waiting("gpu", 2)
+            await asyncio.sleep(0.2)
+            before = [_switches(other.pid), _switches(looping.pid)]
+            await asyncio.sleep(1.5)
+            assert [_switches(other.pid), _switches(looping.pid)] == before
+
+
+def _switches(pid: int) -> dict[str, str]:
+    """How often each thread of a process has gone to sleep."""
+    return {
+        path.parent.name: line
+        for path in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in path.read_text().splitlines()
+        if line.startswith("voluntary")
+    }
+
+
+# --- attaching ---
+
+
+async def test_attach_waits_for_a_name_to_appear(other: MemberProcess) -> None:
+    other.begin("it = sync.attach('it', 60); result = it.buf[0]")
+    waiting = asyncio.create_task(shmrpc.attach("it", LONG))
+    await asyncio.sleep(0.05)
+    frame = shmrpc.memory("it", 10)
+    frame.buf[0] = 7
+    assert await asyncio.to_thread(other.end) == 7
+    found = await waiting
+    assert isinstance(found, shmrpc.Memory)
+    assert found.size == 10
+    found.close()
+    frame.close()
+
+
+async def test_attach_says_that_nobody_has_the_name() -> None:
+    with pytest.raises(shmrpc.WaitTimeout, match=r"name 'it': no process has opened it \(waited 0\.02 s\)"):
+        await shmrpc.attach("it", 0.02)
+    with pytest.raises(shmrpc.WaitTimeout):
+        shmrpc.sync.attach("it", 0)
+
+
+# --- memory ---
+
+
+def test_a_memory_is_seen_by_all_as_bytes_and_arrays(other: MemberProcess) -> None:
+    frame = shmrpc.memory("frame", 480 * 640 + 8)
+    with closing(frame):
+        assert bytes(frame.buf[:8]) == bytes(8)
+        array = frame.array((480, 640), "u1")
+        array[:] = 7
+        assert other.do("it = sync.attach('frame'); result = int(it.array((480, 640), 'u1').sum())") == 7 * 480 * 640
+        other.do("it.buf[:5] = b'hello'; it.array(1, 'f8', 480 * 640)[0] = 1.5")
+        assert bytes(array[0, :5]) == b"hello"
+        assert frame.array((1,), np.float64, offset=480 * 640)[0] == 1.5
+        with pytest.raises(
+            ValueError, match=r"has 307208 bytes; an array of shape \(481, 640\) .* would end at byte 307840"
+        ):
+            frame.array((481, 640))
+        with pytest.raises(ValueError, match="no other process can see"):
+            frame.array(1, object)
+        with pytest.raises(ValueError, match="from byte -1"):
+            frame.array(1, "u1", -1)
+
+
+def test_what_is_referred_to_can_be_read_after_the_name_is_gone() -> None:
+    frame = shmrpc.memory("frame", 100)
+    view, array = frame.buf, frame.array(100)
+    array[:] = 3
+    frame.close()
+    assert bytes(view) == b"\3" * 100
+    assert array.sum() == 300
+    with pytest.raises(shmrpc.LocalProtocolError, match="is closed"):
+        frame.lock.release()
+
+
+# --- forks ---
+
+
+def test_a_forked_child_is_detached_and_its_parent_keeps_all(other: MemberProcess) -> None:
+    other.do("""
+import os, threading
+gate, lock, frame = sync.Semaphore("gpu", 2), sync.Lock("config"), sync.memory("frame", 10)
+gate.acquire(); lock.acquire(); frame.buf[0] = 5
+blocked = threading.Thread(target=lambda: gate.wait(60))
+blocked.start()
+""")
+    assert eventually(lambda: _waiters("gpu") == 1)
+    told = other.do("""
+reading, writing = os.pipe()
+child = os.fork()
+if not child:
+    told = []
+    for use in (gate.release, lock.release, gate.acquire, gate.signal, frame.lock.acquire, gate.close, gate.drain):
+        try:
+            use()
+            told.append("")
+        except shmrpc.LocalProtocolError as error:
+            told.append(str(error))
+    try:
+        member = sync.Semaphore("gpu", 2)  # Of its own.
+        member.acquire(0)
+        told.append(sorted(member.holds for member in shmrpc.members("gpu")))
+    except BaseException as error:
+        told.append(repr(error))
+    import gc
+    del gate, lock, frame, use
+    gc.collect()
+    import json
+    os.write(writing, json.dumps(told).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+import json
+result = json.loads(os.read(reading, 100_000))
+""")
+    words = "was opened in another process, from which this one was forked; open it again here"
+    *uses, closed, drained, joined = told
+    assert all(words in text for text in uses), uses
+    assert closed == ""
+    assert joined == [1, 1]
+    assert drained
+    assert holds("gpu") == {other.pid: 1}, "the child has left, the parent has not"
+    assert holds("config") == {other.pid: 1}
+    gate = shmrpc.sync.Semaphore("gpu", 2)
+    with closing(gate):
+        gate.signal()
+        assert eventually(lambda: _waiters("gpu") == 0), "the doorbells and places of the parent are there"
+        other.do("gate.release(); lock.release()")

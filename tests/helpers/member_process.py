@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -87,6 +88,19 @@ class MemberProcess:
                 stream.close()
 
 
+def _forked(code: str, names: dict[str, Any]) -> int:
+    """Executes statements in a forked child; its exit code, or the signal that killed it, less than 0."""
+    child = os.fork()
+    if not child:
+        try:
+            exec(code, names)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def main() -> None:
     """Does what it is told until there is nothing more."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -94,7 +108,7 @@ def main() -> None:
     import shmrpc.sync
     from tests.helpers import crash_points
 
-    names: dict[str, Any] = {"shmrpc": shmrpc, "sync": shmrpc.sync, "crash_points": crash_points}
+    names: dict[str, Any] = {"shmrpc": shmrpc, "sync": shmrpc.sync, "crash_points": crash_points, "forked": _forked}
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:

@@ -1,0 +1,142 @@
+"""A member of a name dies, at each native point and at any moment: others go on, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+import shmrpc.sync
+from shmrpc.equals.members import reports
+from shmrpc.host import cleanup
+from tests.helpers import crash_points
+from tests.helpers.host_names import host_to_oneself
+from tests.helpers.member_process import MemberProcess
+from tests.helpers.name_workers import PATIENCE
+from tests.helpers.scale import LONG
+from tests.helpers.server_process import eventually
+
+KILLS = 10_000 if LONG else 300
+
+#: What a victim does, in statements.
+OPEN = 'gate = sync.Semaphore("gpu", 2); go = sync.Event("go"); lock = sync.Lock("config")'
+USE = (
+    "gate.acquire(); gate.acquire(); gate.release(); gate.signal(2); gate.wait(); go.set(); go.clear(); lock.acquire()"
+)
+CLOSE = "gate.close(); go.close(); lock.close()"
+DIE = "import os; os.kill(os.getpid(), 9)"
+
+
+@pytest.fixture(autouse=True)
+def core() -> None:
+    crash_points.require_core()
+
+
+@pytest.fixture(autouse=True)
+def swept() -> Iterator[None]:
+    """What a last member leaves that was killed is there until a clean-up."""
+    yield
+    with host_to_oneself():
+        cleanup.clean()
+    left = [name for name in os.listdir("/dev/shm") if name.startswith(("shmrpc.gpu@", "shmrpc.go@", "shmrpc.config@"))]
+    assert left == []
+
+
+def survive() -> None:
+    """Opens what the dead had, and uses all of it: no permit is lost, none is doubled."""
+    gate, lock, go = shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Lock("config"), shmrpc.sync.Event("go")
+    for name in (gate, gate, lock):
+        name.acquire(PATIENCE)
+    with pytest.raises(shmrpc.WaitTimeout):
+        gate.acquire(0)
+    assert {each.pid: each.holds for each in shmrpc.members("gpu")} == {os.getpid(): 2}
+    gate.signal()
+    gate.wait(PATIENCE)
+    go.set()
+    go.wait(PATIENCE)
+    for name in (gate, gate, lock):
+        name.release()
+    for name in (gate, lock, go):
+        name.close()
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[MemberProcess]:
+    """The process of which the victims are forked: it has no names open."""
+    with MemberProcess(points=True) as member:
+        member.do("names = globals()")
+        yield member
+
+
+def die_at(point: str, times: int) -> str:
+    return f"crash_points.die_at_point({point!r}, {times}, -1)"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("before", ["nobody", "a dead member", "a living member"])
+@pytest.mark.parametrize("point", sorted(crash_points.POINTS_OF_NAMES))
+def test_a_member_that_dies_at_a_point_takes_nothing_along(
+    parent: MemberProcess, runtime: Path, point: str, before: str, times: int
+) -> None:
+    parent.do(f"import os; os.environ['XDG_RUNTIME_DIR'] = {str(runtime.parent)!r}")
+    living = []
+    if before != "nobody":
+        living = [shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Event("go"), shmrpc.sync.Lock("config")]
+        assert parent.do(f"result = forked({f'{OPEN}; {USE}; {DIE}'!r}, names)") == -9
+    if before == "a dead member":
+        for name in living:
+            name.close()
+    ended = parent.do(f"result = forked({f'{OPEN}; {die_at(point, times)}; {USE}; {CLOSE}'!r}, names)")
+    opening = parent.do(f"result = forked({f'{die_at(point, times)}; {OPEN}; {USE}; {CLOSE}'!r}, names)")
+    assert {ended, opening} <= {0, -9}
+    survive()
+    for name in living:
+        name.close()
+    assert shmrpc.members("gpu") == []
+
+
+@pytest.mark.parametrize("point", ["PermitTaken", "PermitFreed", "Signalled", "EventSet", "LeaveBegun", "MemberLeft"])
+def test_those_who_wait_for_a_member_that_dies_go_on(point: str) -> None:
+    with MemberProcess(points=True) as victim, MemberProcess() as waiting, MemberProcess() as looping:
+        victim.do('gate = sync.Semaphore("gpu", 1); gate.acquire(); go = sync.Event("go")')
+        waiting.do('gate = sync.Semaphore("gpu", 1)')
+        waiting.begin("gate.acquire(60); gate.release()")
+        looping.do('import asyncio; gate = shmrpc.Semaphore("gpu", 1)')
+        looping.begin("asyncio.run(gate.acquire(60)); gate.release()")
+        _until_waiting(2)
+        victim.begin(f"{die_at(point, 1)}; gate.release(); gate.acquire(); gate.signal(); go.set(); gate.close()")
+        assert victim.wait() == -9
+        waiting.end()
+        looping.end()
+        assert {each.holds for each in shmrpc.members("gpu")} == {0}
+        waiting.do("gate.close()")
+        looping.do("gate.close()")
+
+
+def _until_waiting(count: int) -> None:
+    assert eventually(lambda: any(each.name == "gpu" and each.waiters == count for each in reports(print)))
+
+
+def test_each_point_of_a_name_is_passed() -> None:
+    with MemberProcess(points=True) as member:
+        member.do("names = globals()")
+        member.do(OPEN)
+        assert member.do(f"result = forked({f'{OPEN}; gate.acquire(); {DIE}'!r}, dict(sync=sync))") == -9
+        member.do(f"{USE}; {CLOSE}")
+        passed = dict(member.do("result = crash_points.passed()"))
+    assert [name for name in sorted(crash_points.POINTS_OF_NAMES) if not passed[name]] == []
+
+
+def test_members_that_are_killed_at_any_moment_lose_and_double_nothing() -> None:
+    seed = random.randrange(1 << 32)
+    with MemberProcess() as parent:
+        parent.do("from tests.helpers import name_workers")
+        assert parent.do(f"result = name_workers.kill_loop({KILLS}, {seed})")["killed"] == KILLS
+    survive()
+    frame = shmrpc.sync.memory("frame", 64)
+    frame.lock.acquire(PATIENCE)
+    frame.close()

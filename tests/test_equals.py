@@ -26,6 +26,8 @@ from tests.helpers.server_process import InThread, eventually
 from tests.helpers.stopped_processes import stopped
 
 LONG = 60.0
+#: A name that no other run of these tests has.
+OURS = f"it{os.getpid()}"
 
 
 @pytest.fixture
@@ -56,8 +58,8 @@ def holds(name: str) -> dict[int, int]:
 
 def files(runtime: Path) -> list[str]:
     """What there is of names, where they are met and in /dev/shm."""
-    in_memory = [name for name in os.listdir("/dev/shm") if name.startswith("shmrpc.it@")]
-    return sorted(name for name in os.listdir(runtime) if name.startswith("it@")) + in_memory
+    in_memory = [name for name in os.listdir("/dev/shm") if name.startswith(f"shmrpc.{OURS}@")]
+    return sorted(name for name in os.listdir(runtime) if name.startswith(f"{OURS}@")) + in_memory
 
 
 KINDS: dict[str, Callable[[str], Any]] = {
@@ -76,20 +78,20 @@ TEXTS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_maker_may_leave_and_the_last_takes_the_name_away(kind: str, other: MemberProcess, runtime: Path) -> None:
-    ours = KINDS[kind]("it")
-    assert pids("it") == [os.getpid()]
-    since = shmrpc.members("it")[0].since
+    ours = KINDS[kind](OURS)
+    assert pids(OURS) == [os.getpid()]
+    since = shmrpc.members(OURS)[0].since
     assert datetime.now(UTC) - since < timedelta(seconds=LONG)
-    assert other.do("it = sync.attach('it'); result = repr(it)") == f"<shmrpc {kind} 'it'>"
-    assert pids("it") == [os.getpid(), other.pid]
+    assert other.do(f"it = sync.attach({OURS!r}); result = repr(it)") == f"<shmrpc {kind} {OURS!r}>"
+    assert pids(OURS) == [os.getpid(), other.pid]
     ours.close()
     ours.close()
-    assert pids("it") == [other.pid]
-    again = KINDS[kind]("it")
-    assert sorted(pids("it")) == sorted([os.getpid(), other.pid])
+    assert pids(OURS) == [other.pid]
+    again = KINDS[kind](OURS)
+    assert sorted(pids(OURS)) == sorted([os.getpid(), other.pid])
     again.close()
     other.do("it.close()")
-    assert pids("it") == []
+    assert pids(OURS) == []
     assert files(runtime) == []
 
 
@@ -144,11 +146,11 @@ def test_the_most_permits_can_all_be_had() -> None:
 
 def test_a_memory_for_which_there_is_no_room_is_an_error_and_leaves_nothing(runtime: Path) -> None:
     free = os.statvfs("/dev/shm")
-    with pytest.raises(shmrpc.SharedMemoryError, match=r"memory 'it': there is no room for its \d+ bytes") as raised:
-        shmrpc.memory("it", free.f_blocks * free.f_frsize + (1 << 20))
+    with pytest.raises(shmrpc.SharedMemoryError, match=r"memory 'it.*': there is no room for its \d+ bytes") as raised:
+        shmrpc.memory(OURS, free.f_blocks * free.f_frsize + (1 << 20))
     assert raised.value.errno is not None
     assert [name for name in files(runtime) if not name.endswith(".lock")] == []
-    shmrpc.memory("it", 10).close()
+    shmrpc.memory(OURS, 10).close()
     assert files(runtime) == []
 
 

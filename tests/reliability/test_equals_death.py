@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,8 +61,8 @@ def survive() -> None:
     go.wait(PATIENCE)
     for name in (gate, gate, lock):
         name.release()
-    for name in (gate, lock, go):
-        name.close()
+    for each in (gate, lock, go):
+        each.close()
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_a_member_that_dies_at_a_point_takes_nothing_along(
     parent: MemberProcess, runtime: Path, point: str, before: str, times: int
 ) -> None:
     parent.do(f"import os; os.environ['XDG_RUNTIME_DIR'] = {str(runtime.parent)!r}")
-    living = []
+    living: list[Any] = []
     if before != "nobody":
         living = [shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Event("go"), shmrpc.sync.Lock("config")]
         assert parent.do(f"result = forked({f'{OPEN}; {USE}; {DIE}'!r}, names)") == -9

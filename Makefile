@@ -38,6 +38,7 @@ test-lowest: build crashpoints  ## The Python tests with the lowest versions of 
 
 torture: build crashpoints compiled  ## The long forms of tests, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test lies -- --nocapture
+	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --lib -- shared:: --nocapture
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest tests/reliability \
 		tests/test_interrupted_loops.py tests/test_lease_workload.py tests/test_codec.py tests/test_core_values.py
 

@@ -32,11 +32,11 @@ from shmrpc.client.loop_session import LoopSession
 from shmrpc.client.many_calls import Outcomes
 from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.requests import (
+    encode_short,
     find_endpoint,
     name_and_endpoints,
     result_reader,
     undecodable,
-    unencodable,
 )
 from shmrpc.client.stream_call import StreamCall
 from shmrpc.introspection.describe import Description
@@ -56,7 +56,6 @@ from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
-from shmrpc.wire.frames import opcode
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -329,12 +328,9 @@ class Client(CallEngine[LoopReconnector]):
 
     def _bind_short(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
         """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
-        plain, keyword, timed = (
-            opcode(each, number) for each in (frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE)
-        )
-        encode, exchange, next_id, wait = self._codec.encode_all, session.exchange, session.next_id, session.wait
+        codec, exchange, next_id, wait = self._codec, session.exchange, session.next_id, session.wait
         general, may_go_again = self._call, self._reconnector.may_go_again
-        decode, read, clock = self._codec.decoder(kind), result_reader(name, self._codec, kind), host_nanoseconds
+        decode, read, clock = codec.decoder(kind), result_reader(name, codec, kind), host_nanoseconds
         allowed, inherits = self._options.nanoseconds, self._options.inherits
 
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -345,15 +341,7 @@ class Client(CallEngine[LoopReconnector]):
                 return await general(name, decode, *args, **kwargs)
             call_id = next_id()
             begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
-            try:  # What is raised in here is of the arguments; from the sending on it is not.
-                if deadline is not None:
-                    request, begun = timed, encode((deadline, *args))
-                elif kwargs:
-                    request, begun = keyword, encode(([*args], kwargs))
-                else:
-                    request, begun = plain, encode(args)
-            except Exception as error:
-                raise unencodable(name, error) from None
+            request, begun = encode_short(codec, number, name, deadline, args, kwargs)
             try:
                 begun = exchange(request, call_id, begun)
             except BaseException as error:

@@ -197,11 +197,18 @@ def encode_call(
     if call._metadata or with_header or (kwargs and call.deadline is not None):
         header = frames.header(call.deadline, call._metadata)
         return opcode(frames.CALL_WITH, number), encode_all(codec, call.endpoint, (header, list(args), kwargs))
-    if call.deadline is not None:
-        return opcode(frames.CALL_DEADLINE, number), encode_all(codec, call.endpoint, (call.deadline, *args))
+    return encode_short(codec, number, call.endpoint, call.deadline, args, kwargs)
+
+
+def encode_short(
+    codec: Codec, number: int, name: str, deadline: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[int, Body]:
+    """Opcode and body of a request without metadata, which has a deadline or keyword arguments, but not both."""
+    if deadline is not None:
+        return opcode(frames.CALL_DEADLINE, number), encode_all(codec, name, (deadline, *args))
     if kwargs:
-        return opcode(frames.CALL_KEYWORDS, number), encode_all(codec, call.endpoint, (list(args), kwargs))
-    return opcode(frames.CALL, number), encode_all(codec, call.endpoint, args)
+        return opcode(frames.CALL_KEYWORDS, number), encode_all(codec, name, (list(args), kwargs))
+    return opcode(frames.CALL, number), encode_all(codec, name, args)
 
 
 def encode_all(codec: Codec, name: str, values: Sequence[Any]) -> Body:

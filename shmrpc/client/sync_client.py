@@ -28,11 +28,11 @@ from shmrpc.client.engine import CallEngine, Decode
 from shmrpc.client.many_calls import Outcomes
 from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.requests import (
+    encode_short,
     find_endpoint,
     name_and_endpoints,
     result_reader,
     undecodable,
-    unencodable,
 )
 from shmrpc.client.sync_stream_call import StreamCall
 from shmrpc.client.thread_conversation import ThreadConversation
@@ -54,7 +54,6 @@ from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
-from shmrpc.wire.frames import opcode
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -299,11 +298,8 @@ class Client(CallEngine[ThreadReconnector]):
     def _bind_short(self, session: ThreadSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
         """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
         reconnector = self._reconnector
-        plain, keyword, timed = (
-            opcode(each, number) for each in (frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE)
-        )
-        encode, exchange, next_id = self._codec.encode_all, session.calls.exchange, session.next_id
-        decode, read, clock = self._codec.decoder(kind), result_reader(name, self._codec, kind), host_nanoseconds
+        codec, exchange, next_id = self._codec, session.calls.exchange, session.next_id
+        decode, read, clock = codec.decoder(kind), result_reader(name, codec, kind), host_nanoseconds
         allowed, inherits, stopped = self._options.nanoseconds, self._options.inherits, reconnector.stopped
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -316,15 +312,7 @@ class Client(CallEngine[ThreadReconnector]):
                 return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
             begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
-            try:  # What is raised in here is of the arguments; from the sending on it is not.
-                if deadline is not None:
-                    request, begun = timed, encode((deadline, *args))
-                elif kwargs:
-                    request, begun = keyword, encode(([*args], kwargs))
-                else:
-                    request, begun = plain, encode(args)
-            except Exception as error:
-                raise unencodable(name, error) from None
+            request, begun = encode_short(codec, number, name, deadline, args, kwargs)
             try:
                 begun = exchange(request, call_id, begun)
             except BaseException as error:

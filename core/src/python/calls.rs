@@ -14,13 +14,13 @@ use super::errors::{ChannelError, broken, unsent};
 use super::incoming::{Arrival, Frame, Taken};
 use super::payload::Payload;
 use super::scratch::Scratch;
-use super::short_call::{Outcome, ShortCall};
+use super::short_call::{Answer, Exchange};
 use crate::clock;
 use crate::connection::channel;
 use crate::sync::lock;
 use crate::wait::parker::Parker;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::PyTuple;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -444,15 +444,10 @@ impl Calls {
         opcode: u32,
         id: u64,
         payload: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut body = Scratch::new();
-        Ok(
-            match self.look_for(py, opcode, id, Payload::new(payload)?, &mut body)? {
-                Found::Short => PyBytes::new(py, &body).into_any(),
-                Found::Whole(body) => body.into_bound(py).into_any(),
-                Found::Pending(pending) => Bound::new(py, pending)?.into_any(),
-            },
-        )
+        let answer = self.look_for(py, opcode, id, Payload::new(payload)?, &mut body)?;
+        Ok(answer.told(py, &body))
     }
 
     /// Sends a request; the call that is under way then.
@@ -486,85 +481,53 @@ impl Calls {
     }
 }
 
-/// What has become of a request.
-enum Found {
-    /// Its plain answer is in the caller's buffer.
-    Short,
-    /// This is its plain answer.
-    Whole(Py<PyBytes>),
-    /// It is under way.
-    Pending(Pending),
-}
-
-impl Calls {
-    /// Makes a short call, and looks for its answer for as long as that pays: as `exchange` does.
+impl Exchange for Calls {
+    /// Anything but its plain answer is a call that is under way.
     #[inline]
-    pub(super) fn call<'py>(
+    fn look_for<'py>(
         &self,
         py: Python<'py>,
-        short: &ShortCall,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Outcome<'py>> {
-        let (mut request_body, mut body) = (Scratch::new(), Scratch::new());
-        let Some(request) = short.write(py, args, kwargs, &mut request_body)? else {
-            return Ok(Outcome::Foreign);
-        };
-        let payload = Payload::copied(&request_body);
-        let begun = match self.look_for(py, request.opcode, request.id, payload, &mut body) {
-            Ok(Found::Short) => return short.result(py, &body).map(Outcome::Result),
-            Ok(Found::Whole(body)) => {
-                return short.result_of(body.bind(py).as_any()).map(Outcome::Result);
-            }
-            Ok(Found::Pending(pending)) => Bound::new(py, pending)?.into_any(),
-            Err(error) => error.into_value(py).into_bound(py).into_any(),
-        };
-        Ok(Outcome::Begun(request, Some(begun)))
-    }
-
-    /// Sends a request and looks for its answer for as long as that pays.
-    #[inline]
-    fn look_for(
-        &self,
-        py: Python<'_>,
         opcode: u32,
         id: u64,
         mut payload: Payload<'_>,
         body: &mut Vec<u8>,
-    ) -> PyResult<Found> {
+    ) -> PyResult<Answer<'py>> {
         let shared = &self.0;
         let channel = shared.open()?;
-        let Some(lead) = shared.take_lead() else {
-            let pending = self.send_registered(py, &channel, opcode, id, payload)?;
-            return Ok(Found::Pending(pending));
-        };
-        let found = py.detach(|| payload.exchange(&channel, opcode, id));
-        let (arrived, _) = found.map_err(unsent)?;
-        let answer = if arrived {
-            shared.receive(py, &channel, Some(id), body)?
-        } else {
-            None
-        };
-        let plain = shared.channel.get().answer;
-        Ok(match answer {
-            Some(Arrival::Short { opcode, .. }) if opcode == plain => Found::Short,
-            Some(Arrival::Whole(Frame {
-                opcode,
-                payload: Taken::Plain(payload),
-                ..
-            })) if opcode == plain => Found::Whole(payload),
-            answer => {
-                // Before the lead goes: the next leader is to find it.
-                shared.register(id);
-                if let Some(frame) = answer {
-                    shared.deliver(py, frame.into_frame(py, body))?;
+        let pending = if let Some(lead) = shared.take_lead() {
+            let found = py.detach(|| payload.exchange(&channel, opcode, id));
+            let (arrived, _) = found.map_err(unsent)?;
+            let answer = if arrived {
+                shared.receive(py, &channel, Some(id), body)?
+            } else {
+                None
+            };
+            let plain = shared.channel.get().answer;
+            match answer {
+                Some(Arrival::Short { opcode, .. }) if opcode == plain => return Ok(Answer::Short),
+                Some(Arrival::Whole(Frame {
+                    opcode,
+                    payload: Taken::Plain(payload),
+                    ..
+                })) if opcode == plain => return Ok(Answer::Plain(payload.into_bound(py))),
+                answer => {
+                    // Before the lead goes: the next leader is to find it.
+                    shared.register(id);
+                    if let Some(frame) = answer {
+                        shared.deliver(py, frame.into_frame(py, body))?;
+                    }
+                    drop(lead);
+                    self.pending(id)
                 }
-                drop(lead);
-                Found::Pending(self.pending(id))
             }
-        })
+        } else {
+            self.send_registered(py, &channel, opcode, id, payload)?
+        };
+        Ok(Answer::Further(Some(Bound::new(py, pending)?.into_any())))
     }
+}
 
+impl Calls {
     fn pending(&self, id: u64) -> Pending {
         Pending {
             shared: self.0.clone(),

@@ -5,7 +5,7 @@ use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
 use super::incoming::{Arrival, Frame, Taken};
 use super::payload::Payload;
 use super::scratch::Scratch;
-use super::short_call::{Outcome, ShortCall};
+use super::short_call::{Answer, Exchange};
 use crate::connection::channel::{self, SLICE, SendError, Sleep};
 use crate::connection::ledger::Carrier;
 use crate::connection::segment::{Direction, Segment, SegmentError};
@@ -14,7 +14,7 @@ use crate::sync::lock;
 use crate::wait::bell::{Bell, Bells, Semaphore, SemaphoreError, Semaphores};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyTuple};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,86 +72,46 @@ impl Channel {
     }
 }
 
-impl Channel {
-    /// Makes a short call, and looks for its answer for as long as that pays: as `exchange` does.
+impl Exchange for Channel {
+    /// Anything but its plain answer is a frame, as (opcode, id, payload); so is that one if the loop is to turn before
+    /// it is given.
     #[inline]
-    pub(super) fn call<'py>(
+    fn look_for<'py>(
         &self,
         py: Python<'py>,
-        short: &ShortCall,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Outcome<'py>> {
-        let (mut request_body, mut body) = (Scratch::new(), Scratch::new());
-        let Some(request) = short.write(py, args, kwargs, &mut request_body)? else {
-            return Ok(Outcome::Foreign);
-        };
-        let payload = Payload::copied(&request_body);
-        let found = self.look_for(py, request.opcode, request.id, payload, &mut body);
-        let begun = match found {
-            Ok(None) => None,
-            Ok(Some((Arrival::Short { .. }, true))) => {
-                return short.result(py, &body).map(Outcome::Result);
-            }
-            Ok(Some((arrival, plain))) => Some(self.told(py, arrival, plain, &body)),
-            Err(error) => Some(Err(error)),
-        };
-        let begun = match begun.transpose() {
-            Ok(Some(body)) if !body.is_instance_of::<PyTuple>() => {
-                return short.result_of(&body).map(Outcome::Result);
-            }
-            Ok(begun) => begun,
-            Err(error) => Some(error.into_value(py).into_bound(py).into_any()),
-        };
-        Ok(Outcome::Begun(request, begun))
-    }
-
-    /// What Python is told of what came: the payload alone of a plain answer, else (opcode, id, payload).
-    fn told<'py>(
-        &self,
-        py: Python<'py>,
-        arrival: Arrival,
-        plain: bool,
-        body: &[u8],
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let frame = arrival.into_frame(py, body);
-        let (opcode, id) = (frame.opcode, frame.id);
-        let body = frame.open(py, self.open()?.max_frame())?;
-        if plain {
-            return Ok(body);
-        }
-        Ok((opcode, id, body).into_pyobject(py)?.into_any())
-    }
-
-    /// Sends a request. What came for as long as it pays to look, a short payload in `body`; and whether that is its plain
-    /// answer, and the loop need not turn before it is given.
-    #[inline]
-    fn look_for(
-        &self,
-        py: Python<'_>,
         opcode: u32,
         id: u64,
         mut payload: Payload<'_>,
         body: &mut Vec<u8>,
-    ) -> PyResult<Option<(Arrival, bool)>> {
+    ) -> PyResult<Answer<'py>> {
         let channel = self.open()?;
         let found = py.detach(|| payload.exchange(&channel, opcode, id));
         let (arrived, now) = found.map_err(unsent)?;
         if !arrived {
-            return Ok(None);
+            return Ok(Answer::Further(None));
         }
         let Some(arrival) = Arrival::next(py, &channel, body)? else {
-            return Ok(None);
+            return Ok(Answer::Further(None));
         };
-        let has_buffers =
-            matches!(&arrival, Arrival::Whole(frame) if !matches!(frame.payload, Taken::Plain(_)));
-        let plain = !has_buffers
-            && arrival.opcode() == self.answer
-            && arrival.id() == id
-            && !self.slice_is_over(now);
-        Ok(Some((arrival, plain)))
+        let is_answer = arrival.opcode() == self.answer && arrival.id() == id;
+        match arrival {
+            Arrival::Short { .. } if is_answer && !self.slice_is_over(now) => Ok(Answer::Short),
+            Arrival::Whole(Frame {
+                payload: Taken::Plain(payload),
+                ..
+            }) if is_answer && !self.slice_is_over(now) => {
+                Ok(Answer::Plain(payload.into_bound(py)))
+            }
+            arrival => {
+                let frame = arrival.into_frame(py, body);
+                let told = frame.into_tuple(py, channel.max_frame())?;
+                Ok(Answer::Further(Some(told.into_any())))
+            }
+        }
     }
+}
 
+impl Channel {
     fn send_one(
         &self,
         py: Python<'_>,
@@ -265,10 +225,8 @@ impl Channel {
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut body = Scratch::new();
-        let found = self.look_for(py, opcode, id, Payload::new(payload)?, &mut body)?;
-        found
-            .map(|(arrival, plain)| self.told(py, arrival, plain, &body))
-            .transpose()
+        let answer = self.look_for(py, opcode, id, Payload::new(payload)?, &mut body)?;
+        Ok(answer.told(py, &body))
     }
 
     /// The next frame that is there, as (opcode, id, payload), or None.

@@ -3,6 +3,7 @@
 //! Most calls end in their first step, which is all in here. One that does not becomes a coroutine of Python's, to which
 //! every further step goes.
 
+use super::endpoint::Led;
 use super::loop_endpoint::LoopEndpoint;
 use crate::sync::lock;
 use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyStopIteration, PyValueError};
@@ -69,18 +70,15 @@ impl CallCoroutine {
                     return Err(pyo3::exceptions::PyTypeError::new_err(text));
                 }
                 let kwargs = kwargs.map(|kwargs| kwargs.into_bound(py));
-                let begun = self
-                    .endpoint
-                    .get()
-                    .begin(py, args.bind(py), kwargs.as_ref());
-                match begun {
-                    Ok(Ok(value)) => {
+                let endpoint = self.endpoint.bind(py);
+                match LoopEndpoint::begin(endpoint, args.bind(py), kwargs.as_ref()) {
+                    Ok(Led::Result(value)) => {
                         self.change(State::Ended);
                         Ok(Step::Returned(value))
                     }
-                    Ok(Err(further)) => self
+                    Ok(Led::Further(further)) => self
                         .go_on(further, |further| send(further, sent))
-                        .map_err(|error| self.endpoint.get().failed(py, error)),
+                        .map_err(|error| endpoint.get().failed(py, error)),
                     Err(error) => {
                         self.change(State::Ended);
                         Err(error)
@@ -237,7 +235,7 @@ impl CallCoroutine {
 
     #[getter]
     fn __qualname__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.endpoint.get().name(py)
+        name(self.endpoint.bind(py))
     }
 
     #[getter]
@@ -314,7 +312,7 @@ impl Drop for CallCoroutine {
         }
         Python::attach(|py| {
             let raised = PyErr::take(py);
-            warn_unawaited(py, self.endpoint.get());
+            warn_unawaited(self.endpoint.bind(py));
             if let Some(raised) = raised {
                 raised.restore(py);
             }
@@ -322,9 +320,16 @@ impl Drop for CallCoroutine {
     }
 }
 
+/// What warnings call it.
+fn name<'py>(endpoint: &Bound<'py, LoopEndpoint>) -> PyResult<Bound<'py, PyAny>> {
+    let function = endpoint.as_super().get().function(endpoint.py());
+    function.getattr("__qualname__")
+}
+
 #[cold]
-fn warn_unawaited(py: Python<'_>, endpoint: &LoopEndpoint) {
-    let Ok(name) = endpoint.name(py) else { return };
+fn warn_unawaited(endpoint: &Bound<'_, LoopEndpoint>) {
+    let py = endpoint.py();
+    let Ok(name) = name(endpoint) else { return };
     let category = py.get_type::<pyo3::exceptions::PyRuntimeWarning>();
     let Ok(text) = CString::new(format!("coroutine '{name}' was never awaited")) else {
         return;

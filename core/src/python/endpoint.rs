@@ -1,18 +1,66 @@
 //! `Endpoint`: a function that calls an endpoint, as Python sees it.
 
+use super::short_call::{Exchange, Outcome, ShortCall};
+use crate::crash;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 /// What looks like a function of Python's, and is documented as that.
+///
+/// `function` is the same in Python, for all that the short way is not for. `rest(args, kwargs, id, begun, deadline)` goes
+/// on with a call: `begun` is what has come so far, or an exception.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Endpoint {
+    short: Py<ShortCall>,
     function: Py<PyAny>,
+    rest: Py<PyAny>,
+}
+
+/// What a call has led to.
+pub(super) enum Led<'py> {
+    /// Its result.
+    Result(Bound<'py, PyAny>),
+    /// What Python's side has returned.
+    Further(Bound<'py, PyAny>),
 }
 
 impl Endpoint {
-    pub(super) fn new(function: Py<PyAny>) -> Self {
-        Endpoint { function }
+    pub(super) fn new(short: Py<ShortCall>, function: Py<PyAny>, rest: Py<PyAny>) -> Self {
+        Endpoint {
+            short,
+            function,
+            rest,
+        }
+    }
+
+    /// The same in Python.
+    #[inline]
+    pub(super) fn function<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.function.bind(py)
+    }
+
+    /// Makes a call, and has Python go on with what is not over then.
+    #[inline]
+    pub(super) fn call<'py>(
+        &self,
+        py: Python<'py>,
+        way: &impl Exchange,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Led<'py>> {
+        match self.short.get().call(py, way, args, kwargs)? {
+            Outcome::Result(value) => {
+                crash::point!(AnswerRead);
+                Ok(Led::Result(value))
+            }
+            Outcome::Foreign => self.function(py).call(args, kwargs).map(Led::Further),
+            Outcome::Begun(id, deadline, begun) => {
+                let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
+                let rest = (args, kwargs, id, begun, deadline);
+                self.rest.bind(py).call1(rest).map(Led::Further)
+            }
+        }
     }
 }
 
@@ -62,6 +110,8 @@ impl Endpoint {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.function)
+        visit.call(&self.short)?;
+        visit.call(&self.function)?;
+        visit.call(&self.rest)
     }
 }

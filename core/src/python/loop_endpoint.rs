@@ -1,10 +1,9 @@
-//! `LoopEndpoint`: what a client of an event loop has for each endpoint, and the coroutine of one call.
+//! `LoopEndpoint`: what a client of an event loop has for each endpoint.
 
 use super::channel::Channel;
 use super::coroutine::CallCoroutine;
-use super::endpoint::Endpoint;
-use super::short_call::{Outcome, ShortCall};
-use crate::crash;
+use super::endpoint::{Endpoint, Led};
+use super::short_call::ShortCall;
 use pyo3::PyClassInitializer;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -12,15 +11,11 @@ use pyo3::types::{PyDict, PyTuple};
 
 /// A function that calls an endpoint: its coroutine is made and run in here for as long as nothing has to wait.
 ///
-/// `function` is the same in Python, for all that the short way is not for; it looks and is documented as that.
-/// `rest(args, kwargs, id, begun, deadline)` goes on with a call: `begun` is a frame, None, or an exception. If it raises before
-/// it has waited, `interrupted` is told of the exception: a frame that was in its hands may be lost.
+/// `function` and `rest` give coroutines. If one raises before it has waited, `interrupted` is told of the exception: a
+/// frame that was in its hands may be lost.
 #[pyclass(frozen, extends = Endpoint, module = "shmrpc._core")]
 pub struct LoopEndpoint {
     channel: Py<Channel>,
-    short: Py<ShortCall>,
-    function: Py<PyAny>,
-    rest: Py<PyAny>,
     interrupted: Py<PyAny>,
 }
 
@@ -28,27 +23,12 @@ impl LoopEndpoint {
     /// The first step of a call: its result, or the coroutine that goes on with it.
     #[inline]
     pub(super) fn begin<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Self>,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Result<Bound<'py, PyAny>, Bound<'py, PyAny>>> {
-        match self
-            .channel
-            .get()
-            .call(py, self.short.get(), args, kwargs)?
-        {
-            Outcome::Result(value) => {
-                crash::point!(AnswerRead);
-                Ok(Ok(value))
-            }
-            Outcome::Foreign => self.function.bind(py).call(args, kwargs).map(Err),
-            Outcome::Begun(request, begun) => {
-                let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
-                let rest = (args, kwargs, request.id, begun, request.deadline);
-                self.rest.bind(py).call1(rest).map(Err)
-            }
-        }
+    ) -> PyResult<Led<'py>> {
+        let channel = slf.get().channel.get();
+        slf.as_super().get().call(slf.py(), channel, args, kwargs)
     }
 
     /// The first step of what goes on has raised.
@@ -60,30 +40,20 @@ impl LoopEndpoint {
             Err(other) => other,
         }
     }
-
-    /// What warnings call it.
-    pub(super) fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.function.bind(py).getattr("__qualname__")
-    }
 }
 
 #[pymethods]
 impl LoopEndpoint {
     #[new]
     fn new(
-        py: Python<'_>,
         channel: Py<Channel>,
         short: Py<ShortCall>,
         function: Py<PyAny>,
         rest: Py<PyAny>,
         interrupted: Py<PyAny>,
     ) -> PyClassInitializer<Self> {
-        let base = Endpoint::new(function.clone_ref(py));
-        PyClassInitializer::from(base).add_subclass(LoopEndpoint {
+        PyClassInitializer::from(Endpoint::new(short, function, rest)).add_subclass(LoopEndpoint {
             channel,
-            short,
-            function,
-            rest,
             interrupted,
         })
     }
@@ -98,8 +68,6 @@ impl LoopEndpoint {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.short)?;
-        visit.call(&self.function)?;
-        visit.call(&self.rest)
+        visit.call(&self.interrupted)
     }
 }

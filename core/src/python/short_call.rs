@@ -9,6 +9,8 @@ use super::ids::Ids;
 use super::msgpack::expected::Expected;
 use super::msgpack::reader::Reader;
 use super::msgpack::writer::Foreign;
+use super::payload::Payload;
+use super::scratch::Scratch;
 use crate::clock;
 use crate::crash;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -39,11 +41,45 @@ pub struct ShortCall {
 }
 
 /// A request that has been written.
-pub(super) struct Request {
-    pub(super) opcode: u32,
-    pub(super) id: u64,
+struct Request {
+    opcode: u32,
+    id: u64,
     /// The instant by which the call must have ended, in nanoseconds.
-    pub(super) deadline: Option<u64>,
+    deadline: Option<u64>,
+}
+
+/// What has come of a request for as long as it pays to look.
+pub(super) enum Answer<'py> {
+    /// Its plain answer, which is in the caller's buffer.
+    Short,
+    /// Its plain answer.
+    Plain(Bound<'py, PyBytes>),
+    /// Something else, as Python is told it.
+    Further(Option<Bound<'py, PyAny>>),
+}
+
+impl<'py> Answer<'py> {
+    /// As Python is told it; `body`: the buffer of a short one.
+    pub(super) fn told(self, py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyAny>> {
+        match self {
+            Answer::Short => Some(PyBytes::new(py, body).into_any()),
+            Answer::Plain(body) => Some(body.into_any()),
+            Answer::Further(further) => further,
+        }
+    }
+}
+
+/// What requests are sent by.
+pub(super) trait Exchange {
+    /// Sends a request and looks for its answer for as long as that pays.
+    fn look_for<'py>(
+        &self,
+        py: Python<'py>,
+        opcode: u32,
+        id: u64,
+        payload: Payload<'_>,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Answer<'py>>;
 }
 
 /// What has become of a call.
@@ -51,15 +87,41 @@ pub(super) enum Outcome<'py> {
     Result(Bound<'py, PyAny>),
     /// The short way is not for it: nothing was sent.
     Foreign,
-    /// It may be under way: with what has come so far, a frame or nothing, or with the exception that sending it has ended
-    /// with.
-    Begun(Request, Option<Bound<'py, PyAny>>),
+    /// It may be under way: its id, its deadline, and what has come so far or the exception that sending it has ended with.
+    Begun(u64, Option<u64>, Option<Bound<'py, PyAny>>),
 }
 
 impl ShortCall {
+    /// Makes a call.
+    #[inline]
+    pub(super) fn call<'py>(
+        &self,
+        py: Python<'py>,
+        way: &impl Exchange,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Outcome<'py>> {
+        let (mut request_body, mut body) = (Scratch::new(), Scratch::new());
+        let Some(request) = self.write(py, args, kwargs, &mut request_body)? else {
+            return Ok(Outcome::Foreign);
+        };
+        let Request {
+            opcode,
+            id,
+            deadline,
+        } = request;
+        let begun = match way.look_for(py, opcode, id, Payload::copied(&request_body), &mut body) {
+            Ok(Answer::Short) => return self.result(py, &body).map(Outcome::Result),
+            Ok(Answer::Plain(body)) => return self.result_of(&body).map(Outcome::Result),
+            Ok(Answer::Further(further)) => further,
+            Err(error) => Some(error.into_value(py).into_bound(py).into_any()),
+        };
+        Ok(Outcome::Begun(id, deadline, begun))
+    }
+
     /// Writes a request; None if the short way is not for it.
     #[inline]
-    pub(super) fn write(
+    fn write(
         &self,
         py: Python<'_>,
         args: &Bound<'_, PyTuple>,
@@ -128,17 +190,16 @@ impl ShortCall {
 
     /// The result that an answer's bytes are.
     #[inline]
-    pub(super) fn result<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    fn result<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
         match self.known(py, body) {
             Some(value) => Ok(value),
             None => self.read(PyBytes::new(py, body).as_any()),
         }
     }
 
-    /// The result that an answer's body is: bytes, or a parcel.
-    pub(super) fn result_of<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let bytes = body.cast::<PyBytes>().ok();
-        match bytes.and_then(|bytes| self.known(body.py(), bytes.as_bytes())) {
+    /// The result that an answer's body is.
+    fn result_of<'py>(&self, body: &Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyAny>> {
+        match self.known(body.py(), body.as_bytes()) {
             Some(value) => Ok(value),
             None => self.read(body),
         }

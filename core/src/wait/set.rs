@@ -345,11 +345,12 @@ impl<B: Backing> WaitSet<B> {
             return false;
         };
         let woken = found.turned(State::Woken);
-        // Relaxed, both: the fence of `announced` stands before it, so that what is before the wake-up is seen after the sleep.
-        // If it fails, the sleeper is awake, and looks again after a fence of its own, or another waker has it.
+        // Release: pairs with the Acquire of `withdraw`, so that what is before the wake-up is seen after the sleep. The
+        // fence of `announced` is one too, which ThreadSanitizer does not see.
+        // Relaxed: if it fails, the sleeper is awake, and looks again after a fence of its own, or another waker has it.
         let slot = self.backing.slot(index);
         if slot
-            .compare_exchange(found.0, woken.0, Ordering::Relaxed, Ordering::Relaxed)
+            .compare_exchange(found.0, woken.0, Ordering::Release, Ordering::Relaxed)
             .is_err()
         {
             return false;
@@ -495,7 +496,7 @@ impl<B: Backing> Slot<B> {
             Ok(()) => Ok(false),
             Err(error) => {
                 self.entry = self.entry.turned(State::Woken);
-                // Acquire: pairs with the fence of the waker.
+                // Acquire: pairs with the Release of `wake_slot`.
                 self.turn(State::Awake, Ordering::Acquire)
                     .map_err(|_| error)?;
                 Ok(true)

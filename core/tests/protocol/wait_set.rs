@@ -235,12 +235,20 @@ fn a_waker_that_is_late_takes_nothing_from_the_next_holder() {
     });
 }
 
+/// A slot whose process dies, so that nothing more is done with it.
+fn dies(slot: Sleeper) {
+    let set = slot.set().clone();
+    std::mem::forget(slot);
+    // SAFETY: the slot counted as one, and is not dropped any more.
+    unsafe { std::sync::Arc::decrement_strong_count(std::sync::Arc::as_ptr(&set)) };
+}
+
 /// A sleeper whose process has died in its sleep.
 fn dead_sleeper(memory: &Memory) -> usize {
     let mut dead = WaitSet::new(memory.clone(), DEAD).claim().unwrap();
     dead.announce(How::Futex).unwrap();
     let index = dead.index();
-    std::mem::forget(dead);
+    dies(dead);
     index
 }
 
@@ -317,7 +325,7 @@ fn who_is_late_to_a_dead_ones_slot_does_nothing_to_its_next_holder() {
 fn who_is_late_to_a_dead_ones_slot_does_not_take_it_from_one_with_its_number() {
     model(|| {
         let (memory, _) = memory(1, &[]);
-        std::mem::forget(WaitSet::new(memory.clone(), DEAD).claim());
+        dies(WaitSet::new(memory.clone(), DEAD).claim().unwrap());
         let lives = Arc::new(AtomicU64::new(0));
         let (set, seen) = (WaitSet::new(memory.clone(), 1), lives.clone());
         let theirs = set.clone();

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import shmrpc as shmrpc_package
 from shmrpc.cli.commands import main
+from tests.helpers.cli_runner import cli_runner
 from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 
 
@@ -140,7 +140,7 @@ def test_what_is_wrong_with_a_target_is_said_without_our_own_lines(tmp_path: Pat
     (tmp_path / "outer").mkdir()
     for name, source in PROBLEMS.items():
         (tmp_path / name).write_text(source)
-    done = CliRunner().invoke(main, ["serve", target, "--app-dir", str(tmp_path)])
+    done = cli_runner().invoke(main, ["serve", target, "--app-dir", str(tmp_path)])
     assert done.exit_code == 1, done.exception
     assert words in done.stderr
     assert "importlib" not in done.stderr

@@ -12,9 +12,10 @@ from typing import NoReturn
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from shmrpc.cli.commands import main
+from tests.helpers.cli_runner import cli_runner
 from tests.helpers.server_process import PATIENCE, eventually, timeouts
 from tests.helpers.value_service import VALUES
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("server")
 
 def call(*arguments: str, given: str | bytes | None = None) -> Result:
     """What ``shmrpc call`` does; no exception leaves it."""
-    done = CliRunner().invoke(main, ["call", *arguments], input=given)
+    done = cli_runner().invoke(main, ["call", *arguments], input=given)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done
 
@@ -288,7 +289,7 @@ def test_a_timeout_of_0_is_one_try_to_connect_and_leaves_the_call_its_time() -> 
     done = call("--timeout", "0", "shown", "sleeps", "0.05")
     assert (done.exit_code, done.stdout) == (0, "null\n"), done.stderr
     for command in ("describe", "stub"):
-        assert CliRunner().invoke(main, [command, "--timeout", "0", "shown"]).exit_code == 0
+        assert cli_runner().invoke(main, [command, "--timeout", "0", "shown"]).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["describe", "stub"])
@@ -299,7 +300,7 @@ def test_the_other_commands_fail_alike(command: str) -> None:
         (["--timeout", "nan", "shown"], 2),
         ([], 2),
     ):
-        done = CliRunner().invoke(main, [command, *arguments])
+        done = cli_runner().invoke(main, [command, *arguments])
         assert isinstance(done.exception, SystemExit), done.exception
         assert done.exit_code == code, done.stderr
 
@@ -357,7 +358,7 @@ def test_a_place_to_meet_that_cannot_be_is_told_without_a_traceback(
     (tmp_path / "file").touch()
     for name in ("file", "absent"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / name))
-        done = CliRunner().invoke(main, [*command])
+        done = cli_runner().invoke(main, [*command])
         assert isinstance(done.exception, SystemExit) or done.exit_code == 0, done.exception
 
 
@@ -369,7 +370,7 @@ def test_a_terminal_that_cannot_show_a_character_shows_its_number() -> None:
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("ls",), ("ls", "--json"), ("call", "--help")])
 def test_what_is_printed_is_plain_text(arguments: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(main, arguments)
+    done = cli_runner().invoke(main, arguments)
     assert done.exit_code == 0
     assert "\x1b" not in done.output
     if arguments == ("call", "--help"):

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import shmrpc
 from shmrpc.cli.commands import main
+from tests.helpers.cli_runner import cli_runner
 from tests.helpers.server_process import PATIENCE
 
 service = shmrpc.Service(f"tested.places.{os.getpid()}")
@@ -94,14 +94,14 @@ def test_a_place_of_another_type_is_refused() -> None:
 
 
 def test_a_command_takes_a_place_as_connect_does() -> None:
-    done = CliRunner().invoke(main, ["describe", "nats://host/shop"])
+    done = cli_runner().invoke(main, ["describe", "nats://host/shop"])
     assert done.exit_code == 2
     assert "the known ones are shm:// and memory://" in done.output
 
 
 @pytest.mark.parametrize("option", [("--workers", "2"), ("--reload",)])
 def test_workers_do_not_serve_where_they_cannot_be_passed_a_client(option: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(main, ["serve", "absent.module:x", "--at", "memory://", *option])
+    done = cli_runner().invoke(main, ["serve", "absent.module:x", "--at", "memory://", *option])
     assert done.exit_code == 1
     assert (
         "--at memory:// cannot be served by workers" in done.output
@@ -111,6 +111,6 @@ def test_workers_do_not_serve_where_they_cannot_be_passed_a_client(option: tuple
 
 @pytest.mark.parametrize("option", [(), ("--workers", "2")])
 def test_a_place_that_is_not_there_is_not_served(option: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(main, ["serve", "examples.calculator:calculator", "--at", "nats://", *option])
+    done = cli_runner().invoke(main, ["serve", "examples.calculator:calculator", "--at", "nats://", *option])
     assert done.exit_code == 1
     assert "'nats://' is no place where services are met" in done.output

@@ -10,9 +10,9 @@ import sys
 import textwrap
 
 import pytest
-from click.testing import CliRunner
 
 import shmrpc.cli.commands
+from tests.helpers.cli_runner import cli_runner
 from tests.reliability.test_shared_memory_full import may_mount
 
 PRELUDE = """
@@ -154,6 +154,6 @@ def test_the_command_that_has_too_few_descriptors_for_a_loop_says_so(monkeypatch
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(shmrpc.cli.commands, "run_here", run_here)
-    done = CliRunner().invoke(shmrpc.cli.commands.main, ["serve", "tests.helpers.services:service"])
+    done = cli_runner().invoke(shmrpc.cli.commands.main, ["serve", "tests.helpers.services:service"])
     assert done.exit_code == 1
     assert done.stderr.startswith(f"Error: [Errno 24] no descriptor left to serve: process {os.getpid()} has")

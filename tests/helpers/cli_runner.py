@@ -1,0 +1,14 @@
+"""A command as it is run, with what it writes to each of its outputs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from click.testing import CliRunner
+
+
+def cli_runner() -> CliRunner:
+    """One that keeps stderr apart, as click before 8.2 does only if it is told."""
+    apart: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+    return CliRunner(**apart)

@@ -588,3 +588,32 @@ result = json.loads(os.read(reading, 100_000))
         gate.signal()
         assert eventually(lambda: _waiters("gpu") == 0), "the doorbells and places of the parent are there"
         other.do("gate.release(); lock.release()")
+
+
+# --- those who do not hear ---
+
+
+async def test_a_permit_does_not_wait_for_a_loop_that_computes_or_a_process_that_is_stopped(
+    other: MemberProcess,
+) -> None:
+    gate = shmrpc.sync.Semaphore("gpu")
+    with closing(gate), MemberProcess() as looping, MemberProcess() as still:
+        gate.acquire()
+        looping.begin("""
+import asyncio, time
+async def wait_and_compute():
+    gate = shmrpc.Semaphore("gpu")
+    waiting = asyncio.create_task(gate.acquire())
+    await asyncio.sleep(0.1)
+    time.sleep(3600)
+asyncio.run(wait_and_compute())
+""")
+        await _until_waiting("gpu", 1)
+        still.begin("sync.Semaphore('gpu').acquire()")
+        await _until_waiting("gpu", 2)
+        other.begin("gate = sync.Semaphore('gpu'); gate.acquire(60)")
+        await _until_waiting("gpu", 3)
+        await asyncio.sleep(0.3)
+        with stopped(still.pid):
+            gate.release()
+            await asyncio.to_thread(other.end)

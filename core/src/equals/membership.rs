@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64 as PrivateU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use thiserror::Error;
 
 /// Says of a member's slot whether it lives.
@@ -122,6 +122,10 @@ pub struct Membership {
     depth: PrivateU64,
     stopped: AtomicBool,
     left: AtomicBool,
+    /// Somebody was woken while others slept on, and the watcher is to see that it has heard.
+    pub(super) is_pledged: AtomicBool,
+    /// For the watcher.
+    us: Weak<Membership>,
     /// Threads' places in the wait sets that no thread uses now.
     spare: [Mutex<Vec<Sleeper>>; 2],
     /// What we have of the other members, once somebody here has slept.
@@ -197,12 +201,16 @@ impl Membership {
             let memory = Mapped::new(mapping.clone(), AT_SETS[which], SLEEPERS, stem, lives);
             WaitSet::new(memory, members.slot())
         };
-        Ok(Arc::new(Membership {
+        let sets = [set(0), set(1)];
+        let origin = Origin::here();
+        let origin = origin.map_err(NameError::os("this process cannot be told from others"))?;
+        Ok(Arc::new_cyclic(|us| Membership {
             name,
-            origin: Origin::here()
-                .map_err(NameError::os("this process cannot be told from others"))?,
+            origin,
+            us: us.clone(),
+            is_pledged: AtomicBool::new(false),
             shape,
-            sets: [set(0), set(1)],
+            sets,
             mapping,
             _file: file,
             lock_file,
@@ -371,7 +379,7 @@ impl Membership {
         self.hint
             .store(place as usize, std::sync::atomic::Ordering::Relaxed);
         crash::point!(PermitFreed);
-        self.sets[0].wake_one();
+        self.wake_next(0);
         Ok(())
     }
 
@@ -411,7 +419,7 @@ impl Membership {
         }
         crash::point!(Signalled);
         for _ in 0..count {
-            if !self.sets[1].wake_one() {
+            if !self.wake_next(1) {
                 break;
             }
         }
@@ -577,6 +585,41 @@ impl Membership {
         }
         for set in &self.sets {
             set.sweep(|member| member != slot);
+        }
+    }
+
+    /// Wakes the next one that sleeps; false if nobody does.
+    ///
+    /// It may not hear: its loop computes, or it is stopped. If others sleep on, the watcher looks whether what it was
+    /// woken for is there still, and then wakes the next.
+    #[inline]
+    fn wake_next(&self, set: usize) -> bool {
+        let woken = self.sets[set].wake_one();
+        if woken && !self.is_pledged.load(Relaxed) && self.sets[set].sleepers() > 1 {
+            self.pledge();
+        }
+        woken
+    }
+
+    #[cold]
+    fn pledge(&self) {
+        // Relaxed: the watcher learns of it by a system call.
+        if !self.is_pledged.swap(true, Relaxed)
+            && let Some(us) = self.us.upgrade()
+        {
+            // Without a watcher whoever was woken has the turn, however long it takes.
+            let _ = watcher::expect(&us);
+        }
+    }
+
+    /// Wakes the next ones, if what others were woken for some time ago is there still.
+    pub(super) fn redeem(&self) {
+        self.is_pledged.store(false, Relaxed);
+        if self.free_permits() > 0 {
+            self.wake_next(0);
+        }
+        if self.signals() > 0 {
+            self.wake_next(1);
         }
     }
 

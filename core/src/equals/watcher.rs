@@ -1,8 +1,11 @@
 //! The thread that learns of the deaths of other members: one in each process that has slept for a name.
 //!
 //! It sleeps on a descriptor of each process that is a member (`pidfd`), which is readable once that has ended, and on a
-//! doorbell for each name, which whoever joins rings. So it wakes when somebody dies or joins, and at no other time. A
-//! process of another container has no such descriptor here: as long as there is one, the thread looks now and then.
+//! doorbell for each name, which whoever joins rings. So it wakes when somebody dies or joins. A process of another
+//! container has no such descriptor here: as long as there is one, the thread looks now and then.
+//!
+//! It also sees to it that a permit which is free does not wait for somebody who has been woken for it and does not
+//! hear, since its loop computes or it is stopped: after a while the next one is woken.
 
 use super::lock_file::Holder;
 use super::members::Number;
@@ -15,11 +18,19 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
-/// Milliseconds between two looks at members that cannot be watched.
-const GLANCE: libc::c_int = 50;
+/// Between two looks at members that cannot be watched.
+const GLANCE: Duration = Duration::from_millis(50);
+/// For how long whoever was woken may not hear it, until the next one is woken too.
+const HEARING: Duration = Duration::from_millis(100);
+/// What a wait of the kernel's is counted in.
+const TICK: Duration = Duration::from_millis(1);
+/// The number of what is not a name.
+const NUDGED: u64 = 0;
 /// Events that are taken at once.
 const EVENTS: usize = 16;
 
@@ -64,6 +75,8 @@ type Names = Mutex<HashMap<u64, Weak<Membership>>>;
 struct Watcher {
     /// An epoll, with a name's number as the data of each of its descriptors.
     poll: Arc<OwnedFd>,
+    /// What is written into it wakes the thread.
+    nudge: Arc<OwnedFd>,
     names: Arc<Names>,
 }
 
@@ -75,7 +88,7 @@ pub(super) fn watch(name: &Arc<Membership>) -> io::Result<()> {
     if lock(&name.watch).doorbell.is_some() {
         return Ok(());
     }
-    let Watcher { poll, names } = running()?;
+    let Watcher { poll, names, .. } = running()?;
     let mut watch = lock(&name.watch);
     if watch.doorbell.is_some() || name.has_left() {
         return Ok(());
@@ -92,6 +105,15 @@ pub(super) fn watch(name: &Arc<Membership>) -> io::Result<()> {
     Ok(())
 }
 
+/// Looks after a while whether somebody has heard that it was woken.
+pub(super) fn expect(name: &Arc<Membership>) -> io::Result<()> {
+    watch(name)?;
+    let (nudge, one) = (running()?.nudge, 1u64);
+    // SAFETY: eight bytes are readable. A full one wakes as well.
+    unsafe { libc::write(nudge.as_raw_fd(), (&raw const one).cast(), 8) };
+    Ok(())
+}
+
 /// The watcher of this process, which runs.
 fn running() -> io::Result<Watcher> {
     let mut watcher = lock(WATCHER.get()?);
@@ -100,8 +122,13 @@ fn running() -> io::Result<Watcher> {
     }
     // SAFETY: no memory is involved; what comes back is ours alone.
     let poll = unsafe { OwnedFd::from_raw_fd(done(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+    let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+    // SAFETY: as above.
+    let nudge = unsafe { OwnedFd::from_raw_fd(done(libc::eventfd(0, flags))?) };
+    add(&poll, nudge.as_raw_fd(), NUDGED)?;
     let fresh = Watcher {
         poll: Arc::new(poll),
+        nudge: Arc::new(nudge),
         names: Arc::default(),
     };
     let looking = fresh.clone();
@@ -110,57 +137,76 @@ fn running() -> io::Result<Watcher> {
     Ok(watcher.insert(fresh).clone())
 }
 
-fn look_on(Watcher { poll, names }: &Watcher) {
+fn look_on(watcher: &Watcher) {
+    // When to look whether those have heard that were woken, by the numbers of their names.
+    let mut due: HashMap<u64, Instant> = HashMap::new();
     loop {
-        let numbers = next_events(poll, names);
-        for number in numbers {
-            let name = lock(names).get(&number).and_then(Weak::upgrade);
-            let Some(name) = name.filter(|name| !name.has_left()) else {
-                lock(names).remove(&number);
-                continue;
-            };
-            look_at(&name, &mut lock(&name.watch), poll, number);
-            name.recover_dead();
+        let now = Instant::now();
+        let mut partial = Vec::new();
+        for (number, name) in watcher.known() {
+            if due.get(&number).is_some_and(|&due| due <= now) {
+                due.remove(&number);
+                name.redeem();
+            }
+            if name.is_pledged.load(Relaxed) {
+                due.entry(number).or_insert(now + HEARING);
+            }
+            if lock(&name.watch).is_partial {
+                partial.push(number);
+            }
+        }
+        due.retain(|number, _| lock(&watcher.names).contains_key(number));
+        let next = due.values().min();
+        let next = next.map(|due| due.saturating_duration_since(now) + TICK);
+        let glance = (!partial.is_empty()).then_some(GLANCE);
+        let mut happened = watcher.sleep(next.into_iter().chain(glance).min());
+        happened.extend(partial);
+        happened.sort_unstable();
+        happened.dedup();
+        for number in happened {
+            let name = lock(&watcher.names).get(&number).and_then(Weak::upgrade);
+            if let Some(name) = name.filter(|name| !name.has_left()) {
+                look_at(&name, &mut lock(&name.watch), &watcher.poll, number);
+                name.recover_dead();
+            }
         }
     }
 }
 
-/// The names of which something has happened, or that are to be looked at now and then.
-fn next_events(poll: &OwnedFd, names: &Names) -> Vec<u64> {
-    let is_partial = |name: &Weak<Membership>| {
-        let name = name.upgrade();
-        name.is_some_and(|name| lock(&name.watch).is_partial)
-    };
-    let known: Vec<_> = lock(names)
-        .iter()
-        .map(|(&number, name)| (number, name.clone()))
-        .collect();
-    let partial: Vec<u64> = known
-        .iter()
-        .filter(|(_, name)| is_partial(name))
-        .map(|each| each.0)
-        .collect();
-    let limit = if partial.is_empty() { -1 } else { GLANCE };
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-    // SAFETY: so many events are writable.
-    let wait = || unsafe {
-        libc::epoll_wait(
-            poll.as_raw_fd(),
-            events.as_mut_ptr(),
-            EVENTS as libc::c_int,
-            limit,
-        )
-    };
-    let mut wait = wait;
-    let count = retry(|| wait() as isize).unwrap_or(0);
-    let mut numbers: Vec<u64> = events[..count.min(EVENTS)]
-        .iter()
-        .map(|event| event.u64)
-        .collect();
-    numbers.extend(partial);
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers
+impl Watcher {
+    /// The names that this process has still.
+    fn known(&self) -> Vec<(u64, Arc<Membership>)> {
+        let mut names = lock(&self.names);
+        let is_there =
+            |name: &Weak<Membership>| name.upgrade().is_some_and(|name| !name.has_left());
+        names.retain(|_, name| is_there(name));
+        let known = names
+            .iter()
+            .filter_map(|(&number, name)| Some((number, name.upgrade()?)));
+        known.collect()
+    }
+
+    /// Sleeps until something happens, for `limit` at most; the names of which it has.
+    fn sleep(&self, limit: Option<Duration>) -> Vec<u64> {
+        let limit = limit.map_or(-1, |limit| limit.as_millis() as libc::c_int);
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let mut wait = || {
+            let (poll, most) = (self.poll.as_raw_fd(), EVENTS as libc::c_int);
+            // SAFETY: so many events are writable.
+            unsafe { libc::epoll_wait(poll, events.as_mut_ptr(), most, limit) as isize }
+        };
+        let count = retry(&mut wait).unwrap_or(0);
+        let numbers: Vec<u64> = events[..count.min(EVENTS)]
+            .iter()
+            .map(|event| event.u64)
+            .collect();
+        if numbers.contains(&NUDGED) {
+            let mut nudges = 0u64;
+            // SAFETY: eight bytes are writable.
+            unsafe { libc::read(self.nudge.as_raw_fd(), (&raw mut nudges).cast(), 8) };
+        }
+        numbers
+    }
 }
 
 /// Watches the processes of members that are not watched so far, and no more those that are gone.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -368,7 +369,7 @@ async def test_signals_outlive_their_sender_and_drain_says_how_many(other: Membe
         await gate.wait(0)
         assert gate.drain() == 3
         assert gate.drain() == 0
-        with pytest.raises(shmrpc.WaitTimeout, match=r"within 0\.01 s$"):
+        with pytest.raises(shmrpc.WaitTimeout, match=r"semaphore 'gpu': no signal came within 0\.01 s$"):
             await gate.wait(0.01)
         with pytest.raises(ValueError, match="expected a number of signals, got -1"):
             gate.signal(-1)
@@ -426,6 +427,52 @@ async def test_stop_ends_waits_of_this_process_until_resume(other: MemberProcess
             await gate.acquire(0)
         gate.signal()
         await asyncio.to_thread(other.end)
+
+
+async def test_closing_one_of_several_uses_ends_its_waits(other: MemberProcess) -> None:
+    gate, blocking, kept = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu"), shmrpc.Semaphore("gpu")
+    other.do("gate = sync.Semaphore('gpu'); gate.acquire()")
+    with closing(kept):
+        task, thread = asyncio.create_task(gate.acquire()), InThread(lambda: blocking.acquire())
+        goes_on = asyncio.create_task(kept.acquire())
+        await _until_waiting("gpu", 3)
+        gate.close()
+        blocking.close()
+        with pytest.raises(shmrpc.LocalProtocolError, match="is closed"):
+            await asyncio.wait_for(task, LONG)
+        assert isinstance(await asyncio.to_thread(thread.join), shmrpc.LocalProtocolError)
+        assert not goes_on.done()
+        other.do("gate.release()")
+        await goes_on
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300])
+async def test_a_timeout_may_be_longer_than_any_timer(timeout: float) -> None:
+    gate, blocking = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu")
+    with closing(gate, blocking):
+        await gate.acquire()
+        task = asyncio.create_task(gate.acquire(timeout))
+        await _until_waiting("gpu", 1)
+        gate.release()
+        await task
+        thread = InThread(lambda: blocking.acquire(timeout))
+        await _until_waiting("gpu", 1)
+        gate.release()
+        assert await asyncio.to_thread(thread.join) is None
+
+
+async def test_a_timeout_that_is_no_time_is_refused() -> None:
+    gate, blocking = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu")
+    with closing(gate, blocking):
+        await gate.acquire()
+        with pytest.raises(ValueError, match="expected seconds, got nan"):
+            await gate.acquire(math.nan)
+        with pytest.raises(ValueError, match="expected seconds, got nan"):
+            blocking.acquire(math.nan)
+        with pytest.raises(shmrpc.WaitTimeout):
+            await gate.acquire(-1)
+        with pytest.raises(shmrpc.WaitTimeout):
+            blocking.acquire(-1)
 
 
 async def test_closing_ends_the_waits(other: MemberProcess) -> None:

@@ -25,6 +25,17 @@ def opened(name: str, kind: str, amount: int) -> Name:
     return Name(name, places.to_open(name), kind, amount)
 
 
+#: Seconds, as many as any timer can have.
+_LONGEST: Final = 1e8
+
+
+def _time(timeout: float) -> float:
+    """A timeout that a timer can have. Raises ValueError if it is no time."""
+    if timeout != timeout:
+        raise ValueError("timeout: expected seconds, got nan")
+    return min(timeout, _LONGEST)
+
+
 class Handle:
     """A name that this process has open, as one of its members."""
 
@@ -76,19 +87,23 @@ class Handle:
         line = lines.get(signals)
         if line is None:
             line = lines[signals] = Line(self._name, signals, loop)
-        if not await line.wait(take, undo, timeout):
-            self._timed_out(timeout)
+        if not await line.wait(take, undo, None if timeout is None else _time(timeout)):
+            self._timed_out(timeout, signals)
 
-    def _block(self, wait: Callable[[float | None], bool | None], timeout: float | None) -> None:
+    def _block(
+        self, wait: Callable[[float | None], bool | None], timeout: float | None, *, signals: bool = False
+    ) -> None:
         """Waits in a thread. Raises WaitTimeout and WaitStopped."""
         waited = wait(timeout)
         if waited is None:
             raise WaitStopped(f"{self._name.kind} {self.name!r}: stop() ended the wait")
         if not waited:
-            self._timed_out(timeout)
+            self._timed_out(timeout, signals)
 
-    def _timed_out(self, timeout: float | None) -> NoReturn:
-        raise WaitTimeout(f"{self._name.kind} {self.name!r}: {self._in_vain()} within {timeout:g} s{self._held_by()}")
+    def _timed_out(self, timeout: float | None, signals: bool) -> NoReturn:
+        why = "no signal came" if signals else self._in_vain()
+        holders = "" if signals else self._held_by()
+        raise WaitTimeout(f"{self._name.kind} {self.name!r}: {why} within {timeout:g} s{holders}")
 
     def _is_single(self) -> bool:
         """Whether there is one to be held."""

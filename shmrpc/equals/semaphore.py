@@ -74,4 +74,4 @@ class BlockingSemaphore(SemaphoreBase, BlockingHeld):
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
-        self._block(self._name.wait_signal, timeout)
+        self._block(self._name.wait_signal, timeout, signals=True)

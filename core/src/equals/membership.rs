@@ -624,7 +624,7 @@ impl Membership {
     }
 
     /// Wakes all that sleep, here and elsewhere: they look again.
-    pub(super) fn wake_everybody(&self) {
+    pub fn wake_everybody(&self) {
         for set in &self.sets {
             set.wake_all();
         }

@@ -71,8 +71,17 @@ impl Name {
     ) -> PyResult<Option<bool>> {
         let membership = self.open(py)?;
         let deadline = deadline(timeout)?;
-        let waited = py
-            .detach(|| membership.wait(want, deadline, || Python::attach(|py| py.check_signals())));
+        let interrupted = || {
+            Python::attach(|py| {
+                py.check_signals()?;
+                // Relaxed: whoever closes it wakes the sleepers afterwards.
+                match self.closed.load(Ordering::Relaxed) {
+                    true => Err(self.failed(py, NameError::Left)),
+                    false => Ok(()),
+                }
+            })
+        };
+        let waited = py.detach(|| membership.wait(want, deadline, interrupted));
         match waited {
             Ok(Waited::Taken) => Ok(Some(true)),
             Ok(Waited::TimedOut) => Ok(Some(false)),
@@ -189,7 +198,12 @@ impl Name {
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::Relaxed);
         let handle = lock(&self.handle).take();
-        py.detach(|| drop(handle));
+        py.detach(|| {
+            drop(handle);
+            if self.membership.is_here() {
+                self.membership.wake_everybody(); // The waits of this handle end.
+            }
+        });
     }
 
     #[getter]

@@ -1,6 +1,6 @@
 """The native core: see core/src/lib.rs for its contract."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from types import TracebackType
 from typing import Any, Literal, Self, final
@@ -454,6 +454,16 @@ class Hold:
         the lock.
         """
 
+    def _acquire(self, timeout: float | None = None) -> None:
+        """Waits until it is acquired, for ``timeout`` seconds at most.
+
+        Raises WaitTimeout, which names who has it, and WaitStopped after ``stop()``.
+        """
+
+    def _aenter(self) -> Awaitable[None]: ...
+    def _aexit(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> Awaitable[None]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /

@@ -7,9 +7,8 @@ import atexit
 import functools
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Generator
-from types import TracebackType
-from typing import Final, NoReturn, Self, cast
+from collections.abc import Callable
+from typing import Final, NoReturn, Self
 
 from shmrpc._core import Hold, Name
 from shmrpc.equals import places
@@ -123,17 +122,6 @@ class Handle:
         return f": {', '.join(holders)}" if holders else ""
 
 
-class _Done:
-    """An awaitable that has nothing to wait for."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        return _NOTHING
-
-
-_NOTHING: Final = cast(Generator[None, None, None], iter(()))
-_DONE: Final = _Done()
-
-
 class Held(Hold, Handle):
     """What is acquired and released."""
 
@@ -157,16 +145,18 @@ class Held(Hold, Handle):
 class BlockingHeld(Held):
     """What is acquired and released in threads."""
 
-    def acquire(self, timeout: float | None = None) -> None:
-        """Waits until it is acquired, for ``timeout`` seconds at most.
+    acquire = Hold._acquire
 
-        Raises WaitTimeout, which names who has it, and WaitStopped after :meth:`stop`.
-        """
+    def _acquire_slowly(self, timeout: float | None) -> None:
+        """Acquires what is not free."""
         self._block(functools.partial(self._wait_for, self._owner()), timeout)
 
 
 class AwaitedHeld(Held):
     """What is acquired and released in event loops, and by ``with`` in threads without one."""
+
+    __aenter__ = Hold._aenter
+    __aexit__ = Hold._aexit
 
     async def acquire(self, timeout: float | None = None) -> None:
         """Waits until it is acquired, for ``timeout`` seconds at most. Cancelled, it is not.
@@ -176,13 +166,3 @@ class AwaitedHeld(Held):
         owner = self._owner()
         if not self._try(owner):
             await self._wait(functools.partial(self._try, owner), functools.partial(self._give_back, owner), timeout)
-
-    def __aenter__(self) -> Awaitable[None]:
-        # Nothing comes between this and the first step of what it returns.
-        return _DONE if self._try(self._owner()) else self.acquire()
-
-    def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> Awaitable[None]:
-        self.release()
-        return _DONE

@@ -135,7 +135,7 @@ def test_the_command_line(meeting: Path) -> None:
     assert "NAME " in allowed
     assert "caller() -> int" in allowed
     assert "class " in allowed
-    assert refused == f"No live services in {meeting}."
+    assert refused == f"No live services and no names with members in {meeting}."
 
 
 def test_a_user_who_is_not_there(meeting: Path) -> None:

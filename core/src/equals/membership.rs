@@ -112,7 +112,7 @@ pub struct Membership {
     lock_file: Arc<LockFile>,
     members: Arc<Members>,
     sets: [Arc<Set>; 2],
-    /// The permits that we have, by their places.
+    /// The permits that we have, by their places, where there is more than one.
     held: Mutex<Vec<u32>>,
     /// Where to look first for a permit that is free: a hint.
     hint: AtomicUsize,
@@ -303,29 +303,38 @@ impl Membership {
 
     #[inline]
     fn try_permit(&self) -> bool {
+        if self.shape.permits() == 1 {
+            return self.take_permit(0);
+        }
+        self.try_permits()
+    }
+
+    fn try_permits(&self) -> bool {
         let count = self.shape.permits();
         // Relaxed: a hint.
-        let first = self.hint.load(std::sync::atomic::Ordering::Relaxed);
-        for step in 0..count {
-            let place = if count == 1 {
-                0
-            } else {
-                (first + step) % count
-            };
-            let permit = self.permit(place);
-            // Acquire: pairs with the Release of `release`: what the last holder did is before what we do.
-            // Release: whoever finds our number finds our entry, see `check_permits`. Relaxed: nothing follows.
-            if permit.load(Ordering::Relaxed) == 0
-                && permit
-                    .compare_exchange(0, self.members.us().0, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-            {
-                crash::point!(PermitTaken);
-                lock(&self.held).push(place as u32);
-                return true;
-            }
+        let first = self.hint.load(Relaxed);
+        let mut places = (0..count).map(|step| (first + step) % count);
+        let Some(place) = places.find(|&place| self.take_permit(place)) else {
+            return false;
+        };
+        lock(&self.held).push(place as u32);
+        true
+    }
+
+    #[inline]
+    fn take_permit(&self, place: usize) -> bool {
+        let (permit, us) = (self.permit(place), self.members.us().0);
+        // Relaxed, both: nothing follows from a failure.
+        // Acquire: pairs with the Release of `free_permit`: what the last holder did is before what we do.
+        // Release: whoever finds our number finds our entry, see `check_permits`.
+        let taken = permit.load(Ordering::Relaxed) == 0
+            && permit
+                .compare_exchange(0, us, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if taken {
+            crash::point!(PermitTaken);
         }
-        false
+        taken
     }
 
     /// Takes the one permit of a lock for a task or thread of this number, which is not 0; with `again` also if it has it.
@@ -371,13 +380,17 @@ impl Membership {
     #[inline]
     pub fn release(&self) -> Result<(), NameError> {
         self.check()?;
-        let Some(place) = lock(&self.held).pop() else {
+        let place = if self.shape.permits() == 1 {
+            (self.permit(0).load(Ordering::Relaxed) == self.members.us().0).then_some(0)
+        } else {
+            lock(&self.held).pop()
+        };
+        let Some(place) = place else {
             return Err(NameError::NotHeld("this process has no permit to release"));
         };
         self.free_permit(place as usize)?;
         // Relaxed: a hint.
-        self.hint
-            .store(place as usize, std::sync::atomic::Ordering::Relaxed);
+        self.hint.store(place as usize, Relaxed);
         crash::point!(PermitFreed);
         self.wake_next(0);
         Ok(())
@@ -385,7 +398,7 @@ impl Membership {
 
     fn free_permit(&self, place: usize) -> Result<(), NameError> {
         let us = self.members.us().0;
-        // Release: pairs with the Acquire of `try_permit`. Relaxed: a failure is an error.
+        // Release: pairs with the Acquire of `take_permit`. Relaxed: a failure is an error.
         self.permit(place)
             .compare_exchange(us, 0, Ordering::Release, Ordering::Relaxed)
             .map(drop)
@@ -394,11 +407,6 @@ impl Membership {
                     "permit {place}, which is ours, holds {found:#x} instead of {us:#x}"
                 ))
             })
-    }
-
-    /// How many permits this process has.
-    pub fn held(&self) -> usize {
-        lock(&self.held).len()
     }
 
     /// How many permits are free.
@@ -717,8 +725,10 @@ impl Membership {
             return;
         }
         lock(&self.watch).end();
-        for place in lock(&self.held).drain(..) {
-            let _ = self.free_permit(place as usize);
+        for place in 0..self.shape.permits() {
+            if self.permit(place).load(Ordering::Relaxed) == self.members.us().0 {
+                let _ = self.free_permit(place);
+            }
         }
         crash::point!(LeaveBegun);
         self.wake_everybody(); // Our own waits end, others look at the permits that came back.

@@ -6,6 +6,7 @@ use crate::memory::region::Kind;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
 use std::os::raw::c_ulong;
 
 unsafe extern "C" {
@@ -24,34 +25,70 @@ pub struct Hold {
     reentrant: bool,
 }
 
-/// Functions of asyncio.
+/// How the task that runs is found.
 struct Asyncio {
     running_loop: Py<PyAny>,
-    current_task: Py<PyAny>,
+    /// A function; before CPython 3.12, where it is slow, the dictionary that it looks into.
+    current_task: Result<Py<PyAny>, Py<PyDict>>,
 }
 
 fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
     static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
     ASYNCIO.get_or_try_init(py, || {
         let asyncio = py.import("asyncio")?;
+        let current_task = if py.version_info() < (3, 12) {
+            let tasks = asyncio.getattr("tasks")?.getattr("_current_tasks")?;
+            Err(tasks.cast_into::<PyDict>()?.unbind())
+        } else {
+            Ok(asyncio.getattr("current_task")?.unbind())
+        };
         Ok(Asyncio {
             running_loop: asyncio.getattr("_get_running_loop")?.unbind(),
-            current_task: asyncio.getattr("current_task")?.unbind(),
+            current_task,
         })
     })
 }
 
 /// The number of the task that runs here, or of the thread.
+#[inline]
 fn current_owner(py: Python<'_>) -> PyResult<u64> {
     let asyncio = asyncio(py)?;
     let running = asyncio.running_loop.bind(py).call0()?;
     if !running.is_none() {
-        let task = asyncio.current_task.bind(py).call1((running,))?;
-        if !task.is_none() {
+        let task = match &asyncio.current_task {
+            Ok(function) => Some(function.bind(py).call1((running,))?),
+            Err(tasks) => tasks.bind(py).get_item(running)?,
+        };
+        if let Some(task) = task.filter(|task| !task.is_none()) {
             return Ok(task.as_ptr().addr() as u64);
         }
     }
     Ok(PyThread_get_thread_ident())
+}
+
+/// An awaitable that has nothing to wait for.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Done;
+
+#[pymethods]
+impl Done {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self) -> Option<()> {
+        None
+    }
+}
+
+fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static DONE: PyOnceLock<Py<Done>> = PyOnceLock::new();
+    let done = DONE.get_or_try_init(py, || Py::new(py, Done))?;
+    Ok(done.bind(py).clone().into_any())
 }
 
 #[pymethods]
@@ -126,6 +163,39 @@ impl Hold {
     /// lock.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self._give_back(py, self._owner(py)?)
+    }
+
+    /// Waits until it is acquired, for ``timeout`` seconds at most.
+    ///
+    /// Raises WaitTimeout, which names who has it, and WaitStopped after ``stop()``.
+    #[pyo3(signature = (timeout=None))]
+    fn _acquire(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let (us, py) = (slf.get(), slf.py());
+        if !us._try(py, us._owner(py)?)? {
+            slf.call_method1(intern!(py, "_acquire_slowly"), (timeout,))?;
+        }
+        Ok(())
+    }
+
+    /// For ``async with``. Nothing comes between this and the first step of what it returns.
+    fn _aenter<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let (us, py) = (slf.get(), slf.py());
+        if us._try(py, us._owner(py)?)? {
+            return done(py);
+        }
+        slf.call_method0(intern!(py, "acquire"))
+    }
+
+    /// For ``async with``.
+    fn _aexit<'py>(
+        &self,
+        py: Python<'py>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.release(py)?;
+        done(py)
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {

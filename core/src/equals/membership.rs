@@ -9,12 +9,14 @@ use super::registry::Report;
 use super::watcher::{self, Watch};
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
+use crate::memory::named;
 use crate::memory::region::Kind;
 use crate::origin::Origin;
 use crate::sync::{AtomicU64, Ordering, lock};
 use crate::wait::doorbell::Ringer;
 use crate::wait::set::mapped::{LoopSlot, Mapped};
 use crate::wait::set::{SetError, Slot, WaitSet};
+use crate::wait::spin::Crowding;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -108,7 +110,7 @@ pub struct Membership {
     shape: Shape,
     mapping: Arc<SharedMapping>,
     /// Its lock tells a clean-up that the memory is needed.
-    _file: File,
+    file: File,
     lock_file: Arc<LockFile>,
     members: Arc<Members>,
     sets: [Arc<Set>; 2],
@@ -124,6 +126,14 @@ pub struct Membership {
     left: AtomicBool,
     /// Somebody was woken while others slept on, and the watcher is to see that it has heard.
     pub(super) is_pledged: AtomicBool,
+    /// Whether somebody slept when this process last released or signalled.
+    pub(super) has_woken: AtomicBool,
+    /// Whether others compete for the CPU on which a thread of ours looks again and again.
+    pub(super) crowding: Mutex<Crowding>,
+    /// Whether the watcher watches the other members.
+    pub(super) is_watching: AtomicBool,
+    /// How often in a row a thread has then looked for the answer in vain, before it slept.
+    pub(super) spun_in_vain: AtomicUsize,
     /// For the watcher.
     us: Weak<Membership>,
     /// Threads' places in the wait sets that no thread uses now.
@@ -209,10 +219,14 @@ impl Membership {
             origin,
             us: us.clone(),
             is_pledged: AtomicBool::new(false),
+            has_woken: AtomicBool::new(false),
+            crowding: Mutex::default(),
+            is_watching: AtomicBool::new(false),
+            spun_in_vain: AtomicUsize::new(0),
             shape,
             sets,
             mapping,
-            _file: file,
+            file,
             lock_file,
             members,
             held: Mutex::default(),
@@ -508,6 +522,7 @@ impl Membership {
     /// What can be seen of the name.
     pub fn report(&self) -> Result<Report, NameError> {
         self.check()?;
+        self.check_permits()?;
         let mut members = Vec::new();
         for slot in self.members.used() {
             let mut member = self
@@ -539,7 +554,7 @@ impl Membership {
     }
 
     /// Poisons the name if a permit has a holder that is no member.
-    pub(super) fn check_permits(&self) -> Result<(), NameError> {
+    pub fn check_permits(&self) -> Result<(), NameError> {
         for place in 0..self.shape.permits() {
             let permit = self.permit(place);
             // Acquire, and the one of `number`: a member's entry is there before its number is in a permit, and until it
@@ -603,6 +618,8 @@ impl Membership {
     #[inline]
     fn wake_next(&self, set: usize) -> bool {
         let woken = self.sets[set].wake_one();
+        // Relaxed: a hint.
+        self.has_woken.store(woken, Relaxed);
         if woken && !self.is_pledged.load(Relaxed) && self.sets[set].sleepers() > 1 {
             self.pledge();
         }
@@ -713,6 +730,10 @@ impl Membership {
 
     /// Watches the other members from now on.
     pub(super) fn watch(self: &Arc<Self>) -> Result<(), NameError> {
+        // Acquire: pairs with the Release below, which few threads wait for.
+        if self.is_watching.load(std::sync::atomic::Ordering::Acquire) {
+            return Ok(());
+        }
         watcher::watch(self).map_err(NameError::os("the ends of other members cannot be watched"))
     }
 
@@ -745,6 +766,7 @@ impl Membership {
             }
         }
         self.lock_file.close();
+        named::unshare(&self.file);
     }
 }
 

@@ -3,10 +3,17 @@
 use super::membership::{Membership, NameError, Want};
 use crate::clock;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Nanoseconds for which a thread looks again before it sleeps.
 const SPIN: u64 = 10_000;
+/// The same where this process has just woken somebody, whose answer takes as long as that one needs to wake. To sleep in
+/// that time would cost as much again.
+const SPIN_AFTER_WAKING: u64 = 60_000;
+/// After so many times in vain it is not done any more, but for one in so many tries.
+const IN_VAIN: usize = 4;
+const TRIES: usize = 16;
 /// Sleeps without a deadline end after this, and begin again.
 const LONG: Duration = Duration::from_secs(1 << 20);
 
@@ -81,11 +88,9 @@ impl Membership {
         ended
     }
 
-    /// What every wait does before it sleeps: gives back what the dead have, and watches the living.
+    /// What every wait does before it sleeps: sees to it that what the dead have is given back, from now on.
     pub fn prepare_to_sleep(self: &Arc<Self>) -> Result<(), NameError> {
-        self.watch()?;
-        self.recover_dead();
-        self.check_permits()
+        self.watch()
     }
 
     fn try_now(&self, want: Want) -> bool {
@@ -93,21 +98,46 @@ impl Membership {
     }
 
     fn spin(&self, want: Want, deadline: Option<Instant>) -> Result<bool, NameError> {
-        let mut end = clock::now() + SPIN;
-        if let Some(deadline) = deadline {
-            let left = deadline
-                .saturating_duration_since(Instant::now())
-                .as_nanos();
-            end = end.min(clock::now().saturating_add(left.min(u128::from(u64::MAX)) as u64));
+        if self.try_take(want)? {
+            return Ok(true);
+        }
+        // Relaxed, all: hints.
+        let after_waking = self.has_woken.swap(false, Relaxed);
+        let in_vain = self.spun_in_vain.load(Relaxed);
+        let limit = if !after_waking {
+            SPIN
+        } else if in_vain < IN_VAIN || in_vain % TRIES == 0 {
+            SPIN_AFTER_WAKING
+        } else {
+            0
+        };
+        // One thread at a time: the others of this process sleep.
+        let Ok(mut crowding) = self.crowding.try_lock() else {
+            return Ok(false);
+        };
+        let begun = clock::now();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.map_or(u64::MAX, |left| {
+            left.as_nanos().try_into().unwrap_or(u64::MAX)
+        });
+        let limit = limit.min(left);
+        if limit == 0 || crowding.must_sleep(begun) {
+            return Ok(false);
         }
         loop {
-            if self.try_take(want)? {
-                return Ok(true);
-            }
-            if clock::now() >= end || self.is_stopped() {
-                return Ok(false);
+            let spun = clock::now() - begun;
+            if spun >= limit || self.is_stopped() || crowding.pause(spun) {
+                break;
             }
             std::hint::spin_loop();
+            if self.try_take(want)? {
+                self.spun_in_vain.store(0, Relaxed);
+                return Ok(true);
+            }
         }
+        if after_waking {
+            self.spun_in_vain.store(in_vain.wrapping_add(1), Relaxed);
+        }
+        Ok(false)
     }
 }

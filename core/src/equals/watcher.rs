@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -102,6 +102,8 @@ pub(super) fn watch(name: &Arc<Membership>) -> io::Result<()> {
     look_at(name, &mut watch, &poll, number);
     drop(watch);
     name.recover_dead();
+    // Release: whoever sees it need not do any of this.
+    name.is_watching.store(true, Release);
     Ok(())
 }
 

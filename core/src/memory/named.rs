@@ -40,6 +40,11 @@ pub fn share(file: &File) -> io::Result<bool> {
     Ok(flock(file, libc::LOCK_SH)? && file.metadata()?.nlink() > 0)
 }
 
+/// Gives that lock back. To close the file would not do: its mapping keeps it open.
+pub fn unshare(file: &File) {
+    let _ = flock(file, libc::LOCK_UN);
+}
+
 /// Whether a file that was just made is ours: locked, and still with its name.
 fn take(file: &File) -> io::Result<bool> {
     Ok(lock(file)? && file.metadata()?.nlink() > 0)

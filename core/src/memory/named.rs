@@ -1,6 +1,6 @@
 //! Files with a name in the directory of POSIX shared memory, for a peer to open.
 
-use crate::os::retry;
+use crate::os::{done, retry};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -76,6 +76,10 @@ fn flock(file: &File, kind: libc::c_int) -> io::Result<bool> {
 }
 
 fn allocate(file: &File, size: usize) -> io::Result<()> {
+    // The kernel takes page after page and gives all back when there is no more: nobody else would have any meanwhile.
+    if room(file)? < size as u64 {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
     loop {
         // SAFETY: no memory is involved.
         let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t) };
@@ -85,6 +89,21 @@ fn allocate(file: &File, size: usize) -> io::Result<()> {
             _ => return Err(io::Error::from_raw_os_error(error)),
         }
     }
+}
+
+/// Bytes that are free where a file lies.
+fn room(file: &File) -> io::Result<u64> {
+    // SAFETY: zeros are a valid `statvfs`, which is written.
+    let status = unsafe {
+        let mut status: libc::statvfs = std::mem::zeroed();
+        done(libc::fstatvfs(file.as_raw_fd(), &raw mut status))?;
+        status
+    };
+    // One that has no limit says that it has no blocks at all.
+    if status.f_blocks == 0 {
+        return Ok(u64::MAX);
+    }
+    Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
 #[cfg(test)]

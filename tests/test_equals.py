@@ -430,6 +430,23 @@ async def test_stop_ends_waits_of_this_process_until_resume(other: MemberProcess
         await asyncio.to_thread(other.end)
 
 
+def test_a_wait_that_is_stopped_as_it_gets_its_permit_loses_none() -> None:
+    gate = shmrpc.sync.Semaphore("gpu")
+    with closing(gate):
+        for _ in range(300):
+            gate.acquire()
+            waiting = InThread(lambda: gate.acquire(LONG))
+            while not _waiters("gpu"):
+                pass
+            stopping = InThread(gate.stop)
+            gate.release()
+            stopping.join()
+            if waiting.join() is None:
+                gate.release()
+            gate.resume()
+            assert holds("gpu") == {os.getpid(): 0}
+
+
 async def test_closing_one_of_several_uses_ends_its_waits(other: MemberProcess) -> None:
     gate, blocking, kept = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu"), shmrpc.Semaphore("gpu")
     other.do("gate = sync.Semaphore('gpu'); gate.acquire()")

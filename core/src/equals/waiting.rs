@@ -68,12 +68,15 @@ impl Membership {
             if limit.is_zero() {
                 break Ok(Waited::TimedOut);
             }
+            // Not asked again afterwards: what was taken is ours, also if waits were stopped since.
+            let mut is_taken = false;
             let slept = sleeper.sleep(limit, || {
-                self.is_stopped() || self.has_left() || self.try_now(want)
+                let is_over = self.is_stopped() || self.has_left();
+                is_taken = !is_over && self.try_now(want);
+                is_over || is_taken
             });
             match slept {
-                // It may have found that it is to end.
-                Ok(true) if !self.is_stopped() && !self.has_left() => break Ok(Waited::Taken),
+                Ok(_) if is_taken => break Ok(Waited::Taken),
                 Ok(_) => {}
                 Err(error) => break Err(self.no_place(error).into()),
             }

@@ -137,9 +137,11 @@ impl Hold {
         if self._try(py, owner)? {
             return Ok(Some(true));
         }
-        let waited = self.name.get().wait(py, Want::Permit, timeout)?;
+        let name = self.name.get();
+        let membership = name.open(py)?;
+        let waited = name.wait(py, Want::Permit, timeout)?;
         if waited == Some(true) && self.is_owned {
-            self.name.get().open(py)?.own(owner);
+            membership.own(owner);
         }
         Ok(waited)
     }

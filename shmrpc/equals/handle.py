@@ -12,8 +12,8 @@ from typing import Final, NoReturn, Self
 
 from shmrpc._core import Hold, Name
 from shmrpc.equals import places
-from shmrpc.equals.line import Line
-from shmrpc.errors import LocalProtocolError, WaitStopped, WaitTimeout
+from shmrpc.equals.line import Line, stopped_wait
+from shmrpc.errors import LocalProtocolError, WaitTimeout
 from shmrpc.host.processes import process, stopped
 
 atexit.register(Name.leave_all)
@@ -95,7 +95,7 @@ class Handle:
         """Waits in a thread. Raises WaitTimeout and WaitStopped."""
         waited = wait(timeout)
         if waited is None:
-            raise WaitStopped(f"{self._name.kind} {self.name!r}: stop() ended the wait")
+            raise stopped_wait(self._name)
         if not waited:
             self._timed_out(timeout, signals)
 

@@ -17,6 +17,11 @@ class _Waiter(NamedTuple):
     take: Callable[[], bool]
 
 
+def stopped_wait(name: Name) -> WaitStopped:
+    """Returns the error for a wait that ``stop()`` has ended."""
+    return WaitStopped(f"{name.kind} {name.name!r}: stop() ended the wait")
+
+
 class Line:
     """Lets tasks of a loop wait, in the order in which they came, with one place among all sleepers of the name."""
 
@@ -103,7 +108,7 @@ class Line:
         future, take = self._waiting[0]
         try:
             if self._name.is_stopped:
-                raise WaitStopped(f"{self._name.kind} {self._name.name!r}: stop() ended the wait")
+                raise stopped_wait(self._name)
             if not take():
                 return False
             future.set_result(True)

@@ -11,8 +11,6 @@ from shmrpc.host.cleanup import SHARED, names_of, spell
 
 #: Bytes of the longest end that the path of a doorbell has behind the name.
 _DOORBELL = 8
-#: Bytes that the path of a UNIX socket may have, without its terminating zero.
-_MAX_PATH = 107
 
 
 def to_open(name: str) -> str:
@@ -44,6 +42,8 @@ def names() -> list[tuple[str, str]]:
 
 def _in(place: Path, name: str) -> str:
     stem = f"{place}/{spell(name, SHARED)}"
-    if len(os.fsencode(stem)) + _DOORBELL > _MAX_PATH:
-        raise ValueError(f"path {stem!r} is over {_MAX_PATH - _DOORBELL} bytes; use a shorter name or directory")
+    if len(os.fsencode(stem)) + _DOORBELL > runtime_dir.MAX_PATH:
+        raise ValueError(
+            f"path {stem!r} is over {runtime_dir.MAX_PATH - _DOORBELL} bytes; use a shorter name or directory"
+        )
     return f"{stem}.lock"

@@ -263,9 +263,9 @@ def _dead_segments() -> Found:
             if lock is None:
                 continue
             try:
-                why = "no process holds its lock: "
-                died = "its owner died during a handshake"
-                why += "its members were killed" if _kind(match) in MEMBER_KINDS else died
+                has_members = _kind(match) in MEMBER_KINDS
+                end = "its members were killed" if has_members else "its owner died during a handshake"
+                why = f"no process holds its lock: {end}"
                 yield _leftover(path, match, "segment", status, why), path.unlink
             finally:
                 os.close(lock)

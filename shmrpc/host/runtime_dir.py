@@ -24,7 +24,7 @@ from shmrpc.host.cleanup import (
 )
 
 #: Bytes that the path of a UNIX socket may have, without its terminating zero.
-_MAX_PATH: Final = 107
+MAX_PATH: Final = 107
 
 
 def check_name(service: str, what: str = "service name") -> str:
@@ -183,8 +183,8 @@ def paths_to_serve(service: str) -> tuple[str, list[str]]:
 
 def _socket_in(place: Path, service: str) -> str:
     path = f"{place}/{spell(service)}.sock"
-    if len(os.fsencode(path)) > _MAX_PATH:
-        raise ValueError(f"socket path {path!r} is over {_MAX_PATH} bytes; use a shorter service name or directory")
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise ValueError(f"socket path {path!r} is over {MAX_PATH} bytes; use a shorter service name or directory")
     return path
 
 

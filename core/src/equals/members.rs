@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!      0  entry     u64   generation in the high half; bit 0: it is in use, bit 1: it watches the others
-//!      8  process   u64   its id, for people to read
-//!     16  since     u64   when it joined, in nanoseconds of CLOCK_REALTIME
+//!      8  since     u64   when it joined, in nanoseconds of CLOCK_REALTIME
 //! ```
 //!
 //! An entry is changed by whoever has the byte of its slot in the [lock file](super::lock_file): its member, or, once
@@ -45,8 +44,6 @@ impl Number {
 pub struct Member {
     /// Its number in shared words.
     pub number: Number,
-    /// Its process, as it says itself.
-    pub process: u64,
     /// Its process, as the kernel says; None if it is dead, or is this process.
     pub holder: Option<Holder>,
     /// When it joined, in nanoseconds of CLOCK_REALTIME.
@@ -104,12 +101,10 @@ impl Members {
 
     /// Says that we are a member: once the remains in our slot are recovered.
     pub fn enter(&self) {
-        let process = u64::from(std::process::id());
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let since = since.map_or(0, |since| since.as_nanos() as u64);
-        // Relaxed, both: covered by the entry.
-        self.word(self.slot, 8).store(process, Ordering::Relaxed);
-        self.word(self.slot, 16).store(since, Ordering::Relaxed);
+        // Relaxed: covered by the entry.
+        self.since(self.slot).store(since, Ordering::Relaxed);
         // Release: whoever sees that the slot is in use sees whose it is.
         let used = self.us.0 & 0xffff_ffff_0000_0000 | USED;
         self.entry(self.slot).store(used, Ordering::Release);
@@ -166,10 +161,9 @@ impl Members {
     pub fn member(&self, slot: u32) -> io::Result<Member> {
         Ok(Member {
             number: self.number(slot),
-            // Relaxed, both: covered by the entry, which was read before.
-            process: self.word(slot, 8).load(Ordering::Relaxed),
             holder: self.lock_file.holder(slot)?,
-            since: self.word(slot, 16).load(Ordering::Relaxed),
+            // Relaxed: covered by the entry, which was read before.
+            since: self.since(slot).load(Ordering::Relaxed),
         })
     }
 
@@ -212,9 +206,9 @@ impl Members {
         entry(&self.mapping, slot)
     }
 
-    fn word(&self, slot: u32, at: usize) -> &AtomicU64 {
+    fn since(&self, slot: u32) -> &AtomicU64 {
         self.mapping
-            .u64_at(AT_MEMBERS + slot as usize * MEMBER_SIZE + at)
+            .u64_at(AT_MEMBERS + slot as usize * MEMBER_SIZE + 8)
     }
 }
 

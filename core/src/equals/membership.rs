@@ -13,13 +13,13 @@ use crate::memory::named;
 use crate::memory::region::Kind;
 use crate::origin::Origin;
 use crate::sync::{AtomicU64, Ordering, lock};
-use crate::wait::doorbell::Ringer;
+use crate::wait::doorbell::{Ringer, numbered};
 use crate::wait::set::mapped::{LoopSlot, Mapped};
 use crate::wait::set::{SetError, Slot, WaitSet};
 use crate::wait::spin::Crowding;
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicU64 as PrivateU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -542,8 +542,7 @@ impl Membership {
             shape: self.shape,
             size: self.mapping.size(),
             members,
-            waiters: [self.sets[0].sleepers(), self.sets[1].sleepers()],
-            signals: self.signals(),
+            waiters: self.sets.iter().map(|set| set.sleepers()).sum(),
         })
     }
 
@@ -768,13 +767,6 @@ impl Membership {
         self.lock_file.close();
         named::unshare(&self.file);
     }
-}
-
-/// The path of one kind of doorbells of a name.
-fn numbered(stem: &Path, which: usize) -> PathBuf {
-    let mut path = stem.to_owned().into_os_string();
-    path.push(format!(".{which}"));
-    path.into()
 }
 
 impl Kind {

@@ -143,10 +143,8 @@ pub struct Report {
     pub size: usize,
     /// Its members that live, each with how many permits it has.
     pub members: Vec<(Member, usize)>,
-    /// How many wait, for a permit or the event, and for a signal.
-    pub waiters: [usize; 2],
-    /// How many signals nobody has waited for.
-    pub signals: u64,
+    /// How many wait.
+    pub waiters: usize,
 }
 
 /// Looks at a name without becoming its member; None if it has none.

@@ -13,7 +13,7 @@ use super::membership::Membership;
 use crate::origin::PerProcess;
 use crate::os::{done, retry};
 use crate::sync::lock;
-use crate::wait::doorbell::Doorbell;
+use crate::wait::doorbell::{Doorbell, numbered};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -56,9 +56,7 @@ impl Watch {
 
     /// Where the doorbell of a member's watcher hangs.
     pub(super) fn doorbell_of(&self, slot: u32) -> PathBuf {
-        let mut path = self.stem.clone().into_os_string();
-        path.push(format!(".{slot}"));
-        path.into()
+        numbered(&self.stem, slot as usize)
     }
 
     /// Watches nobody any more.

@@ -39,6 +39,13 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     Ok(address)
 }
 
+/// The path of a doorbell that several share the beginning of: followed by a dot and a number.
+pub fn numbered(stem: &Path, number: usize) -> PathBuf {
+    let mut path = stem.to_owned().into_os_string();
+    path.push(format!(".{number}"));
+    path.into()
+}
+
 const ADDRESS_SIZE: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
 
 /// The loop's side. Dropped, its file is removed.

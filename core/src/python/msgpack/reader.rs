@@ -88,27 +88,30 @@ impl<'a> Reader<'a> {
     /// The length of the array that comes next.
     #[inline]
     pub(in crate::python) fn array(&mut self) -> Read<usize> {
-        let tag = self.byte()?;
-        let len = match tag {
-            0x90..=0x9f => usize::from(tag & 0x0f),
-            0xdc => self.u16()?,
-            0xdd => self.u32()?,
-            _ => return Err(Unread),
-        };
-        self.holds(len, 1, 0)
+        self.container(0x90, 0xdc, 1)
     }
 
     /// The length of the map that comes next.
     #[inline]
     pub(in crate::python) fn map(&mut self) -> Read<usize> {
+        self.container(0x80, 0xde, 2)
+    }
+
+    /// The length of a container: with up to 15 entries its tag is one of 16 from `short` on, with more it is `wide`, or
+    /// the next. Each entry has so many values.
+    #[inline(always)]
+    fn container(&mut self, short: u8, wide: u8, values: usize) -> Read<usize> {
         let tag = self.byte()?;
-        let len = match tag {
-            0x80..=0x8f => usize::from(tag & 0x0f),
-            0xde => self.u16()?,
-            0xdf => self.u32()?,
-            _ => return Err(Unread),
+        let len = if tag & 0xf0 == short {
+            usize::from(tag & 0x0f)
+        } else if tag == wide {
+            self.u16()?
+        } else if tag == wide + 1 {
+            self.u32()?
+        } else {
+            return Err(Unread);
         };
-        self.holds(len, 2, 0)
+        self.holds(len, values, 0)
     }
 
     /// The integer that comes next, which is no negative one.

@@ -12,7 +12,7 @@
 use super::{Backing, How, MAX_SLOTS, SetError, Slot};
 use crate::memory::mapping::SharedMapping;
 use crate::sync::AtomicU64;
-use crate::wait::doorbell::{Doorbell, Ringer};
+use crate::wait::doorbell::{Doorbell, Ringer, numbered};
 use crate::wait::futex::{self, Reach};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -61,9 +61,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
     }
 
     fn doorbell(&self, index: usize) -> PathBuf {
-        let mut path = self.stem.clone().into_os_string();
-        path.push(format!(".{index}"));
-        path.into()
+        numbered(&self.stem, index)
     }
 
     /// What the kernel looks at for a slot.

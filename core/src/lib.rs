@@ -57,6 +57,8 @@ pub mod origin;
 #[cfg(not(loom))]
 mod os;
 mod sync;
+#[cfg(all(test, not(loom)))]
+mod testing;
 mod violation;
 
 pub mod connection;

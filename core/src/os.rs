@@ -1,6 +1,7 @@
 //! What system calls return.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The result of a system call, or its error.
 pub(crate) fn done<T: Default + PartialOrd>(result: T) -> io::Result<T> {
@@ -23,4 +24,17 @@ pub(crate) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
             }
         }
     }
+}
+
+/// Takes memory for a range of a file, or, with other modes of fallocate(2), gives it back.
+pub(crate) fn fallocate(
+    file: BorrowedFd<'_>,
+    mode: libc::c_int,
+    start: u64,
+    len: u64,
+) -> io::Result<()> {
+    let (start, len) = (start as libc::off_t, len as libc::off_t);
+    // SAFETY: mappings stay, only what they map changes.
+    retry(|| unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len) as isize })?;
+    Ok(())
 }

@@ -11,7 +11,7 @@ use crate::crash;
 use crate::memory::copier::Copier;
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::view::{Mode, View};
-use crate::os::{done, retry};
+use crate::os::{done, fallocate};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -91,9 +91,8 @@ impl Extent {
         // SAFETY: the descriptor is open; no memory is involved.
         done(unsafe { libc::ftruncate(fd, length) })?;
         for start in (0..size).step_by(STRIDE) {
-            let length = STRIDE.min(size - start) as libc::off_t;
-            // SAFETY: as above.
-            retry(|| unsafe { libc::fallocate(fd, 0, start as libc::off_t, length) as isize })?;
+            let length = STRIDE.min(size - start);
+            fallocate(file.as_fd(), 0, start as u64, length as u64)?;
         }
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: as above.
@@ -218,11 +217,8 @@ impl Extent {
     pub fn punch(&self) {
         debug_assert!(self.ours, "extent {} is the peer's to punch", self.number);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let length = self.size() as libc::off_t;
         // A failure is no harm: the memory then goes with the last mapping.
-        // SAFETY: the descriptor is open; the mappings stay, only their contents become zeros.
-        let _ =
-            retry(|| unsafe { libc::fallocate(self.file.as_raw_fd(), mode, 0, length) as isize });
+        let _ = fallocate(self.file.as_fd(), mode, 0, self.size() as u64);
     }
 
     /// Maps a part that begins with a page once more, writable.

@@ -9,9 +9,9 @@
 //! leaves its record, and whoever recovers it punches the part again: either way nothing is lost.
 
 use crate::memory::arena::GRANULE;
-use crate::os::retry;
+use crate::os::{fallocate, retry};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Bytes of a page here: at least one of the kernel's, so that each can be given back.
@@ -64,9 +64,6 @@ impl Growth {
     }
 
     fn change(&self, mode: libc::c_int, start: u64, len: u64) -> io::Result<()> {
-        let (start, len) = (start as libc::off_t, len as libc::off_t);
-        // SAFETY: the descriptor is open; the mappings stay, only what they map changes.
-        retry(|| unsafe { libc::fallocate(self.0.as_raw_fd(), mode, start, len) as isize })?;
-        Ok(())
+        fallocate(self.0.as_fd(), mode, start, len)
     }
 }

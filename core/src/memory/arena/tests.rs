@@ -1,4 +1,5 @@
 use super::*;
+use crate::testing::Dice;
 
 const MIB: u64 = 1 << 20;
 const HOLDERS: [Holder; 3] = [Holder(0), Holder(1), Holder(u64::MAX)];
@@ -13,26 +14,6 @@ fn arena(granules: u64) -> Arena {
     let mut arena = Arena::new(1 << 40);
     arena.add(0, granules * GRANULE);
     arena
-}
-
-/// Numbers that look random and are the same at each run (xorshift64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
-
-    fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.below(most - least + 1)
-    }
 }
 
 /// All that must be true of an arena at any time.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::os::retry;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;

@@ -13,6 +13,7 @@ use super::{Members, Words};
 use crate::clock;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::Ordering;
+use crate::testing::{Child, Dice, fork};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -24,28 +25,6 @@ const LONG: u64 = 30_000_000_000;
 
 fn soon() -> u64 {
     clock::now() + LONG
-}
-
-/// Numbers that look random and are the same at each run (xorshift64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
-
-    /// Numbers up to 2^most, of each size as often.
-    fn any_size(&mut self, most: u64) -> u64 {
-        let power = self.below(most + 1);
-        (1 << power) | self.below(1 << power)
-    }
 }
 
 fn scaled(short: u64, long: u64) -> u64 {
@@ -150,48 +129,6 @@ impl Shared {
     /// A process that does this, and ends.
     fn fork(&self, work: impl FnOnce()) -> Child {
         let _alone = crate::FORK.lock();
-        // SAFETY: the child uses nothing but what it is given, and the allocator, which glibc keeps usable.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0);
-        if pid == 0 {
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            // SAFETY: no memory is involved.
-            unsafe { libc::_exit(i32::from(ended.is_err())) };
-        }
-        Child(pid)
-    }
-}
-
-/// A process; killed when it is dropped.
-struct Child(libc::pid_t);
-
-impl Child {
-    fn signal(&self, signal: libc::c_int) {
-        // SAFETY: no memory is involved; it is a child that nobody has waited for.
-        assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
-    }
-
-    /// What it has ended by: a signal, or 256 times its exit code.
-    fn wait(self) -> libc::c_int {
-        let mut status = 0;
-        // SAFETY: `status` is writable.
-        assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
-        std::mem::forget(self);
-        status
-    }
-
-    fn kill(self) {
-        self.signal(libc::SIGKILL);
-        assert_eq!(self.wait(), libc::SIGKILL, "it failed before it was killed");
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        // SAFETY: no memory is involved; it is a child that nobody has waited for.
-        unsafe {
-            libc::kill(self.0, libc::SIGKILL);
-            libc::waitpid(self.0, std::ptr::null_mut(), 0);
-        }
+        fork(work)
     }
 }

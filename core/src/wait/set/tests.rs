@@ -2,6 +2,7 @@ use super::mapped::{Mapped, size_for};
 use super::*;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::AtomicU32;
+use crate::testing::{Child, fork};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::path::PathBuf;
@@ -99,16 +100,7 @@ impl Shared {
 
     /// A process that is this member, does this, and ends.
     fn fork(&self, member: u32, work: impl FnOnce(Set)) -> Child {
-        // SAFETY: the child uses nothing but what it is given, and the allocator, which glibc keeps usable.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0);
-        if pid == 0 {
-            let work = std::panic::AssertUnwindSafe(|| work(self.set(member)));
-            let ended = std::panic::catch_unwind(work);
-            // SAFETY: no memory is involved.
-            unsafe { libc::_exit(i32::from(ended.is_err())) };
-        }
-        Child(pid)
+        fork(|| work(self.set(member)))
     }
 
     /// A process that sleeps in a slot, as a thread or as a loop, until there is something for it.
@@ -163,48 +155,6 @@ fn loop_until(slot: MappedSlot, is_there: impl Fn() -> bool) {
         slot.withdraw().unwrap();
         if is_there() {
             return;
-        }
-    }
-}
-
-/// A process; killed when it is dropped.
-struct Child(libc::pid_t);
-
-impl Child {
-    fn signal(&self, signal: libc::c_int) {
-        // SAFETY: no memory is involved; it is a child that nobody has waited for.
-        assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
-    }
-
-    /// What it has ended by.
-    fn wait(self) -> libc::c_int {
-        let mut status = 0;
-        // SAFETY: `status` is writable.
-        assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
-        std::mem::forget(self);
-        status
-    }
-
-    fn kill(self) {
-        self.signal(libc::SIGKILL);
-        assert_eq!(self.wait(), libc::SIGKILL);
-    }
-
-    fn stop(&self) {
-        self.signal(libc::SIGSTOP);
-        let mut status = 0;
-        // SAFETY: `status` is writable.
-        unsafe { libc::waitpid(self.0, &raw mut status, libc::WUNTRACED) };
-        assert!(libc::WIFSTOPPED(status));
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        // SAFETY: no memory is involved; it is a child that nobody has waited for.
-        unsafe {
-            libc::kill(self.0, libc::SIGKILL);
-            libc::waitpid(self.0, std::ptr::null_mut(), 0);
         }
     }
 }

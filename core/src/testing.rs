@@ -1,0 +1,83 @@
+//! What the tests of several rooms use: processes that are forked, and numbers that look random.
+
+/// A process that does this, and ends: with 0, or with 1 if it has panicked.
+pub(crate) fn fork(work: impl FnOnce()) -> Child {
+    // SAFETY: the child uses nothing but what it is given, and the allocator, which glibc keeps usable.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        // SAFETY: no memory is involved.
+        unsafe { libc::_exit(i32::from(ended.is_err())) };
+    }
+    Child(pid)
+}
+
+/// A forked process; killed when it is dropped.
+pub(crate) struct Child(libc::pid_t);
+
+impl Child {
+    pub(crate) fn signal(&self, signal: libc::c_int) {
+        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
+    }
+
+    /// What it has ended by: a signal, or 256 times its exit code.
+    pub(crate) fn wait(self) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
+        std::mem::forget(self);
+        status
+    }
+
+    pub(crate) fn kill(self) {
+        self.signal(libc::SIGKILL);
+        assert_eq!(self.wait(), libc::SIGKILL, "it failed before it was killed");
+    }
+
+    pub(crate) fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(self.0, &raw mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status));
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Numbers that look random and are the same at each run (xorshift64).
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound
+    }
+
+    /// One of `least` to `most`, both among them.
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    /// One of up to 2^(most + 1), of each size as often.
+    pub(crate) fn any_size(&mut self, most: u64) -> u64 {
+        let power = self.below(most + 1);
+        (1 << power) | self.below(1 << power)
+    }
+}

@@ -12,6 +12,7 @@ from benchmark.histogram import Histogram
 from benchmark.payloads import payload
 from benchmark.processes import Caller
 from benchmark.results import Result
+from benchmark.sync_loads import BATCH
 
 _now = time.perf_counter_ns
 
@@ -128,6 +129,22 @@ async def stream(caller: Caller, *, seconds: float) -> Result:
 async def _leave(feed: AsyncIterator[Any]) -> None:
     await feed.aclose()  # type: ignore[attr-defined]
     await asyncio.sleep(0.01)  # The other side hears of it in its own time.
+
+
+async def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
+    """A lock that nobody else wants; the times are the means of batches."""
+    times: list[int] = []
+    lock = caller.client.lock
+    start = before = _now()
+    end = start + int(seconds * 1e9)
+    while before < end or not times:
+        for _ in range(BATCH):
+            async with lock:
+                pass
+        after = _now()
+        times.append((after - before) // BATCH)
+        before = after
+    return Result(len(times) * BATCH, (before - start) / 1e9, Histogram.of(times))
 
 
 async def bulk(caller: Caller, *, seconds: float, size: int, messages: int, **how: Any) -> Result:

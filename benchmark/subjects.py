@@ -19,8 +19,10 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``bulk``: ``bulk(data, messages)``, which returns when the other side has looked at that many copies of ``data``;
 #: ``in place``: the same, where they are looked at in the memory into which they were sent;
 #: ``clients``: many client processes of one server;
-#: ``connections``: many connections of one client process.
-Ability = Literal["call", "concurrent", "stream", "bulk", "in place", "clients", "connections"]
+#: ``connections``: many connections of one client process;
+#: ``lock``: ``lock``, and an ``add(a, b)`` that it protects, without a server: see :mod:`benchmark.sharing`;
+#: ``signals``: an ``add(a, b)`` that is a signal to another process and one back: see there.
+Ability = Literal["call", "concurrent", "stream", "bulk", "in place", "clients", "connections", "lock", "signals"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +79,27 @@ OURS: Final = (
     _ours("shmrpc, asyncio", "connect", "asyncio", "concurrent", "stream", "bulk", "clients", "connections"),
     _ours("shmrpc, sync", "connect_sync", "none", "clients", "connections"),
 )
+
+
+def _name(name: str, what: str, loop: Loop, ability: Ability, serve: str | None = None) -> Subject:
+    """Ours without a server that answers calls."""
+    place = "benchmark.our_names"
+    serving = f"{place}:{serve}" if serve else None
+    return Subject(name, f"{place}:{what}", serving, loop, loop, frozenset((ability,)), "ours")
+
+
+#: Our locks, and our signals.
+NAMES: Final = (
+    _name("shmrpc.Semaphore, uvloop", "connect_permit", "uvloop", "lock"),
+    _name("shmrpc.Semaphore, asyncio", "connect_permit", "asyncio", "lock"),
+    _name("shmrpc.sync.Semaphore", "connect_permit_sync", "none", "lock"),
+    _name("shmrpc.Lock, uvloop", "connect_lock", "uvloop", "lock"),
+    _name("shmrpc.Lock, asyncio", "connect_lock", "asyncio", "lock"),
+    _name("shmrpc.sync.Lock", "connect_lock_sync", "none", "lock"),
+    _name("shmrpc.sync.Semaphore, signals", "connect_signals", "none", "signals", "serve_signals"),
+)
+#: Our memory, which stands beside memory of the process.
+MEMORY: Final = _alone("shmrpc.memory", "our_names:connect_memory", "none", "ours")
 
 #: No call at all, and a server that is another thread.
 DIRECT: Final = tuple(_alone(f"direct await, {loop}", "context:connect_direct", loop) for loop in _LOOPS)

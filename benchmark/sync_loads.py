@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from benchmark.histogram import Histogram
@@ -12,6 +13,9 @@ from benchmark.processes import Caller
 from benchmark.results import Result
 
 _now = time.perf_counter_ns
+#: How often a free lock is acquired between two looks at the clock, and how many bytes are copied, at least.
+BATCH: Final = 100
+COPIED_AT_ONCE: Final = 100_000
 
 
 def one_after_another(caller: Caller, *, seconds: float) -> Result:
@@ -59,6 +63,51 @@ def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
         add(1, 2)
         times.append(_now() - before)
     return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
+
+
+def in_batches(batch: Callable[[], None], count: int, seconds: float) -> Result:
+    """What is too short to look at the clock each time, ``count`` at once; the times are a batch's mean."""
+    times: list[int] = []
+    start = before = _now()
+    end = start + int(seconds * 1e9)
+    while before < end or not times:
+        batch()
+        after = _now()
+        times.append((after - before) // count)
+        before = after
+    return Result(len(times) * count, (before - start) / 1e9, Histogram.of(times))
+
+
+def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
+    """A lock that nobody else wants."""
+    acquire, release = caller.client.lock.acquire, caller.client.lock.release
+
+    def batch() -> None:
+        for _ in range(BATCH):
+            acquire()
+            release()
+
+    return in_batches(batch, BATCH, seconds)
+
+
+def copies(caller: Caller, *, seconds: float, size: int, write: bool, read: bool, shared: bool) -> Result:
+    """All bytes of a memory: written from private memory, read into it, or both; ``shared``, or private as well."""
+    source, target = memoryview(bytearray(b"\1" * size)), memoryview(bytearray(size))
+    memory = caller.client(size) if shared else memoryview(bytearray(size))
+    memory[:] = bytes(size) if write else source
+    count = max(1, COPIED_AT_ONCE // size)
+
+    def batch() -> None:
+        for _ in range(count):
+            if write:
+                memory[:] = source
+            if read:
+                target[:] = memory
+
+    result = in_batches(batch, count, seconds)
+    assert memory == source
+    assert not read or target == source
+    return result
 
 
 def bulk(caller: Caller, *, seconds: float, size: int, messages: int, **how: Any) -> Result:

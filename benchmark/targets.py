@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from benchmark import large_targets
+from benchmark import large_targets, sharing_targets
 from benchmark.questions import (
     beside_idle,
     idle,
@@ -22,6 +22,7 @@ from benchmark.questions import (
     threads,
     ticker,
 )
+from benchmark.questions.crowds import LEAST
 from benchmark.questions.payload import FLOOR as CODEC
 from benchmark.rows import Row
 from benchmark.verdict import Found, Target, Verdict
@@ -35,7 +36,7 @@ _SYNC: Final = "shmrpc, sync"
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
     """The verdict on each target whose questions were asked."""
     found = Found(rows)
-    judged = (target.verdict(found) for target in (*_targets(), *large_targets.targets()))
+    judged = (target.verdict(found) for target in (*_targets(), *large_targets.targets(), *sharing_targets.targets()))
     return [verdict for verdict in judged if verdict is not None]
 
 
@@ -77,7 +78,7 @@ def _in_flight(found: Found, ours: str) -> tuple[str, bool]:
 
 def _many(found: Found, ours: str) -> tuple[str, bool]:
     own, peer = (found.value(many_clients.NAME, "8", name) for name in (ours, _SOCKET))
-    least = found.extra(many_clients.NAME, "8", ours, many_clients.LEAST)
+    least = found.extra(many_clients.NAME, "8", ours, LEAST)
     text = f"{own:,.0f}/s, {own / peer if peer else math.inf:.1f} ×; the least served has {least:.0%} of a fair share"
     return text, own >= 1.5 * peer and least > 0.1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 from benchmark.rows import Row
@@ -47,6 +48,18 @@ class Found:
         value = self.row(question, case, subject).value
         assert value is not None
         return value
+
+    def best_rival(self, question: str, case: str) -> float:
+        """The figure of the best rival in a line. Raises as :meth:`row` does if no rival has one."""
+        rivals = [row for key, row in self._rows.items() if key[:2] == (question, case) and row.role == "rival"]
+        if not rivals:
+            raise NotAsked(question, case)
+        measured = [row for row in rivals if row.value is not None]
+        if not measured:
+            raise NotMeasured("; ".join(f"{row.subject}: {row.note}" for row in rivals))
+        best = functools.reduce(lambda one, other: other if other.beats(one) else one, measured)
+        assert best.value is not None
+        return best.value
 
     def extra(self, question: str, case: str, subject: str, name: str) -> float:
         """A figure that stands among the extras."""

@@ -16,12 +16,25 @@ import pytest
 from benchmark import loads
 from benchmark.histogram import Histogram, bucket_of, width_of
 from benchmark.processes import Caller
-from benchmark.questions import QUESTIONS, bulk, frame, many_clients, memory, options, startup, streams
+from benchmark.questions import (
+    QUESTIONS,
+    acquire,
+    bulk,
+    contention,
+    frame,
+    many_clients,
+    memory,
+    options,
+    shared_bytes,
+    signals,
+    startup,
+    streams,
+)
 from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
 from benchmark.run import Form, Run, Turn
-from benchmark.subjects import DIRECT, FLOORS, OURS, Subject
+from benchmark.subjects import DIRECT, FLOORS, NAMES, OURS, Subject
 from benchmark.targets import verdicts
 from benchmark.work import nested
 from shmrpc.server import server
@@ -43,6 +56,10 @@ TINY = Form(
 )
 #: Rivals that need nothing but what the product needs.
 AT_HAND = [rival for rival in RIVALS if rival.family in ("asyncio_protocol", "pipe") and "msgspec" not in rival.name]
+#: The same of locks and signals.
+EQUALS_AT_HAND = [
+    rival for rival in RIVALS if rival.family in ("multiprocessing_locks", "posix_semaphores", "record_locks")
+]
 SOCKET = "socket, msgpack, uvloop"
 UVLOOP, ASYNCIO = "shmrpc, uvloop", "shmrpc, asyncio"
 
@@ -199,7 +216,7 @@ async def test_who_cannot_keep_up_is_found_out() -> None:
 @pytest.fixture(scope="module")
 def answers() -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
-    with Run(TINY, [*OURS, *AT_HAND]) as run:
+    with Run(TINY, [*OURS, *AT_HAND, *EQUALS_AT_HAND]) as run:
         for name, question in QUESTIONS.items():
             found[name] = question.ask(run)
         assert not run.absent
@@ -221,7 +238,7 @@ def test_every_row_has_figures(answers: dict[str, list[Row]], name: str) -> None
         assert math.isfinite(each.value)
         # What is a difference, as memory is, may be nothing, and less where others are at work; and a crowd of clients
         # on a busy machine may have no answer in so short a time.
-        assert each.value > 0 or each.line.lead not in ("p50", "rate") or name == many_clients.NAME
+        assert each.value > 0 or each.line.lead not in ("p50", "rate") or name in (many_clients.NAME, contention.NAME)
         if each.p50 is not None and each.p99 is not None and each.longest is not None:
             assert each.p50 <= each.p99 <= each.longest
 
@@ -253,9 +270,18 @@ def test_whoever_can_takes_part(answers: dict[str, list[Row]]) -> None:
     assert with_loop | {"multiprocessing Pipe", bulk.FLOOR, "memcpy, one place"} == subjects(answers["bulk"], "copied")
 
 
+def test_locks_and_signals_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
+    subjects_ = [*NAMES, *EQUALS_AT_HAND]
+    locks = {subject.name for subject in subjects_ if "lock" in subject.abilities}
+    assert subjects(answers["contention"], "8 processes") == locks
+    assert subjects(answers["acquire"], "threads") | subjects(answers["acquire"], "asyncio") == locks
+    signals = {subject.name for subject in subjects_ if "signals" in subject.abilities}
+    assert signals == subjects(answers["signals"], "busy") == subjects(answers["signals"], "asleep")
+
+
 def test_the_floors_are_there(answers: dict[str, list[Row]]) -> None:
     assert {each.role for each in answers["floors"]} == {"floor"}
-    for name in ("small", "record", "payload-bytes", "bulk", "frame"):
+    for name in ("small", "record", "payload-bytes", "bulk", "frame", "shared-bytes"):
         assert "floor" in {each.role for each in answers[name]}, name
 
 
@@ -268,7 +294,7 @@ def test_bulk_is_counted_in_bytes(answers: dict[str, list[Row]]) -> None:
 def test_every_target_of_the_questions_is_judged(answers: dict[str, list[Row]]) -> None:
     judged = verdicts([each for rows in answers.values() for each in rows])
     # All but those that are set against rivals which did not take part.
-    assert len(judged) == 28
+    assert len(judged) == 35
     assert {type(verdict.met) for verdict in judged} == {bool}
 
 
@@ -342,8 +368,32 @@ def other_rows(*, good: bool) -> list[Row]:
     def made(question: str, case: str, subject: str, value: float, **extra: float) -> Row:
         return Row(Line(question, case), subject, "ours", [value], extra=extra)
 
+    def rival(question: str, case: str, value: float) -> Row:
+        line = Line(question, case, higher_is_better=question == contention.NAME)
+        return Row(line, f"takes {value}", "rival", [value])
+
     rate = 10.0 if good else 4.9
+    sizes = [
+        made(shared_bytes.NAME, f"{way}, {size}", name, value)
+        for way in shared_bytes.WAYS
+        for size in shared_bytes.SIZES
+        for name, value in (("shmrpc.memory", 10), (shared_bytes.FLOOR, 9))
+    ]
+    if not good:
+        sizes[0].rounds = [10.1]
     return [
+        *sizes,
+        made(acquire.NAME, acquire.THREADS, "shmrpc.sync.Semaphore", 0.29),
+        rival(acquire.NAME, acquire.THREADS, 0.3 if good else 0.29),
+        made(acquire.NAME, acquire.LOOPS, "shmrpc.Semaphore, asyncio", 0.6 if good else 0.61),
+        rival(acquire.NAME, acquire.LOOPS, 90),
+        made(signals.NAME, signals.BUSY, "shmrpc.sync.Semaphore, signals", 2 if good else 2.1),
+        made(signals.NAME, signals.ASLEEP, "shmrpc.sync.Semaphore, signals", 12 if good else 12.1),
+        rival(signals.NAME, signals.ASLEEP, 10),
+        rival(signals.NAME, signals.ASLEEP, 20),
+        made(contention.NAME, "8 processes", "shmrpc.sync.Semaphore", 200, least=0.3 if good else 0.29),
+        rival(contention.NAME, "8 processes", 100),
+        rival(contention.NAME, "8 processes", 50),
         made("streams", "", UVLOOP, 500 if good else 499),
         made("streams", "", "socket, msgpack, asyncio", 100),
         made("streams", "", SOCKET, 100),
@@ -370,7 +420,7 @@ def other_rows(*, good: bool) -> list[Row]:
 @pytest.mark.parametrize("good", [True, False])
 def test_targets_are_met_on_one_side_of_a_bound_and_missed_on_the_other(good: bool) -> None:
     judged = verdicts(other_rows(good=good))
-    assert len(judged) == 10
+    assert len(judged) == 16
     assert {verdict.met for verdict in judged} == {good}, judged
 
 
@@ -381,6 +431,14 @@ def test_a_target_whose_rival_is_missing_is_not_measured() -> None:
     missing = found["≥ 2 × InterProcessPyObjects"]
     assert (missing.met, missing.measured) == (None, "InterProcessPyObjects: not installed")
     assert found["≥ 80 % of memcpy"].met is True
+
+
+def test_the_best_of_no_rivals_is_not_measured() -> None:
+    own = Row(Line(signals.NAME, signals.ASLEEP), "shmrpc.sync.Semaphore, signals", "ours", [1.0])
+    rival = Row(Line(signals.NAME, signals.ASLEEP), "UDP", "rival", note="failed")
+    assert verdicts([own]) == []
+    (verdict,) = verdicts([own, rival])
+    assert (verdict.met, verdict.measured) == (None, "UDP: failed")
 
 
 def test_a_target_whose_question_was_not_asked_is_left_out() -> None:

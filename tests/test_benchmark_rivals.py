@@ -18,10 +18,10 @@ from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import Line, Row
 from benchmark.run import QUICK, Pair, Run
-from benchmark.subjects import OURS, Ability, Subject
+from benchmark.subjects import NAMES, OURS, Ability, Subject
 from tests.helpers.server_process import Script, eventually
 
-SUBJECTS: Final = (*OURS, *RIVALS)
+SUBJECTS: Final = (*OURS, *NAMES, *RIVALS)
 #: Seconds for what takes a moment, on a machine that lets a process wait for seconds.
 PATIENCE: Final = 60.0
 
@@ -101,6 +101,19 @@ def clients_do_not_feel_each_other_nor_the_death_of_one(pair: Pair) -> None:
     do(pair, "call")
 
 
+def a_lock_lets_in_one_at_a_time(pair: Pair) -> None:
+    subject, before = pair.subject, do(pair, "counted").calls
+    with client(subject.connect, subject.loop, pair.place) as other:
+        other.order(check(subject, "call_often"))
+        calls = do(pair, "call_often").calls
+        calls += other.result(PATIENCE).calls
+    assert do(pair, "counted").calls == before + calls
+
+
+def signals_come_after_what_was_written_before_them(pair: Pair) -> None:
+    do(pair, "call_often")
+
+
 PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("call", sums_and_equal_values_come_back),
     ("concurrent", many_at_once_get_each_its_own_answer),
@@ -109,6 +122,8 @@ PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("bulk", all_messages_arrive),
     ("in place", all_messages_arrive),
     ("connections", a_process_may_have_several_connections),
+    ("lock", a_lock_lets_in_one_at_a_time),
+    ("signals", signals_come_after_what_was_written_before_them),
     ("clients", clients_do_not_feel_each_other_nor_the_death_of_one),
 )
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmark.questions import (
+    acquire,
     anatomy,
     arrays,
     beside_idle,
     bulk,
+    contention,
     cpu,
     floors,
     frame,
@@ -23,6 +25,8 @@ from benchmark.questions import (
     payload_bytes,
     payload_ints,
     record,
+    shared_bytes,
+    signals,
     small,
     sparse,
     startup,
@@ -69,5 +73,9 @@ QUESTIONS: Final = {
         ticker,
         arrays,
         frame,
+        acquire,
+        signals,
+        contention,
+        shared_bytes,
     )
 }

@@ -5,7 +5,7 @@ A file holds both sides of one of them: ``serve`` and ``connect``. Here stands w
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from benchmark.subjects import Ability, Loop, Subject
 
@@ -41,6 +41,14 @@ def _rival(
     )
 
 
+def _lock(name: str, module: str, loop: Loop = "none", **more: Any) -> Subject:
+    return _rival(name, module, loop, "lock", serves=False, **more)
+
+
+def _signals(name: str, module: str, form: str = "signals", **more: Any) -> Subject:
+    return _rival(name, module, "none", "signals", form=form, **more)
+
+
 _SOCKET: Final[tuple[Ability, ...]] = ("call", "concurrent", "stream", "bulk", "clients", "connections")
 
 RIVALS: Final = (
@@ -66,5 +74,14 @@ RIVALS: Final = (
     _rival("shm-rpc-bridge, msgspec", "shm_bridge", "none", "call", form="transport", needs=("shm_rpc_bridge",)),
     _rival("faster-fifo", "faster_fifo_queue", "none", "call", "bulk", needs=("faster_fifo",), shared="make"),
     _rival("iceoryx2", "iceoryx", "none", "call", "in place", needs=("iceoryx2",), restless=True),
+    _lock("multiprocessing.Lock", "multiprocessing_locks", shared="make"),
+    _lock("multiprocessing.Lock, executor", "multiprocessing_locks", "uvloop", form="executor", shared="make"),
+    _lock("posix_ipc.Semaphore", "posix_semaphores", needs=("posix_ipc",)),
+    _lock("fcntl.lockf", "record_locks"),
+    _lock("filelock", "file_locks", needs=("filelock",)),
+    _signals("multiprocessing.Semaphore", "multiprocessing_locks", shared="make_signals"),
+    _signals("posix_ipc.Semaphore, signals", "posix_semaphores", needs=("posix_ipc",)),
+    _signals("UDP", "datagrams", form="udp"),
+    _signals("local datagrams", "datagrams", form="unix"),
     _rival("InterProcessPyObjects", "inter_process_py_objects", "none", "bulk", needs=("ipc_py_objects",)),
 )

@@ -10,6 +10,7 @@ from typing import Any, Final
 from benchmark.payloads import RECORD
 from benchmark.processes import Caller
 from benchmark.results import Result
+from benchmark.sharing import COUNT
 
 #: What is echoed: sizes at which frames, rings and buffers end, and values of several kinds.
 VALUES: Final[tuple[Any, ...]] = (
@@ -23,6 +24,7 @@ VALUES: Final[tuple[Any, ...]] = (
     RECORD,
 )
 _TASKS: Final = 64
+_OFTEN: Final = 2000
 _held: Final[list[Any]] = []
 
 
@@ -162,3 +164,27 @@ def die_sync(caller: Caller) -> Result:
     """The same."""
     caller.client.add(1, 2)
     os._exit(3)
+
+
+async def call_often(caller: Caller) -> Result:
+    """Sums."""
+    for i in range(_OFTEN):
+        assert await caller.client.add(i, 2) == i + 2
+    return _done(_OFTEN)
+
+
+def call_often_sync(caller: Caller) -> Result:
+    """The same."""
+    for i in range(_OFTEN):
+        assert caller.client.add(i, 2) == i + 2
+    return _done(_OFTEN)
+
+
+async def counted(caller: Caller) -> Result:
+    """How many calls a lock has protected so far, of all processes."""
+    return _done(caller.client.words[COUNT])
+
+
+def counted_sync(caller: Caller) -> Result:
+    """The same."""
+    return _done(caller.client.words[COUNT])

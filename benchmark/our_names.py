@@ -1,0 +1,70 @@
+"""Our locks, signals and memory, as a rival's are written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import shmrpc
+from benchmark.processes import Place
+from benchmark.sharing import AwaitedLocked, Locked, Trip, answer, words
+
+
+@contextlib.asynccontextmanager
+async def connect_permit(place: Place) -> AsyncIterator[AwaitedLocked]:
+    """A semaphore of one permit for tasks: a lock that does not ask which task has it."""
+    with contextlib.closing(shmrpc.Semaphore("permit")) as permit, words(place) as shared:
+        yield AwaitedLocked(permit, shared)
+
+
+@contextlib.contextmanager
+def connect_permit_sync(place: Place) -> Iterator[Locked]:
+    """The same for threads."""
+    with contextlib.closing(shmrpc.sync.Semaphore("permit")) as permit, words(place) as shared:
+        yield Locked(permit, shared)
+
+
+@contextlib.asynccontextmanager
+async def connect_lock(place: Place) -> AsyncIterator[AwaitedLocked]:
+    """A lock for tasks."""
+    with contextlib.closing(shmrpc.Lock("lock")) as lock, words(place) as shared:
+        yield AwaitedLocked(lock, shared)
+
+
+@contextlib.contextmanager
+def connect_lock_sync(place: Place) -> Iterator[Locked]:
+    """A lock for threads."""
+    with contextlib.closing(shmrpc.sync.Lock("lock")) as lock, words(place) as shared:
+        yield Locked(lock, shared)
+
+
+@contextlib.contextmanager
+def _semaphores() -> Iterator[tuple[shmrpc.sync.Semaphore, shmrpc.sync.Semaphore]]:
+    with contextlib.closing(shmrpc.sync.Semaphore("there")) as there:
+        with contextlib.closing(shmrpc.sync.Semaphore("back")) as back:
+            yield there, back
+
+
+def serve_signals(place: Place, ready: Callable[[], None]) -> None:
+    """The other side of a round trip."""
+    with _semaphores() as (there, back), words(place) as shared:
+        ready()
+        answer(back.signal, there.wait, shared)
+
+
+@contextlib.contextmanager
+def connect_signals(place: Place) -> Iterator[Trip]:
+    """Signals of two semaphores."""
+    with _semaphores() as (there, back), words(place) as shared:
+        yield Trip(there.signal, back.wait, shared)
+
+
+@contextlib.contextmanager
+def connect_memory(place: Place) -> Iterator[Callable[[int], memoryview]]:
+    """Makes memories of a size."""
+    with contextlib.ExitStack() as stack:
+
+        def make(size: int) -> memoryview:
+            return stack.enter_context(contextlib.closing(shmrpc.sync.memory(f"bytes-{size}", size))).buf
+
+        yield make

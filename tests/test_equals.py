@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import math
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -547,17 +550,81 @@ def _switches(pid: int) -> dict[str, str]:
 
 
 async def test_attach_waits_for_a_name_to_appear(other: MemberProcess) -> None:
-    other.begin("it = sync.attach('it', 60); result = it.buf[0]")
+    other.begin("it = sync.attach('it', 60); result = it.size")
     waiting = asyncio.create_task(shmrpc.attach("it", LONG))
     await asyncio.sleep(0.05)
     frame = shmrpc.memory("it", 10)
-    frame.buf[0] = 7
-    assert await asyncio.to_thread(other.end) == 7
+    assert await asyncio.to_thread(other.end) == 10
     found = await waiting
     assert isinstance(found, shmrpc.Memory)
     assert found.size == 10
     found.close()
     frame.close()
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("run", ["asyncio", "uvloop"])
+def test_who_waits_for_a_name_does_nothing_until_it_appears(other: MemberProcess, run: str, taken_over: bool) -> None:
+    if taken_over:
+        with MemberProcess() as last:
+            last.do(f"it = shmrpc.Lock({OURS!r})")
+    with MemberProcess() as looping:
+        other.begin(f"it = sync.attach({OURS!r}, 60); result = repr(it)")
+        looping.begin(f"import {run}; it = {run}.run(shmrpc.attach({OURS!r}, 60)); result = repr(it)")
+        assert eventually(lambda: _watches(other.pid) and _watches(looping.pid))
+        time.sleep(0.2)
+        before = [_switches(other.pid), _switches(looping.pid)]
+        time.sleep(1.0)
+        assert [_switches(other.pid), _switches(looping.pid)] == before
+        with closing(shmrpc.Lock(OURS)):
+            assert [other.end(), looping.end()] == [f"<shmrpc lock {OURS!r}>"] * 2
+        assert not _watches(other.pid) and not _watches(looping.pid)
+
+
+def _watches(pid: int) -> bool:
+    """Whether a process watches a directory."""
+    targets = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            targets.append(os.readlink(each))
+    return "anon_inode:inotify" in targets
+
+
+async def test_attach_is_not_over_before_its_time_for_what_another_name_does() -> None:
+    waiting = asyncio.create_task(shmrpc.attach(OURS, LONG))
+    assert await asyncio.to_thread(eventually, lambda: _watches(os.getpid()))
+    shmrpc.Lock("another").close()
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not _watches(os.getpid())
+
+
+async def test_attach_hears_of_names_in_a_directory_that_was_taken_away_meanwhile(runtime: Path) -> None:
+    waiting = asyncio.create_task(shmrpc.attach(OURS, LONG))
+    assert await asyncio.to_thread(eventually, lambda: _watches(os.getpid()))
+    shutil.rmtree(runtime)
+    await asyncio.sleep(0.05)
+    with closing(shmrpc.Lock(OURS), await waiting):
+        pass
+
+
+def test_attach_where_nothing_can_be_watched_looks_again() -> None:
+    namespace = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine gives no user namespaces")
+    limit = 'echo 0 > /proc/sys/user/max_inotify_instances; exec "$@"'
+    source = f"import shmrpc.sync\nprint('waits', flush=True)\nprint(shmrpc.sync.attach({OURS!r}, 60))"
+    command = [*namespace, "sh", "-c", limit, "sh", sys.executable, "-c", source]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as limited:
+        assert limited.stdout is not None
+        assert limited.stdout.readline() == "waits\n"
+        time.sleep(0.2)
+        assert not _watches(limited.pid)
+        with closing(shmrpc.Lock(OURS)):
+            assert limited.stdout.readline() == f"<shmrpc lock {OURS!r}>\n"
 
 
 async def test_attach_says_that_nobody_has_the_name() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from typing import Final
 
-from shmrpc._core import Name
+from shmrpc._core import Descriptor, Name, watch_for_names
 from shmrpc.equals import places
 from shmrpc.equals.event import BlockingEvent, Event
+from shmrpc.equals.handle import bounded
 from shmrpc.equals.lock import BlockingLock, Lock
 from shmrpc.equals.memory import BlockingMemory, Memory
 from shmrpc.equals.semaphore import BlockingSemaphore, Semaphore
@@ -26,8 +31,10 @@ _BLOCKING_KINDS: dict[str, Callable[[Name], BlockingSemaphore | BlockingLock | B
     "event": BlockingEvent.of,
     "memory": BlockingMemory.of,
 }
-#: Seconds between two looks for a name: each time twice as long, within these.
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+#: Seconds between two looks for a name where the system does not let us watch the directories.
+_PAUSE: Final = 0.05
+#: Seconds of the longest wait that ``poll`` can count.
+_LONGEST: Final = 1e6
 
 
 async def attach(name: str, timeout: float = 5.0) -> Semaphore | Lock | Event | Memory:
@@ -35,22 +42,46 @@ async def attach(name: str, timeout: float = 5.0) -> Semaphore | Lock | Event | 
 
     Raises WaitTimeout if no process has it open by then.
     """
-    for pause in _pauses(name, timeout):
-        if (found := _join(name)) is not None:
-            return _KINDS[found.kind](found)
-        await asyncio.sleep(pause)
+    with contextlib.closing(_waits(name, timeout)) as waits:
+        for watch, pause in waits:
+            if (found := _join(name)) is not None:
+                return _KINDS[found.kind](found)
+            await (asyncio.sleep(pause) if watch is None else _readable(watch, pause))
     raise AssertionError
+
+
+async def _readable(watch: Descriptor, seconds: float) -> None:
+    """Waits until it is readable, for so long at most."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(watch.fileno(), readable.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(readable.wait(), seconds)
+    finally:
+        loop.remove_reader(watch.fileno())
 
 
 def blocking_attach(
     name: str, timeout: float = 5.0
 ) -> BlockingSemaphore | BlockingLock | BlockingEvent | BlockingMemory:
     """Opens a name as :func:`shmrpc.attach` does, and blocks the thread until it is there."""
-    for pause in _pauses(name, timeout):
-        if (found := _join(name)) is not None:
-            return _BLOCKING_KINDS[found.kind](found)
-        time.sleep(pause)
+    with contextlib.closing(_waits(name, timeout)) as waits:
+        for watch, pause in waits:
+            if (found := _join(name)) is not None:
+                return _BLOCKING_KINDS[found.kind](found)
+            if watch is None:
+                time.sleep(pause)
+            else:
+                _poll(watch, pause)
     raise AssertionError
+
+
+def _poll(watch: Descriptor, seconds: float) -> None:
+    """Blocks until it is readable, for so long at most."""
+    asked = select.poll()
+    asked.register(watch.fileno(), select.POLLIN)
+    asked.poll(math.ceil(seconds * 1e3))
 
 
 def _join(name: str) -> Name | None:
@@ -60,13 +91,21 @@ def _join(name: str) -> Name | None:
     return None
 
 
-def _pauses(name: str, timeout: float) -> Iterator[float]:
-    end, pause = time.monotonic() + timeout, _SHORTEST_PAUSE
-    is_over = False
-    while True:
-        if is_over:
-            raise WaitTimeout(f"name {name!r}: no process has opened it (waited {timeout:g} s)")
+def _waits(name: str, timeout: float) -> Generator[tuple[Descriptor | None, float], None, None]:
+    """How to wait after each look: until what is readable, and for how many seconds at most.
+
+    Whoever opens a name first touches its lock file then, and the kernel tells whoever watches the directory. It is
+    watched before the look, so nobody comes unseen. The system lets a user watch only so much: beyond that, there is
+    nothing to be readable, and the next look is soon.
+    """
+    end = time.monotonic() + bounded(timeout)
+    left = 1.0
+    while left > 0:
         left = end - time.monotonic()
-        is_over = left <= pause
-        yield max(0.0, min(pause, left))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        with contextlib.ExitStack() as stack:
+            watch, longest = None, _PAUSE
+            with contextlib.suppress(OSError):
+                watch, longest = watch_for_names(places.to_watch()), _LONGEST
+                stack.callback(watch.close)
+            yield watch, max(0.0, min(longest, left))
+    raise WaitTimeout(f"name {name!r}: no process has opened it (waited {timeout:g} s)")

@@ -28,7 +28,7 @@ def opened(name: str, kind: str, amount: int) -> Name:
 _LONGEST: Final = 1e8
 
 
-def _time(timeout: float) -> float:
+def bounded(timeout: float) -> float:
     """A timeout that a timer can have. Raises ValueError if it is no time."""
     if timeout != timeout:
         raise ValueError("timeout: expected seconds, got nan")
@@ -86,7 +86,7 @@ class Handle:
         line = lines.get(signals)
         if line is None:
             line = lines[signals] = Line(self._name, signals, loop)
-        if not await line.wait(take, undo, None if timeout is None else _time(timeout)):
+        if not await line.wait(take, undo, None if timeout is None else bounded(timeout)):
             self._timed_out(timeout, signals)
 
     def _block(

@@ -32,6 +32,14 @@ def lock_files(name: str) -> list[str]:
     return [_in(place, name) for place in runtime_dir.directories()]
 
 
+def to_watch() -> list[str]:
+    """The directories where any name may appear. They exist then.
+
+    Raises LocalProtocolError if that of our own names is not safe.
+    """
+    return [str(place) for place in runtime_dir.made_directories()]
+
+
 def names() -> list[tuple[str, str]]:
     """The names that have a lock file, each with its path; they may have no members."""
     found = []

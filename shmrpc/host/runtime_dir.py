@@ -101,6 +101,15 @@ def directories(owners: Collection[int] = ()) -> list[Path]:
     return _safe(runtime_directories(), owners)
 
 
+def made_directories() -> list[Path]:
+    """The :func:`directories` once all are made that can be: a name may appear in any of them."""
+    directory()
+    for path in runtime_directories()[1:]:
+        with contextlib.suppress(OSError):
+            path.mkdir(mode=0o700)
+    return directories()
+
+
 def _safe(places: list[Path], owners: Collection[int]) -> list[Path]:
     """Those of the :func:`runtime_directories` in which a server may be met; see :func:`directories`."""
     first, *others = places

@@ -107,6 +107,14 @@ impl LockFile {
         self.unlock(DOOR)
     }
 
+    /// Tells those that wait for the name that others can join: see [`arrivals`](super::arrivals).
+    pub fn announce(&self) -> io::Result<()> {
+        self.with(|file| {
+            // SAFETY: no times are given, which means now.
+            done(unsafe { libc::futimens(file.as_raw_fd(), std::ptr::null()) }).map(drop)
+        })
+    }
+
     /// Takes the byte of a member. False if another process has it.
     pub fn take(&self, slot: u32) -> io::Result<bool> {
         self.lock(FIRST_MEMBER + i64::from(slot))

@@ -240,9 +240,13 @@ impl Membership {
         }))
     }
 
-    /// Lets others through the door: we are in.
-    pub(super) fn come_in(&self) -> io::Result<()> {
-        self.lock_file.pass()
+    /// Lets others through the door: we are in. The first one tells those that wait for the name.
+    pub(super) fn come_in(&self, is_first: bool) -> io::Result<()> {
+        self.lock_file.pass()?;
+        match is_first {
+            true => self.lock_file.announce(),
+            false => Ok(()),
+        }
     }
 
     /// Whether this is the process that is the member, and none that was forked from it.

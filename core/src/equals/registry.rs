@@ -229,7 +229,8 @@ fn enter(place: &Place, shape: Option<Shape>) -> Result<Entered, NameError> {
             lock_file,
             &stem(&place.lock_file),
         )?;
-        membership.come_in().map_err(failed("cannot be unlocked"))?;
+        let came_in = membership.come_in(!has_members);
+        came_in.map_err(failed("cannot be unlocked or touched"))?;
         return Ok(Some((membership, name)));
     }
     Err(NameError::os(

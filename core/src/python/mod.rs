@@ -73,7 +73,7 @@ mod _core {
     #[pymodule_export]
     use super::msgpack::expected::Expected;
     #[pymodule_export]
-    use super::name::{Bytes, Name};
+    use super::name::{Bytes, Name, watch_for_names};
     #[pymodule_export]
     use super::parcel::Parcel;
     #[pymodule_export]

@@ -1,8 +1,10 @@
 //! `Name`: a semaphore, a lock, an event or a memory that this process has open.
 
-use super::errors::succeeded;
+use super::descriptor::Descriptor;
+use super::errors::{os_error, succeeded};
 use super::loop_sleeper::LoopSleeper;
 use crate::equals::Shape;
+use crate::equals::arrivals;
 use crate::equals::lock_file::Holder;
 use crate::equals::membership::{Membership, NameError, Want};
 use crate::equals::registry::{self, Handle, Place, Report};
@@ -359,6 +361,14 @@ fn reported<'py>(py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyDict>
     found.set_item("members", members)?;
     found.set_item("waiters", report.waiters)?;
     Ok(found)
+}
+
+/// Watches directories for names: what comes back is readable once one may have appeared. Then look, and watch anew. Raises
+/// OSError if the system does not let it.
+#[pyfunction]
+pub fn watch_for_names(directories: Vec<PathBuf>) -> PyResult<Descriptor> {
+    let watched = arrivals::watch(&directories).map_err(|error| os_error(&error))?;
+    Ok(Descriptor::new(watched))
 }
 
 /// The bytes that the members of a name share. They stay mapped as long as this, or a view of it, is there.

@@ -17,6 +17,7 @@ from msgspec.msgpack import Ext
 
 from shmrpc import _core
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.expected import expected
 from shmrpc.values.pickling import PICKLE
 from shmrpc.values.tensors import TENSOR
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
@@ -172,6 +173,11 @@ def test_a_lie_is_a_decode_error(codec: Codec, code: int, payload: Any) -> None:
         for sent in (body, whole):
             with pytest.raises(UNREADABLE):
                 decode(sent)
+    core = [expected(Any), expected(np.ndarray), expected(list[np.ndarray])]
+    for known in filter(None, core):
+        for sent in (body, whole, b"\x91" + body):
+            with pytest.raises(ValueError, match="not what is expected"):
+                known.read(sent)
     assert time.process_time() - started < 5
 
 

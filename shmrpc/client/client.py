@@ -54,7 +54,7 @@ from shmrpc.transport.options import (
 )
 from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
-from shmrpc.wire.codec import UNREADABLE, Codec, CodecName, get_codec
+from shmrpc.wire.codec import BODIES, UNREADABLE, Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 
 _P = ParamSpec("_P")
@@ -347,7 +347,7 @@ class Client(CallEngine[LoopReconnector]):
             except BaseException as error:
                 begun = error
             try:
-                return read(begun) if type(begun) is bytes else await rest(args, kwargs, call_id, begun, deadline)
+                return read(begun) if type(begun) in BODIES else await rest(args, kwargs, call_id, begun, deadline)
             finally:
                 del begun  # An error has this frame in its traceback.
 

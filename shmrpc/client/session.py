@@ -14,7 +14,7 @@ from shmrpc.service.call import Call
 from shmrpc.streams.sending import Sender
 from shmrpc.transport.base import ClientSharing, Connection, End, ThreadConnection
 from shmrpc.transport.errors import ChannelError
-from shmrpc.wire.codec import Body
+from shmrpc.wire.codec import BODIES, Body
 
 _C = TypeVar("_C", Connection, ThreadConnection)
 
@@ -49,7 +49,7 @@ class Session(ABC, Generic[_C]):
     async def call(self, call: Call, kind: int, body: Body) -> Body:
         """Sends a request, and waits for the body of its result."""
         answer: Any = self.exchange(kind, call.id, body)
-        return answer if type(answer) is bytes else await self.wait(call.id, answer, call)
+        return answer if type(answer) in BODIES else await self.wait(call.id, answer, call)
 
     async def ask(self, call: Call, kind: int, body: Body) -> Body:
         """As :meth:`call`, for a request that others may follow before it is answered."""

@@ -52,7 +52,7 @@ from shmrpc.transport.options import (
 )
 from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
-from shmrpc.wire.codec import UNREADABLE, CodecName, get_codec
+from shmrpc.wire.codec import BODIES, UNREADABLE, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 
 _P = ParamSpec("_P")
@@ -318,7 +318,7 @@ class Client(CallEngine[ThreadReconnector]):
             except BaseException as error:
                 begun = error
             try:
-                return read(begun) if type(begun) is bytes else rest(args, kwargs, call_id, begun, deadline)
+                return read(begun) if type(begun) in BODIES else rest(args, kwargs, call_id, begun, deadline)
             finally:
                 del begun  # An error has this frame in its traceback.
 

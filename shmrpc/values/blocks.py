@@ -21,8 +21,8 @@ __all__ = [
 
 #: From this size on, in bytes, a buffer is large, and travels beside the body.
 LARGE: Final = 32768
-#: But `bytes` arrive as copies. As long as all large ones of a value have fewer bytes together than this, the core
-#: writes them into the body: to copy them twice more takes less time than places of their own.
+#: But `bytes` arrive as copies. The core writes large ones into the body as long as they have fewer bytes together than
+#: this: to copy them twice more takes less time than places of their own.
 LARGE_BYTES: Final = 192 << 10
 #: The same for what the receiver need not copy.
 LARGE_ARRAY: Final = 4096

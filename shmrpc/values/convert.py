@@ -56,7 +56,7 @@ def _check_array(kind: Any, value: Any) -> None:
     np: Any = sys.modules["numpy"]
     if not isinstance(value, np.ndarray):
         return
-    axes, scalars = _declared_array(kind)
+    axes, scalars = declared_array(kind)
     if axes is not None:
         if len(axes) != value.ndim:
             raise ValueError(f"Expected an array of {len(axes)} dimensions, got one of {value.ndim}")
@@ -64,13 +64,13 @@ def _check_array(kind: Any, value: Any) -> None:
             if lengths and length not in lengths:
                 wanted = " or ".join(map(str, lengths))
                 raise ValueError(f"Expected an array of length {wanted} along axis {number}, got one of {length}")
-    if scalars and not any(_is_dtype(np, value.dtype, each) for each in scalars):
+    if scalars and not any(is_dtype(np, value.dtype, each) for each in scalars):
         names = " | ".join(each.__name__ for each in scalars)
         raise ValueError(f"Expected an array of `{names}`, got one of `{value.dtype}`")
 
 
 @functools.lru_cache(_MAX_KEPT)
-def _declared_array(kind: Any) -> tuple[list[tuple[Any, ...]] | None, tuple[type, ...]]:
+def declared_array(kind: Any) -> tuple[list[tuple[Any, ...]] | None, tuple[type, ...]]:
     """The lengths that each axis may have (none: any), or None for any axes; and the types that elements may have."""
     args = get_args(kind)
     axes = get_args(args[0]) if args and get_origin(args[0]) is tuple else (Ellipsis,)
@@ -84,7 +84,8 @@ def _members(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in UNIONS else (kind,)
 
 
-def _is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
+def is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
+    """Whether elements of a dtype are of a declared type."""
     if issubclass(dtype.type, scalar):
         return True
     # Two of C's integer types may have equal dtypes. An abstract class has no dtype.

@@ -77,15 +77,18 @@ class ValueEncoder:
                 raise TypeError(str(error)) from None
         return body, writing.buffers
 
-    def is_plain(self, kind: type) -> bool | tuple[tuple[str, ...], tuple[str, ...]]:
+    def is_plain(self, kind: type) -> bool | tuple[tuple[str, ...], tuple[str, ...]] | None:
         """Whether the codec carries instances of a class as they are.
 
         Two tuples of fields: it carries an instance that has the first ones itself and plain values in the second.
+        None: it does not, and the core may write what is usual of them.
         """
         if kind in (msgspec.Raw, Ext):
             return True
         if registry.entry_of(kind) is not None:
             return False
+        if kind is memoryview or kind is imported("numpy.ndarray"):
+            return None
         names = fields.names_of(kind)
         if names is not None:
             looked_at = fields.class_defaults(kind, names), fields.loose_names(kind, names)

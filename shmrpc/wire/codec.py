@@ -23,7 +23,7 @@ from msgspec.msgpack import Ext
 from shmrpc import _core
 from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
-from shmrpc.values.blocks import LARGE, LARGE_BYTES
+from shmrpc.values.blocks import LARGE, LARGE_ARRAY, LARGE_BYTES
 from shmrpc.values.convert import DeclaredTypes, dec_hook
 from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
 from shmrpc.values.expected import expected
@@ -32,6 +32,7 @@ from shmrpc.values.wording import readable
 from shmrpc.values.writing import ExtKey
 
 __all__ = [
+    "BODIES",
     "UNREADABLE",
     "Body",
     "Codec",
@@ -50,6 +51,8 @@ CodecName = Literal["msgspec", "msgpack", "pickle"]
 
 #: What a frame holds: MessagePack, and the large buffers that it refers to, if there are any.
 Body: TypeAlias = bytes | _core.Parcel
+#: The types of these.
+BODIES: Final = (bytes, _core.Parcel)
 
 
 def body_weight(body: Body) -> int:
@@ -92,6 +95,7 @@ class Codec(ABC):
             is_plain=values.is_plain,
             large=LARGE,
             inside=LARGE_BYTES,
+            large_array=LARGE_ARRAY,
             reference=reference,
         )
         #: Writes what is MessagePack's own for the core, which calls it without Python.

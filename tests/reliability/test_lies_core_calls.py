@@ -16,21 +16,38 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 import shmrpc
 from shmrpc import _core
 from shmrpc.server.core_calls import core_handlers
 from tests.helpers import figures
+from tests.helpers.array_lies import ARRAY
 from tests.helpers.liars import mutated
 from tests.helpers.scale import scaled
-from tests.helpers.wire_client import CALL, CALL_DEADLINE, CALL_KEYWORDS, FAILURE, Frame, WireClient, unpacked
+from tests.helpers.server_process import eventually
+from tests.helpers.wire_client import (
+    BYTES,
+    CALL,
+    CALL_DEADLINE,
+    CALL_KEYWORDS,
+    FAILURE,
+    Frame,
+    Parcel,
+    WireClient,
+    unpacked,
+)
+from tests.helpers.wire_memory import PARCEL, here, parcel
 
 LOOP = "uvloop"
 #: Requests that are under way at a time.
 TOGETHER: Final = 20
 #: A deadline that nobody reaches, and one that is long past.
 LATER, PAST = time.monotonic_ns() + 10**13, 1
+#: What each array has.
+DATA: Final = np.arange(3.0).tobytes()
 #: By who has called the handlers: the core, from the loop's pump, or Python's short way.
 called: Counter[str] = Counter()
 
@@ -80,8 +97,27 @@ def fail(text: str) -> None:
     raise ValueError(text)
 
 
+@service.endpoint
+def image(pixels: np.ndarray, name: str = "") -> str:
+    return _noted(_described(pixels), name)
+
+
+@service.endpoint
+def real(pixels: npt.NDArray[np.floating], raw: bytes = b"") -> np.ndarray:
+    _noted(pixels, raw)
+    return pixels
+
+
+def _described(array: Any) -> tuple[Any, ...]:
+    return str(array.dtype), array.shape, array.strides, array.flags.writeable, array.tobytes()
+
+
+def array(dtype: str, shape: list[int], data: int | bytes) -> msgpack.ExtType:
+    return msgpack.ExtType(ARRAY, msgpack.packb([dtype, shape, data]))
+
+
 def templates(wire: WireClient) -> list[tuple[int, bytes]]:
-    """Opcodes and bodies of requests that are right."""
+    """Opcodes and bodies of requests that are right. Those of a PARCEL have buffers beside them: see `Sender`."""
     calls: list[tuple[str, list[Any], dict[str, Any]]] = [
         ("add", [1, -2], {}),
         ("add", [], {"b": 300, "a": 70_000}),
@@ -94,10 +130,21 @@ def templates(wire: WireClient) -> list[tuple[int, bytes]]:
         ("at_once", [{"a": [1, 2]}], {}),
         ("soon", [[1, "2"]], {}),
         ("fail", ["so"], {}),
+        ("image", [array("<f8", [3], DATA)], {}),
+        ("image", [array("|u1", [2, 3, 4], DATA)], {"name": "a"}),
+        ("real", [array("<f4", [6], DATA)], {}),
+        ("anything", [[array("<i2", [12], DATA)]], {}),
+    ]
+    beside: list[tuple[str, list[Any], dict[str, Any]]] = [
+        ("image", [array("<f8", [3], 0)], {}),
+        ("image", [array("|u1", [2, 3, 4], 1)], {"name": "a"}),
+        ("real", [array("<f4", [6], 1), msgpack.ExtType(BYTES, b"\0")], {}),
+        ("anything", [[array("<i2", [12], 0), array("<i2", [6, 2], 0), array("<i2", [2, 6], 1)]], {}),
+        ("at_once", [array("<f8", [3], 0)], {}),
     ]
     found = []
-    for name, args, kwargs in calls:
-        number = wire.number(name) << 8
+    for name, args, kwargs in [*calls, *beside]:
+        number = wire.number(name) << 8 | (PARCEL if (name, args, kwargs) in beside else 0)
         found.append((CALL_KEYWORDS | number, msgpack.packb([args, kwargs])))
         if not kwargs:
             found.append((CALL | number, msgpack.packb(args)))
@@ -117,21 +164,41 @@ def met_elsewhere() -> Iterator[None]:
             os.environ["XDG_RUNTIME_DIR"] = before
 
 
-def answers(wire: WireClient, requests: list[tuple[int, bytes]]) -> list[Any]:
-    """What comes back for each of these requests, by their order."""
-    ids = [wire.send(*request) for request in requests]
-    came: dict[int, Frame] = {}
-    while len(came) < len(ids):
-        frame = wire.receive()
-        assert frame[1] in ids and frame[1] not in came, frame
-        came[frame[1]] = frame
-    return [_told(*came[each]) for each in ids]
+class Sender:
+    """Sends the same requests as another one to another server."""
+
+    def __init__(self, wire: WireClient) -> None:
+        self._wire = wire
+        #: The two buffers beside a body: one in the frame, and one in a block.
+        self._beside = here(DATA), wire.extent().lend(DATA)
+        self._lent = 0
+
+    def answers(self, requests: list[tuple[int, bytes]]) -> list[Any]:
+        """What comes back for each of these requests, by their order."""
+        ids = [self._wire.send(code, self._payload(code, body)) for code, body in requests]
+        came: dict[int, Frame] = {}
+        while len(came) < len(ids):
+            frame = self._wire.receive()
+            assert frame[1] in ids and frame[1] not in came, frame
+            came[frame[1]] = frame
+        return [_told(*came[each]) for each in ids]
+
+    def _payload(self, code: int, body: bytes) -> bytes:
+        if not code & PARCEL:
+            return body
+        self._lent += 1
+        return parcel(self._beside, body, DATA)
+
+    def has_all_back(self) -> bool:
+        """Whether the server has ended each lease that it was given."""
+        assert self._wire.call("add", 1, 2)  # Its ends of leases come on the way.
+        return len(self._wire.given_back) == self._lent
 
 
 def _told(opcode: int, call_id: int, body: bytes) -> Any:
     """A result's bytes as they are; a failure without the lines of ours in its traceback, and addresses of objects."""
     if opcode != FAILURE:
-        return opcode, body
+        return opcode, body, body.buffers if isinstance(body, Parcel) else None
     failure = unpacked(body)
     failure.pop("traceback", None)
     return opcode, re.sub("0x[0-9a-f]+", "0x", repr(failure))
@@ -145,15 +212,16 @@ async def test_the_core_answers_mutated_requests_as_python_does(monkeypatch: pyt
         return core_handlers([], runner)
 
     def lie(core: WireClient, python: WireClient) -> None:
-        right = templates(core)
+        right, sides = templates(core), (Sender(core), Sender(python))
         for _ in range(frames // TOGETHER):
             requests = []
             for _ in range(TOGETHER):
                 code, body = dice.choice(right)
                 requests.append((code, mutated(dice, body) if dice.random() < 0.7 else body))
-            for request, one, other in zip(requests, answers(core, requests), answers(python, requests), strict=True):
+            for request, one, other in zip(requests, *[side.answers(requests) for side in sides], strict=True):
                 assert one == other, request
                 outcomes["failures" if one[0] == FAILURE else "results"] += 1
+        assert all(eventually(side.has_all_back) for side in sides)
 
     async with shmrpc.serve(service):
         core = await asyncio.to_thread(WireClient, "tested")

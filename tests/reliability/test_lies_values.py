@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgpack
+import numpy as np
 import pytest
 
 import shmrpc
+from shmrpc import _core
 from shmrpc.wire.codec import UNREADABLE, get_codec
 from shmrpc.wire.frames import FAILURE as FAILED
 from shmrpc.wire.frames import RESULT as ANSWERED
 from shmrpc.wire.frames import RESULT_WITH
 from tests.helpers import figures
+from tests.helpers.array_lies import ARRAY, ARRAY_LIES
 from tests.helpers.liars import Polite, Watched, mutated, served
 from tests.helpers.lying_server import Babbler, babbling, connected
 from tests.helpers.scale import scaled
@@ -34,7 +37,7 @@ from tests.helpers.wire_client import (
     WireClient,
     unpacked,
 )
-from tests.helpers.wire_memory import PARCEL, SENDER, Entry, parcel
+from tests.helpers.wire_memory import PARCEL, SENDER, Entry, here, parcel
 
 #: The hash of a whole number is its rest by this one.
 PRIME: Final = 2**61 - 1
@@ -220,6 +223,36 @@ async def test_a_result_that_is_no_value_fails_its_call(runtime: Path, blocking:
                     await client.call("add", 1, 2)
                 assert await client.call("add", 1, 2) == 3
         shutil.rmtree(runtime)
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
+async def test_a_result_that_lies_of_an_array_fails_its_call(runtime: Path, blocking: bool) -> None:
+    """The lies follow each other on one connection, in the frame and in a block; then an array as it should be."""
+    array = np.arange(3.0)
+    data, sent = array.tobytes(), [*ARRAY_LIES.values(), ["<f8", [3], 0]]
+
+    def answer(server: Babbler, call_id: int) -> None:
+        for number, payload in enumerate(2 * sent):
+            if number:
+                call_id = next_call(server)
+            body = msgpack.packb(msgpack.ExtType(ARRAY, msgpack.packb(payload)))
+            if number < len(sent):
+                server.send(ANSWERED | PARCEL, call_id, parcel([here(data)], body, data))
+                continue
+            block = server.channel.allocate(len(data))
+            memoryview(block)[:] = data
+            server.channel.send(ANSWERED, call_id, _core.Parcel(body, [block]))
+
+    with babbling(runtime, answer):
+        async with connected(blocking) as client:
+            for _ in range(2):
+                for _ in ARRAY_LIES:
+                    with pytest.raises(shmrpc.DecodeError):
+                        await client.call("add", 1, 2)
+                result = await client.call("add", 1, 2)
+                assert result.tolist() == array.tolist() and not result.flags.writeable
+                del result
+            assert await client.call("add", 1, 2) == 3
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])

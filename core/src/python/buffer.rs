@@ -86,6 +86,11 @@ impl Buffer {
         }
     }
 
+    /// Where it is mapped, and its length; None once it was given back.
+    pub(super) fn place(&self) -> Option<(*const u8, usize)> {
+        (!self.released()).then_some((self.address as *const u8, self.len))
+    }
+
     fn with<R>(&self, use_it: impl FnOnce(&buffer::Buffer) -> PyResult<R>) -> PyResult<R> {
         let memory = lock(&self.memory);
         use_it(
@@ -128,7 +133,7 @@ pub(super) fn copy_out<'py>(
 #[pymethods]
 impl Buffer {
     /// A copy.
-    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+    pub(super) fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         // Not under the lock: it must not be held while the GIL is waited for.
         self.with(|_| Ok(()))?;
         let (from, len) = (self.address, self.len);

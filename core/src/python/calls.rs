@@ -11,7 +11,7 @@
 
 use super::channel::Channel;
 use super::errors::{ChannelError, broken, unsent};
-use super::incoming::{Arrival, Frame, Taken};
+use super::incoming::{Arrival, Frame};
 use super::payload::Payload;
 use super::scratch::Scratch;
 use super::short_call::{Answer, Exchange};
@@ -437,7 +437,7 @@ impl Calls {
     }
 
     /// Sends a request and looks for its answer for as long as that pays. An answer with the channel's `answer` for its
-    /// opcode comes back as its payload alone; else the call is under way.
+    /// opcode comes back as its body alone; else the call is under way.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -447,7 +447,7 @@ impl Calls {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut body = Scratch::new();
         let answer = self.look_for(py, opcode, id, Payload::new(payload)?, &mut body)?;
-        Ok(answer.told(py, &body))
+        answer.told(py, &body)
     }
 
     /// Sends a request; the call that is under way then.
@@ -505,11 +505,10 @@ impl Exchange for Calls {
             let plain = shared.channel.get().answer;
             match answer {
                 Some(Arrival::Short { opcode, .. }) if opcode == plain => return Ok(Answer::Short),
-                Some(Arrival::Whole(Frame {
-                    opcode,
-                    payload: Taken::Plain(payload),
-                    ..
-                })) if opcode == plain => return Ok(Answer::Plain(payload.into_bound(py))),
+                Some(Arrival::Whole(frame)) if frame.opcode == plain => {
+                    drop(lead);
+                    return frame.open(py, shared.max_frame).map(Answer::Plain);
+                }
                 answer => {
                     // Before the lead goes: the next leader is to find it.
                     shared.register(id);

@@ -2,7 +2,7 @@
 
 use super::buffer::Buffer;
 use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
-use super::incoming::{Arrival, Frame, Taken};
+use super::incoming::{Arrival, Frame};
 use super::payload::Payload;
 use super::scratch::Scratch;
 use super::short_call::{Answer, Exchange};
@@ -96,11 +96,8 @@ impl Exchange for Channel {
         let is_answer = arrival.opcode() == self.answer && arrival.id() == id;
         match arrival {
             Arrival::Short { .. } if is_answer && !self.slice_is_over(now) => Ok(Answer::Short),
-            Arrival::Whole(Frame {
-                payload: Taken::Plain(payload),
-                ..
-            }) if is_answer && !self.slice_is_over(now) => {
-                Ok(Answer::Plain(payload.into_bound(py)))
+            Arrival::Whole(frame) if is_answer && !self.slice_is_over(now) => {
+                frame.open(py, channel.max_frame()).map(Answer::Plain)
             }
             arrival => {
                 let frame = arrival.into_frame(py, body);
@@ -215,7 +212,7 @@ impl Channel {
 
     /// Sends a frame and looks for its answer for as long as that pays.
     ///
-    /// One with the opcode `answer` comes back as its payload alone. Any other frame, and also the answer once the loop
+    /// One with the opcode `answer` comes back as its body alone. Any other frame, and also the answer once the loop
     /// has waited for its turn too long, comes as (opcode, id, payload). None if nothing came in time.
     fn exchange<'py>(
         &self,
@@ -226,7 +223,7 @@ impl Channel {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut body = Scratch::new();
         let answer = self.look_for(py, opcode, id, Payload::new(payload)?, &mut body)?;
-        Ok(answer.told(py, &body))
+        answer.told(py, &body)
     }
 
     /// The next frame that is there, as (opcode, id, payload), or None.

@@ -4,14 +4,15 @@ use crate::sync::lock;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyList, PyMemoryView, PyString, PyTuple, PyType};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::fields::Names;
-use super::msgpack::writer::{Foreign, Writer};
-use super::scratch::Scratch;
+use super::msgpack::writer::{Foreign, Rules, Writer, Written};
+use super::numpy::NumPy;
+use super::parcel::{Flat, Parcel};
 
 /// By the address of a type, which is kept alive: what there is to look at in an instance.
 type Types = HashMap<usize, (Py<PyType>, Kind)>;
@@ -22,6 +23,8 @@ enum Kind {
     Plain,
     /// Nothing: it needs more than the codec.
     Other,
+    /// Nothing: it needs more than the codec, and the core writes what is usual of it.
+    Written,
     /// Its fields.
     Fields(Arc<Fields>),
 }
@@ -58,21 +61,43 @@ enum Obstacle {
 
 type Look = Result<(), Obstacle>;
 
+/// What was written, as Python has it: bytes, or a parcel.
+#[inline]
+fn body_of(py: Python<'_>, written: Written) -> PyResult<Bound<'_, PyAny>> {
+    let body = PyBytes::new(py, &written.body);
+    if written.beside.is_empty() {
+        return Ok(body.into_any());
+    }
+    let bytes = written.beside.iter().map(Flat::len).sum();
+    let mut buffers = Vec::with_capacity(written.beside.len());
+    for flat in &written.beside {
+        let owner = flat.owner().bind(py);
+        buffers.push(match owner.cast_exact::<PyMemoryView>() {
+            // One that the program does not release.
+            Ok(_) => PyMemoryView::from(owner)?.into_any(),
+            Err(_) => owner.clone(),
+        });
+    }
+    let buffers = PyTuple::new(py, buffers)?;
+    Ok(Bound::new(py, Parcel::make(body, buffers, bytes))?.into_any())
+}
+
 /// Turns values into bytes. A value of nothing but MessagePack's own types is written here, unless `reference` is said;
 /// one that the codec carries as it is goes to `encode_plain`, another one to `encode_value`, or `encode_values` for an
 /// array of values.
 ///
 /// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an
-/// instance has the first of two tuples of fields itself, and the values of the second are plain. Bytes from
-/// `large` on are not plain, and written here only as long as all of these together are below `inside`.
+/// instance has the first of two tuples of fields itself, and the values of the second are plain; or None if
+/// it does not, and what is usual of NumPy's arrays, or of memoryviews, is written here. Bytes from `large` on are not
+/// plain: they are written into the body as long as all of these together are below `inside`, and beside it else, as are
+/// arrays from `large_array` on.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
     encode_plain: Py<PyAny>,
     encode_value: Py<PyAny>,
     encode_values: Py<PyAny>,
     is_plain: Py<PyAny>,
-    large: isize,
-    inside: usize,
+    rules: Rules,
     /// Whether all is written by the codec.
     reference: bool,
     types: Mutex<Types>,
@@ -83,27 +108,23 @@ pub struct Encoder {
 impl Encoder {
     /// What writes MessagePack's own types; none if the codec is to write them.
     #[inline]
-    pub(super) fn writer<'a>(&self, body: &'a mut Vec<u8>) -> Result<Writer<'a>, Foreign> {
+    pub(super) fn writer<'a>(&'a self, to: &'a mut Written) -> Result<Writer<'a>, Foreign> {
         if self.reference {
             return Err(Foreign);
         }
-        Ok(Writer::new(body, self.large as usize, self.inside))
+        Ok(Writer::new(to, &self.rules))
     }
 
     /// Writes a value, if there is nothing foreign in it.
     #[inline]
-    pub(super) fn write(
-        &self,
-        value: &Bound<'_, PyAny>,
-        body: &mut Vec<u8>,
-    ) -> Result<(), Foreign> {
-        self.writer(body)?.value(value)
+    pub(super) fn write(&self, value: &Bound<'_, PyAny>, to: &mut Written) -> Result<(), Foreign> {
+        self.writer(to)?.value(value)
     }
 
     /// Writes an array of values.
     #[inline]
-    fn write_all(&self, values: &[Bound<'_, PyAny>], body: &mut Vec<u8>) -> Result<(), Foreign> {
-        let mut writer = self.writer(body)?;
+    fn write_all(&self, values: &[Bound<'_, PyAny>], to: &mut Written) -> Result<(), Foreign> {
+        let mut writer = self.writer(to)?;
         writer.array(values.len())?;
         values.iter().try_for_each(|value| writer.value(value))
     }
@@ -156,7 +177,7 @@ impl Encoder {
                 return Ok(());
             }
             if is(&raw mut ffi::PyBytes_Type) {
-                let small = ffi::PyBytes_Size(value) < self.large;
+                let small = (ffi::PyBytes_Size(value) as usize) < self.rules.large;
                 return if small { Ok(()) } else { Err(Obstacle::Other) };
             }
             if depth == MAX_DEPTH {
@@ -181,7 +202,7 @@ impl Encoder {
         }
         match types.get(&kind.addr()) {
             Some((_, Kind::Plain)) => Ok(()),
-            Some((_, Kind::Other)) => Err(Obstacle::Other),
+            Some((_, Kind::Other | Kind::Written)) => Err(Obstacle::Other),
             Some((_, Kind::Fields(fields))) => {
                 // SAFETY: as in `look`.
                 let instance =
@@ -278,6 +299,15 @@ impl Encoder {
         otherwise.bind(py).call1((value,))
     }
 
+    /// Values of a type are written here from now on.
+    fn note_written(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) {
+        if kind == &raw mut ffi::PyMemoryView_Type {
+            self.rules.views.store(true, Ordering::Relaxed);
+        } else if NumPy::known(py).is_some_and(|numpy| numpy.is_array(kind)) {
+            self.rules.arrays.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn classify(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) -> PyResult<()> {
         // SAFETY: the type of a living object lives; this takes a reference of its own.
         let kind = unsafe { Bound::from_borrowed_ptr(py, kind.cast()) }.cast_into::<PyType>()?;
@@ -287,6 +317,9 @@ impl Encoder {
         let mut types = self.types();
         if self.changes.load(Ordering::Relaxed) != before {
             return Ok(()); // It may have been registered meanwhile: it is asked for again.
+        }
+        if matches!(found, Kind::Written) {
+            self.note_written(py, kind.as_type_ptr());
         }
         let mut dropped = HashMap::new();
         if types.len() >= MAX_TYPES {
@@ -301,6 +334,9 @@ impl Encoder {
 
 /// What `is_plain` says of a type.
 fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
+    if answer.is_none() {
+        return Ok(Kind::Written);
+    }
     if let Ok((own, open)) =
         answer.extract::<(Vec<Bound<'_, PyString>>, Vec<Bound<'_, PyString>>)>()
     {
@@ -317,14 +353,16 @@ fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
 #[pymethods]
 impl Encoder {
     #[new]
-    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, inside, reference))]
+    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, inside, large_array, reference))]
+    #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         encode_plain: Py<PyAny>,
         encode_value: Py<PyAny>,
         encode_values: Py<PyAny>,
         is_plain: Py<PyAny>,
-        large: isize,
+        large: usize,
         inside: usize,
+        large_array: usize,
         reference: bool,
     ) -> Self {
         Encoder {
@@ -332,8 +370,13 @@ impl Encoder {
             encode_value,
             encode_values,
             is_plain,
-            large,
-            inside,
+            rules: Rules {
+                large,
+                inside,
+                large_array,
+                arrays: AtomicBool::new(false),
+                views: AtomicBool::new(false),
+            },
             reference,
             types: Mutex::new(HashMap::new()),
             changes: AtomicU64::new(0),
@@ -346,9 +389,9 @@ impl Encoder {
         py: Python<'py>,
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut body = Scratch::new();
-        if self.write(value, &mut body).is_ok() {
-            return Ok(PyBytes::new(py, &body).into_any());
+        let mut written = Written::new();
+        if self.write(value, &mut written).is_ok() {
+            return body_of(py, written);
         }
         let plain = self.all_plain(py, |types, met| self.look(types, value.as_ptr(), 0, met))?;
         self.by(value, plain, &self.encode_value)
@@ -360,14 +403,14 @@ impl Encoder {
         py: Python<'py>,
         values: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut body = Scratch::new();
-        let written = match values.cast::<PyTuple>() {
-            Ok(values) => self.write_all(values.as_slice(), &mut body),
-            Err(_) if values.is_exact_instance_of::<PyList>() => self.write(values, &mut body),
+        let mut written = Written::new();
+        let done = match values.cast::<PyTuple>() {
+            Ok(values) => self.write_all(values.as_slice(), &mut written),
+            Err(_) if values.is_exact_instance_of::<PyList>() => self.write(values, &mut written),
             Err(_) => Err(Foreign),
         };
-        if written.is_ok() {
-            return Ok(PyBytes::new(py, &body).into_any());
+        if done.is_ok() {
+            return body_of(py, written);
         }
         let plain = if let Ok(values) = values.cast::<PyTuple>() {
             self.all_plain(py, |types, met| {
@@ -386,6 +429,8 @@ impl Encoder {
     fn forget(&self) {
         let mut types = self.types();
         self.changes.fetch_add(1, Ordering::Relaxed);
+        self.rules.arrays.store(false, Ordering::Relaxed);
+        self.rules.views.store(false, Ordering::Relaxed);
         let forgotten = std::mem::take(&mut *types);
         drop(types);
         drop(forgotten); // After the lock: it may run code.

@@ -4,9 +4,11 @@
 //! these that is not as it should be: it has the words for what is wrong.
 
 use super::encoder::Encoder;
+use super::incoming::Body;
 use super::isolation::Isolation;
 use super::msgpack::expected::Expected;
-use super::msgpack::reader::{Reader, Unread};
+use super::msgpack::reader::{Buffers, Reader, Unread};
+use super::msgpack::writer::Written;
 use super::running::Running;
 use crate::clock;
 use crate::crash;
@@ -162,10 +164,10 @@ impl Drop for Arguments {
 impl Handler {
     /// Reads positional arguments.
     #[inline]
-    fn read(
+    fn read<'py>(
         &self,
-        py: Python<'_>,
-        reader: &mut Reader<'_>,
+        py: Python<'py>,
+        reader: &mut Reader<'_, 'py>,
         count: usize,
     ) -> Result<Arguments, Unread> {
         let expected = self.by_count.get(count).and_then(Option::as_ref);
@@ -183,7 +185,7 @@ impl Handler {
     fn read_named<'py>(
         &self,
         py: Python<'py>,
-        reader: &mut Reader<'_>,
+        reader: &mut Reader<'_, 'py>,
     ) -> Result<(Arguments, Bound<'py, PyTuple>), Unread> {
         let parameters = &self.parameters;
         if reader.array()? != 2 {
@@ -339,16 +341,19 @@ impl Serving {
 }
 
 impl Serving {
-    /// Runs a request of the client `key`; its answer is written to `answer`.
+    /// Runs a request of the client `key`; its answer is written to `answer`. The request is `short`, or what is in
+    /// `whole`, which goes once it was read: what was made of it keeps the buffers that it needs.
     #[inline]
+    #[allow(clippy::too_many_arguments)] // In one place.
     pub(super) fn run<'py>(
         &self,
         py: Python<'py>,
         key: &Py<PyAny>,
         opcode: u32,
         id: u64,
-        body: &[u8],
-        answer: &mut Vec<u8>,
+        short: &[u8],
+        whole: &mut Option<Body<'py>>,
+        answer: &mut Written,
     ) -> PyResult<Ran<'py>> {
         let handlers = self.handlers.get();
         if !handlers.runs(opcode as u8) {
@@ -373,9 +378,17 @@ impl Serving {
                 return Ok(Ran::Foreign);
             }
         }
-        let Ok(request) = handlers.read(py, handler, opcode as u8, body) else {
+        let parts = match whole {
+            None => Some((short, None)),
+            Some(whole) => whole.parts(),
+        };
+        let request = parts.and_then(|(body, buffers)| {
+            handlers.read(py, handler, opcode as u8, body, buffers).ok()
+        });
+        let Some(request) = request else {
             return Ok(Ran::Foreign);
         };
+        let weight = whole.take().map_or(short.len(), |whole| whole.weight());
         crash::point!(RequestRead);
         let deadline = request.deadline;
         handlers
@@ -385,11 +398,9 @@ impl Serving {
         let done = handlers
             .call(py, handler, request)
             .and_then(|result| match &handler.coroutines {
-                Some(coroutines) => {
-                    coroutines
-                        .get()
-                        .run(&result, key, handler, id, deadline, body.len())
-                }
+                Some(coroutines) => coroutines
+                    .get()
+                    .run(&result, key, handler, id, deadline, weight),
                 None => Ok(Some(result)),
             })
             .and_then(|result| {
@@ -444,8 +455,9 @@ impl Handlers {
         handler: &Handler,
         kind: u8,
         body: &[u8],
+        buffers: Option<&Buffers<'py>>,
     ) -> Result<Request<'py>, Unread> {
-        let mut reader = Reader::new(body);
+        let mut reader = Reader::new(body, buffers);
         let (mut names, mut deadline) = (None, None);
         let arguments = if kind == self.positional {
             let count = reader.array()?;
@@ -500,14 +512,16 @@ impl Handlers {
         &self,
         handler: &Handler,
         result: Bound<'py, PyAny>,
-        answer: &mut Vec<u8>,
+        answer: &mut Written,
     ) -> PyResult<Ran<'py>> {
         answer.clear();
         let ran = if self.encoder.get().write(&result, answer).is_err() {
+            answer.clear(); // It may have buffers of what the result holds.
             let encode = self.encode.bind(result.py());
             Ran::Encoded(encode.call1((&handler.name, result))?)
         } else {
-            Ran::Written((answer.len() > SLOW_TO_FREE).then_some(result))
+            let slow = answer.body.len() > SLOW_TO_FREE || !answer.beside.is_empty();
+            Ran::Written(slow.then_some(result))
         };
         crash::point!(ResultWritten);
         Ok(ran)

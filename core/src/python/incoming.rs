@@ -3,6 +3,7 @@
 
 use super::buffer::{Buffer, copy_out};
 use super::errors::broken;
+use super::msgpack::reader::Buffers;
 use super::parcel::{self as body, Parcel};
 use crate::connection::buffer;
 use crate::connection::channel::{Channel, Receiver};
@@ -12,6 +13,7 @@ use crate::ring::frame::Header;
 use crate::violation::Violation;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
+use std::ops::Range;
 
 /// Bodies of up to this many bytes are read where they were copied to, without an object of their own.
 const SHORT: usize = 4096;
@@ -158,21 +160,87 @@ impl Frame {
         max_frame: usize,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let (opcode, id) = (self.opcode, self.id);
-        (opcode, id, self.open(py, max_frame)?).into_pyobject(py)
+        let body = self.open(py, max_frame)?.into_object(py)?;
+        (opcode, id, body).into_pyobject(py)
     }
 
-    /// The body, of up to `max_frame` bytes, or the parcel. The receiver must not be locked: a copy may let the GIL go.
+    /// The body, which may have up to `max_frame` bytes. The receiver must not be locked: a copy may let the GIL go.
     #[inline(always)]
-    pub(super) fn open<'py>(
-        self,
-        py: Python<'py>,
-        max_frame: usize,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    pub(super) fn open<'py>(self, py: Python<'py>, max_frame: usize) -> PyResult<Body<'py>> {
         match self.payload {
-            Taken::Plain(payload) => Ok(payload.into_bound(py).into_any()),
-            Taken::Parcel(payload, opened) => parcel_of(py, max_frame, &payload, opened),
-            Taken::Lost(why) => Ok(Bound::new(py, Parcel::lost(py, why))?.into_any()),
+            Taken::Plain(payload) => Ok(Body::Plain(payload.into_bound(py))),
+            Taken::Parcel(payload, opened) => open_parcel(py, max_frame, payload, opened),
+            Taken::Lost(why) => Ok(Body::Lost(why)),
         }
+    }
+}
+
+/// A body that has come.
+pub(super) enum Body<'py> {
+    Plain(Bound<'py, PyBytes>),
+    WithBuffers(Box<WithBuffers<'py>>),
+    /// This process has no room for it.
+    Lost(Violation),
+}
+
+/// A body, and the buffers beside it.
+pub(super) struct WithBuffers<'py> {
+    body: Bytes<'py>,
+    buffers: Buffers<'py>,
+    /// How many bytes the buffers have together.
+    size: usize,
+}
+
+/// The bytes of a body with buffers.
+pub(super) enum Bytes<'py> {
+    Whole(Bound<'py, PyBytes>),
+    /// A part of the frame's payload.
+    Part(Vec<u8>, Range<usize>),
+}
+
+impl Bytes<'_> {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Bytes::Whole(bytes) => bytes.as_bytes(),
+            Bytes::Part(payload, range) => &payload[range.clone()],
+        }
+    }
+}
+
+impl<'py> Body<'py> {
+    /// Its bytes and the buffers beside it; None if it is lost.
+    #[inline]
+    pub(super) fn parts(&self) -> Option<(&[u8], Option<&Buffers<'py>>)> {
+        match self {
+            Body::Plain(bytes) => Some((bytes.as_bytes(), None)),
+            Body::WithBuffers(all) => Some((all.body.as_slice(), Some(&all.buffers))),
+            Body::Lost(_) => None,
+        }
+    }
+
+    /// What it counts for where bytes are counted.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Body::Plain(bytes) => bytes.as_bytes().len(),
+            Body::WithBuffers(all) => body::weight(all.body.as_slice().len(), all.size),
+            Body::Lost(_) => 0,
+        }
+    }
+
+    /// As Python has it: bytes, or a parcel.
+    pub(super) fn into_object(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let parcel = match self {
+            Body::Plain(bytes) => return Ok(bytes.into_any()),
+            Body::WithBuffers(all) => {
+                let body = match all.body {
+                    Bytes::Whole(body) => body,
+                    Bytes::Part(payload, range) => PyBytes::new(py, &payload[range]),
+                };
+                Parcel::make(body, all.buffers.into_tuple(py)?, all.size)
+            }
+            Body::Lost(why) => Parcel::lost(py, why),
+        };
+        Ok(Bound::new(py, parcel)?.into_any())
     }
 }
 
@@ -237,18 +305,19 @@ fn open_all(channel: &Channel, payload: &[u8]) -> Result<Opened, Violation> {
     Ok((parsed, memories))
 }
 
-fn parcel_of<'py>(
+#[inline(never)]
+fn open_parcel<'py>(
     py: Python<'py>,
     max_frame: usize,
-    payload: &[u8],
+    payload: Vec<u8>,
     (parsed, memories): Opened,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Body<'py>> {
     let mut here = &payload[parsed.here..];
     let mut bytes = 0;
-    let mut body = parsed.body.map(|body| PyBytes::new(py, &payload[body]));
+    let mut body = None;
     let mut buffers = Vec::with_capacity(memories.len());
     for (entry, memory) in parsed.entries.iter().zip(memories) {
-        if body.is_none() {
+        if parsed.body.is_none() && body.is_none() {
             if entry.len > max_frame as u64 {
                 let (len, max) = (entry.len, max_frame as u64);
                 return Err(broken(Violation::Oversize { len, max }));
@@ -265,12 +334,20 @@ fn parcel_of<'py>(
             None => PyBytes::new(py, split_off(&mut here, entry.len as usize)).into_any(),
         });
     }
-    let body = body.ok_or_else(|| broken(Violation::Table))?;
-    if buffers.is_empty() {
-        return Ok(body.into_any());
-    }
-    let buffers = PyTuple::new(py, buffers)?;
-    Ok(Bound::new(py, Parcel::make(body, buffers, bytes))?.into_any())
+    let body = match (body, parsed.body) {
+        (Some(body), _) => Bytes::Whole(body),
+        (None, Some(range)) => Bytes::Part(payload, range),
+        (None, None) => return Err(broken(Violation::Table)),
+    };
+    Ok(match (buffers.is_empty(), body) {
+        (true, Bytes::Whole(body)) => Body::Plain(body),
+        (true, Bytes::Part(payload, range)) => Body::Plain(PyBytes::new(py, &payload[range])),
+        (false, body) => Body::WithBuffers(Box::new(WithBuffers {
+            body,
+            buffers: Buffers::new(buffers),
+            size: bytes,
+        })),
+    })
 }
 
 /// What a parcel counts for in a stream's credit, in bytes.

@@ -21,6 +21,7 @@ mod loop_endpoint;
 mod loop_sleeper;
 mod msgpack;
 mod name;
+mod numpy;
 mod parcel;
 mod payload;
 mod poller;

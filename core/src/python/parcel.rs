@@ -132,7 +132,13 @@ impl Parcel {
 }
 
 /// The bytes of an object, for as long as this lives. Whoever drops it holds the GIL.
-pub(super) struct Flat(ffi::Py_buffer);
+pub(super) struct Flat {
+    owner: Py<PyAny>,
+    start: *const u8,
+    len: usize,
+    /// What was filled by the buffer protocol, and has to be released.
+    view: Option<ffi::Py_buffer>,
+}
 
 // SAFETY: only its address and length are used without the GIL; it is dropped with it.
 unsafe impl Send for Flat {}
@@ -140,6 +146,7 @@ unsafe impl Send for Flat {}
 unsafe impl Sync for Flat {}
 
 impl Flat {
+    /// The bytes that an object gives by the buffer protocol.
     pub(super) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut view = ffi::Py_buffer::new();
         // SAFETY: `view` is ours to be filled, and is released once.
@@ -151,21 +158,46 @@ impl Flat {
             let text = format!("expected a contiguous buffer of bytes, got {kind}: {error}");
             return Err(PyTypeError::new_err(text));
         }
-        Ok(Flat(view))
+        Ok(Flat {
+            owner: object.clone().unbind(),
+            start: view.buf.cast_const().cast(),
+            len: view.len as usize,
+            view: Some(view),
+        })
+    }
+
+    /// Bytes that `owner` has for as long as it lives.
+    ///
+    /// # Safety
+    /// So it is.
+    pub(super) unsafe fn of(owner: Bound<'_, PyAny>, start: *const u8, len: usize) -> Self {
+        Flat {
+            owner: owner.unbind(),
+            start,
+            len,
+            view: None,
+        }
+    }
+
+    /// The object whose bytes they are.
+    pub(super) fn owner(&self) -> &Py<PyAny> {
+        &self.owner
     }
 
     pub(super) fn as_ptr(&self) -> *const u8 {
-        self.0.buf.cast_const().cast()
+        self.start
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len as usize
+        self.len
     }
 }
 
 impl Drop for Flat {
     fn drop(&mut self) {
-        // SAFETY: filled by `new`, and not released before.
-        unsafe { ffi::PyBuffer_Release(&mut self.0) };
+        if let Some(view) = &mut self.view {
+            // SAFETY: filled by `new`, and not released before.
+            unsafe { ffi::PyBuffer_Release(view) };
+        }
     }
 }

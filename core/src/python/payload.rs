@@ -1,5 +1,6 @@
 //! What goes into frames on their way out.
 
+use super::msgpack::writer::Written;
 use super::parcel::{Flat, Parcel, weight};
 use crate::clock;
 use crate::connection::channel::{Channel, LARGE_BODY, SendError, Sent};
@@ -28,6 +29,16 @@ impl<'a> Payload<'a> {
             body,
             owner: None,
             buffers: Vec::new(),
+        }
+    }
+
+    /// The same, with what was written beside them.
+    #[inline(always)]
+    pub(super) fn of_written(written: &'a mut Written) -> Self {
+        Payload {
+            body: &written.body,
+            owner: None,
+            buffers: std::mem::take(&mut written.beside),
         }
     }
 

@@ -3,7 +3,8 @@
 use super::channel::Channel;
 use super::errors::{ChannelError, unsent};
 use super::handler::{Ran, Serving};
-use super::incoming::Arrival;
+use super::incoming::{Arrival, Body};
+use super::msgpack::writer::Written;
 use super::payload::Payload;
 use super::scratch::Scratch;
 use crate::connection::channel::{self, SendError, Sent};
@@ -80,7 +81,7 @@ impl Poller {
     /// Takes frames, and runs those that need nothing of Python but a function, until one needs more.
     #[inline]
     fn take<'py>(&self, py: Python<'py>, mut found: Found) -> PyResult<Option<Given<'py>>> {
-        let (mut body, mut written) = (Scratch::new(), Scratch::new());
+        let (mut body, mut written) = (Scratch::new(), Written::new());
         loop {
             let answer = match self.run(py, found, &mut body, &mut written)? {
                 Done::Given(frame) => return Ok(Some(frame)),
@@ -92,18 +93,18 @@ impl Poller {
                 Done::Answered(answer) => answer,
             };
             let (channel, id) = (&answer.channel, answer.id);
-            let send = || Payload::copied(&written).send(channel, self.answer, id, false);
             if answer.result.is_none() {
                 let sent;
                 (sent, found) = py.detach(|| {
-                    let sent = send();
+                    let sent = Payload::copied(&written.body).send(channel, self.answer, id, false);
                     (sent, self.find_after(&sent))
                 });
                 answer.sent(py, sent)?;
             } else {
-                let sent = py.detach(send);
+                let mut payload = Payload::of_written(&mut written);
+                let sent = py.detach(|| payload.send(channel, self.answer, id, false));
                 answer.sent(py, sent)?;
-                drop(answer);
+                drop((payload, answer));
                 found = py.detach(|| self.find_after(&sent));
             }
         }
@@ -126,7 +127,7 @@ impl Poller {
         py: Python<'py>,
         found: Found,
         body: &mut Vec<u8>,
-        written: &mut Vec<u8>,
+        written: &mut Written,
     ) -> PyResult<Done<'py>> {
         let inner = self.lock();
         let (index, violation) = match found {
@@ -152,7 +153,7 @@ impl Poller {
         };
         let arrival = Arrival::take(py, &channel, &mut receiver, header, body);
         drop(receiver);
-        let (opcode, id, payload) = match arrival {
+        let (opcode, id, mut payload) = match arrival {
             Ok(Arrival::Short { opcode, id }) => (opcode, id, None),
             Ok(Arrival::Whole(frame)) => {
                 let (opcode, id) = (frame.opcode, frame.id);
@@ -163,21 +164,15 @@ impl Poller {
             }
             Err(error) => return self.not_taken(key.into_bound(py), error),
         };
-        let request = match &payload {
-            None => Some(body.as_slice()),
-            Some(payload) => payload
-                .cast::<PyBytes>()
-                .ok()
-                .map(|payload| payload.as_bytes()),
-        };
-        if let (Some(request), Some(serving)) = (request, serving) {
-            let (result, encoded) =
-                match serving.get().run(py, &key, opcode, id, request, written)? {
-                    Ran::Foreign => return give(py, key, opcode, id, payload, body),
-                    Ran::Done => return Ok(Done::Ended),
-                    Ran::Written(result) => (result, None),
-                    Ran::Encoded(body) => (None, Some(body)),
-                };
+        if let Some(serving) = serving {
+            let calls = serving.get();
+            let ran = calls.run(py, &key, opcode, id, body, &mut payload, written)?;
+            let (result, encoded) = match ran {
+                Ran::Foreign => return give(py, key, opcode, id, payload, body),
+                Ran::Done => return Ok(Done::Ended),
+                Ran::Written(result) => (result, None),
+                Ran::Encoded(body) => (None, Some(body)),
+            };
             let answer = Answer {
                 channel,
                 key,
@@ -223,10 +218,13 @@ fn give<'py>(
     key: Py<PyAny>,
     opcode: u32,
     id: u64,
-    payload: Option<Bound<'py, PyAny>>,
+    payload: Option<Body<'py>>,
     body: &[u8],
 ) -> PyResult<Done<'py>> {
-    let payload = payload.unwrap_or_else(|| PyBytes::new(py, body).into_any());
+    let payload = match payload {
+        None => PyBytes::new(py, body).into_any(),
+        Some(payload) => payload.into_object(py)?,
+    };
     Ok(Done::Given((key, opcode, id, payload).into_pyobject(py)?))
 }
 

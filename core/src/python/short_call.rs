@@ -6,9 +6,10 @@
 
 use super::encoder::Encoder;
 use super::ids::Ids;
+use super::incoming::Body;
 use super::msgpack::expected::Expected;
-use super::msgpack::reader::Reader;
-use super::msgpack::writer::Foreign;
+use super::msgpack::reader::{Buffers, Reader};
+use super::msgpack::writer::{Foreign, Written};
 use super::payload::Payload;
 use super::scratch::Scratch;
 use crate::clock;
@@ -53,19 +54,19 @@ pub(super) enum Answer<'py> {
     /// Its plain answer, which is in the caller's buffer.
     Short,
     /// Its plain answer.
-    Plain(Bound<'py, PyBytes>),
+    Plain(Body<'py>),
     /// Something else, as Python is told it.
     Further(Option<Bound<'py, PyAny>>),
 }
 
 impl<'py> Answer<'py> {
     /// As Python is told it; `body`: the buffer of a short one.
-    pub(super) fn told(self, py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyAny>> {
-        match self {
+    pub(super) fn told(self, py: Python<'py>, body: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(match self {
             Answer::Short => Some(PyBytes::new(py, body).into_any()),
-            Answer::Plain(body) => Some(body.into_any()),
+            Answer::Plain(body) => Some(body.into_object(py)?),
             Answer::Further(further) => further,
-        }
+        })
     }
 }
 
@@ -101,8 +102,8 @@ impl ShortCall {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Outcome<'py>> {
-        let (mut request_body, mut body) = (Scratch::new(), Scratch::new());
-        let Some(request) = self.write(py, args, kwargs, &mut request_body)? else {
+        let (mut written, mut body) = (Written::new(), Scratch::new());
+        let Some(request) = self.write(py, args, kwargs, &mut written)? else {
             return Ok(Outcome::Foreign);
         };
         let Request {
@@ -110,9 +111,10 @@ impl ShortCall {
             id,
             deadline,
         } = request;
-        let begun = match way.look_for(py, opcode, id, Payload::copied(&request_body), &mut body) {
+        let payload = Payload::of_written(&mut written);
+        let begun = match way.look_for(py, opcode, id, payload, &mut body) {
             Ok(Answer::Short) => return self.result(py, &body).map(Outcome::Result),
-            Ok(Answer::Plain(body)) => return self.result_of(&body).map(Outcome::Result),
+            Ok(Answer::Plain(body)) => return self.result_of(py, body).map(Outcome::Result),
             Ok(Answer::Further(further)) => further,
             Err(error) => Some(error.into_value(py).into_bound(py).into_any()),
         };
@@ -126,14 +128,14 @@ impl ShortCall {
         py: Python<'_>,
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
-        body: &mut Vec<u8>,
+        written: &mut Written,
     ) -> PyResult<Option<Request>> {
         let kwargs = kwargs.filter(|kwargs| !kwargs.is_empty());
         let deadline = self.deadline(py)?;
         if deadline.is_some() && kwargs.is_some() {
             return Ok(None);
         }
-        let Ok(opcode) = self.write_body(args.as_slice(), kwargs, deadline, body) else {
+        let Ok(opcode) = self.write_body(args.as_slice(), kwargs, deadline, written) else {
             return Ok(None);
         };
         let id = self.ids.get().next();
@@ -151,9 +153,9 @@ impl ShortCall {
         args: &[Bound<'_, PyAny>],
         kwargs: Option<&Bound<'_, PyDict>>,
         deadline: Option<u64>,
-        body: &mut Vec<u8>,
+        written: &mut Written,
     ) -> Result<u32, Foreign> {
-        let mut writer = self.encoder.get().writer(body)?;
+        let mut writer = self.encoder.get().writer(written)?;
         if let Some(kwargs) = kwargs {
             writer.array(2)?;
             writer.array(args.len())?;
@@ -191,27 +193,33 @@ impl ShortCall {
     /// The result that an answer's bytes are.
     #[inline]
     fn result<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-        match self.known(py, body) {
+        match self.known(py, body, None) {
             Some(value) => Ok(value),
-            None => self.read(PyBytes::new(py, body).as_any()),
+            None => self.read(PyBytes::new(py, body).into_any()),
         }
     }
 
     /// The result that an answer's body is.
-    fn result_of<'py>(&self, body: &Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyAny>> {
-        match self.known(body.py(), body.as_bytes()) {
+    fn result_of<'py>(&self, py: Python<'py>, body: Body<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let parts = body.parts();
+        match parts.and_then(|(bytes, buffers)| self.known(py, bytes, buffers)) {
             Some(value) => Ok(value),
-            None => self.read(body),
+            None => self.read(body.into_object(py)?),
         }
     }
 
     /// The value that these bytes are, if the core can say so.
     #[inline]
-    fn known<'py>(&self, py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyAny>> {
-        Reader::only(py, body, self.expected.as_ref()?.get()).ok()
+    fn known<'py>(
+        &self,
+        py: Python<'py>,
+        body: &[u8],
+        buffers: Option<&Buffers<'py>>,
+    ) -> Option<Bound<'py, PyAny>> {
+        Reader::only(py, body, buffers, self.expected.as_ref()?.get()).ok()
     }
 
-    fn read<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn read<'py>(&self, body: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.read.bind(body.py()).call1((body,))
     }
 }

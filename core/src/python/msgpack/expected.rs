@@ -1,6 +1,7 @@
 //! `Expected`: the type of a value that is read.
 
-use super::reader::{Reader, Unread};
+use super::super::parcel::Parcel;
+use super::reader::{Buffers, Reader, Unread};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -11,8 +12,10 @@ pub(super) const INT: u8 = 4;
 pub(super) const FLOAT: u8 = 8;
 pub(super) const STR: u8 = 16;
 pub(super) const BYTES: u8 = 32;
-/// Whatever MessagePack has, arrays as lists and maps as dicts.
+/// Whatever MessagePack has, arrays as lists and maps as dicts; and all else that is read here.
 pub(super) const ANY: u8 = 64;
+/// NumPy's arrays.
+pub(super) const NDARRAY: u8 = 128;
 
 /// What an array is to become.
 pub(super) enum Array {
@@ -22,9 +25,11 @@ pub(super) enum Array {
     Fixed(Vec<Py<Expected>>),
 }
 
-/// A declared type, of None, bool, int, float, str, bytes and containers of them: what is read must be of it.
+/// A declared type, of None, bool, int, float, str, bytes, NumPy's arrays and containers of them: what is read must be of
+/// it.
 ///
-/// `scalars`: the names of the types that a single value may have, such as "int", or "any" for whatever there is. What
+/// `scalars`: the names of the types that a single value may have, such as "int", or "any" for whatever there is;
+/// `dtypes`: of an "ndarray", the texts of the types that its elements may have, if not all. What
 /// an array may be: `each`, the type of the items of a list, or with `is_tuple` of a tuple of any length; or `items`, the
 /// types of those of a tuple. `keys` and `values`: those of a dict.
 #[pyclass(frozen, module = "shmrpc._core")]
@@ -32,6 +37,7 @@ pub struct Expected {
     pub(super) scalars: u8,
     pub(super) array: Option<Array>,
     pub(super) map: Option<(Py<Expected>, Py<Expected>)>,
+    pub(super) dtypes: Option<Vec<String>>,
 }
 
 impl Expected {
@@ -48,9 +54,11 @@ impl Expected {
 #[pymethods]
 impl Expected {
     #[new]
-    #[pyo3(signature = (scalars, *, each=None, is_tuple=false, items=None, keys=None, values=None))]
+    #[pyo3(signature = (scalars, *, dtypes=None, each=None, is_tuple=false, items=None, keys=None, values=None))]
+    #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         scalars: Vec<String>,
+        dtypes: Option<Vec<String>>,
         each: Option<Py<Expected>>,
         is_tuple: bool,
         items: Option<Vec<Py<Expected>>>,
@@ -66,14 +74,21 @@ impl Expected {
             scalars: bits.reduce(|a, b| Ok(a? | b?)).unwrap_or(Ok(0))?,
             array: each.or(items.map(Array::Fixed)),
             map: keys.zip(values),
+            dtypes,
         })
     }
 
-    /// The value that these bytes are; ValueError if they are not what is expected.
-    fn read<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-        let unread =
-            |Unread| PyValueError::new_err("not what is expected, or not MessagePack's own");
-        Reader::only(py, body, self).map_err(unread)
+    /// The value that bytes, or a parcel, are; ValueError if they are not what is expected.
+    fn read<'py>(&self, py: Python<'py>, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let read = match body.cast::<Parcel>() {
+            Ok(parcel) => {
+                let buffers = Buffers::new(parcel.get().buffers(py)?.iter().collect());
+                Reader::only(py, parcel.get().body(py).as_bytes(), Some(&buffers), self)
+            }
+            Err(_) => Reader::only(py, body.extract()?, None, self),
+        };
+        let unread = |Unread| PyValueError::new_err("not what is expected, or not read here");
+        read.map_err(unread)
     }
 }
 
@@ -86,6 +101,7 @@ fn bit(name: &str) -> PyResult<u8> {
         "str" => STR,
         "bytes" => BYTES,
         "any" => ANY,
+        "ndarray" => NDARRAY,
         _ => {
             let text = format!("expected the name of a type of MessagePack's, got {name:?}");
             return Err(PyValueError::new_err(text));

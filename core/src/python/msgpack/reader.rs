@@ -1,11 +1,15 @@
-//! Bytes to values.
+//! Bytes to values, which may refer to buffers beside them.
 
-use super::MAX_DEPTH;
-use super::expected::{ANY, Array, BOOL, BYTES, Expected, FLOAT, INT, NONE, STR};
+use super::super::buffer::Buffer;
+use super::super::numpy::{MAX_AXES, NumPy};
+use super::expected::{ANY, Array, BOOL, BYTES, Expected, FLOAT, INT, NDARRAY, NONE, STR};
 use super::keys::{key, text};
+use super::{ARRAY, BYTES as BYTES_CODE, MAX_DEPTH};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// The bytes are not what was expected, or need more than MessagePack's own types. The codec says which, and why.
 #[derive(Debug)]
@@ -43,23 +47,67 @@ impl Place {
 }
 
 /// Reads values from private bytes, one after the other.
-pub(in crate::python) struct Reader<'a> {
+pub(in crate::python) struct Reader<'a, 'py> {
     bytes: &'a [u8],
+    /// What is beside them, if anything is.
+    buffers: Option<&'a Buffers<'py>>,
 }
 
-impl<'a> Reader<'a> {
-    pub(in crate::python) fn new(bytes: &'a [u8]) -> Self {
-        Reader { bytes }
+/// The buffers beside a body, each a `Buffer` or bytes.
+pub(in crate::python) struct Buffers<'py> {
+    all: Vec<Bound<'py, PyAny>>,
+    /// By its place, what was copied of each: one that is named twice is copied once.
+    copies: RefCell<HashMap<u64, Bound<'py, PyAny>>>,
+}
+
+impl<'py> Buffers<'py> {
+    pub(in crate::python) fn new(all: Vec<Bound<'py, PyAny>>) -> Self {
+        Buffers {
+            all,
+            copies: RefCell::default(),
+        }
+    }
+
+    pub(in crate::python) fn into_tuple(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.all)
+    }
+
+    fn get(&self, place: u64) -> Read<&Bound<'py, PyAny>> {
+        let place = usize::try_from(place).map_err(|_| Unread)?;
+        self.all.get(place).ok_or(Unread)
+    }
+
+    /// The bytes of one of them.
+    fn copy(&self, place: u64) -> Read<Bound<'py, PyAny>> {
+        let buffer = self.get(place)?;
+        let Ok(memory) = buffer.cast_exact::<Buffer>() else {
+            let bytes = buffer.cast_exact::<PyBytes>().map_err(|_| Unread)?;
+            return Ok(bytes.clone().into_any());
+        };
+        if let Some(copy) = self.copies.borrow().get(&place) {
+            return Ok(copy.clone());
+        }
+        let copy = memory.get().to_bytes(buffer.py()).map_err(|_| Unread)?;
+        let copy = copy.into_any();
+        self.copies.borrow_mut().insert(place, copy.clone());
+        Ok(copy)
+    }
+}
+
+impl<'a, 'py> Reader<'a, 'py> {
+    pub(in crate::python) fn new(bytes: &'a [u8], buffers: Option<&'a Buffers<'py>>) -> Self {
+        Reader { bytes, buffers }
     }
 
     /// The one value that the bytes are.
     #[inline]
-    pub(in crate::python) fn only<'py>(
+    pub(in crate::python) fn only(
         py: Python<'py>,
         bytes: &'a [u8],
+        buffers: Option<&'a Buffers<'py>>,
         expected: &Expected,
     ) -> Read<Bound<'py, PyAny>> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::new(bytes, buffers);
         let value = reader.value(py, expected)?;
         reader.end()?;
         Ok(value)
@@ -67,7 +115,7 @@ impl<'a> Reader<'a> {
 
     /// The next value.
     #[inline]
-    pub(in crate::python) fn value<'py>(
+    pub(in crate::python) fn value(
         &mut self,
         py: Python<'py>,
         expected: &Expected,
@@ -187,7 +235,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(self.take()?) as usize)
     }
 
-    fn read<'py>(
+    fn read(
         &mut self,
         py: Python<'py>,
         expected: &Expected,
@@ -242,8 +290,77 @@ impl<'a> Reader<'a> {
                 let len = self.wide(tag - 0xdd)?;
                 self.pairs(py, expected, len, place)
             }
+            0xc7 => {
+                let len = usize::from(self.byte()?);
+                self.extension(py, expected, len)
+            }
+            0xc8 => {
+                let len = self.u16()?;
+                self.extension(py, expected, len)
+            }
+            0xd4..=0xd8 => self.extension(py, expected, 1 << (tag - 0xd4)),
             _ => Err(Unread),
         }
+    }
+
+    /// An extension, whose code comes next, with a payload of this length.
+    #[inline(never)]
+    fn extension(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+        len: usize,
+    ) -> Read<Bound<'py, PyAny>> {
+        let code = self.byte()?;
+        let mut payload = Reader::new(self.run(len)?, self.buffers);
+        let is = |kind: u8| expected.scalars & (kind | ANY) != 0;
+        match code {
+            BYTES_CODE if is(BYTES) => {
+                let place = payload.unsigned()?;
+                payload.end()?;
+                self.buffers.ok_or(Unread)?.copy(place)
+            }
+            ARRAY if is(NDARRAY) => {
+                let made = payload.ndarray(py, expected)?;
+                payload.end()?;
+                Ok(made)
+            }
+            _ => Err(Unread),
+        }
+    }
+
+    /// An array of NumPy's in C order, of which this is the payload.
+    fn ndarray(&mut self, py: Python<'py>, expected: &Expected) -> Read<Bound<'py, PyAny>> {
+        if self.array()? != 3 {
+            return Err(Unread);
+        }
+        let numpy = NumPy::known(py).ok_or(Unread)?;
+        let dtype = numpy.dtype(self.str()?).ok_or(Unread)?;
+        let dtypes = expected.dtypes.as_ref();
+        if dtypes.is_some_and(|dtypes| !dtypes.iter().any(|each| each == dtype.text())) {
+            return Err(Unread);
+        }
+        let axes = self.array()?;
+        let mut shape = [0; MAX_AXES];
+        let shape = shape.get_mut(..axes).ok_or(Unread)?;
+        for length in &mut *shape {
+            *length = isize::try_from(self.unsigned()?).map_err(|_| Unread)?;
+        }
+        if let Some(0xc4..=0xc6) = self.bytes.first() {
+            let tag = self.byte()?;
+            let len = self.wide(tag - 0xc4)?;
+            let bytes = PyBytes::new(py, self.run(len)?);
+            return numpy.of_bytes(dtype, shape, bytes).ok_or(Unread);
+        }
+        let place = self.unsigned()?;
+        let buffer = self.buffers.ok_or(Unread)?.get(place)?;
+        let Ok(memory) = buffer.cast_exact::<Buffer>() else {
+            let bytes = buffer.cast_exact::<PyBytes>().map_err(|_| Unread)?;
+            return numpy.of_bytes(dtype, shape, bytes.clone()).ok_or(Unread);
+        };
+        let (data, len) = memory.get().place().ok_or(Unread)?;
+        // SAFETY: the memory is mapped for as long as its `Buffer` lives.
+        unsafe { numpy.make(dtype, shape, data, len, buffer.clone()) }.ok_or(Unread)
     }
 
     /// A length of one, two or four bytes.
@@ -256,7 +373,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn items<'py>(
+    fn items(
         &mut self,
         py: Python<'py>,
         expected: &Expected,
@@ -285,7 +402,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A list or a tuple, as `make` makes one and `set` sets a place of it.
-    fn sequence<'py, 'e>(
+    fn sequence<'e>(
         &mut self,
         py: Python<'py>,
         (make, set): Sequence,
@@ -305,7 +422,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn pairs<'py>(
+    fn pairs(
         &mut self,
         py: Python<'py>,
         expected: &Expected,

@@ -1,54 +1,102 @@
-//! Values to bytes.
+//! Values to bytes, with large buffers beside them.
 
-use super::MAX_DEPTH;
+use super::super::buffer::{Buffer, View};
+use super::super::numpy::{Array, Memory, NumPy};
+use super::super::parcel::Flat;
+use super::super::scratch::Scratch;
+use super::{ARRAY, BYTES, MAX_DEPTH, MEMORYVIEW};
+use pyo3::PyTypeInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The value has something in it that is not MessagePack's own.
+/// The value has something in it that is not written here.
 #[derive(Debug)]
 pub(in crate::python) struct Foreign;
 
-type Written = Result<(), Foreign>;
+type Result<T = ()> = std::result::Result<T, Foreign>;
+
+/// Buffers beside a body up to which each is looked for among those that are there: one that stands twice in a value
+/// travels once.
+const MOST_BESIDE: usize = 64;
+
+/// How values are written.
+pub(in crate::python) struct Rules {
+    /// Bytes from this length on are written into the body only as long as all of these together are below `inside`, and
+    /// travel beside it else.
+    pub(in crate::python) large: usize,
+    pub(in crate::python) inside: usize,
+    /// An array travels beside the body from this length on, in bytes.
+    pub(in crate::python) large_array: usize,
+    /// Whether NumPy's arrays are written here, and memoryviews. Relaxed, as all that read and write these have the GIL.
+    pub(in crate::python) arrays: AtomicBool,
+    pub(in crate::python) views: AtomicBool,
+}
+
+/// A body that is written, and the buffers that it refers to. Whoever drops it holds the GIL.
+pub(in crate::python) struct Written {
+    pub(in crate::python) body: Scratch,
+    pub(in crate::python) beside: Vec<Flat>,
+}
+
+impl Written {
+    #[inline]
+    pub(in crate::python) fn new() -> Self {
+        Written {
+            body: Scratch::new(),
+            beside: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub(in crate::python) fn clear(&mut self) {
+        self.body.clear();
+        self.beside.clear();
+    }
+}
 
 /// Writes values behind what is there. After `Foreign` there may be part of one.
 pub(in crate::python) struct Writer<'a> {
     out: &'a mut Vec<u8>,
-    /// Bytes from this length on are written only while there is room for them.
-    large: usize,
-    /// How many of these there is room for; for one more they are foreign, and travel beside the body.
+    beside: &'a mut Vec<Flat>,
+    rules: &'a Rules,
+    /// How many bytes of large ones there is room for in the body.
     room: usize,
 }
 
 impl<'a> Writer<'a> {
-    pub(in crate::python) fn new(out: &'a mut Vec<u8>, large: usize, inside: usize) -> Self {
+    #[inline]
+    pub(in crate::python) fn new(to: &'a mut Written, rules: &'a Rules) -> Self {
         Writer {
-            out,
-            large,
-            room: inside - 1,
+            out: &mut to.body,
+            beside: &mut to.beside,
+            rules,
+            room: rules.inside - 1,
         }
     }
 
     /// Writes one value.
     #[inline]
-    pub(in crate::python) fn value(&mut self, value: &Bound<'_, PyAny>) -> Written {
+    pub(in crate::python) fn value(&mut self, value: &Bound<'_, PyAny>) -> Result {
         // SAFETY: the caller holds the value, and with it the GIL.
         unsafe { self.put(value.as_ptr(), 0) }
     }
 
     /// Writes the first bytes of an array, whose items are to follow.
     #[inline]
-    pub(in crate::python) fn array(&mut self, len: usize) -> Written {
+    pub(in crate::python) fn array(&mut self, len: usize) -> Result {
         self.head(len, 0x90, 16, 0xdc)
     }
 
     /// Writes the first bytes of a map, whose keys and values are to follow.
     #[inline]
-    pub(in crate::python) fn map(&mut self, len: usize) -> Written {
+    pub(in crate::python) fn map(&mut self, len: usize) -> Result {
         self.head(len, 0x80, 16, 0xde)
     }
 
     /// Writes an integer in its shortest form.
-    #[inline]
+    #[inline(always)] // Or it is called for each item of a list.
     pub(in crate::python) fn unsigned(&mut self, number: u64) {
         match number {
             0..0x80 => self.out.push(number as u8),
@@ -59,7 +107,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn negative(&mut self, number: i64) {
         match number {
             -0x20.. => self.out.push(number as u8),
@@ -81,7 +129,7 @@ impl<'a> Writer<'a> {
     /// The first bytes of a container: `short` with the length in it, if that is below `bound`; else `wide` or the tag
     /// after it.
     #[inline]
-    fn head(&mut self, len: usize, short: u8, bound: usize, wide: u8) -> Written {
+    fn head(&mut self, len: usize, short: u8, bound: usize, wide: u8) -> Result {
         if len < bound {
             self.out.push(short | len as u8);
         } else if let Ok(len) = u16::try_from(len) {
@@ -95,17 +143,23 @@ impl<'a> Writer<'a> {
 
     /// The first bytes of str (`wide` 0xd9) or bin (0xc4), and the bytes.
     #[inline]
-    fn blob(&mut self, bytes: &[u8], wide: u8) -> Written {
+    fn blob(&mut self, bytes: &[u8], wide: u8) -> Result {
         self.out.reserve(bytes.len() + 5);
-        if let Ok(len) = u8::try_from(bytes.len()) {
+        self.blob_head(bytes.len(), wide)?;
+        self.out.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    #[inline]
+    fn blob_head(&mut self, len: usize, wide: u8) -> Result {
+        if let Ok(len) = u8::try_from(len) {
             self.out.extend_from_slice(&[wide, len]);
-        } else if let Ok(len) = u16::try_from(bytes.len()) {
+        } else if let Ok(len) = u16::try_from(len) {
             self.tagged::<2, 3>(wide + 1, len.to_be_bytes());
         } else {
-            let len = u32::try_from(bytes.len()).map_err(|_| Foreign)?;
+            let len = u32::try_from(len).map_err(|_| Foreign)?;
             self.tagged::<4, 5>(wide + 2, len.to_be_bytes());
         }
-        self.out.extend_from_slice(bytes);
         Ok(())
     }
 
@@ -113,7 +167,7 @@ impl<'a> Writer<'a> {
     /// `value` is alive, and the GIL is ours. So are the values in it for as long as no Python code runs, and in here
     /// none does.
     #[inline]
-    unsafe fn put(&mut self, value: *mut ffi::PyObject, depth: u32) -> Written {
+    unsafe fn put(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         // SAFETY: as above; the types are static.
         unsafe {
             if ffi::Py_TYPE(value) == &raw mut ffi::PyLong_Type {
@@ -126,7 +180,7 @@ impl<'a> Writer<'a> {
 
     /// # Safety
     /// As in `put`.
-    unsafe fn put_other(&mut self, value: *mut ffi::PyObject, depth: u32) -> Written {
+    unsafe fn put_other(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         // SAFETY: as above; the types are static, and the macros are used on what is exactly of their type.
         unsafe {
             let kind = ffi::Py_TYPE(value);
@@ -149,7 +203,7 @@ impl<'a> Writer<'a> {
             } else if kind == &raw mut ffi::PyBytes_Type {
                 self.bytes(value)
             } else {
-                Err(Foreign)
+                self.put_also(value, kind)
             }
         }
     }
@@ -157,7 +211,7 @@ impl<'a> Writer<'a> {
     /// # Safety
     /// As in `put`; `value` is an int.
     #[inline]
-    unsafe fn integer(&mut self, value: *mut ffi::PyObject) -> Written {
+    unsafe fn integer(&mut self, value: *mut ffi::PyObject) -> Result {
         // SAFETY: as above.
         match unsafe { super::int::small(value) } {
             Some(number @ 0..) => self.unsigned(number as u64),
@@ -171,7 +225,7 @@ impl<'a> Writer<'a> {
     /// # Safety
     /// As in `put`; `value` is an int.
     #[cold]
-    unsafe fn large_integer(&mut self, value: *mut ffi::PyObject) -> Written {
+    unsafe fn large_integer(&mut self, value: *mut ffi::PyObject) -> Result {
         let mut overflow = 0;
         // SAFETY: as above. For an int there is no error but the overflow.
         let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(value, &mut overflow) };
@@ -197,7 +251,7 @@ impl<'a> Writer<'a> {
     /// # Safety
     /// As in `put`; `value` is a str.
     #[inline]
-    unsafe fn text(&mut self, value: *mut ffi::PyObject) -> Written {
+    unsafe fn text(&mut self, value: *mut ffi::PyObject) -> Result {
         let mut len = 0;
         // SAFETY: as above.
         let start = unsafe { ffi::PyUnicode_AsUTF8AndSize(value, &mut len) };
@@ -220,21 +274,179 @@ impl<'a> Writer<'a> {
     /// # Safety
     /// As in `put`; `value` is of type bytes.
     #[inline]
-    unsafe fn bytes(&mut self, value: *mut ffi::PyObject) -> Written {
+    unsafe fn bytes(&mut self, value: *mut ffi::PyObject) -> Result {
         // SAFETY: as above; nobody changes its bytes.
         let bytes = unsafe {
             let start = ffi::PyBytes_AS_STRING(value).cast::<u8>();
             std::slice::from_raw_parts(start, ffi::PyBytes_Size(value) as usize)
         };
-        if bytes.len() >= self.large {
-            self.room = self.room.checked_sub(bytes.len()).ok_or(Foreign)?;
+        if bytes.len() >= self.rules.large {
+            let Some(room) = self.room.checked_sub(bytes.len()) else {
+                let flat = |owner: Bound<'_, PyAny>| {
+                    // SAFETY: the bytes are those of `value`.
+                    Ok(unsafe { Flat::of(owner, bytes.as_ptr(), bytes.len()) })
+                };
+                // SAFETY: as above.
+                let place = unsafe { self.place(value, flat)? };
+                return self.extension(BYTES, |writer| writer.reference(place));
+            };
+            self.room = room;
         }
         self.blob(bytes, 0xc4)
     }
 
     /// # Safety
+    /// As in `put`; `kind` is the type of `value`.
+    #[inline(never)]
+    unsafe fn put_also(
+        &mut self,
+        value: *mut ffi::PyObject,
+        kind: *mut ffi::PyTypeObject,
+    ) -> Result {
+        // SAFETY: the GIL is ours.
+        let py = unsafe { Python::assume_attached() };
+        if self.rules.arrays.load(Ordering::Relaxed) {
+            let numpy = NumPy::known(py).ok_or(Foreign)?;
+            if numpy.is_array(kind) {
+                // SAFETY: as above.
+                return unsafe { self.ndarray(numpy, value) };
+            }
+        }
+        if self.rules.views.load(Ordering::Relaxed) && kind == &raw mut ffi::PyMemoryView_Type {
+            // SAFETY: as above.
+            return unsafe { self.memoryview(value) };
+        }
+        Err(Foreign)
+    }
+
+    /// # Safety
+    /// As in `put`; `value` is an array of NumPy's.
+    unsafe fn ndarray(&mut self, numpy: &'static NumPy, value: *mut ffi::PyObject) -> Result {
+        // SAFETY: as above.
+        let array = unsafe { numpy.look(value) }.ok_or(Foreign)?;
+        // SAFETY: as above.
+        let by_reference = array.len >= self.rules.large_array
+            || array.len > 0 && unsafe { is_ours(numpy.memory(value))? };
+        if by_reference {
+            let flat = |owner: Bound<'_, PyAny>| {
+                // SAFETY: the bytes are those of the array.
+                Ok(unsafe { Flat::of(owner, array.data, array.len) })
+            };
+            // SAFETY: as above.
+            let place = unsafe { self.place(value, flat)? };
+            return self.described(&array, |writer| writer.reference(place));
+        }
+        self.described(&array, |writer| {
+            writer.blob_head(array.len, 0xc4)?;
+            let body = &mut *writer.out;
+            body.reserve(array.len);
+            // SAFETY: there is room for them, and the bytes are those of the array.
+            unsafe {
+                let end = body.as_mut_ptr().add(body.len());
+                std::ptr::copy_nonoverlapping(array.data, end, array.len);
+                body.set_len(body.len() + array.len);
+            }
+            Ok(())
+        })
+    }
+
+    /// The extension for an array, whose last item `data` writes.
+    fn described(&mut self, array: &Array<'_>, data: impl FnOnce(&mut Self) -> Result) -> Result {
+        self.extension(ARRAY, |writer| {
+            writer.array(3)?;
+            let text = array.dtype.text().as_bytes();
+            writer.out.push(0xa0 | text.len() as u8);
+            writer.out.extend_from_slice(text);
+            writer.array(array.shape.len())?;
+            for &length in array.shape {
+                writer.unsigned(length as u64);
+            }
+            data(writer)
+        })
+    }
+
+    /// # Safety
+    /// As in `put`; `value` is a memoryview.
+    unsafe fn memoryview(&mut self, value: *mut ffi::PyObject) -> Result {
+        let mut view = ffi::Py_buffer::new();
+        // SAFETY: as above; `view` is ours to be filled.
+        if unsafe { ffi::PyObject_GetBuffer(value, &mut view, ffi::PyBUF_FULL_RO) } != 0 {
+            // SAFETY: the GIL is ours. It was released.
+            unsafe { ffi::PyErr_Clear() };
+            return Err(Foreign);
+        }
+        // SAFETY: a format is text that ends with 0; with an axis there is a stride.
+        let plain = unsafe {
+            view.ndim == 1
+                && view.itemsize == 1
+                && (view.format.is_null()
+                    || *view.format == b'B' as c_char && *view.format.add(1) == 0)
+                && view.suboffsets.is_null()
+                && *view.strides == 1
+        };
+        let len = view.len as usize;
+        // SAFETY: filled above.
+        unsafe { ffi::PyBuffer_Release(&mut view) };
+        if !plain || len < self.rules.large {
+            return Err(Foreign);
+        }
+        // SAFETY: as above.
+        let place = unsafe { self.place(value, |owner| Flat::new(&owner).map_err(|_| Foreign))? };
+        self.extension(MEMORYVIEW, |writer| writer.reference(place))
+    }
+
+    /// Puts what `flat` makes of `owner` beside the body, unless it is there already: its place.
+    ///
+    /// # Safety
+    /// As in `put`.
+    unsafe fn place(
+        &mut self,
+        owner: *mut ffi::PyObject,
+        flat: impl FnOnce(Bound<'_, PyAny>) -> Result<Flat>,
+    ) -> Result<u64> {
+        let mut known = self.beside.iter();
+        if let Some(place) = known.position(|each| each.owner().as_ptr() == owner) {
+            return Ok(place as u64);
+        }
+        let count = self.beside.len();
+        if count == MOST_BESIDE {
+            return Err(Foreign);
+        }
+        // SAFETY: as above.
+        let owner = unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), owner) };
+        self.beside.push(flat(owner)?);
+        Ok(count as u64)
+    }
+
+    /// The place of a buffer.
+    fn reference(&mut self, place: u64) -> Result {
+        self.unsigned(place);
+        Ok(())
+    }
+
+    /// An extension, whose payload `write` writes.
+    #[inline]
+    fn extension(&mut self, code: u8, write: impl FnOnce(&mut Self) -> Result) -> Result {
+        let start = self.out.len();
+        write(self)?;
+        let len = self.out.len() - start;
+        let head: &[u8] = match len {
+            1 => &[0xd4, code],
+            2 => &[0xd5, code],
+            4 => &[0xd6, code],
+            8 => &[0xd7, code],
+            16 => &[0xd8, code],
+            0..0x100 => &[0xc7, len as u8, code],
+            0x100..0x1_0000 => &[0xc8, (len >> 8) as u8, len as u8, code],
+            _ => return Err(Foreign),
+        };
+        self.out.splice(start..start, head.iter().copied());
+        Ok(())
+    }
+
+    /// # Safety
     /// As in `put`; `value` is a list.
-    unsafe fn list(&mut self, value: *mut ffi::PyObject, depth: u32) -> Written {
+    unsafe fn list(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         if depth == MAX_DEPTH {
             return Err(Foreign);
         }
@@ -250,7 +462,7 @@ impl<'a> Writer<'a> {
 
     /// # Safety
     /// As in `put`; `value` is a dict.
-    unsafe fn dict(&mut self, value: *mut ffi::PyObject, depth: u32) -> Written {
+    unsafe fn dict(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         if depth == MAX_DEPTH {
             return Err(Foreign);
         }
@@ -267,5 +479,23 @@ impl<'a> Writer<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether an array looks at memory that both sides have mapped; Foreign if that is for Python to say.
+fn is_ours(memory: Memory) -> Result<bool> {
+    // SAFETY: the GIL is ours, or nobody could have looked at the array.
+    let py = unsafe { Python::assume_attached() };
+    match memory {
+        Memory::Own => Ok(false),
+        Memory::Of(kind) => {
+            if kind == Buffer::type_object_raw(py) || kind == View::type_object_raw(py) {
+                return Ok(true);
+            }
+            if kind == &raw mut ffi::PyBytes_Type {
+                return Ok(false);
+            }
+            Err(Foreign)
+        }
     }
 }

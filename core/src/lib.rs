@@ -62,7 +62,6 @@ mod testing;
 mod violation;
 
 pub mod connection;
-#[cfg(not(loom))]
 pub mod equals;
 pub mod memory;
 #[cfg(not(loom))]

@@ -60,6 +60,8 @@ class Line:
 
     def _time_out(self, future: asyncio.Future[bool]) -> None:
         if not future.done():
+            self._serve_waiting()  # Whoever was to ring may be stopped.
+        if not future.done():
             future.set_result(False)
 
     def _fall_asleep(self) -> None:
@@ -91,13 +93,18 @@ class Line:
     def _serve(self) -> None:
         """Gives those that wait what is there, and announces that the others sleep."""
         assert self._sleeper is not None
-        while self._serve_first():
-            self._sleeper.line_up()  # The next one came later.
+        self._serve_waiting()
         while self._waiting:
             self._sleeper.announce()
             if not self._serve_first():
                 return
             self._sleeper.withdraw()
+
+    def _serve_waiting(self) -> None:
+        """Gives those that wait what is there, as long as there is something."""
+        assert self._sleeper is not None
+        while self._serve_first():
+            self._sleeper.line_up()  # The next one came later.
 
     def _serve_first(self) -> bool:
         """Whether the first one that waits was served, or waits no longer."""

@@ -1,10 +1,10 @@
 //! What lies where in the memory of a name. Offsets in bytes, behind the header that every region has:
 //!
 //! ```text
-//!     64  poisoned      u32    1: somebody has written what cannot be true, and nobody uses it any more
-//!     72  amount        u64    permits of a semaphore; bytes of a memory
-//!     80  event         u64    how often it was set, times two; plus one while it is set
-//!     88  signals       u64    those that nobody has waited for
+//!     64  poison        3 u64  what was found that cannot be true, see `shared/lie.rs`; then nobody uses it any more
+//!     88  amount        u64    permits of a semaphore; bytes of a memory
+//!     96  event         u64    how often it was set, times two; plus one while it is set
+//!    104  signals       u64    those that nobody has waited for
 //!    128  members       256 of them, 32 bytes each: see `members.rs`
 //!   8320  the wait set of permits, or of an event: 256 slots
 //!  12544  the wait set of signals: 256 slots
@@ -23,10 +23,10 @@ pub const MOST_PERMITS: u64 = 1 << 16;
 /// The most bytes of a memory: what one range of the guard against SIGBUS counts, without the pages before it.
 pub const MOST_BYTES: u64 = (1 << 36) - (1 << 20);
 
-pub const AT_POISONED: usize = 64;
-pub const AT_AMOUNT: usize = 72;
-pub const AT_EVENT: usize = 80;
-pub const AT_SIGNALS: usize = 88;
+pub const AT_POISON: usize = 64;
+pub const AT_AMOUNT: usize = 88;
+pub const AT_EVENT: usize = 96;
+pub const AT_SIGNALS: usize = 104;
 pub const AT_MEMBERS: usize = 128;
 /// Where the wait sets begin.
 pub const AT_SETS: [usize; 2] = {
@@ -34,6 +34,8 @@ pub const AT_SETS: [usize; 2] = {
     [first, first + size_for(SLEEPERS)]
 };
 pub const AT_PERMITS: usize = AT_SETS[1] + size_for(SLEEPERS);
+/// Bytes of a name without permits and data.
+pub const LEAST_BYTES: u64 = AT_PERMITS as u64;
 /// Data begins at a page of any machine.
 const PAGE: usize = 64 << 10;
 
@@ -83,15 +85,8 @@ impl Shape {
             kind: self.kind,
             size,
             signature: signature(&[
-                AT_POISONED,
-                AT_AMOUNT,
-                AT_EVENT,
-                AT_SIGNALS,
-                AT_MEMBERS,
-                AT_SETS[0],
-                AT_SETS[1],
-                AT_PERMITS,
-                PAGE,
+                AT_POISON, AT_AMOUNT, AT_EVENT, AT_SIGNALS, AT_MEMBERS, AT_SETS[0], AT_SETS[1],
+                AT_PERMITS, PAGE,
             ]),
         }
     }

@@ -12,7 +12,7 @@
 //!
 //! The text of the file is the name of the memory.
 
-use super::members::SLOTS;
+use super::members::{Holder, Proofs, SLOTS};
 use crate::origin::Origin;
 use crate::os::{done, retry};
 use crate::sync::lock;
@@ -34,18 +34,13 @@ const LONGEST: usize = 255;
 const SHORTEST_KNOCK: Duration = Duration::from_micros(50);
 const LONGEST_KNOCK: Duration = Duration::from_millis(5);
 
-/// Who has a lock, as far as this process can see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// The process of this id.
-    Process(libc::pid_t),
-    /// A process of another pid namespace.
-    Elsewhere,
-}
+/// A file, whatever its names: its device and inode.
+pub type FileId = (u64, u64);
 
 /// An open lock file.
 pub struct LockFile {
     path: PathBuf,
+    id: FileId,
     origin: Origin,
     /// None once it was closed.
     file: Mutex<Option<ManuallyDrop<File>>>,
@@ -53,32 +48,61 @@ pub struct LockFile {
 
 impl LockFile {
     /// Opens the file at `path`; with `make` also if it is missing, else None.
-    pub fn open(path: &Path, make: bool) -> io::Result<Option<Self>> {
+    ///
+    /// `is_open` tells of a file whether this process has it open as the lock file of another name. Then it is not
+    /// opened, since to close it would cost that name its locks: EMLINK. EPERM if it is no regular file of this user.
+    pub fn open(
+        path: &Path,
+        make: bool,
+        is_open: impl Fn(FileId) -> bool,
+    ) -> io::Result<Option<Self>> {
         let origin = Origin::here()?;
+        let check = |found: &fs::Metadata| {
+            // SAFETY: it cannot fail, and no memory is involved.
+            let user = unsafe { libc::geteuid() };
+            let error = if !found.is_file() || found.uid() != user {
+                libc::EPERM
+            } else if is_open((found.dev(), found.ino())) {
+                libc::EMLINK
+            } else {
+                return Ok(());
+            };
+            Err(io::Error::from_raw_os_error(error))
+        };
+        match fs::symlink_metadata(path) {
+            Ok(found) => check(&found)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
         let mut options = OpenOptions::new();
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         options.read(true).write(true).custom_flags(flags);
-        match options.create(make).mode(0o600).open(path) {
-            Ok(file) => Ok(Some(LockFile {
-                path: path.to_owned(),
-                origin,
-                file: Mutex::new(Some(ManuallyDrop::new(file))),
-            })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !make => Ok(None),
-            Err(error) => Err(error),
-        }
+        let file = match options.create(make).mode(0o600).open(path) {
+            // Not closed unless it is known whose it is: it may be another one by now.
+            Ok(file) => ManuallyDrop::new(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let found = file.metadata()?;
+        check(&found)?;
+        Ok(Some(LockFile {
+            path: path.to_owned(),
+            id: (found.dev(), found.ino()),
+            origin,
+            file: Mutex::new(Some(file)),
+        }))
     }
 
-    /// Whether it is what has the name now, a regular file, and of this user.
+    /// Which file it is.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Whether it is what has the name now.
     pub fn is_current(&self) -> io::Result<bool> {
-        let ours = self.with(File::metadata)?;
-        // SAFETY: it cannot fail, and no memory is involved.
-        let user = unsafe { libc::geteuid() };
-        if !ours.is_file() || ours.uid() != user {
-            return Err(io::Error::from_raw_os_error(libc::EACCES));
-        }
         match fs::symlink_metadata(&self.path) {
-            Ok(theirs) => Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino())),
+            Ok(found) => Ok(self.id == (found.dev(), found.ino())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
@@ -115,36 +139,16 @@ impl LockFile {
         })
     }
 
-    /// Takes the byte of a member. False if another process has it.
-    pub fn take(&self, slot: u32) -> io::Result<bool> {
-        self.lock(FIRST_MEMBER + i64::from(slot))
-    }
-
-    /// Gives the byte of a member back.
-    pub fn give_back(&self, slot: u32) -> io::Result<()> {
-        self.unlock(FIRST_MEMBER + i64::from(slot))
-    }
-
-    /// Which other process has the byte of a member, if any.
-    pub fn holder(&self, slot: u32) -> io::Result<Option<Holder>> {
-        let found = self.first_lock(FIRST_MEMBER + i64::from(slot), 1)?;
-        Ok(found.map(|(_, holder)| holder))
-    }
-
     /// Whether any other process has the byte of a member.
     pub fn has_others(&self) -> io::Result<bool> {
         Ok(self.first_lock(FIRST_MEMBER, i64::from(SLOTS))?.is_some())
     }
 
-    /// The name of the memory; None if none is written, or what is written cannot be one.
-    pub fn memory(&self) -> io::Result<Option<String>> {
+    /// The text: the beginning of it, if it is longer than the name of a memory can be.
+    pub fn text(&self) -> io::Result<Vec<u8>> {
         let mut text = [0; LONGEST + 1];
         let len = self.with(|file| file.read_at(&mut text, 0))?;
-        let text = std::str::from_utf8(&text[..len]).ok();
-        let name = text.and_then(|text| text.strip_suffix('\n'));
-        let is_name =
-            |name: &&str| name.starts_with("shmrpc.") && !name.contains(['/', '\0', '\n']);
-        Ok(name.filter(is_name).map(str::to_owned))
+        Ok(text[..len].to_vec())
     }
 
     /// Writes the name of the memory.
@@ -215,6 +219,21 @@ impl LockFile {
         let file = lock(&self.file);
         let file = file.as_ref();
         use_it(file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?)
+    }
+}
+
+impl Proofs for LockFile {
+    fn take(&self, slot: u32) -> io::Result<bool> {
+        self.lock(FIRST_MEMBER + i64::from(slot))
+    }
+
+    fn give_back(&self, slot: u32) -> io::Result<()> {
+        self.unlock(FIRST_MEMBER + i64::from(slot))
+    }
+
+    fn holder(&self, slot: u32) -> io::Result<Option<Holder>> {
+        let found = self.first_lock(FIRST_MEMBER + i64::from(slot), 1)?;
+        Ok(found.map(|(_, holder)| holder))
     }
 }
 

@@ -5,15 +5,14 @@
 //!      8  since     u64   when it joined, in nanoseconds of CLOCK_REALTIME
 //! ```
 //!
-//! An entry is changed by whoever has the byte of its slot in the [lock file](super::lock_file): its member, or, once
-//! that is dead, whoever takes the byte to recover it.
+//! An entry is changed by whoever has the byte of its slot in the lock file: its member, or, once that is dead, whoever
+//! takes the byte to recover it.
 
-use super::layout::AT_MEMBERS;
-use super::lock_file::{Holder, LockFile};
-use crate::memory::mapping::SharedMapping;
+use crate::shared::{Field, Lie, Words};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How many members a name may have.
@@ -39,6 +38,37 @@ impl Number {
     }
 }
 
+/// Who has the byte of a member, as far as this process can see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The process of this id.
+    Process(i32),
+    /// A process of another pid namespace.
+    Elsewhere,
+}
+
+/// The bytes that prove that members live. The kernel gives one back when its holder dies.
+pub trait Proofs {
+    /// Takes the byte of a member. False if another process has it.
+    fn take(&self, slot: u32) -> io::Result<bool>;
+    /// Gives the byte of a member back.
+    fn give_back(&self, slot: u32) -> io::Result<()>;
+    /// Which other process has the byte of a member, if any.
+    fn holder(&self, slot: u32) -> io::Result<Option<Holder>>;
+}
+
+impl<P: Proofs> Proofs for Arc<P> {
+    fn take(&self, slot: u32) -> io::Result<bool> {
+        (**self).take(slot)
+    }
+    fn give_back(&self, slot: u32) -> io::Result<()> {
+        (**self).give_back(slot)
+    }
+    fn holder(&self, slot: u32) -> io::Result<Option<Holder>> {
+        (**self).holder(slot)
+    }
+}
+
 /// What is known of a member.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -51,38 +81,35 @@ pub struct Member {
 }
 
 /// All members, as one of them sees them.
-pub struct Members {
-    mapping: Arc<SharedMapping>,
-    lock_file: Arc<LockFile>,
+pub struct Members<W, P> {
+    words: W,
+    /// Where their entries begin.
+    start: usize,
+    proofs: P,
     /// Our slot and number.
     slot: u32,
     us: Number,
+    watches: AtomicBool,
 }
 
-impl Members {
-    /// Joins: takes a slot, one without remains of the dead if there is one. None if each has a member that lives.
+impl<W: Words, P: Proofs> Members<W, P> {
+    /// Joins those whose entries begin at byte `start`: takes a slot, one without remains of the dead if there is one.
+    /// None if each has a member that lives.
     ///
     /// The second result says whether the slot has remains, which are to be recovered.
-    pub fn join(
-        mapping: Arc<SharedMapping>,
-        lock_file: Arc<LockFile>,
-    ) -> io::Result<Option<(Self, bool)>> {
+    pub fn join(words: W, start: usize, proofs: P) -> io::Result<Option<(Self, bool)>> {
+        let mut members = Members::visit(words, start, proofs);
         for with_remains in [false, true] {
             for slot in 0..SLOTS {
                 // Relaxed: whoever has the byte is after the last change of the entry; it is asked again below.
-                let is_used = entry(&mapping, slot).load(Ordering::Relaxed) & USED != 0;
-                if is_used != with_remains || !lock_file.take(slot)? {
+                let is_used = members.entry(slot).load(Ordering::Relaxed) & USED != 0;
+                if is_used != with_remains || !members.proofs.take(slot)? {
                     continue;
                 }
-                // Acquire: what the last holder of the byte has stored. The kernel orders it too.
-                let found = entry(&mapping, slot).load(Ordering::Acquire);
-                let us = Number::new((found >> 32).wrapping_add(1) & 0xffff_ffff, slot);
-                let members = Members {
-                    mapping,
-                    lock_file,
-                    slot,
-                    us,
-                };
+                // What the last holder of the byte has stored. The kernel orders it too.
+                let found = members.state(slot);
+                members.slot = slot;
+                members.us = Number::new((found >> 32).wrapping_add(1) & 0xffff_ffff, slot);
                 return Ok(Some((members, found & USED != 0)));
             }
         }
@@ -90,12 +117,14 @@ impl Members {
     }
 
     /// Looks at them without being one: as one of slot [`SLOTS`], which nobody has.
-    pub fn visit(mapping: Arc<SharedMapping>, lock_file: Arc<LockFile>) -> Self {
+    pub fn visit(words: W, start: usize, proofs: P) -> Self {
         Members {
-            mapping,
-            lock_file,
+            words,
+            start,
+            proofs,
             slot: SLOTS,
             us: Number(0),
+            watches: AtomicBool::new(false),
         }
     }
 
@@ -115,6 +144,8 @@ impl Members {
     /// Says that this member watches the others: look who they are afterwards.
     pub fn watch(&self) {
         self.entry(self.slot).fetch_or(WATCHES, Ordering::Relaxed);
+        // Release: whoever sees it sees the bit.
+        self.watches.store(true, Ordering::Release);
         // SeqCst: our word is before our look at the members, in the order of `enter`: of a member that joins now and one
         // that begins to watch, one sees the other.
         fence(Ordering::SeqCst);
@@ -153,27 +184,52 @@ impl Members {
 
     /// Whether the member of this slot lives. If that cannot be known, it does.
     pub fn lives(&self, slot: u32) -> bool {
-        slot == self.slot
-            || slot < SLOTS && self.lock_file.holder(slot).is_ok_and(|who| who.is_some())
+        slot == self.slot || slot < SLOTS && self.proofs.holder(slot).is_ok_and(|who| who.is_some())
     }
 
     /// What is known of the member of a slot.
     pub fn member(&self, slot: u32) -> io::Result<Member> {
         Ok(Member {
             number: self.number(slot),
-            holder: self.lock_file.holder(slot)?,
+            holder: self.proofs.holder(slot)?,
             // Relaxed: covered by the entry, which was read before.
             since: self.since(slot).load(Ordering::Relaxed),
         })
     }
 
+    /// What stands in our entry, if it is not what we have left there: others would not hear of our death then.
+    pub fn lie(&self) -> Option<Lie> {
+        if self.slot == SLOTS {
+            return None;
+        }
+        // Acquire: pairs with the Release in `watch`.
+        let wanted = if self.watches.load(Ordering::Acquire) {
+            USED | WATCHES
+        } else {
+            USED
+        };
+        let found = self.state(self.slot);
+        let is_ours = self.number(self.slot) == self.us && found & wanted == wanted;
+        (!is_ours).then(|| Lie {
+            field: Field::Member,
+            at: self.offset(self.slot),
+            found,
+        })
+    }
+
+    /// Whether this is the number of a member, whether it lives or is to be recovered.
+    pub fn is_member(&self, number: Number) -> bool {
+        let is_slot_of = |slot| self.is_used(slot) && self.number(slot) == number;
+        number.slot().is_some_and(is_slot_of)
+    }
+
     /// Takes the byte of a dead member, so that we alone recover it. False if another process has it, or nobody needs to.
     pub fn begin_recovery(&self, slot: u32) -> io::Result<bool> {
-        if slot == self.slot || !self.lock_file.take(slot)? {
+        if slot == self.slot || !self.proofs.take(slot)? {
             return Ok(false);
         }
         if self.state(slot) & USED == 0 {
-            self.lock_file.give_back(slot)?;
+            self.proofs.give_back(slot)?;
             return Ok(false);
         }
         Ok(true)
@@ -182,13 +238,13 @@ impl Members {
     /// Says that nothing is left of a member that was recovered.
     pub fn end_recovery(&self, slot: u32) -> io::Result<()> {
         self.clear(slot);
-        self.lock_file.give_back(slot)
+        self.proofs.give_back(slot)
     }
 
     /// Says that nothing is left of us.
     pub fn leave(&self) -> io::Result<()> {
         self.clear(self.slot);
-        self.lock_file.give_back(self.slot)
+        self.proofs.give_back(self.slot)
     }
 
     fn clear(&self, slot: u32) {
@@ -203,15 +259,20 @@ impl Members {
     }
 
     fn entry(&self, slot: u32) -> &AtomicU64 {
-        entry(&self.mapping, slot)
+        self.word(slot, 0)
     }
 
     fn since(&self, slot: u32) -> &AtomicU64 {
-        self.mapping
-            .u64_at(AT_MEMBERS + slot as usize * MEMBER_SIZE + 8)
+        self.word(slot, 8)
     }
-}
 
-fn entry(mapping: &SharedMapping, slot: u32) -> &AtomicU64 {
-    mapping.u64_at(AT_MEMBERS + slot as usize * MEMBER_SIZE)
+    fn word(&self, slot: u32, at: u64) -> &AtomicU64 {
+        let word = self.words.word(self.offset(slot) + at);
+        word.expect("the layout has so many members")
+    }
+
+    /// Where a member's entry is, in bytes from the beginning of the memory.
+    fn offset(&self, slot: u32) -> u64 {
+        (self.start + slot as usize * MEMBER_SIZE) as u64
+    }
 }

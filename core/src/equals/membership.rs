@@ -1,10 +1,11 @@
 //! This process as a member of a name: what it shares with the others, and what of it is its own.
 
 use super::layout::{
-    AT_AMOUNT, AT_EVENT, AT_PERMITS, AT_POISONED, AT_SETS, AT_SIGNALS, SLEEPERS, Shape,
+    AT_AMOUNT, AT_EVENT, AT_MEMBERS, AT_PERMITS, AT_POISON, AT_SETS, AT_SIGNALS, SLEEPERS, Shape,
 };
-use super::lock_file::{Holder, LockFile};
-use super::members::{Members, Number};
+use super::lock_file::{FileId, LockFile};
+use super::members::{self, Holder};
+use super::permits::Permits;
 use super::registry::Report;
 use super::watcher::{self, Watch};
 use crate::crash;
@@ -12,6 +13,7 @@ use crate::memory::mapping::SharedMapping;
 use crate::memory::named;
 use crate::memory::region::Kind;
 use crate::origin::Origin;
+use crate::shared::{Field, Lie, Poison};
 use crate::sync::{AtomicU64, Ordering, lock};
 use crate::wait::doorbell::{Ringer, numbered};
 use crate::wait::set::mapped::{LoopSlot, Mapped};
@@ -24,8 +26,12 @@ use std::sync::atomic::AtomicU64 as PrivateU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+use std::time::Duration;
 use thiserror::Error;
 
+/// The members of a name.
+pub(super) type Members = members::Members<Arc<SharedMapping>, Arc<LockFile>>;
 /// Says of a member's slot whether it lives.
 pub type Lives = Box<dyn Fn(u32) -> bool + Send + Sync>;
 /// A wait set of a name.
@@ -34,6 +40,12 @@ pub type Set = WaitSet<Mapped<Arc<SharedMapping>, Lives>>;
 pub type Sleeper = Slot<Mapped<Arc<SharedMapping>, Lives>>;
 /// A loop's place in it.
 pub type LoopSleeper = LoopSlot<Arc<SharedMapping>, Lives>;
+
+/// The most signals that nobody has waited for.
+const MOST_SIGNALS: u64 = 1 << 62;
+/// How often it is looked again for a permit whose holder is no member, and how long after the time before.
+const LOOKS: usize = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 /// Why a name cannot be used, or opened.
 #[derive(Debug, Error)]
@@ -49,10 +61,8 @@ pub enum NameError {
     Busy { holder: Holder, seconds: f64 },
     #[error("has 256 members already, which is the most")]
     Full,
-    #[error(
-        "cannot be used any more: {0}; its memory was written over by something that does not keep to its rules"
-    )]
-    Poisoned(String),
+    #[error("cannot be used any more: {0}; once all have closed it, it can be opened anew")]
+    Poisoned(#[from] Lie),
     #[error("is closed")]
     Left,
     #[error("was opened in another process, from which this one was forked; open it again here")]
@@ -113,6 +123,7 @@ pub struct Membership {
     file: File,
     lock_file: Arc<LockFile>,
     members: Arc<Members>,
+    permits: Permits<Arc<SharedMapping>>,
     sets: [Arc<Set>; 2],
     /// The permits that we have, by their places, where there is more than one.
     held: Mutex<Vec<u32>>,
@@ -151,7 +162,7 @@ impl Membership {
         stem: &Path,
     ) -> Result<Arc<Self>, NameError> {
         let (mapping, lock_file) = (Arc::new(memory.mapping), Arc::new(lock_file));
-        let joined = Members::join(mapping.clone(), lock_file.clone());
+        let joined = Members::join(mapping.clone(), AT_MEMBERS, lock_file.clone());
         let joined = joined.map_err(NameError::os("its lock file cannot be locked"))?;
         let (members, remains) = joined.ok_or(NameError::Full)?;
         crash::point!(MemberLocked);
@@ -179,10 +190,10 @@ impl Membership {
         name: String,
         memory: Memory,
         lock_file: LockFile,
+        stem: &Path,
     ) -> Result<Arc<Self>, NameError> {
         let (mapping, lock_file) = (Arc::new(memory.mapping), Arc::new(lock_file));
-        let members = Members::visit(mapping.clone(), lock_file.clone());
-        let stem = Path::new("");
+        let members = Members::visit(mapping.clone(), AT_MEMBERS, lock_file.clone());
         Membership::new(
             name,
             memory.shape,
@@ -223,6 +234,7 @@ impl Membership {
             crowding: Mutex::default(),
             is_watching: AtomicBool::new(false),
             spun_in_vain: AtomicUsize::new(0),
+            permits: Permits::new(mapping.clone(), AT_PERMITS, shape.permits()),
             shape,
             sets,
             mapping,
@@ -240,13 +252,18 @@ impl Membership {
         }))
     }
 
-    /// Lets others through the door: we are in. The first one tells those that wait for the name.
+    /// Lets others through the door: we are in. The first one tells those that wait for the name, who knock then.
     pub(super) fn come_in(&self, is_first: bool) -> io::Result<()> {
-        self.lock_file.pass()?;
-        match is_first {
-            true => self.lock_file.announce(),
-            false => Ok(()),
+        // Before anybody else comes in: if we die now, the next one is the first again.
+        if is_first {
+            self.lock_file.announce()?;
         }
+        self.lock_file.pass()
+    }
+
+    /// Whether this is its lock file.
+    pub(super) fn is_at(&self, file: FileId) -> bool {
+        self.lock_file.id() == file
     }
 
     /// Whether this is the process that is the member, and none that was forked from it.
@@ -276,7 +293,7 @@ impl Membership {
     pub fn check(&self) -> Result<(), NameError> {
         // Relaxed, both: marks alone.
         let bad = self.left.load(Ordering::Relaxed)
-            || self.mapping.u32_at(AT_POISONED).load(Ordering::Relaxed) != 0
+            || self.mapping.u64_at(AT_POISON).load(Ordering::Relaxed) != 0
             || self.mapping.is_cut_off();
         if bad || !self.origin.is_here() {
             return Err(self.why_unusable());
@@ -291,19 +308,31 @@ impl Membership {
         } else if self.left.load(Ordering::Relaxed) {
             NameError::Left
         } else if self.mapping.is_cut_off() {
-            NameError::Poisoned("its file was cut off".to_owned())
+            Lie::CUT_OFF.into()
         } else {
-            NameError::Poisoned("a member has found something in it that cannot be true".to_owned())
+            poison(&self.mapping).look().into()
         }
     }
 
-    /// Lets nobody use the name any more, since `found` stands in it.
+    /// What was taken or changed, if it was there: a file that somebody has cut off reads as zeros.
+    #[inline]
+    fn there<T>(&self, result: T) -> Result<T, NameError> {
+        if self.mapping.is_cut_off() {
+            return Err(self.why_unusable());
+        }
+        Ok(result)
+    }
+
+    /// Lets nobody use the name any more, since this stands in it. What this process is told, unless it has left, whose
+    /// remains are no lie.
     #[cold]
-    pub(super) fn poison(&self, found: String) -> NameError {
-        // Relaxed: a mark alone.
-        self.mapping.u32_at(AT_POISONED).store(1, Ordering::Relaxed);
+    fn poisoned(&self, lie: Lie) -> NameError {
+        if self.has_left() || self.mapping.is_cut_off() {
+            return self.why_unusable();
+        }
+        poison(&self.mapping).tell(lie);
         self.wake_everybody();
-        NameError::Poisoned(found)
+        lie.into()
     }
 
     // --- what is waited for ---
@@ -312,23 +341,24 @@ impl Membership {
     #[inline]
     pub fn try_take(&self, want: Want) -> Result<bool, NameError> {
         self.check()?;
-        match want {
-            Want::Permit => Ok(self.try_permit()),
-            Want::Signal => Ok(self.try_signal()),
-            Want::Event(since) => Ok(self.has_passed(since)),
-        }
+        let taken = match want {
+            Want::Permit => self.try_permit(),
+            Want::Signal => self.try_signal()?,
+            Want::Event(since) => self.has_passed(since),
+        };
+        self.there(taken)
     }
 
     #[inline]
     fn try_permit(&self) -> bool {
-        if self.shape.permits() == 1 {
+        if self.permits.count() == 1 {
             return self.take_permit(0);
         }
         self.try_permits()
     }
 
     fn try_permits(&self) -> bool {
-        let count = self.shape.permits();
+        let count = self.permits.count();
         // Relaxed: a hint.
         let first = self.hint.load(Relaxed);
         let mut places = (0..count).map(|step| (first + step) % count);
@@ -341,18 +371,23 @@ impl Membership {
 
     #[inline]
     fn take_permit(&self, place: usize) -> bool {
-        let (permit, us) = (self.permit(place), self.members.us().0);
-        // Relaxed, both: nothing follows from a failure.
-        // Acquire: pairs with the Release of `free_permit`: what the last holder did is before what we do.
-        // Release: whoever finds our number finds our entry, see `check_permits`.
-        let taken = permit.load(Ordering::Relaxed) == 0
-            && permit
-                .compare_exchange(0, us, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok();
+        let taken = self.permits.take(place, self.members.us());
         if taken {
             crash::point!(PermitTaken);
+            // Relaxed: seen by the exchange, see `Permits::give_back_at_last`.
+            if self.has_left() {
+                return self.take_back(place);
+            }
         }
         taken
+    }
+
+    /// Another thread has left meanwhile, and nobody would give this permit back.
+    #[cold]
+    fn take_back(&self, place: usize) -> bool {
+        let _ = self.permits.give_back(place, self.members.us());
+        self.sets[0].wake_one();
+        false
     }
 
     /// Takes the one permit of a lock for a task or thread of this number, which is not 0; with `again` also if it has it.
@@ -391,60 +426,65 @@ impl Membership {
             return Ok(());
         }
         self.owner.store(0, Relaxed);
-        self.release()
+        self.give_back(0)
     }
 
     /// Gives a permit back and wakes the next that waits for one.
     #[inline]
     pub fn release(&self) -> Result<(), NameError> {
         self.check()?;
-        let place = if self.shape.permits() == 1 {
-            (self.permit(0).load(Ordering::Relaxed) == self.members.us().0).then_some(0)
+        let place = if self.permits.count() == 1 {
+            let is_ours = self.permits.is_held(0, self.members.us());
+            self.there(is_ours)?.then_some(0)
         } else {
             lock(&self.held).pop()
         };
         let Some(place) = place else {
             return Err(NameError::NotHeld("this process has no permit to release"));
         };
-        self.free_permit(place as usize)?;
+        self.give_back(place as usize)
+    }
+
+    #[inline]
+    fn give_back(&self, place: usize) -> Result<(), NameError> {
+        self.free_permit(place)?;
         // Relaxed: a hint.
-        self.hint.store(place as usize, Relaxed);
+        self.hint.store(place, Relaxed);
         crash::point!(PermitFreed);
         self.wake_next(0);
         Ok(())
     }
 
+    #[inline]
     fn free_permit(&self, place: usize) -> Result<(), NameError> {
-        let us = self.members.us().0;
-        // Release: pairs with the Acquire of `take_permit`. Relaxed: a failure is an error.
-        self.permit(place)
-            .compare_exchange(us, 0, Ordering::Release, Ordering::Relaxed)
-            .map(drop)
-            .map_err(|found| {
-                self.poison(format!(
-                    "permit {place}, which is ours, holds {found:#x} instead of {us:#x}"
-                ))
+        let freed = self.permits.give_back(place, self.members.us());
+        freed.map_err(|found| {
+            self.poisoned(Lie {
+                field: Field::Permit,
+                at: self.permits.offset(place),
+                found,
             })
+        })
     }
 
     /// How many permits are free.
     pub fn free_permits(&self) -> usize {
-        let free = |&place: &usize| self.permit(place).load(Ordering::Relaxed) == 0;
-        (0..self.shape.permits()).filter(free).count()
+        self.permits.free()
     }
 
     /// Adds signals, and wakes as many that wait for one.
     pub fn signal(&self, count: u64) -> Result<(), NameError> {
         self.check()?;
-        const MOST: u64 = 1 << 62;
         // Release: what is before the signal is seen by whoever takes it. Relaxed: nothing follows.
-        let add = |now: u64| now.checked_add(count).filter(|&sum| sum <= MOST);
+        let add = |now: u64| now.checked_add(count).filter(|&sum| sum <= MOST_SIGNALS);
         let signals = self.mapping.u64_at(AT_SIGNALS);
-        if let Err(now) = signals.fetch_update(Ordering::Release, Ordering::Relaxed, add) {
-            return Err(self.poison(format!("it counts {now} signals")));
+        if let Err(found) = signals.fetch_update(Ordering::Release, Ordering::Relaxed, add) {
+            return Err(self.too_many_signals(found));
         }
+        self.there(())?;
         crash::point!(Signalled);
-        for _ in 0..count {
+        // No more than can sleep: one that sleeps again has found no signal.
+        for _ in 0..count.min(SLEEPERS as u64) {
             if !self.wake_next(1) {
                 break;
             }
@@ -452,25 +492,38 @@ impl Membership {
         Ok(())
     }
 
+    #[cold]
+    fn too_many_signals(&self, found: u64) -> NameError {
+        self.poisoned(Lie {
+            field: Field::Signals,
+            at: AT_SIGNALS as u64,
+            found,
+        })
+    }
+
     #[inline]
-    fn try_signal(&self) -> bool {
-        let less = |now: u64| now.checked_sub(1);
+    fn try_signal(&self) -> Result<bool, NameError> {
+        let less = |now: u64| now.checked_sub(1).filter(|_| now <= MOST_SIGNALS);
         let signals = self.mapping.u64_at(AT_SIGNALS);
         // Acquire: pairs with the Release of `signal`. Relaxed: none is there.
-        let taken = signals
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, less)
-            .is_ok();
-        if taken {
-            crash::point!(SignalTaken);
+        match signals.fetch_update(Ordering::Acquire, Ordering::Relaxed, less) {
+            Ok(_) => {
+                crash::point!(SignalTaken);
+                Ok(true)
+            }
+            Err(0) => Ok(false),
+            Err(found) => Err(self.too_many_signals(found)),
         }
-        taken
     }
 
     /// Drops the signals that nobody has waited for; how many.
     pub fn drain(&self) -> Result<u64, NameError> {
         self.check()?;
         // Acquire: as in `try_signal`.
-        Ok(self.mapping.u64_at(AT_SIGNALS).swap(0, Ordering::Acquire))
+        match self.mapping.u64_at(AT_SIGNALS).swap(0, Ordering::Acquire) {
+            found @ 0..=MOST_SIGNALS => self.there(found),
+            found => Err(self.too_many_signals(found)),
+        }
     }
 
     /// How many signals nobody has waited for.
@@ -491,7 +544,7 @@ impl Membership {
             crash::point!(EventSet);
             self.sets[0].wake_all();
         }
-        Ok(())
+        self.there(())
     }
 
     /// Clears the event.
@@ -501,14 +554,14 @@ impl Membership {
         self.mapping
             .u64_at(AT_EVENT)
             .fetch_and(!1, Ordering::Relaxed);
-        Ok(())
+        self.there(())
     }
 
     /// The word of the event: odd while it is set.
     pub fn event(&self) -> Result<u64, NameError> {
         self.check()?;
         // Acquire: pairs with the Release of `set_event`.
-        Ok(self.mapping.u64_at(AT_EVENT).load(Ordering::Acquire))
+        self.there(self.mapping.u64_at(AT_EVENT).load(Ordering::Acquire))
     }
 
     fn has_passed(&self, since: u64) -> bool {
@@ -517,16 +570,11 @@ impl Membership {
         now & 1 == 1 || now >> 1 != since >> 1
     }
 
-    fn permit(&self, place: usize) -> &AtomicU64 {
-        self.mapping.u64_at(AT_PERMITS + 8 * place)
-    }
-
     // --- the others ---
 
     /// What can be seen of the name.
     pub fn report(&self) -> Result<Report, NameError> {
-        self.check()?;
-        self.check_permits()?;
+        self.audit()?;
         let mut members = Vec::new();
         for slot in self.members.used() {
             let mut member = self
@@ -538,11 +586,11 @@ impl Membership {
                 member.holder = Some(Holder::Process(process));
             }
             if member.holder.is_some() {
-                let held = self.count_permits(member.number);
+                let held = self.permits.held_by(member.number);
                 members.push((member, held));
             }
         }
-        Ok(Report {
+        self.there(Report {
             shape: self.shape,
             size: self.mapping.size(),
             members,
@@ -550,32 +598,34 @@ impl Membership {
         })
     }
 
-    /// How many permits a member has.
-    fn count_permits(&self, number: Number) -> usize {
-        let has = |&place: &usize| self.permit(place).load(Ordering::Relaxed) == number.0;
-        (0..self.shape.permits()).filter(has).count()
-    }
-
-    /// Poisons the name if a permit has a holder that is no member.
-    pub fn check_permits(&self) -> Result<(), NameError> {
-        for place in 0..self.shape.permits() {
-            let permit = self.permit(place);
-            // Acquire, and the one of `number`: a member's entry is there before its number is in a permit, and until it
-            // is out of all of them.
-            let found = permit.load(Ordering::Acquire);
-            let belongs = |number: Number| {
-                number.slot().is_some_and(|slot| {
-                    self.members.number(slot) == number
-                        && (self.members.is_used(slot) || !self.members.lives(slot))
-                })
-            };
-            if found != 0 && !belongs(Number(found)) && permit.load(Ordering::Acquire) == found {
-                return Err(self.poison(format!(
-                    "permit {place} belongs to {found:#x}, and no member is that"
-                )));
+    /// Poisons the name if our entry is not ours, or a permit has a holder that is no member: nobody would ever give
+    /// that back.
+    pub fn audit(&self) -> Result<(), NameError> {
+        self.check()?;
+        if let Some(lie) = self.members.lie() {
+            return Err(self.poisoned(lie));
+        }
+        let Some(stranger) = self.stranger() else {
+            return Ok(());
+        };
+        // One that leaves may have taken it meanwhile, and gives it back at once.
+        for _ in 0..LOOKS {
+            thread::sleep(BETWEEN_LOOKS);
+            if self.stranger() != Some(stranger) {
+                return Ok(());
             }
         }
-        Ok(())
+        let (place, found) = stranger;
+        Err(self.poisoned(Lie {
+            field: Field::Stranger,
+            at: self.permits.offset(place),
+            found,
+        }))
+    }
+
+    fn stranger(&self) -> Option<(usize, u64)> {
+        self.permits
+            .stranger(|number| self.members.is_member(number))
     }
 
     /// Gives back what dead members had.
@@ -599,16 +649,7 @@ impl Membership {
 
     /// Gives back what the last member of a slot had, whose byte we have.
     fn recover(&self, slot: u32) {
-        for place in 0..self.shape.permits() {
-            let permit = self.permit(place);
-            let found = permit.load(Ordering::Relaxed);
-            if Number(found).slot() == Some(slot) {
-                // Release: what the dead one did is seen before it died; what we did is before what the next holder does.
-                // Relaxed: somebody has written over it.
-                let _ = permit.compare_exchange(found, 0, Ordering::Release, Ordering::Relaxed);
-                crash::point!(PermitRecovered);
-            }
-        }
+        self.permits.recover(slot);
         for set in &self.sets {
             set.sweep(|member| member != slot);
         }
@@ -683,12 +724,14 @@ impl Membership {
         if let Some(sleeper) = lock(&self.spare[set]).pop() {
             return Ok(sleeper);
         }
-        self.sets[set].claim().map_err(|error| self.no_place(error))
+        self.sets[set]
+            .claim()
+            .map_err(|error| self.no_place(set, error))
     }
 
     /// Keeps a thread's place for the next one.
     pub(super) fn keep(&self, set: usize, sleeper: Sleeper) {
-        if !self.has_left() {
+        if self.check().is_ok() {
             lock(&self.spare[set]).push(sleeper);
         }
     }
@@ -698,16 +741,20 @@ impl Membership {
         self.check()?;
         let slot = self.sets[set]
             .claim()
-            .map_err(|error| self.no_place(error))?;
+            .map_err(|error| self.no_place(set, error))?;
         slot.into_loop()
             .map_err(NameError::os("its doorbell cannot be made"))
     }
 
     /// What is wrong when a place among the sleepers cannot be had or used.
-    pub fn no_place(&self, error: SetError) -> NameError {
+    pub fn no_place(&self, set: usize, error: SetError) -> NameError {
         match error {
             SetError::Full { .. } => NameError::Crowded,
-            SetError::Overwritten { .. } => self.poison(error.to_string()),
+            SetError::Overwritten { index, found, .. } => self.poisoned(Lie {
+                field: Field::Sleeper,
+                at: self.sets[set].backing().offset(index),
+                found,
+            }),
         }
     }
 
@@ -742,18 +789,16 @@ impl Membership {
 
     // --- leaving ---
 
-    /// Leaves: gives everything back, and takes the name away if nobody else has it. `patience` at the door.
-    pub(super) fn leave(&self, memory: &dyn Fn() -> io::Result<()>, patience: std::time::Duration) {
+    /// Leaves: gives everything back, and if nobody else has the name, takes it away, as `remove` does. `patience` at the
+    /// door.
+    pub(super) fn leave(&self, remove: &dyn Fn(&LockFile), patience: Duration) {
+        // Relaxed: released by what gives the permits back.
         self.left.store(true, Ordering::Relaxed);
         if !self.origin.is_here() {
             return;
         }
         lock(&self.watch).end();
-        for place in 0..self.shape.permits() {
-            if self.permit(place).load(Ordering::Relaxed) == self.members.us().0 {
-                let _ = self.free_permit(place);
-            }
-        }
+        self.permits.give_back_at_last(self.members.us());
         crash::point!(LeaveBegun);
         self.wake_everybody(); // Our own waits end, others look at the permits that came back.
         for spare in &self.spare {
@@ -763,9 +808,7 @@ impl Membership {
             let _ = self.members.leave();
             crash::point!(MemberLeft);
             if let Ok(false) = self.lock_file.has_others() {
-                let _ = memory();
-                crash::point!(MemoryRemoved);
-                let _ = self.lock_file.remove();
+                remove(&self.lock_file);
             }
         }
         self.lock_file.close();
@@ -803,7 +846,13 @@ pub(super) fn amount(mapping: &SharedMapping) -> &AtomicU64 {
     mapping.u64_at(AT_AMOUNT)
 }
 
-/// Whether a region was poisoned.
-pub(super) fn is_poisoned(mapping: &SharedMapping) -> bool {
-    mapping.u32_at(AT_POISONED).load(Ordering::Relaxed) != 0
+/// Where a name's members are told of a lie.
+pub(super) fn poison(mapping: &SharedMapping) -> Poison<'_> {
+    Poison([0, 8, 16].map(|at| mapping.u64_at(AT_POISON + at)))
+}
+
+/// What was found in a region that cannot be true, if anything was.
+pub(super) fn lie_in(mapping: &SharedMapping) -> Option<Lie> {
+    let is_told = mapping.u64_at(AT_POISON).load(Ordering::Relaxed) != 0;
+    is_told.then(|| poison(mapping).look())
 }

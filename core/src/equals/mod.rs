@@ -1,13 +1,22 @@
 //! Names whose members are equals: whoever opens one first makes it, the others join, the last one takes it away, and no
 //! death of any of them keeps what the others need.
 
+#[cfg(not(loom))]
 pub mod arrivals;
+#[cfg(not(loom))]
 mod layout;
+#[cfg(not(loom))]
 pub mod lock_file;
 pub mod members;
+#[cfg(not(loom))]
 pub mod membership;
+pub mod permits;
+#[cfg(not(loom))]
 pub mod registry;
+#[cfg(not(loom))]
 pub mod waiting;
+#[cfg(not(loom))]
 mod watcher;
 
+#[cfg(not(loom))]
 pub use layout::{MOST_BYTES, MOST_PERMITS, SLEEPERS, Shape};

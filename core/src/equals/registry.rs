@@ -1,9 +1,9 @@
 //! The names that this process is a member of: each once, however often it is opened.
 
-use super::layout::Shape;
+use super::layout::{AT_AMOUNT, LEAST_BYTES, Shape};
 use super::lock_file::LockFile;
 use super::members::Member;
-use super::membership::{Membership, Memory, NameError, amount, is_poisoned};
+use super::membership::{Membership, Memory, NameError, amount, lie_in};
 use super::watcher::remove_doorbells;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -85,9 +86,14 @@ impl Drop for Handle {
 }
 
 fn leave(open: &Open, path: &Path) {
-    let remove = || {
-        remove_doorbells(&stem(path));
-        named::remove(&open.memory)
+    let remove = |lock_file: &LockFile| {
+        let _ = named::remove(&open.memory);
+        crash::point!(MemoryRemoved);
+        // Else what is there now is somebody else's.
+        if let Ok(true) = lock_file.is_current() {
+            remove_doorbells(&stem(path));
+            let _ = lock_file.remove();
+        }
     };
     open.membership.leave(&remove, PATIENCE_TO_LEAVE);
 }
@@ -121,7 +127,7 @@ pub fn open(place: &Place, shape: Option<Shape>) -> Result<Option<Handle>, NameE
         open.handles += 1;
         return Ok(Some(handle(open)));
     }
-    let Some((membership, memory)) = enter(place, shape)? else {
+    let Some((membership, memory)) = enter(place, shape, &names)? else {
         return Ok(None);
     };
     let open = Open {
@@ -154,18 +160,35 @@ pub fn look(place: &Place) -> Result<Option<Report>, NameError> {
         return open.membership.report().map(Some);
     }
     let failed = || NameError::os("its lock file cannot be read");
-    let Some(lock_file) = LockFile::open(&place.lock_file, false).map_err(failed())? else {
+    let Some(lock_file) = open_lock_file(place, false, &names)? else {
         return Ok(None);
     };
     if !lock_file.has_others().map_err(failed())? {
         return Ok(None);
     }
-    let Some(name) = lock_file.memory().map_err(failed())? else {
-        return Ok(None);
-    };
-    Membership::visit(place.name.clone(), open_memory(&name)?, lock_file)?
+    let memory = open_memory(place, &lock_file.text().map_err(failed())?)?;
+    let stem = stem(&place.lock_file);
+    Membership::visit(place.name.clone(), memory, lock_file, &stem)?
         .report()
         .map(Some)
+}
+
+/// Opens the lock file of a name that is not open here; None if there is none.
+fn open_lock_file(
+    place: &Place,
+    make: bool,
+    names: &HashMap<PathBuf, Open>,
+) -> Result<Option<LockFile>, NameError> {
+    let path = place.lock_file.display();
+    let is_open = |file| names.values().any(|open| open.membership.is_at(file));
+    LockFile::open(&place.lock_file, make, is_open).map_err(|error| {
+        let what = match error.raw_os_error() {
+            Some(libc::EMLINK) => format!("its lock file {path} is that of another name"),
+            Some(libc::EPERM) => format!("its lock file {path} is no regular file of this user"),
+            _ => format!("its lock file {path} cannot be opened"),
+        };
+        NameError::os(what)(error)
+    })
 }
 
 fn agrees(found: Shape, asked: Option<Shape>) -> Result<(), NameError> {
@@ -180,7 +203,11 @@ fn agrees(found: Shape, asked: Option<Shape>) -> Result<(), NameError> {
 
 type Entered = Option<(Arc<Membership>, String)>;
 
-fn enter(place: &Place, shape: Option<Shape>) -> Result<Entered, NameError> {
+fn enter(
+    place: &Place,
+    shape: Option<Shape>,
+    names: &HashMap<PathBuf, Open>,
+) -> Result<Entered, NameError> {
     let failed = |what: &str| {
         NameError::os(format!(
             "its lock file {} {what}",
@@ -188,13 +215,9 @@ fn enter(place: &Place, shape: Option<Shape>) -> Result<Entered, NameError> {
         ))
     };
     for _ in 0..TRIES {
-        let opened = LockFile::open(&place.lock_file, shape.is_some());
-        let Some(lock_file) = opened.map_err(failed("cannot be opened"))? else {
+        let Some(lock_file) = open_lock_file(place, shape.is_some(), names)? else {
             return Ok(None);
         };
-        lock_file
-            .is_current()
-            .map_err(failed("is no regular file of this user"))?;
         let entered = lock_file
             .enter(PATIENCE)
             .map_err(failed("cannot be locked"))?;
@@ -208,16 +231,18 @@ fn enter(place: &Place, shape: Option<Shape>) -> Result<Entered, NameError> {
             continue; // Its last member has taken it away.
         }
         let has_members = lock_file.has_others().map_err(failed("cannot be read"))?;
-        let found = lock_file.memory().map_err(failed("cannot be read"))?;
+        let text = lock_file.text().map_err(failed("cannot be read"))?;
         let memory = match (has_members, shape) {
             (true, _) => {
-                let name = found.ok_or_else(|| NameError::Foreign("has no name".to_owned()))?;
-                let memory = open_memory(&name)?;
+                let memory = open_memory(place, &text)?;
                 agrees(memory.shape, shape)?;
-                memory
+                match lie_in(&memory.mapping) {
+                    Some(lie) => return Err(lie.into()),
+                    None => memory,
+                }
             }
             (false, None) => return Ok(None),
-            (false, Some(shape)) => match found.and_then(|name| taken_over(&name, shape)) {
+            (false, Some(shape)) => match taken_over(place, &text, shape) {
                 Some(memory) => memory,
                 None => make(place, &lock_file, shape)?,
             },
@@ -238,10 +263,22 @@ fn enter(place: &Place, shape: Option<Shape>) -> Result<Entered, NameError> {
     )(io::Error::from_raw_os_error(libc::EBUSY)))
 }
 
+/// The name of the memory that a lock file has in its text, if it can be one of this name.
+fn memory_in<'a>(place: &Place, text: &'a [u8]) -> Option<&'a str> {
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?;
+    let stem = format!("shmrpc.{}@", place.name);
+    let (kind, random) = text.strip_prefix(&stem)?.split_once('.')?;
+    let is_one = Kind::OF_MEMBERS.iter().any(|each| each.word() == kind)
+        && random.len() == 32
+        && random.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_one.then_some(text)
+}
+
 /// The memory that members left who were all killed, if it is of this shape and sound. Else it is removed.
-fn taken_over(name: &str, shape: Shape) -> Option<Memory> {
-    let found = open_memory(name).ok();
-    let found = found.filter(|memory| memory.shape == shape && !is_poisoned(&memory.mapping));
+fn taken_over(place: &Place, text: &[u8], shape: Shape) -> Option<Memory> {
+    let name = memory_in(place, text)?;
+    let found = open_memory(place, text).ok();
+    let found = found.filter(|memory| memory.shape == shape && lie_in(&memory.mapping).is_none());
     if found.is_none() {
         let _ = named::remove(name);
     }
@@ -276,23 +313,45 @@ fn make(place: &Place, lock_file: &LockFile, shape: Shape) -> Result<Memory, Nam
     shared(name, file.into(), mapping, shape)
 }
 
-fn open_memory(name: &str) -> Result<Memory, NameError> {
+/// The memory that a lock file has in its text.
+fn open_memory(place: &Place, text: &[u8]) -> Result<Memory, NameError> {
+    let foreign_text = |text: String| NameError::Foreign(text);
+    let name = memory_in(place, text).ok_or_else(|| {
+        let text = text.escape_ascii();
+        foreign_text(format!(
+            "has no name: its lock file {} says '{text}'",
+            place.lock_file.display()
+        ))
+    })?;
     let file: OwnedFd =
         named::open(name).map_err(NameError::os(format!("its memory {name} cannot be opened")))?;
     let failed = || NameError::os("its memory cannot be read");
     let file = File::from(file);
-    let (kind, size) = region::kind_and_size(&file).map_err(failed())?;
-    let kind = Kind::of(kind).ok_or_else(|| NameError::Foreign(format!("is of kind {kind}")))?;
+    let status = file.metadata().map_err(failed())?;
+    // SAFETY: it cannot fail, and no memory is involved.
+    let user = unsafe { libc::geteuid() };
+    if !status.is_file() || status.uid() != user {
+        return Err(foreign_text(format!(
+            "{name} is no regular file of this user"
+        )));
+    }
+    let size = status.len();
+    if size < LEAST_BYTES {
+        return Err(foreign_text(format!(
+            "has {size} bytes, and each has at least {LEAST_BYTES}"
+        )));
+    }
+    let kind = region::kind(&file).map_err(failed())?;
+    let kind = Kind::of_members(kind).ok_or_else(|| foreign_text(format!("is of kind {kind}")))?;
     let shape = match kind {
         // What it says of itself is checked against its size.
         Kind::Memory | Kind::Semaphore => Shape::new(kind, read_amount(&file).map_err(failed())?),
         _ => Shape::new(kind, u64::from(kind == Kind::Lock)),
     };
-    let shape =
-        shape.ok_or_else(|| NameError::Foreign("is of no size that it may have".to_owned()))?;
+    let shape = shape.ok_or_else(|| foreign_text("is of no size that it may have".to_owned()))?;
     if shape.layout().size as u64 != size {
         let text = format!("has {size} bytes instead of {}", shape.layout().size);
-        return Err(NameError::Foreign(text));
+        return Err(foreign_text(text));
     }
     let mapping = region::open(file.as_fd(), shape.layout()).map_err(foreign)?;
     shared(name.to_owned(), file, mapping, shape)
@@ -325,7 +384,7 @@ fn taken_by_a_clean_up() -> io::Error {
 
 fn read_amount(file: &File) -> io::Result<u64> {
     let mut bytes = [0; 8];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, super::layout::AT_AMOUNT as u64)?;
+    file.read_exact_at(&mut bytes, AT_AMOUNT as u64)?;
     Ok(u64::from_ne_bytes(bytes))
 }
 

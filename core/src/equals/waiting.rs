@@ -78,7 +78,7 @@ impl Membership {
             match slept {
                 Ok(_) if is_taken => break Ok(Waited::Taken),
                 Ok(_) => {}
-                Err(error) => break Err(self.no_place(error).into()),
+                Err(error) => break Err(self.no_place(want.set(), error).into()),
             }
             if let Err(error) = self.check() {
                 break Err(error.into());
@@ -91,9 +91,11 @@ impl Membership {
         ended
     }
 
-    /// What every wait does before it sleeps: sees to it that what the dead have is given back, from now on.
+    /// What every wait does before it sleeps: sees to it that what the dead have is given back, from now on, and that
+    /// nobody else has what is waited for.
     pub fn prepare_to_sleep(self: &Arc<Self>) -> Result<(), NameError> {
-        self.watch()
+        self.watch()?;
+        self.audit()
     }
 
     fn try_now(&self, want: Want) -> bool {

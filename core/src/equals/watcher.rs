@@ -7,7 +7,7 @@
 //! It also sees to it that a permit which is free does not wait for somebody who has been woken for it and does not
 //! hear, since its loop computes or it is stopped: after a while the next one is woken.
 
-use super::lock_file::Holder;
+use super::members::Holder;
 use super::members::Number;
 use super::membership::Membership;
 use crate::origin::PerProcess;

@@ -49,16 +49,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of this number, if there is one.
-    pub fn of(number: u32) -> Option<Self> {
-        let all = [
-            Kind::Connection,
-            Kind::Memory,
-            Kind::Semaphore,
-            Kind::Lock,
-            Kind::Event,
-        ];
-        all.into_iter().find(|&kind| kind as u32 == number)
+    /// Those of names that have members.
+    pub const OF_MEMBERS: [Self; 4] = [Kind::Memory, Kind::Semaphore, Kind::Lock, Kind::Event];
+
+    /// The kind of this number among those of names that have members.
+    pub fn of_members(number: u32) -> Option<Self> {
+        let mut all = Kind::OF_MEMBERS.into_iter();
+        all.find(|&kind| kind as u32 == number)
     }
 }
 
@@ -145,11 +142,11 @@ pub fn open(file: BorrowedFd<'_>, layout: Layout) -> Result<SharedMapping, Regio
     Ok(mapping)
 }
 
-/// The number of a region's kind and the size of its file, before it is mapped.
-pub fn kind_and_size(file: &File) -> io::Result<(u32, u64)> {
+/// The number of a region's kind, before it is mapped.
+pub fn kind(file: &File) -> io::Result<u32> {
     let mut kind = [0; 4];
     file.read_exact_at(&mut kind, AT_KIND as u64)?;
-    Ok((u32::from_ne_bytes(kind), file.metadata()?.len()))
+    Ok(u32::from_ne_bytes(kind))
 }
 
 /// An error, if a field of the header is not what it should be.

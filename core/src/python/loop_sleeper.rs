@@ -13,14 +13,17 @@ use std::sync::{Arc, Mutex};
 pub struct LoopSleeper {
     sleeper: Mutex<Option<Sleeper>>,
     descriptor: i32,
+    /// Which wait set of the name it is in.
+    set: usize,
     membership: Arc<Membership>,
 }
 
 impl LoopSleeper {
-    pub(super) fn new(sleeper: Sleeper, membership: Arc<Membership>) -> Self {
+    pub(super) fn new(sleeper: Sleeper, set: usize, membership: Arc<Membership>) -> Self {
         LoopSleeper {
             descriptor: sleeper.as_fd().as_raw_fd(),
             sleeper: Mutex::new(Some(sleeper)),
+            set,
             membership,
         }
     }
@@ -32,7 +35,9 @@ impl LoopSleeper {
     ) -> PyResult<()> {
         let used = match &mut *lock(&self.sleeper) {
             _ if !self.membership.is_here() => Err(NameError::Forked),
-            Some(sleeper) => use_it(sleeper).map_err(|error| self.membership.no_place(error)),
+            Some(sleeper) => {
+                use_it(sleeper).map_err(|error| self.membership.no_place(self.set, error))
+            }
             None => Ok(()),
         };
         used.map_err(|error| failed(py, &self.membership, error))

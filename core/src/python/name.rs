@@ -5,7 +5,7 @@ use super::errors::{os_error, succeeded};
 use super::loop_sleeper::LoopSleeper;
 use crate::equals::Shape;
 use crate::equals::arrivals;
-use crate::equals::lock_file::Holder;
+use crate::equals::members::Holder;
 use crate::equals::membership::{Membership, NameError, Want};
 use crate::equals::registry::{self, Handle, Place, Report};
 use crate::equals::waiting::{Interrupted, Waited};
@@ -136,8 +136,9 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
 }
 
 fn shape_of(kind: &str, amount: u64) -> Option<Shape> {
-    let kinds = [Kind::Memory, Kind::Semaphore, Kind::Lock, Kind::Event];
-    let kind = kinds.into_iter().find(|each| each.word() == kind)?;
+    let kind = Kind::OF_MEMBERS
+        .into_iter()
+        .find(|each| each.word() == kind)?;
     Shape::new(kind, amount)
 }
 
@@ -317,9 +318,11 @@ impl Name {
     /// A place for an event loop among those that wait: `signals` for a signal, else for a permit or the event.
     fn sleeper(slf: &Bound<'_, Self>, signals: bool) -> PyResult<LoopSleeper> {
         let us = slf.get();
-        let sleeper = us.open(slf.py())?.loop_sleeper(usize::from(signals));
+        let set = usize::from(signals);
+        let sleeper = us.open(slf.py())?.loop_sleeper(set);
         Ok(LoopSleeper::new(
             us.told(slf.py(), sleeper)?,
+            set,
             us.membership.clone(),
         ))
     }

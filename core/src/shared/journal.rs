@@ -4,9 +4,7 @@
 //!
 //! ```text
 //!      0  lease       u64    see `lease.rs`
-//!      8  poison      u64    0, or the number of the lie that was found
-//!     16  where       u64    and its offset
-//!     24  found       u64    and what stood there
+//!      8  poison      3 u64  what was found that cannot be true, see `lie.rs`
 //!     64  sequence    u64    odd while something changes
 //!     72  count       u64    entries that count
 //!     80  entries     251 x  the offset of a word u64, what it held u64
@@ -23,7 +21,7 @@
 //! the reader takes the lease, which mends the one, and keeps off the others.
 
 use super::lease;
-use super::{Field, Lie, Members, SharedError, Words};
+use super::{Field, Lie, Members, Poison, SharedError, Words};
 use crate::crash;
 #[cfg(not(loom))]
 use crate::origin::Origin;
@@ -96,7 +94,7 @@ impl<W: Words, M: Members> Journal<W, M> {
                 drop(transaction);
                 // What was not there was read as zeros, and changed in vain.
                 if self.words.is_cut_off() {
-                    return Err(self.poison(self.cut_off()));
+                    return Err(self.poison(Lie::CUT_OFF));
                 }
                 Ok(result)
             }
@@ -142,7 +140,7 @@ impl<W: Words, M: Members> Journal<W, M> {
     fn settled<R>(&self, copied: Result<R, SharedError>) -> Result<R, SharedError> {
         match copied {
             Err(SharedError::Poisoned(lie)) => Err(self.poison(lie)),
-            Ok(_) if self.words.is_cut_off() => Err(self.poison(self.cut_off())),
+            Ok(_) if self.words.is_cut_off() => Err(self.poison(Lie::CUT_OFF)),
             other => other,
         }
     }
@@ -165,7 +163,7 @@ impl<W: Words, M: Members> Journal<W, M> {
         }
         // Relaxed: a mark. What it speaks of is an error by itself, also to one that sees the mark late.
         if self.word(AT_POISON).load(Ordering::Relaxed) != 0 {
-            return Err(self.poisoned().into());
+            return Err(self.told().look().into());
         }
         Ok(())
     }
@@ -182,31 +180,13 @@ impl<W: Words, M: Members> Journal<W, M> {
     /// Ends the use of this memory, for all members. What they will read.
     #[cold]
     pub(super) fn poison(&self, lie: Lie) -> SharedError {
-        let [number, at, found] = lie.to_words();
-        // Relaxed: whoever comes between reads of another lie.
-        if self.word(AT_POISON).load(Ordering::Relaxed) == 0 {
-            self.word(AT_POISON + 8).store(at, Ordering::Relaxed);
-            self.word(AT_POISON + 16).store(found, Ordering::Relaxed);
-            // Release: the rest is there.
-            self.word(AT_POISON).store(number, Ordering::Release);
-        }
+        self.told().tell(lie);
         lie.into()
     }
 
-    #[cold]
-    fn poisoned(&self) -> Lie {
-        // Acquire: pairs with the release in `poison`.
-        let number = self.word(AT_POISON).load(Ordering::Acquire);
-        let rest = [8, 16].map(|at| self.word(AT_POISON + at).load(Ordering::Relaxed));
-        Lie::from_words([number, rest[0], rest[1]])
-    }
-
-    fn cut_off(&self) -> Lie {
-        Lie {
-            field: Field::CutOff,
-            at: 0,
-            found: 0,
-        }
+    /// What all members are told.
+    fn told(&self) -> Poison<'_> {
+        Poison([0, 8, 16].map(|at| self.word(AT_POISON + at)))
     }
 
     /// A word of the lease or the journal.

@@ -30,6 +30,7 @@ pub mod filling;
 pub mod growth;
 pub mod journal;
 pub mod lease;
+mod lie;
 #[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]
@@ -39,7 +40,9 @@ mod words;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use error::{Field, Lie, SharedError};
+pub use error::SharedError;
+pub(crate) use lie::Poison;
+pub use lie::{Field, Lie};
 pub use words::{HeapWords, Words};
 
 use std::sync::Arc;

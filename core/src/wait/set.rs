@@ -318,23 +318,18 @@ impl<B: Backing> WaitSet<B> {
     }
 
     #[cold]
-    fn wake_next(&self, announced: Announced) -> bool {
-        // The turn that was tried last. Each try moves on, so that they end.
-        let mut last = None;
+    fn wake_next(&self, mut announced: Announced) -> bool {
         loop {
             // Relaxed: ordered by the fence of `announced`, and a hint.
             let turn = |index: usize| (self.backing.ticket(index).load(Relaxed), index);
-            let turns = announced.slots().map(turn);
-            let Some(next) = turns
-                .filter(|turn| last.is_none_or(|last| *turn > last))
-                .min()
-            else {
+            let Some((_, next)) = announced.slots().map(turn).min() else {
                 return false;
             };
-            if self.wake_slot(next.1) {
+            if self.wake_slot(next) {
                 return true;
             }
-            last = Some(next);
+            // Each is tried once, whatever becomes of its ticket.
+            announced.words[next / BITS] &= !bit(next);
         }
     }
 

@@ -64,6 +64,11 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
         numbered(&self.stem, index)
     }
 
+    /// Where a slot is, in bytes from the beginning of the mapping.
+    pub fn offset(&self, index: usize) -> u64 {
+        (self.start + AT_SLOTS + index * WORD) as u64
+    }
+
     /// What the kernel looks at for a slot.
     fn futex(&self, index: usize) -> *const u32 {
         futex::low_half(self.slot(index).as_ptr())
@@ -82,8 +87,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Backing for Mapped<M, L> {
 
     #[inline]
     fn slot(&self, index: usize) -> &AtomicU64 {
-        let at = self.start + AT_SLOTS + index * WORD;
-        self.mapping.as_ref().u64_at(at)
+        self.mapping.as_ref().u64_at(self.offset(index) as usize)
     }
 
     fn tickets(&self) -> &AtomicU64 {

@@ -423,6 +423,45 @@ fn one_that_scribbles_without_end_keeps_nobody() {
     });
 }
 
+/// A set whose tickets somebody makes larger whenever they are looked at.
+struct Growing<B>(B);
+
+impl<B: Backing> Backing for Growing<B> {
+    fn slots(&self) -> usize {
+        self.0.slots()
+    }
+    fn bits(&self, word: usize) -> &AtomicU64 {
+        self.0.bits(word)
+    }
+    fn slot(&self, index: usize) -> &AtomicU64 {
+        self.0.slot(index)
+    }
+    fn tickets(&self) -> &Hint {
+        self.0.tickets()
+    }
+    fn ticket(&self, index: usize) -> &Hint {
+        let ticket = self.0.ticket(index);
+        ticket.fetch_add(1, Ordering::Relaxed);
+        ticket
+    }
+    fn ring(&self, index: usize, how: How) -> bool {
+        self.0.ring(index, how)
+    }
+    fn lives(&self, member: u32) -> bool {
+        self.0.lives(member)
+    }
+}
+
+#[test]
+fn tickets_that_grow_without_end_keep_no_waker() {
+    let set = WaitSet::new(Growing(HeapSet::new(3, |_| true)), US);
+    let mut slots: Vec<_> = (0..3).map(|_| set.claim().unwrap()).collect();
+    set.backing().bits(0).store(7, Ordering::Relaxed);
+    assert!(!set.wake_one(), "nobody sleeps");
+    slots[1].announce(How::Futex).unwrap();
+    assert!(set.wake_one());
+}
+
 #[test]
 fn one_that_is_cut_off_is_known_by_who_sleeps() {
     let shared = Shared::new(1);

@@ -1,0 +1,132 @@
+//! What cannot be true in shared memory, and how all members are told of it.
+
+use crate::sync::{AtomicU64, Ordering};
+use std::fmt;
+
+macro_rules! fields {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
+        /// What was found to be false. Its number stands in the shared memory, so none is used again for another.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Field {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Field {
+            const ALL: &[Field] = &[$(Field::$name,)+];
+
+            fn text(self) -> &'static str {
+                match self {
+                    $(Field::$name => $text,)+
+                }
+            }
+        }
+    };
+}
+
+fields! {
+    /// Not one of these: another build's, or a lie.
+    Unknown = "something that this build does not know",
+    /// Words that somebody has cut off.
+    CutOff = "the memory",
+    /// An offset at which there is no word of this memory.
+    Offset = "an offset",
+    /// The holder of the lease.
+    Lease = "the holder of the lease, which is another one's,",
+    /// The number of entries of the journal.
+    JournalCount = "the count of the journal",
+    /// The offset of an entry of the journal.
+    JournalEntry = "the offset in an entry of the journal",
+    /// The number of a page.
+    Page = "the number of a page",
+    /// What the map says of a page.
+    Map = "what the map says of a page",
+    /// The links of a run or a slab in its list.
+    Links = "a link of a list",
+    /// The counts of pages.
+    Pages = "a count of pages",
+    /// The bits of a slab.
+    Bits = "the bits of a slab",
+    /// An entry of the table of blocks that are being filled.
+    Filling = "an entry of the table of blocks that are being filled",
+    /// The holder of a permit of ours.
+    Permit = "the holder of a permit, which is another one's,",
+    /// A permit whose holder is no member.
+    Stranger = "the holder of a permit, who is no member,",
+    /// How many signals nobody has waited for.
+    Signals = "the count of signals",
+    /// The word of a sleeper of ours.
+    Sleeper = "the place of a sleeper, which is another one's,",
+    /// The entry of a member, which it alone may change.
+    Member = "the entry of a member, which is another one's,",
+}
+
+/// What cannot be true: somebody has written where only those who keep to the rules write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lie {
+    /// What was found false.
+    pub field: Field,
+    /// Where, in bytes from the beginning of the memory.
+    pub at: u64,
+    /// What stood there.
+    pub found: u64,
+}
+
+impl Lie {
+    /// The memory is not there any more.
+    pub(crate) const CUT_OFF: Self = Lie {
+        field: Field::CutOff,
+        at: 0,
+        found: 0,
+    };
+}
+
+impl fmt::Display for Lie {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (field, at, found) = (self.field.text(), self.at, self.found);
+        match self.field {
+            Field::CutOff => write!(out, "{field} was cut off by a member"),
+            _ => write!(
+                out,
+                "{field} at byte {at} is {found:#x}, which cannot be true: a member has written where it must not"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Lie {}
+
+/// The three words of shared memory that tell all members of a lie that one of them has found. Zeros are none.
+///
+/// ```text
+///      0  number      u64    0, or the number of what was false
+///      8  where       u64    and its offset
+///     16  found       u64    and what stood there
+/// ```
+pub(crate) struct Poison<'a>(pub [&'a AtomicU64; 3]);
+
+impl Poison<'_> {
+    /// What was found; any values may come.
+    #[cold]
+    pub fn look(&self) -> Lie {
+        // Acquire: pairs with the release in `tell`.
+        let number = self.0[0].load(Ordering::Acquire);
+        // Relaxed, both: covered by it.
+        let [at, found] = [1, 2].map(|word: usize| self.0[word].load(Ordering::Relaxed));
+        let index = usize::try_from(number.wrapping_sub(1)).unwrap_or(usize::MAX);
+        let field = Field::ALL.get(index).copied().unwrap_or(Field::Unknown);
+        Lie { field, at, found }
+    }
+
+    /// Tells what was found, unless something was told before.
+    #[cold]
+    pub fn tell(&self, lie: Lie) {
+        // Relaxed: whoever comes between reads of another lie.
+        if self.0[0].load(Ordering::Relaxed) == 0 {
+            self.0[1].store(lie.at, Ordering::Relaxed);
+            self.0[2].store(lie.found, Ordering::Relaxed);
+            // Release: the rest is there.
+            self.0[0].store(lie.field as u64 + 1, Ordering::Release);
+        }
+    }
+}

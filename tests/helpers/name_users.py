@@ -1,0 +1,183 @@
+"""What processes do with a name that somebody may lie about: all that there is, with short deadlines.
+
+Each is forked, so that whatever kills or stops it is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import numpy as np  # noqa: F401 - so that no process that is forked has to import it
+
+import shmrpc
+import shmrpc.sync
+from shmrpc.equals.members import reports
+
+#: Seconds after which a process hangs.
+HANGS: Final = 60
+#: Seconds of the deadlines of all that is tried.
+SOON: Final = 0.01
+
+#: How a name is opened in a loop, and in threads.
+OPENERS: Final[dict[str, tuple[Callable[[str], Any], Callable[[str], Any]]]] = {
+    "semaphore": (lambda name: shmrpc.Semaphore(name, 2), lambda name: shmrpc.sync.Semaphore(name, 2)),
+    "lock": (shmrpc.Lock, shmrpc.sync.Lock),
+    "event": (shmrpc.Event, shmrpc.sync.Event),
+    "memory": (lambda name: shmrpc.memory(name, 5000), lambda name: shmrpc.sync.memory(name, 5000)),
+}
+
+
+class Outcomes:
+    """How each of some uses of a name has ended. Anything but a result or an error of ours is raised."""
+
+    def __init__(self) -> None:
+        self.ends: Counter[str] = Counter()
+        #: What was said of memory that is not as it should be.
+        self.texts: set[str] = set()
+        #: What a loop had to log.
+        self.unforeseen: list[str] = []
+
+    def note(self, use: Callable[[], object]) -> Any:
+        try:
+            result = use()
+        except shmrpc.ShmrpcError as error:
+            self._failed(error)
+            return None
+        self.ends["done"] += 1
+        return result
+
+    async def note_in_loop(self, use: Awaitable[object]) -> None:
+        try:
+            await use
+        except shmrpc.ShmrpcError as error:
+            self._failed(error)
+        else:
+            self.ends["done"] += 1
+
+    def _failed(self, error: shmrpc.ShmrpcError) -> None:
+        self.ends[type(error).__name__] += 1
+        if isinstance(error, shmrpc.RemoteProtocolError):
+            self.texts.add(str(error))
+
+
+def use(outcomes: Outcomes, held: Any) -> None:
+    """Does everything with a name that is open in threads."""
+    note = outcomes.note
+    kind = type(held).__name__.removeprefix("Blocking").lower()
+    if kind == "memory":
+        note(lambda: held.buf.__setitem__(slice(0, 3), bytes(held.buf[-3:])))
+        note(lambda: held.array(1, "i8").sum())
+        held = note(lambda: held.lock)
+    if kind == "event":
+        for step in (held.set, lambda: held.wait(SOON), held.clear, lambda: held.wait(SOON), held.is_set):
+            note(step)
+        return
+    for step in (lambda: held.acquire(SOON), lambda: held.acquire(SOON), held.release, held.release):
+        note(step)
+    if kind == "semaphore":
+        for step in (lambda: held.signal(300), lambda: held.wait(SOON), held.drain, lambda: held.wait(SOON)):
+            note(step)
+
+
+async def use_in_loop(outcomes: Outcomes, held: Any) -> None:
+    """Waits in a loop."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: outcomes.unforeseen.append(str(context)))
+    kind = type(held).__name__.lower()
+    if kind == "event":
+        await outcomes.note_in_loop(held.wait(SOON))
+        return
+    if kind == "semaphore":
+        await outcomes.note_in_loop(held.wait(SOON))
+    held = held.lock if kind == "memory" else held
+    await asyncio.gather(*(outcomes.note_in_loop(held.acquire(SOON)) for _ in range(2)))
+    outcomes.note(held.release)
+
+
+def look(outcomes: Outcomes, name: str) -> None:
+    """Looks at a name from outside."""
+    outcomes.note(lambda: shmrpc.members(name))
+    outcomes.note(lambda: reports(lambda text: None))
+    outcomes.note(lambda: shmrpc.sync.attach(name, SOON).close())
+
+
+def use_anew(outcomes: Outcomes, kind: str, name: str) -> None:
+    """Opens a name and does everything with it."""
+    look(outcomes, name)
+    in_loop, in_threads = OPENERS[kind]
+    for opener in (in_threads, in_loop):
+        held = outcomes.note(lambda opener=opener: opener(name))  # type: ignore[misc]
+        if held is None:
+            continue
+        if opener is in_threads:
+            use(outcomes, held)
+        else:
+            asyncio.run(use_in_loop(outcomes, held))
+        outcomes.note(held.close)
+
+
+class Told:
+    """A forked process that does some work and says how it went; one that hangs is killed by its own alarm."""
+
+    def __init__(self, work: Callable[[Outcomes, Callable[[], None]], None]) -> None:
+        (self._hears, writes), (reads, self._tells) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(writes)
+            os.close(reads)
+            return
+        os.close(self._hears)
+        os.close(self._tells)
+        signal.alarm(HANGS)
+        code = 1
+
+        def step() -> None:
+            """Says that it has come so far, and waits until it may go on."""
+            os.write(writes, b"\n")
+            os.read(reads, 1)
+
+        try:
+            outcomes = Outcomes()
+            work(outcomes, step)
+            assert not outcomes.unforeseen, outcomes.unforeseen
+            os.write(writes, json.dumps([outcomes.ends, sorted(outcomes.texts)]).encode())
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def step(self) -> None:
+        """Waits until it has come to the next step."""
+        os.read(self._hears, 1)
+
+    def go_on(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._tells, b"\n")
+
+    def killed(self) -> None:
+        """Waits until it is killed."""
+        os.close(self._hears)
+        os.close(self._tells)
+        assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == -signal.SIGKILL
+
+    def end(self) -> tuple[Counter[str], set[str]]:
+        """How its uses have ended. Raises AssertionError if it has hung or died, or anything else was raised."""
+        said = b""
+        while part := os.read(self._hears, 1 << 16):
+            said += part
+        os.close(self._hears)
+        os.close(self._tells)
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        assert status != -signal.SIGALRM, "it hangs"
+        assert status == 0, f"it has ended with {status}"
+        ends, texts = json.loads(said)
+        return Counter(ends), set(texts)

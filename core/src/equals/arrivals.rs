@@ -1,6 +1,6 @@
 //! Names that appear: what whoever waits for one sleeps on, instead of looking again and again.
 //!
-//! The first member of a name touches its lock file once others can join ([`LockFile::announce`]), which the kernel tells
+//! The first member of a name touches its lock file before it lets others in ([`LockFile::announce`]), which the kernel tells
 //! all that watch the directory (inotify). Whoever watches before it looks for a name misses none.
 //!
 //! [`LockFile::announce`]: super::lock_file::LockFile::announce

@@ -131,7 +131,7 @@ impl LockFile {
         self.unlock(DOOR)
     }
 
-    /// Tells those that wait for the name that others can join: see [`arrivals`](super::arrivals).
+    /// Tells those that wait for the name that they may knock: see [`arrivals`](super::arrivals).
     pub fn announce(&self) -> io::Result<()> {
         self.with(|file| {
             // SAFETY: no times are given, which means now.

@@ -106,7 +106,6 @@ class Encoder:
         encode_values: Callable[[Sequence[Any]], bytes | Parcel],
         is_plain: Callable[[type], bool | tuple[tuple[str, ...], tuple[str, ...]] | None],
         large: int,
-        inside: int,
         large_array: int,
         reference: bool,
     ) -> Encoder: ...

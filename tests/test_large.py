@@ -13,7 +13,7 @@ import pytest
 
 import shmrpc
 import shmrpc.testing
-from shmrpc.values.blocks import LARGE_BYTES
+from shmrpc.values.blocks import LARGE
 from tests.helpers import array_service
 from tests.helpers.array_service import Scene, numbered, sum_of
 from tests.helpers.loops import one_loop
@@ -47,8 +47,9 @@ KINDS: dict[str, Any] = {
     "array of text": np.array([str(n) for n in range(10_000)]),
     "array of complex": np.arange(20_000) * 1j,
     "bytes": _PIXELS.tobytes(),
-    "bytes that are just small": bytes(LARGE_BYTES - 1),
-    "bytes that are just large": bytes(LARGE_BYTES),
+    "bytes that are just small": bytes(LARGE - 1),
+    "bytes that are just large": bytes(LARGE),
+    "bytes before what only Python reads": [_PIXELS.tobytes(), np.ones(900), (1, 2)],
     "bytearray": bytearray(_PIXELS),
     "memoryview": memoryview(_PIXELS.tobytes()),
     "memoryview of doubles": memoryview(array.array("d", range(20_000))),

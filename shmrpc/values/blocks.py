@@ -9,7 +9,6 @@ from shmrpc._core import Unmapped
 __all__ = [
     "LARGE",
     "LARGE_ARRAY",
-    "LARGE_BYTES",
     "Block",
     "Data",
     "Unmapped",
@@ -21,9 +20,6 @@ __all__ = [
 
 #: From this size on, in bytes, a buffer is large, and travels beside the body.
 LARGE: Final = 32768
-#: But `bytes` arrive as copies. The core writes large ones into the body as long as they have fewer bytes together than
-#: this: to copy them twice more takes less time than places of their own.
-LARGE_BYTES: Final = 192 << 10
 #: The same for what the receiver need not copy.
 LARGE_ARRAY: Final = 4096
 

@@ -23,7 +23,7 @@ from msgspec.msgpack import Ext
 from shmrpc import _core
 from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
-from shmrpc.values.blocks import LARGE, LARGE_ARRAY, LARGE_BYTES
+from shmrpc.values.blocks import LARGE, LARGE_ARRAY
 from shmrpc.values.convert import DeclaredTypes, dec_hook
 from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
 from shmrpc.values.expected import expected
@@ -94,13 +94,13 @@ class Codec(ABC):
             encode_values=values.encode_all,
             is_plain=values.is_plain,
             large=LARGE,
-            inside=LARGE_BYTES,
             large_array=LARGE_ARRAY,
             reference=reference,
         )
         #: Writes what is MessagePack's own for the core, which calls it without Python.
         self.encoder = encoder
         self._is_reference = reference
+        self._any = self.expected(Any)
         self._types = DeclaredTypes(pickled=pickled)
         self._unpack = unpack
         self._reading = Reading({each.code: (each.name, each.read) for each in ALL_EXTENSIONS}, unpack, pickled)
@@ -123,7 +123,7 @@ class Codec(ABC):
 
     def decode(self, body: Body) -> Any:
         """The value; one of UNREADABLE for a body that is no MessagePack."""
-        return self._whole(body, _same) if type(body) is _core.Parcel else self._decode(body)
+        return self._whole(body, self._any, _same) if type(body) is _core.Parcel else self._decode(body)
 
     def _decode_noted(self, body: bytes) -> tuple[Any, bool]:
         """The value, and whether there are extensions in it."""
@@ -135,11 +135,23 @@ class Codec(ABC):
 
         return self._unpack(body, ext_hook=hook), bool(codes)
 
-    def _whole(self, parcel: _core.Parcel, convert: Callable[[Any], Any]) -> Any:
-        """The converted value of a parcel, whose buffers then last as long as the value."""
-        value = convert(self._unpack(parcel.body, ext_hook=self._reading.with_buffers(parcel.buffers).hook))
+    def _whole(self, parcel: _core.Parcel, known: _core.Expected | None, convert: Callable[[Any], Any]) -> Any:
+        """The value of a parcel, whose buffers then last as long as the value.
+
+        The core reads it as what is ``known`` of its type; what the core cannot read is converted.
+        """
+        try:
+            value = _UNREAD if known is None else known.read(parcel)
+        except ValueError:
+            value = _UNREAD
+        if value is _UNREAD:  # Not within the clause: what it raises would bring along what that handles.
+            value = convert(self._unpack(parcel.body, ext_hook=self._reading.with_buffers(parcel.buffers).hook))
         parcel.drop_buffers()
         return value
+
+
+#: In the place of a value.
+_UNREAD: Final = object()
 
 
 def _same(value: Any) -> Any:
@@ -162,10 +174,11 @@ class _Msgspec(Codec):
         if kind is Any:
             return self.decode
         quick, noted, convert = self.quick(kind), self._decode_noted, self._types.converter(kind)
+        known = self.expected(kind)
 
         def decode(body: Body) -> Any:
             if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
-                return self._whole(body, convert)
+                return self._whole(body, known, convert)
             try:
                 return quick(body)
             except msgspec.ValidationError as error:
@@ -195,7 +208,7 @@ class _Msgpack(Codec):
         convert = self._types.converter(kind)
 
         def decode(body: Body) -> Any:
-            return self._whole(body, convert) if type(body) is _core.Parcel else convert(self._decode(body))
+            return self._whole(body, None, convert) if type(body) is _core.Parcel else convert(self._decode(body))
 
         return decode
 

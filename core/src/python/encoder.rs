@@ -88,9 +88,8 @@ fn body_of(py: Python<'_>, written: Written) -> PyResult<Bound<'_, PyAny>> {
 ///
 /// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an
 /// instance has the first of two tuples of fields itself, and the values of the second are plain; or None if
-/// it does not, and what is usual of NumPy's arrays, or of memoryviews, is written here. Bytes from `large` on are not
-/// plain: they are written into the body as long as all of these together are below `inside`, and beside it else, as are
-/// arrays from `large_array` on.
+/// it does not, and what is usual of NumPy's arrays, or of memoryviews, is written here. Bytes from `large` on are
+/// not plain; they, and arrays from `large_array` on, travel beside the body.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
     encode_plain: Py<PyAny>,
@@ -353,7 +352,7 @@ fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
 #[pymethods]
 impl Encoder {
     #[new]
-    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, inside, large_array, reference))]
+    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, large_array, reference))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         encode_plain: Py<PyAny>,
@@ -361,7 +360,6 @@ impl Encoder {
         encode_values: Py<PyAny>,
         is_plain: Py<PyAny>,
         large: usize,
-        inside: usize,
         large_array: usize,
         reference: bool,
     ) -> Self {
@@ -372,7 +370,6 @@ impl Encoder {
             is_plain,
             rules: Rules {
                 large,
-                inside,
                 large_array,
                 arrays: AtomicBool::new(false),
                 views: AtomicBool::new(false),

@@ -64,6 +64,12 @@ impl Parcel {
         self.body.bind(py)
     }
 
+    /// Other objects with the same bytes, in the places of the buffers.
+    pub(super) fn set_buffers(&self, buffers: Bound<'_, PyTuple>) {
+        let before = self.lock().replace(buffers.unbind());
+        drop(before); // Not under the lock: it may run code.
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Py<PyTuple>>> {
         lock(&self.buffers)
     }

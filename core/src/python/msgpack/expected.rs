@@ -78,12 +78,18 @@ impl Expected {
         })
     }
 
-    /// The value that bytes, or a parcel, are; ValueError if they are not what is expected.
+    /// The value that bytes, or a parcel, are; ValueError if they are not what is expected. Then what was copied of the
+    /// parcel's buffers is in their places.
     fn read<'py>(&self, py: Python<'py>, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let read = match body.cast::<Parcel>() {
             Ok(parcel) => {
-                let buffers = Buffers::new(parcel.get().buffers(py)?.iter().collect());
-                Reader::only(py, parcel.get().body(py).as_bytes(), Some(&buffers), self)
+                let parcel = parcel.get();
+                let buffers = Buffers::new(parcel.buffers(py)?.iter().collect());
+                let read = Reader::only(py, parcel.body(py).as_bytes(), Some(&buffers), self);
+                if read.is_err() {
+                    parcel.set_buffers(buffers.into_tuple(py)?);
+                }
+                read
             }
             Err(_) => Reader::only(py, body.extract()?, None, self),
         };

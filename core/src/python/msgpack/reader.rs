@@ -68,7 +68,14 @@ impl<'py> Buffers<'py> {
         }
     }
 
-    pub(in crate::python) fn into_tuple(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+    /// For Python, which does not copy again what was copied here.
+    pub(in crate::python) fn into_tuple(
+        mut self,
+        py: Python<'py>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        for (place, copy) in self.copies.into_inner() {
+            self.all[place as usize] = copy;
+        }
         PyTuple::new(py, self.all)
     }
 

@@ -23,11 +23,9 @@ const MOST_BESIDE: usize = 64;
 
 /// How values are written.
 pub(in crate::python) struct Rules {
-    /// Bytes from this length on are written into the body only as long as all of these together are below `inside`, and
-    /// travel beside it else.
+    /// Bytes from this length on travel beside the body.
     pub(in crate::python) large: usize,
-    pub(in crate::python) inside: usize,
-    /// An array travels beside the body from this length on, in bytes.
+    /// The same for an array, in bytes.
     pub(in crate::python) large_array: usize,
     /// Whether NumPy's arrays are written here, and memoryviews. Relaxed, as all that read and write these have the GIL.
     pub(in crate::python) arrays: AtomicBool,
@@ -61,8 +59,6 @@ pub(in crate::python) struct Writer<'a> {
     out: &'a mut Vec<u8>,
     beside: &'a mut Vec<Flat>,
     rules: &'a Rules,
-    /// How many bytes of large ones there is room for in the body.
-    room: usize,
 }
 
 impl<'a> Writer<'a> {
@@ -72,7 +68,6 @@ impl<'a> Writer<'a> {
             out: &mut to.body,
             beside: &mut to.beside,
             rules,
-            room: rules.inside - 1,
         }
     }
 
@@ -281,16 +276,13 @@ impl<'a> Writer<'a> {
             std::slice::from_raw_parts(start, ffi::PyBytes_Size(value) as usize)
         };
         if bytes.len() >= self.rules.large {
-            let Some(room) = self.room.checked_sub(bytes.len()) else {
-                let flat = |owner: Bound<'_, PyAny>| {
-                    // SAFETY: the bytes are those of `value`.
-                    Ok(unsafe { Flat::of(owner, bytes.as_ptr(), bytes.len()) })
-                };
-                // SAFETY: as above.
-                let place = unsafe { self.place(value, flat)? };
-                return self.extension(BYTES, |writer| writer.reference(place));
+            let flat = |owner: Bound<'_, PyAny>| {
+                // SAFETY: the bytes are those of `value`.
+                Ok(unsafe { Flat::of(owner, bytes.as_ptr(), bytes.len()) })
             };
-            self.room = room;
+            // SAFETY: as above.
+            let place = unsafe { self.place(value, flat)? };
+            return self.extension(BYTES, |writer| writer.reference(place));
         }
         self.blob(bytes, 0xc4)
     }

@@ -29,10 +29,13 @@ from shmrpc.basics.version import VERSION
 from shmrpc.client.client import Client, connect
 from shmrpc.client.stream_call import StreamCall
 from shmrpc.equals.attach import attach
+from shmrpc.equals.claim import Claim
 from shmrpc.equals.event import Event
 from shmrpc.equals.lock import Lock
 from shmrpc.equals.members import Member, members
 from shmrpc.equals.memory import Memory, memory
+from shmrpc.equals.queue import Queue, queue
+from shmrpc.equals.queue_stats import QueueStats
 from shmrpc.equals.semaphore import Semaphore
 from shmrpc.errors import (
     ApplicationError,
@@ -50,12 +53,16 @@ from shmrpc.errors import (
     NameInUse,
     Overloaded,
     ProtocolError,
+    QueueEmpty,
+    QueueFull,
+    QueueShutDown,
     RemoteError,
     RemoteProtocolError,
     ServiceInUse,
     ServiceUnavailable,
     SharedMemoryError,
     ShmrpcError,
+    StaleClaim,
     WaitStopped,
     WaitTimeout,
 )
@@ -74,6 +81,7 @@ __all__ = [
     "Call",
     "CallError",
     "CallStopped",
+    "Claim",
     "Client",
     "ConnectionLost",
     "DeadlineExceeded",
@@ -94,6 +102,11 @@ __all__ = [
     "NameInUse",
     "Overloaded",
     "ProtocolError",
+    "Queue",
+    "QueueEmpty",
+    "QueueFull",
+    "QueueShutDown",
+    "QueueStats",
     "RemoteError",
     "RemoteProtocolError",
     "Semaphore",
@@ -103,6 +116,7 @@ __all__ = [
     "ServiceUnavailable",
     "SharedMemoryError",
     "ShmrpcError",
+    "StaleClaim",
     "StreamCall",
     "WaitStopped",
     "WaitTimeout",
@@ -114,6 +128,7 @@ __all__ = [
     "leased",
     "members",
     "memory",
+    "queue",
     "register",
     "serve",
     "sync",

@@ -9,6 +9,10 @@
     ├── ConnectionLost         the peer is gone                          also ConnectionError
     ├── NameInUse              a name is open as something else, or with another size   also ValueError
     ├── WaitTimeout            what was waited for did not come in time   also TimeoutError
+    │   ├── QueueEmpty             no item has come                      also asyncio's and queue.Empty
+    │   └── QueueFull              there was no room                     also asyncio's and queue.Full
+    ├── QueueShutDown          nothing more is put, and nothing is left  from 3.13 on also asyncio's and queue.ShutDown
+    ├── StaleClaim             a claim had ended before
     ├── WaitStopped            ``stop()`` ended the wait
     ├── EndOfStream            a stream that was opened by hand has ended   also EOFError
     ├── ProtocolError
@@ -29,8 +33,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import functools
+import queue
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final, TypeVar
@@ -51,12 +58,16 @@ __all__ = [
     "NameInUse",
     "Overloaded",
     "ProtocolError",
+    "QueueEmpty",
+    "QueueFull",
+    "QueueShutDown",
     "RemoteError",
     "RemoteProtocolError",
     "ServiceInUse",
     "ServiceUnavailable",
     "SharedMemoryError",
     "ShmrpcError",
+    "StaleClaim",
     "WaitStopped",
     "WaitTimeout",
     "application_error",
@@ -106,7 +117,30 @@ class NameInUse(ShmrpcError, ValueError):
 
 
 class WaitTimeout(ShmrpcError, TimeoutError):
-    """The time to wait for a permit, a lock, a signal, an event or a name is over. Nothing was taken."""
+    """The time to wait for a permit, a lock, a signal, an event, a queue or a name is over. Nothing was taken."""
+
+
+class QueueEmpty(WaitTimeout, asyncio.QueueEmpty, queue.Empty):
+    """No item has come into the queue in time, or there is none now. Nothing was taken."""
+
+
+class QueueFull(WaitTimeout, asyncio.QueueFull, queue.Full):
+    """The queue has had no room in time, or has none now. Nothing was put."""
+
+
+if sys.version_info >= (3, 13):
+
+    class QueueShutDown(ShmrpcError, asyncio.QueueShutDown, queue.ShutDown):
+        """The queue was shut down: nothing more is put, and there is nothing left to get."""
+
+else:
+
+    class QueueShutDown(ShmrpcError):
+        """The queue was shut down: nothing more is put, and there is nothing left to get."""
+
+
+class StaleClaim(ShmrpcError):
+    """The claim had ended before: its item is delivered to somebody else, or was, or it was acknowledged already."""
 
 
 class WaitStopped(ShmrpcError):

@@ -172,6 +172,18 @@ mod enabled {
         PermitRecovered,
         /// All that a dead member had is free, and its slot is not.
         Recovered,
+        /// Items are written behind the end of a queue, which has not moved.
+        ItemsWritten,
+        /// Items are in a queue, and nobody was woken.
+        ItemsPut,
+        /// Items are out of a queue, and whoever takes them has not got them.
+        ItemsTaken,
+        /// An item is claimed, and whoever claims it has not got it.
+        ItemClaimed,
+        /// A claim has ended, and nobody was woken.
+        ClaimEnded,
+        /// A claim of a dead member has ended.
+        ClaimRecovered,
         /// A member that leaves has given back its permits.
         LeaveBegun,
         /// A member that leaves has no entry any more.

@@ -25,6 +25,7 @@
 //! * [`equals`] are the names that have members instead of two sides: semaphores, locks, events, memory.
 //! * [`shared`] has what equals change together: a lease that no death keeps, transactions, and blocks in a file that
 //!   grows and shrinks.
+//! * A [`queue`] is a chain of items in such a file, for many who put and many who take.
 //! * [`wait::parker`] is where a thread sleeps that another one of its process wakes.
 //! * [`wait::spin`] tells when it pays to look again instead of sleeping.
 //! * [`packet`] takes a packet out of a socket, with the descriptors that come along and its sender.
@@ -66,6 +67,8 @@ pub mod equals;
 pub mod memory;
 #[cfg(not(loom))]
 pub mod packet;
+#[cfg(not(loom))]
+pub mod queue;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod scheduling;

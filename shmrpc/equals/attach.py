@@ -8,28 +8,33 @@ import math
 import select
 import time
 from collections.abc import Callable, Generator
-from typing import Final
+from typing import Final, TypeAlias
 
 from shmrpc._core import Descriptor, Name, watch_for_names
 from shmrpc.equals import places
+from shmrpc.equals.blocking_queue import BlockingQueue
 from shmrpc.equals.event import BlockingEvent, Event
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.lock import BlockingLock, Lock
 from shmrpc.equals.memory import BlockingMemory, Memory
+from shmrpc.equals.queue import Queue
 from shmrpc.equals.semaphore import BlockingSemaphore, Semaphore
 from shmrpc.errors import WaitTimeout
 
-_KINDS: dict[str, Callable[[Name], Semaphore | Lock | Event | Memory]] = {
+_KINDS: dict[str, Callable[[Name], Semaphore | Lock | Event | Memory | Queue]] = {
     "semaphore": Semaphore.of,
     "lock": Lock.of,
     "event": Event.of,
     "memory": Memory.of,
+    "queue": Queue.of,
 }
-_BLOCKING_KINDS: dict[str, Callable[[Name], BlockingSemaphore | BlockingLock | BlockingEvent | BlockingMemory]] = {
+_Blocking: TypeAlias = BlockingSemaphore | BlockingLock | BlockingEvent | BlockingMemory | BlockingQueue
+_BLOCKING_KINDS: dict[str, Callable[[Name], _Blocking]] = {
     "semaphore": BlockingSemaphore.of,
     "lock": BlockingLock.of,
     "event": BlockingEvent.of,
     "memory": BlockingMemory.of,
+    "queue": BlockingQueue.of,
 }
 #: Seconds between two looks for a name where the system does not let us watch the directories.
 _PAUSE: Final = 0.05
@@ -37,7 +42,7 @@ _PAUSE: Final = 0.05
 _LONGEST: Final = 1e6
 
 
-async def attach(name: str, timeout: float = 5.0) -> Semaphore | Lock | Event | Memory:
+async def attach(name: str, timeout: float = 5.0) -> Semaphore | Lock | Event | Memory | Queue:
     """Opens a name that another process makes, whatever it is; waits up to ``timeout`` seconds for it to appear.
 
     Raises WaitTimeout if no process has it open by then.
@@ -62,9 +67,7 @@ async def _readable(watch: Descriptor, seconds: float) -> None:
         loop.remove_reader(watch.fileno())
 
 
-def blocking_attach(
-    name: str, timeout: float = 5.0
-) -> BlockingSemaphore | BlockingLock | BlockingEvent | BlockingMemory:
+def blocking_attach(name: str, timeout: float = 5.0) -> _Blocking:
     """Opens a name as :func:`shmrpc.attach` does, and blocks the thread until it is there."""
     with contextlib.closing(_waits(name, timeout)) as waits:
         for watch, pause in waits:

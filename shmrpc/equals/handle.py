@@ -19,9 +19,9 @@ from shmrpc.host.processes import process, stopped
 atexit.register(Name.leave_all)
 
 
-def opened(name: str, kind: str, amount: int) -> Name:
+def opened(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> Name:
     """Opens a name, and makes it if nobody else has. Raises NameInUse, SharedMemoryError and LocalProtocolError."""
-    return Name(name, places.to_open(name), kind, amount)
+    return Name(name, places.to_open(name), kind, amount, bounds, raw)
 
 
 #: Seconds, as many as any timer can have.
@@ -39,7 +39,7 @@ class Handle:
     """A name that this process has open, as one of its members."""
 
     _name: Name
-    _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, Line]]
+    _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Line]]
 
     @classmethod
     def of(cls, name: Name) -> Self:
@@ -78,30 +78,28 @@ class Handle:
         return f"<shmrpc {self._name.kind} {self.name!r}{closed}>"
 
     async def _wait(
-        self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None, *, signals: bool = False
+        self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None, place: int = 0
     ) -> None:
         """Waits in the loop until ``take()`` is true. Raises WaitTimeout and WaitStopped."""
         loop = asyncio.get_running_loop()
         lines = self._lines.setdefault(loop, {})
-        line = lines.get(signals)
+        line = lines.get(place)
         if line is None:
-            line = lines[signals] = Line(self._name, signals, loop)
+            line = lines[place] = Line(self._name, place, loop)
         if not await line.wait(take, undo, None if timeout is None else bounded(timeout)):
-            self._timed_out(timeout, signals)
+            self._timed_out(timeout, place)
 
-    def _block(
-        self, wait: Callable[[float | None], bool | None], timeout: float | None, *, signals: bool = False
-    ) -> None:
+    def _block(self, wait: Callable[[float | None], bool | None], timeout: float | None, place: int = 0) -> None:
         """Waits in a thread. Raises WaitTimeout and WaitStopped."""
         waited = wait(timeout)
         if waited is None:
             raise stopped_wait(self._name)
         if not waited:
-            self._timed_out(timeout, signals)
+            self._timed_out(timeout, place)
 
-    def _timed_out(self, timeout: float | None, signals: bool) -> NoReturn:
-        why = "no signal came" if signals else self._in_vain()
-        holders = "" if signals else self._held_by()
+    def _timed_out(self, timeout: float | None, place: int) -> NoReturn:
+        why = "no signal came" if place else self._in_vain()
+        holders = "" if place else self._held_by()
         raise WaitTimeout(f"{self._name.kind} {self.name!r}: {why} within {timeout:g} s{holders}")
 
     def _is_single(self) -> bool:

@@ -25,9 +25,10 @@ def stopped_wait(name: Name) -> WaitStopped:
 class Line:
     """Lets tasks of a loop wait, in the order in which they came, with one place among all sleepers of the name."""
 
-    def __init__(self, name: Name, signals: bool, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, name: Name, place: int, loop: asyncio.AbstractEventLoop) -> None:
+        """``place``: the number of the name's wait set."""
         self._name = name
-        self._signals = signals
+        self._place = place
         self._loop = loop
         self._sleeper: LoopSleeper | None = None
         self._waiting: deque[_Waiter] = deque()
@@ -67,9 +68,9 @@ class Line:
     def _fall_asleep(self) -> None:
         self._name.prepare()
         if self._sleeper is None:
-            self._sleeper = self._name.sleeper(self._signals)
+            self._sleeper = self._name.sleeper(self._place)
         self._sleeper.line_up()
-        self._loop.add_reader(self._sleeper.fileno(), self._on_bell)
+        self._loop.add_reader(self._sleeper.fileno(), self.look)
         self._is_asleep = True
         self._serve()
 
@@ -80,8 +81,10 @@ class Line:
             self._loop.remove_reader(self._sleeper.fileno())
             self._sleeper.cancel()
 
-    def _on_bell(self) -> None:
-        assert self._sleeper is not None
+    def look(self) -> None:
+        """Serves those that wait, if any do."""
+        if self._sleeper is None or not self._is_asleep:
+            return
         try:
             self._sleeper.withdraw()
             self._serve()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Final, Self
 
 from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, opened
+
+#: The wait set of those that wait for a signal.
+_SIGNALS: Final = 1
 
 
 class SemaphoreBase(Held):
@@ -60,7 +63,7 @@ class Semaphore(SemaphoreBase, AwaitedHeld):
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         if not self._name.try_signal():
-            await self._wait(self._name.try_signal, self._put_back, timeout, signals=True)
+            await self._wait(self._name.try_signal, self._put_back, timeout, _SIGNALS)
 
     def _put_back(self) -> None:
         self._name.signal(1)
@@ -74,4 +77,4 @@ class BlockingSemaphore(SemaphoreBase, BlockingHeld):
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
-        self._block(self._name.wait_signal, timeout, signals=True)
+        self._block(self._name.wait_signal, timeout, _SIGNALS)

@@ -2,24 +2,31 @@
 //!
 //! ```text
 //!     64  poison        3 u64  what was found that cannot be true, see `shared/lie.rs`; then nobody uses it any more
-//!     88  amount        u64    permits of a semaphore; bytes of a memory
+//!     88  amount        u64    permits of a semaphore; bytes of a memory, or for the items of a queue
 //!     96  event         u64    how often it was set, times two; plus one while it is set
 //!    104  signals       u64    those that nobody has waited for
+//!    112  bounds        2 u64  of a queue: the items that may wait; how often one is delivered, plus 2^63 if they are raw
 //!    128  members       256 of them, 32 bytes each: see `members.rs`
 //!   8320  the wait set of permits, or of an event: 256 slots
 //!  12544  the wait set of signals: 256 slots
 //!  16768  permits       u64 each: the member that has it, or 0
-//!         data          from the next multiple of 64 KiB on: the bytes of a memory
+//!         data          from the next multiple of 64 KiB on: the bytes of a memory; of a queue, the wait set of those
+//!                       that wait until all is done, and from the next multiple of 64 KiB on the queue
 //! ```
 
 use super::members::{MEMBER_SIZE, SLOTS};
 use crate::memory::region::{Kind, Layout, signature};
+use crate::queue::{self, Limits};
 use crate::wait::set::mapped::size_for;
 
 /// Slots of each wait set.
 pub const SLEEPERS: usize = 256;
 /// The most permits of a semaphore.
 pub const MOST_PERMITS: u64 = 1 << 16;
+/// In the bounds of a queue: its items are raw bytes.
+pub const RAW: u64 = 1 << 63;
+/// The bytes that the items of a queue may have.
+pub const QUEUE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 34;
 /// The most bytes of a memory: what one range of the guard against SIGBUS counts, without the pages before it.
 pub const MOST_BYTES: u64 = (1 << 36) - (1 << 20);
 
@@ -27,8 +34,9 @@ pub const AT_POISON: usize = 64;
 pub const AT_AMOUNT: usize = 88;
 pub const AT_EVENT: usize = 96;
 pub const AT_SIGNALS: usize = 104;
+pub const AT_BOUNDS: usize = 112;
 pub const AT_MEMBERS: usize = 128;
-/// Where the wait sets begin.
+/// Where the wait sets begin that all names have.
 pub const AT_SETS: [usize; 2] = {
     let first = AT_MEMBERS + SLOTS as usize * MEMBER_SIZE;
     [first, first + size_for(SLEEPERS)]
@@ -44,21 +52,74 @@ const PAGE: usize = 64 << 10;
 pub struct Shape {
     /// What the name is for.
     pub kind: Kind,
-    /// Permits of a semaphore, bytes of a memory, 1 of a lock, 0 of an event.
+    /// Permits of a semaphore, bytes of a memory or for the items of a queue, 1 of a lock, 0 of an event.
     pub amount: u64,
+    /// Of a queue: the items that may wait; and how often one is delivered, plus [`RAW`] if they are raw; 0: any number. Of
+    /// others: 0.
+    pub bounds: [u64; 2],
 }
 
 impl Shape {
     /// The shape, if there can be one such.
     pub fn new(kind: Kind, amount: u64) -> Option<Self> {
         let fits = match kind {
-            Kind::Connection => false,
+            Kind::Connection | Kind::Queue => false,
             Kind::Memory => (1..=MOST_BYTES).contains(&amount),
             Kind::Semaphore => (1..=MOST_PERMITS).contains(&amount),
             Kind::Lock => amount == 1,
             Kind::Event => amount == 0,
         };
-        fits.then_some(Shape { kind, amount })
+        fits.then_some(Shape {
+            kind,
+            amount,
+            bounds: [0; 2],
+        })
+    }
+
+    /// The shape of a queue, if there can be one such.
+    pub fn of_queue(limits: Limits, raw: bool) -> Option<Self> {
+        let fits = QUEUE_BYTES.contains(&limits.memory) && limits.deliveries < RAW;
+        fits.then_some(Shape {
+            kind: Kind::Queue,
+            amount: limits.memory,
+            bounds: [limits.items, limits.deliveries | if raw { RAW } else { 0 }],
+        })
+    }
+
+    /// What a queue of this shape may hold.
+    pub fn limits(self) -> Limits {
+        Limits {
+            items: self.bounds[0],
+            memory: self.amount,
+            deliveries: self.bounds[1] & !RAW,
+        }
+    }
+
+    /// Whether the items of the queue are raw.
+    pub fn is_raw(self) -> bool {
+        self.bounds[1] & RAW != 0
+    }
+
+    /// Where its wait sets begin.
+    pub fn sets(self) -> Vec<usize> {
+        let mut sets = AT_SETS.to_vec();
+        if self.kind == Kind::Queue {
+            sets.push(self.data());
+        }
+        sets
+    }
+
+    /// Where the queue begins.
+    pub fn queue(self) -> usize {
+        (self.data() + size_for(SLEEPERS)).next_multiple_of(PAGE)
+    }
+
+    /// How many bytes need memory from the beginning.
+    pub fn used(self) -> usize {
+        match self.kind {
+            Kind::Queue => queue::sizes(self.queue() as u64, self.limits()).0 as usize,
+            _ => self.layout().size,
+        }
     }
 
     /// How many permits it has.
@@ -66,7 +127,7 @@ impl Shape {
         match self.kind {
             Kind::Semaphore => self.amount as usize,
             Kind::Memory | Kind::Lock => 1,
-            Kind::Connection | Kind::Event => 0,
+            Kind::Connection | Kind::Event | Kind::Queue => 0,
         }
     }
 
@@ -79,14 +140,15 @@ impl Shape {
     pub fn layout(self) -> Layout {
         let size = match self.kind {
             Kind::Memory => self.data() + self.amount as usize,
+            Kind::Queue => queue::sizes(self.queue() as u64, self.limits()).1 as usize,
             _ => AT_PERMITS + 8 * self.permits(),
         };
         Layout {
             kind: self.kind,
             size,
             signature: signature(&[
-                AT_POISON, AT_AMOUNT, AT_EVENT, AT_SIGNALS, AT_MEMBERS, AT_SETS[0], AT_SETS[1],
-                AT_PERMITS, PAGE,
+                AT_POISON, AT_AMOUNT, AT_EVENT, AT_SIGNALS, AT_BOUNDS, AT_MEMBERS, AT_SETS[0],
+                AT_SETS[1], AT_PERMITS, PAGE,
             ]),
         }
     }

@@ -8,7 +8,7 @@
 //! An entry is changed by whoever has the byte of its slot in the lock file: its member, or, once that is dead, whoever
 //! takes the byte to recover it.
 
-use crate::shared::{Field, Lie, Words};
+use crate::shared::{self, Field, Lie, Words};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
 use std::sync::Arc;
@@ -241,6 +241,11 @@ impl<W: Words, P: Proofs> Members<W, P> {
         self.proofs.give_back(slot)
     }
 
+    /// Leaves what is left of a dead member for later.
+    pub fn put_off_recovery(&self, slot: u32) -> io::Result<()> {
+        self.proofs.give_back(slot)
+    }
+
     /// Says that nothing is left of us.
     pub fn leave(&self) -> io::Result<()> {
         self.clear(self.slot);
@@ -274,5 +279,18 @@ impl<W: Words, P: Proofs> Members<W, P> {
     /// Where a member's entry is, in bytes from the beginning of the memory.
     fn offset(&self, slot: u32) -> u64 {
         (self.start + slot as usize * MEMBER_SIZE) as u64
+    }
+}
+
+impl<W: Words, P: Proofs> shared::Members for Members<W, P> {
+    #[inline]
+    fn me(&self) -> u64 {
+        self.us.0
+    }
+
+    fn lives(&self, member: u64) -> bool {
+        let number = Number(member);
+        let is_current = |slot: u32| self.number(slot) == number && self.lives(slot);
+        number == self.us || number.slot().is_some_and(is_current)
     }
 }

@@ -1,11 +1,12 @@
 //! This process as a member of a name: what it shares with the others, and what of it is its own.
 
 use super::layout::{
-    AT_AMOUNT, AT_EVENT, AT_MEMBERS, AT_PERMITS, AT_POISON, AT_SETS, AT_SIGNALS, SLEEPERS, Shape,
+    AT_AMOUNT, AT_BOUNDS, AT_EVENT, AT_MEMBERS, AT_PERMITS, AT_POISON, AT_SIGNALS, SLEEPERS, Shape,
 };
 use super::lock_file::{FileId, LockFile};
 use super::members::{self, Holder};
 use super::permits::Permits;
+use super::queueing::Contents;
 use super::registry::Report;
 use super::watcher::{self, Watch};
 use crate::crash;
@@ -14,7 +15,7 @@ use crate::memory::named;
 use crate::memory::region::Kind;
 use crate::origin::Origin;
 use crate::shared::{Field, Lie, Poison};
-use crate::sync::{AtomicU64, Ordering, lock};
+use crate::sync::{Ordering, lock};
 use crate::wait::doorbell::{Ringer, numbered};
 use crate::wait::set::mapped::{LoopSlot, Mapped};
 use crate::wait::set::{SetError, Slot, WaitSet};
@@ -32,6 +33,9 @@ use thiserror::Error;
 
 /// The members of a name.
 pub(super) type Members = members::Members<Arc<SharedMapping>, Arc<LockFile>>;
+/// The number in the path of a watcher's doorbell, where wait sets have theirs.
+const WATCHER: usize = 2;
+
 /// Says of a member's slot whether it lives.
 pub type Lives = Box<dyn Fn(u32) -> bool + Send + Sync>;
 /// A wait set of a name.
@@ -71,9 +75,13 @@ pub enum NameError {
     NotHeld(&'static str),
     #[error("has {SLEEPERS} sleepers already, which is the most")]
     Crowded,
+    #[error("{} is in the middle of changing it, and does not end; is it stopped?", words_of(*.holder))]
+    Changing { holder: Holder },
+    #[error("{0}")]
+    TooLarge(String),
 }
 
-fn words_of(holder: Holder) -> String {
+pub(super) fn words_of(holder: Holder) -> String {
     match holder {
         Holder::Process(pid) => format!("process {pid}"),
         Holder::Elsewhere => "a process of another container".to_owned(),
@@ -124,7 +132,9 @@ pub struct Membership {
     lock_file: Arc<LockFile>,
     members: Arc<Members>,
     permits: Permits<Arc<SharedMapping>>,
-    sets: [Arc<Set>; 2],
+    sets: Vec<Arc<Set>>,
+    /// What a queue has.
+    pub(super) queue: Option<Contents>,
     /// The permits that we have, by their places, where there is more than one.
     held: Mutex<Vec<u32>>,
     /// Where to look first for a permit that is free: a hint.
@@ -141,6 +151,8 @@ pub struct Membership {
     pub(super) has_woken: AtomicBool,
     /// Whether others compete for the CPU on which a thread of ours looks again and again.
     pub(super) crowding: Mutex<Crowding>,
+    /// Whether something of a dead member could not be given back so far.
+    pub(super) has_remains: AtomicBool,
     /// Whether the watcher watches the other members.
     pub(super) is_watching: AtomicBool,
     /// How often in a row a thread has then looked for the answer in vain, before it slept.
@@ -148,7 +160,7 @@ pub struct Membership {
     /// For the watcher.
     us: Weak<Membership>,
     /// Threads' places in the wait sets that no thread uses now.
-    spare: [Mutex<Vec<Sleeper>>; 2],
+    spare: Vec<Mutex<Vec<Sleeper>>>,
     /// What we have of the other members, once somebody here has slept.
     pub(super) watch: Mutex<Watch>,
 }
@@ -180,6 +192,15 @@ impl Membership {
         }
         membership.members.enter();
         crash::point!(MemberEntered);
+        if remains {
+            // Only a member can take a lease.
+            let slot = membership.members.slot();
+            if !membership.recover_queue(slot) {
+                let error = io::Error::from_raw_os_error(libc::EBUSY);
+                let what = "what a dead member has left in it cannot be given back";
+                return Err(NameError::os(what)(error));
+            }
+        }
         membership.tell_watchers();
         membership.recover_dead();
         Ok(membership)
@@ -215,14 +236,18 @@ impl Membership {
         stem: &Path,
     ) -> Result<Arc<Self>, NameError> {
         let members = Arc::new(members);
-        let set = |which: usize| {
+        let set = |(which, at): (usize, usize)| {
             let judge = members.clone();
             let lives: Lives = Box::new(move |slot| judge.lives(slot));
-            let stem = numbered(stem, which);
-            let memory = Mapped::new(mapping.clone(), AT_SETS[which], SLEEPERS, stem, lives);
+            let stem = numbered(stem, if which < WATCHER { which } else { which + 1 });
+            let memory = Mapped::new(mapping.clone(), at, SLEEPERS, stem, lives);
             WaitSet::new(memory, members.slot())
         };
-        let sets = [set(0), set(1)];
+        let sets: Vec<_> = shape.sets().into_iter().enumerate().map(set).collect();
+        let queue = match shape.kind {
+            Kind::Queue => Some(Contents::new(&mapping, &file, shape, &members)?),
+            _ => None,
+        };
         let origin = Origin::here();
         let origin = origin.map_err(NameError::os("this process cannot be told from others"))?;
         Ok(Arc::new_cyclic(|us| Membership {
@@ -232,11 +257,14 @@ impl Membership {
             is_pledged: AtomicBool::new(false),
             has_woken: AtomicBool::new(false),
             crowding: Mutex::default(),
+            has_remains: AtomicBool::new(false),
             is_watching: AtomicBool::new(false),
             spun_in_vain: AtomicUsize::new(0),
             permits: Permits::new(mapping.clone(), AT_PERMITS, shape.permits()),
             shape,
+            spare: sets.iter().map(|_| Mutex::default()).collect(),
             sets,
+            queue,
             mapping,
             file,
             lock_file,
@@ -247,8 +275,7 @@ impl Membership {
             depth: Default::default(),
             stopped: AtomicBool::new(false),
             left: AtomicBool::new(false),
-            spare: Default::default(),
-            watch: Mutex::new(Watch::new(numbered(stem, 2))),
+            watch: Mutex::new(Watch::new(numbered(stem, WATCHER))),
         }))
     }
 
@@ -326,7 +353,7 @@ impl Membership {
     /// Lets nobody use the name any more, since this stands in it. What this process is told, unless it has left, whose
     /// remains are no lie.
     #[cold]
-    fn poisoned(&self, lie: Lie) -> NameError {
+    pub(super) fn poisoned(&self, lie: Lie) -> NameError {
         if self.has_left() || self.mapping.is_cut_off() {
             return self.why_unusable();
         }
@@ -586,7 +613,10 @@ impl Membership {
                 member.holder = Some(Holder::Process(process));
             }
             if member.holder.is_some() {
-                let held = self.permits.held_by(member.number);
+                let held = match &self.queue {
+                    Some(queue) => queue.count_held(member.number.0),
+                    None => self.permits.held_by(member.number),
+                };
                 members.push((member, held));
             }
         }
@@ -632,19 +662,32 @@ impl Membership {
     pub(super) fn recover_dead(&self) {
         let dead = |&slot: &u32| !self.members.lives(slot);
         let mut any = false;
+        self.has_remains.store(false, Relaxed);
         for slot in self.members.used().filter(dead) {
             // If another process is at it, or the system refuses, its end will be noticed again.
             if let Ok(true) = self.members.begin_recovery(slot) {
                 crash::point!(RecoveryBegun);
                 self.recover(slot);
+                let is_whole = self.recover_queue(slot);
                 crash::point!(Recovered);
-                let _ = self.members.end_recovery(slot);
+                if is_whole {
+                    let _ = self.members.end_recovery(slot);
+                } else {
+                    // The watcher tries it again.
+                    self.has_remains.store(true, Relaxed);
+                    let _ = self.members.put_off_recovery(slot);
+                }
                 any = true;
             }
         }
         if any {
             self.wake_everybody();
         }
+    }
+
+    /// Gives back what dead members of a slot had of the queue; false if that is to be tried again.
+    fn recover_queue(&self, slot: u32) -> bool {
+        self.queue.as_ref().is_none_or(|queue| queue.recover(slot))
     }
 
     /// Gives back what the last member of a slot had, whose byte we have.
@@ -660,7 +703,7 @@ impl Membership {
     /// It may not hear: its loop computes, or it is stopped. If others sleep on, the watcher looks whether what it was
     /// woken for is there still, and then wakes the next.
     #[inline]
-    fn wake_next(&self, set: usize) -> bool {
+    pub(super) fn wake_next(&self, set: usize) -> bool {
         let woken = self.sets[set].wake_one();
         // Relaxed: a hint.
         self.has_woken.store(woken, Relaxed);
@@ -684,12 +727,22 @@ impl Membership {
     /// Wakes the next ones, if what others were woken for some time ago is there still.
     pub(super) fn redeem(&self) {
         self.is_pledged.store(false, Relaxed);
-        if self.free_permits() > 0 {
+        if self.free_permits() > 0 || self.queue.as_ref().is_some_and(Contents::has_items) {
             self.wake_next(0);
         }
         if self.signals() > 0 {
             self.wake_next(1);
         }
+    }
+
+    /// Wakes all that sleep in one of the wait sets.
+    pub(super) fn wake_all(&self, set: usize) {
+        self.sets[set].wake_all();
+    }
+
+    /// How many sleep in one of the wait sets.
+    pub(super) fn sleeping_in(&self, set: usize) -> usize {
+        self.sets.get(set).map_or(0, |set| set.sleepers())
     }
 
     /// Wakes all that sleep, here and elsewhere: they look again.
@@ -713,7 +766,7 @@ impl Membership {
         }
     }
 
-    pub(super) fn others(&self) -> &Members {
+    pub(super) fn others(&self) -> &Arc<Members> {
         &self.members
     }
 
@@ -787,6 +840,13 @@ impl Membership {
         watcher::watch(self).map_err(NameError::os("the ends of other members cannot be watched"))
     }
 
+    /// The same, for what has no `Arc` of us.
+    #[cold]
+    pub(super) fn watch_us(&self) -> Result<(), NameError> {
+        self.check()?;
+        self.us.upgrade().map_or(Ok(()), |us| us.watch())
+    }
+
     // --- leaving ---
 
     /// Leaves: gives everything back, and if nobody else has the name, takes it away, as `remove` does. `patience` at the
@@ -798,6 +858,9 @@ impl Membership {
             return;
         }
         lock(&self.watch).end();
+        if let Some(queue) = &self.queue {
+            queue.abandon();
+        }
         self.permits.give_back_at_last(self.members.us());
         crash::point!(LeaveBegun);
         self.wake_everybody(); // Our own waits end, others look at the permits that came back.
@@ -825,6 +888,7 @@ impl Kind {
             Kind::Semaphore => "semaphore",
             Kind::Lock => "lock",
             Kind::Event => "event",
+            Kind::Queue => "queue",
         }
     }
 }
@@ -836,14 +900,29 @@ impl std::fmt::Display for Shape {
             Kind::Memory => write!(out, "a memory of {amount} bytes"),
             Kind::Semaphore => write!(out, "a semaphore of {amount} permits"),
             Kind::Event => write!(out, "an event"),
+            Kind::Queue => {
+                let (limits, raw) = (self.limits(), if self.is_raw() { " raw" } else { "" });
+                let (items, deliveries) = (limits.items, limits.deliveries);
+                write!(
+                    out,
+                    "a{raw} queue of maxsize={items}, max_memory={amount}, max_deliveries={deliveries}"
+                )
+            }
             _ => write!(out, "a {}", self.kind.word()),
         }
     }
 }
 
-/// The word that says how much a region is of.
-pub(super) fn amount(mapping: &SharedMapping) -> &AtomicU64 {
-    mapping.u64_at(AT_AMOUNT)
+/// Stores what a new region is of.
+pub(super) fn store_shape(mapping: &SharedMapping, shape: Shape) {
+    // Relaxed: published with the header.
+    mapping
+        .u64_at(AT_AMOUNT)
+        .store(shape.amount, Ordering::Relaxed);
+    for (index, bound) in shape.bounds.into_iter().enumerate() {
+        let word = mapping.u64_at(AT_BOUNDS + 8 * index);
+        word.store(bound, Ordering::Relaxed);
+    }
 }
 
 /// Where a name's members are told of a lie.

@@ -12,6 +12,8 @@ pub mod members;
 pub mod membership;
 pub mod permits;
 #[cfg(not(loom))]
+pub mod queueing;
+#[cfg(not(loom))]
 pub mod registry;
 #[cfg(not(loom))]
 pub mod waiting;
@@ -19,4 +21,4 @@ pub mod waiting;
 mod watcher;
 
 #[cfg(not(loom))]
-pub use layout::{MOST_BYTES, MOST_PERMITS, SLEEPERS, Shape};
+pub use layout::{MOST_BYTES, MOST_PERMITS, QUEUE_BYTES, SLEEPERS, Shape};

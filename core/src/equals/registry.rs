@@ -1,16 +1,18 @@
 //! The names that this process is a member of: each once, however often it is opened.
 
-use super::layout::{AT_AMOUNT, LEAST_BYTES, Shape};
+use super::layout::{AT_AMOUNT, AT_BOUNDS, LEAST_BYTES, RAW, Shape};
 use super::lock_file::LockFile;
 use super::members::Member;
-use super::membership::{Membership, Memory, NameError, amount, lie_in};
+use super::membership::{Membership, Memory, NameError, lie_in, store_shape};
+use super::queueing::Contents;
 use super::watcher::remove_doorbells;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
 use crate::memory::named;
 use crate::memory::region::{self, Kind, RegionError};
 use crate::origin::PerProcess;
-use crate::sync::{Ordering, lock};
+use crate::queue::Limits;
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -214,6 +216,7 @@ fn enter(
             place.lock_file.display()
         ))
     };
+    let mut lost = 0;
     for _ in 0..TRIES {
         let Some(lock_file) = open_lock_file(place, shape.is_some(), names)? else {
             return Ok(None);
@@ -242,7 +245,7 @@ fn enter(
                 }
             }
             (false, None) => return Ok(None),
-            (false, Some(shape)) => match taken_over(place, &text, shape) {
+            (false, Some(shape)) => match taken_over(place, &text, shape, &mut lost) {
                 Some(memory) => memory,
                 None => make(place, &lock_file, shape)?,
             },
@@ -254,6 +257,9 @@ fn enter(
             lock_file,
             &stem(&place.lock_file),
         )?;
+        if let Some(queue) = &membership.queue {
+            queue.has_lost(lost);
+        }
         let came_in = membership.come_in(!has_members);
         came_in.map_err(failed("cannot be unlocked or touched"))?;
         return Ok(Some((membership, name)));
@@ -274,11 +280,19 @@ fn memory_in<'a>(place: &Place, text: &'a [u8]) -> Option<&'a str> {
     is_one.then_some(text)
 }
 
-/// The memory that members left who were all killed, if it is of this shape and sound. Else it is removed.
-fn taken_over(place: &Place, text: &[u8], shape: Shape) -> Option<Memory> {
+/// The memory that members left who were all killed, if it is of this shape and sound. Else it is removed, and so is a
+/// queue's: what was in it counts as `lost`.
+fn taken_over(place: &Place, text: &[u8], shape: Shape, lost: &mut u64) -> Option<Memory> {
     let name = memory_in(place, text)?;
     let found = open_memory(place, text).ok();
-    let found = found.filter(|memory| memory.shape == shape && lie_in(&memory.mapping).is_none());
+    let queue = found
+        .as_ref()
+        .filter(|memory| memory.shape.kind == Kind::Queue);
+    *lost = queue.map_or(0, Contents::items_in);
+    let found = found.filter(|memory| {
+        let is_kept = memory.shape == shape && shape.kind != Kind::Queue;
+        is_kept && lie_in(&memory.mapping).is_none()
+    });
     if found.is_none() {
         let _ = named::remove(name);
     }
@@ -297,16 +311,17 @@ fn make(place: &Place, lock_file: &LockFile, shape: Shape) -> Result<Memory, Nam
         .set_memory(&name)
         .map_err(NameError::os("its lock file cannot be written"))?;
     crash::point!(MemoryNamed);
-    let size = shape.layout().size;
-    let made = named::create(&name, size).and_then(|file| file.ok_or_else(taken_by_a_clean_up));
+    let used = shape.used();
+    let made = named::create(&name, shape.layout().size, used)
+        .and_then(|file| file.ok_or_else(taken_by_a_clean_up));
     let file = made.map_err(|error| {
         let _ = named::remove(&name);
-        let what = format!("there is no room for its {size} bytes in /dev/shm");
+        let what = format!("there is no room for its {used} bytes in /dev/shm");
         NameError::os(what)(error)
     })?;
     crash::point!(MemoryMade);
     let made = region::create(file.as_fd(), shape.layout(), |mapping| {
-        amount(mapping).store(shape.amount, Ordering::Relaxed);
+        store_shape(mapping, shape);
     });
     let mapping = made.map_err(foreign)?;
     crash::point!(MemoryReady);
@@ -345,7 +360,18 @@ fn open_memory(place: &Place, text: &[u8]) -> Result<Memory, NameError> {
     let kind = Kind::of_members(kind).ok_or_else(|| foreign_text(format!("is of kind {kind}")))?;
     let shape = match kind {
         // What it says of itself is checked against its size.
-        Kind::Memory | Kind::Semaphore => Shape::new(kind, read_amount(&file).map_err(failed())?),
+        Kind::Memory | Kind::Semaphore => {
+            Shape::new(kind, read_word(&file, AT_AMOUNT).map_err(failed())?)
+        }
+        Kind::Queue => {
+            let word = |at| read_word(&file, at).map_err(failed());
+            let limits = Limits {
+                memory: word(AT_AMOUNT)?,
+                items: word(AT_BOUNDS)?,
+                deliveries: word(AT_BOUNDS + 8)? & !RAW,
+            };
+            Shape::of_queue(limits, word(AT_BOUNDS + 8)? & RAW != 0)
+        }
         _ => Shape::new(kind, u64::from(kind == Kind::Lock)),
     };
     let shape = shape.ok_or_else(|| foreign_text("is of no size that it may have".to_owned()))?;
@@ -382,9 +408,9 @@ fn taken_by_a_clean_up() -> io::Error {
     io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
-fn read_amount(file: &File) -> io::Result<u64> {
+fn read_word(file: &File, at: usize) -> io::Result<u64> {
     let mut bytes = [0; 8];
-    file.read_exact_at(&mut bytes, AT_AMOUNT as u64)?;
+    file.read_exact_at(&mut bytes, at as u64)?;
     Ok(u64::from_ne_bytes(bytes))
 }
 

@@ -1,6 +1,6 @@
 //! How a thread waits for what a name has.
 
-use super::membership::{Membership, NameError, Want};
+use super::membership::{Membership, NameError};
 use crate::clock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,6 +16,9 @@ const IN_VAIN: usize = 4;
 const TRIES: usize = 16;
 /// Sleeps without a deadline end after this, and begin again.
 const LONG: Duration = Duration::from_secs(1 << 20);
+
+/// The shortest sleep until a claim of a queue ends by itself.
+const TICK: Duration = Duration::from_millis(1);
 
 /// How a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,19 +47,20 @@ impl<E> From<NameError> for Interrupted<E> {
 }
 
 impl Membership {
-    /// Blocks this thread until it has what it wants, or `deadline` has passed. `interrupted` is asked after each wake-up
-    /// whether to go on.
+    /// Blocks this thread until `take` is true, which has taken what is waited for then, or `deadline` has passed. It
+    /// sleeps in this wait set. `interrupted` is asked after each wake-up whether to go on.
     pub fn wait<E>(
         self: &Arc<Self>,
-        want: Want,
+        set: usize,
         deadline: Option<Instant>,
+        mut take: impl FnMut() -> Result<bool, NameError>,
         mut interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Waited, Interrupted<E>> {
-        if self.spin(want, deadline)? {
+        if self.spin(deadline, &mut take)? {
             return Ok(Waited::Taken);
         }
         self.prepare_to_sleep()?;
-        let mut sleeper = self.sleeper(want.set())?;
+        let mut sleeper = self.sleeper(set)?;
         sleeper.line_up();
         let ended = loop {
             if self.is_stopped() {
@@ -68,17 +72,21 @@ impl Membership {
             if limit.is_zero() {
                 break Ok(Waited::TimedOut);
             }
+            let nap = self
+                .next_expiry()
+                .map_or(limit, |left| limit.min(left.max(TICK)));
             // Not asked again afterwards: what was taken is ours, also if waits were stopped since.
             let mut is_taken = false;
-            let slept = sleeper.sleep(limit, || {
+            let slept = sleeper.sleep(nap, || {
                 let is_over = self.is_stopped() || self.has_left();
-                is_taken = !is_over && self.try_now(want);
+                // What is wrong is found after the sleep.
+                is_taken = !is_over && take().unwrap_or(false);
                 is_over || is_taken
             });
             match slept {
                 Ok(_) if is_taken => break Ok(Waited::Taken),
                 Ok(_) => {}
-                Err(error) => break Err(self.no_place(want.set(), error).into()),
+                Err(error) => break Err(self.no_place(set, error).into()),
             }
             if let Err(error) = self.check() {
                 break Err(error.into());
@@ -87,7 +95,7 @@ impl Membership {
                 break Err(Interrupted::Caller(error));
             }
         };
-        self.keep(want.set(), sleeper);
+        self.keep(set, sleeper);
         ended
     }
 
@@ -98,12 +106,12 @@ impl Membership {
         self.audit()
     }
 
-    fn try_now(&self, want: Want) -> bool {
-        self.try_take(want).unwrap_or(false) // What is wrong is found after the sleep.
-    }
-
-    fn spin(&self, want: Want, deadline: Option<Instant>) -> Result<bool, NameError> {
-        if self.try_take(want)? {
+    fn spin(
+        &self,
+        deadline: Option<Instant>,
+        take: &mut impl FnMut() -> Result<bool, NameError>,
+    ) -> Result<bool, NameError> {
+        if take()? {
             return Ok(true);
         }
         // Relaxed, all: hints.
@@ -135,7 +143,7 @@ impl Membership {
                 break;
             }
             std::hint::spin_loop();
-            if self.try_take(want)? {
+            if take()? {
                 self.spun_in_vain.store(0, Relaxed);
                 return Ok(true);
             }

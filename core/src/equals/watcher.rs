@@ -151,7 +151,7 @@ fn look_on(watcher: &Watcher) {
             if name.is_pledged.load(Relaxed) {
                 due.entry(number).or_insert(now + HEARING);
             }
-            if lock(&name.watch).is_partial {
+            if lock(&name.watch).is_partial || name.has_remains.load(Relaxed) {
                 partial.push(number);
             }
         }

@@ -20,17 +20,18 @@ fn path(name: &str) -> io::Result<String> {
     Ok(format!("/dev/shm/{name}"))
 }
 
-/// Makes a new file of `size` bytes that this user alone may open, locked, and with its memory set aside: a lack of it
-/// is an error here, and not a SIGBUS later. None if another process had the lock, or has removed the name, before we
+/// Makes a new file of `size` bytes that this user alone may open, locked, and with memory for the first `used` of them
+/// set aside: a lack of it is an error here, and not a SIGBUS later. None if another process had the lock, or has removed the name, before we
 /// had the lock: a clean-up, to which a file without one is a dead server's.
 ///
 /// Unless it is there, whatever has the name is to be removed by the caller.
-pub fn create(name: &str, size: usize) -> io::Result<Option<OwnedFd>> {
+pub fn create(name: &str, size: usize, used: usize) -> io::Result<Option<OwnedFd>> {
     let file = options().create_new(true).mode(0o600).open(path(name)?)?;
     if !take(&file)? {
         return Ok(None);
     }
-    allocate(&file, size)?;
+    file.set_len(size as u64)?;
+    allocate(&file, used)?;
     Ok(Some(file.into()))
 }
 

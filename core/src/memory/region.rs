@@ -46,11 +46,19 @@ pub enum Kind {
     Lock = 4,
     /// A flag that the members of a name wait for.
     Event = 5,
+    /// Items that the members of a name put and get.
+    Queue = 6,
 }
 
 impl Kind {
     /// Those of names that have members.
-    pub const OF_MEMBERS: [Self; 4] = [Kind::Memory, Kind::Semaphore, Kind::Lock, Kind::Event];
+    pub const OF_MEMBERS: [Self; 5] = [
+        Kind::Memory,
+        Kind::Semaphore,
+        Kind::Lock,
+        Kind::Event,
+        Kind::Queue,
+    ];
 
     /// The kind of this number among those of names that have members.
     pub fn of_members(number: u32) -> Option<Self> {

@@ -6,6 +6,7 @@
 mod buffer;
 mod calls;
 mod channel;
+mod claim;
 mod coroutine;
 mod descriptor;
 mod encoder;
@@ -25,6 +26,8 @@ mod numpy;
 mod parcel;
 mod payload;
 mod poller;
+mod queue;
+mod reservation;
 mod running;
 mod scratch;
 mod segments;
@@ -45,6 +48,8 @@ mod _core {
     use super::calls::{Calls, Pending};
     #[pymodule_export]
     use super::channel::Channel;
+    #[pymodule_export]
+    use super::claim::{Block, Claim};
     #[pymodule_export]
     use super::coroutine::CallCoroutine;
     #[pymodule_export]
@@ -79,6 +84,10 @@ mod _core {
     use super::parcel::Parcel;
     #[pymodule_export]
     use super::poller::Poller;
+    #[pymodule_export]
+    use super::queue::{Items, Queue};
+    #[pymodule_export]
+    use super::reservation::Reservation;
     #[pymodule_export]
     use super::running::Running;
     #[pymodule_export]

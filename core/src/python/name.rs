@@ -11,6 +11,7 @@ use crate::equals::registry::{self, Handle, Place, Report};
 use crate::equals::waiting::{Interrupted, Waited};
 use crate::memory::mapping::SharedMapping;
 use crate::memory::region::Kind;
+use crate::queue::Limits;
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -72,6 +73,18 @@ impl Name {
         timeout: Option<f64>,
     ) -> PyResult<Option<bool>> {
         let membership = self.open(py)?;
+        self.wait_in(py, want.set(), timeout, || membership.try_take(want))
+    }
+
+    /// Blocks this thread until `take` is true: True, False if the timeout is over, None if waits were stopped.
+    pub(super) fn wait_in(
+        &self,
+        py: Python<'_>,
+        set: usize,
+        timeout: Option<f64>,
+        take: impl FnMut() -> Result<bool, NameError> + Send,
+    ) -> PyResult<Option<bool>> {
+        let membership = self.open(py)?;
         let deadline = deadline(timeout)?;
         let interrupted = || {
             Python::attach(|py| {
@@ -83,7 +96,7 @@ impl Name {
                 }
             })
         };
-        let waited = py.detach(|| membership.wait(want, deadline, interrupted));
+        let waited = py.detach(|| membership.wait(set, deadline, take, interrupted));
         match waited {
             Ok(Waited::Taken) => Ok(Some(true)),
             Ok(Waited::TimedOut) => Ok(Some(false)),
@@ -118,7 +131,10 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
         NameError::Os { .. } | NameError::Full | NameError::Crowded => "SharedMemoryError",
         NameError::Mismatch { .. } => "NameInUse",
         NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
-        NameError::Busy { .. } => "WaitTimeout",
+        NameError::Busy { .. } | NameError::Changing { .. } => "WaitTimeout",
+        NameError::TooLarge(_) => {
+            return PyValueError::new_err(format!("{kind} {name:?}: {error}"));
+        }
         NameError::Left | NameError::Forked | NameError::NotHeld(_) => "LocalProtocolError",
     };
     let text = format!("{kind} {name:?}: {error}").replace('"', "'");
@@ -135,7 +151,15 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
     made().map_or_else(|error| error, PyErr::from_value)
 }
 
-fn shape_of(kind: &str, amount: u64) -> Option<Shape> {
+fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -> Option<Shape> {
+    if kind == Kind::Queue.word() {
+        let limits = Limits {
+            items,
+            memory: amount,
+            deliveries,
+        };
+        return Shape::of_queue(limits, raw);
+    }
     let kind = Kind::OF_MEMBERS
         .into_iter()
         .find(|each| each.word() == kind)?;
@@ -144,17 +168,20 @@ fn shape_of(kind: &str, amount: u64) -> Option<Shape> {
 
 #[pymethods]
 impl Name {
-    /// Opens a name: makes it if it has no members. `lock_file`: its path, which ends with ".lock".
+    /// Opens a name: makes it if it has no members. `lock_file`: its path, which ends with ".lock". `bounds`: of a queue the
+    /// items that may wait, and how often one is delivered; `raw`: whether they are bytes.
     #[new]
-    #[pyo3(signature = (name, lock_file, kind, amount))]
+    #[pyo3(signature = (name, lock_file, kind, amount, bounds = [0; 2], raw = false))]
     fn make(
         py: Python<'_>,
         name: String,
         lock_file: PathBuf,
         kind: &str,
         amount: u64,
+        bounds: [u64; 2],
+        raw: bool,
     ) -> PyResult<Self> {
-        let Some(shape) = shape_of(kind, amount) else {
+        let Some(shape) = shape_of(kind, amount, bounds, raw) else {
             return Err(PyValueError::new_err(format!(
                 "a {kind} cannot have {amount}"
             )));
@@ -214,7 +241,7 @@ impl Name {
         self.closed.load(Ordering::Relaxed) || self.membership.has_left()
     }
 
-    /// "memory", "semaphore", "lock" or "event".
+    /// "memory", "semaphore", "lock", "event" or "queue".
     #[getter]
     fn kind(&self) -> &'static str {
         self.membership.shape().kind.word()
@@ -225,10 +252,23 @@ impl Name {
         self.membership.name()
     }
 
-    /// Permits of a semaphore, bytes of a memory.
+    /// Permits of a semaphore, bytes of a memory or for the items of a queue.
     #[getter]
     fn amount(&self) -> u64 {
         self.membership.shape().amount
+    }
+
+    /// Of a queue the items that may wait, and how often one is delivered.
+    #[getter]
+    fn bounds(&self) -> [u64; 2] {
+        let limits = self.membership.shape().limits();
+        [limits.items, limits.deliveries]
+    }
+
+    /// Whether the items of a queue are bytes.
+    #[getter]
+    fn is_raw(&self) -> bool {
+        self.membership.shape().is_raw()
     }
 
     /// What its members are, what each holds, and who waits.
@@ -315,10 +355,10 @@ impl Name {
         self.told(py, prepared)
     }
 
-    /// A place for an event loop among those that wait: `signals` for a signal, else for a permit or the event.
-    fn sleeper(slf: &Bound<'_, Self>, signals: bool) -> PyResult<LoopSleeper> {
+    /// A place for an event loop among those that wait, in one of the name's wait sets: 0 for a permit, the event or an
+    /// item, 1 for a signal or for room, 2 until all items are done.
+    fn sleeper(slf: &Bound<'_, Self>, set: usize) -> PyResult<LoopSleeper> {
         let us = slf.get();
-        let set = usize::from(signals);
         let sleeper = us.open(slf.py())?.loop_sleeper(set);
         Ok(LoopSleeper::new(
             us.told(slf.py(), sleeper)?,

@@ -16,7 +16,7 @@ pub fn segment_size(capacity: usize) -> usize {
 /// dead before it was locked. Unless it comes back, whatever has the name is the caller's to remove.
 #[pyfunction]
 pub fn create_segment(py: Python<'_>, name: &str, size: usize) -> PyResult<Option<Descriptor>> {
-    let made = py.detach(|| named::create(name, size));
+    let made = py.detach(|| named::create(name, size, size));
     let made = made.map_err(|error| os_error(&error))?;
     Ok(made.map(Descriptor::new))
 }

@@ -259,16 +259,17 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
     }
 
-    /// Frees what a dead member has reserved and not committed, and pages whose memory it was fetching or giving back.
-    /// How much there was: of this member itself nothing. A number whose member lives must not come.
-    pub fn recover(&self, member: u64, deadline: u64) -> Result<usize, SharedError> {
+    /// Frees what members who are gone have reserved and not committed, and pages whose memory they were fetching or
+    /// giving back. How much there was. No number of a member that does anything must be among them.
+    pub fn recover(
+        &self,
+        is_gone: impl Fn(u64) -> bool,
+        deadline: u64,
+    ) -> Result<usize, SharedError> {
         let (mut from, mut found) = (0, 0);
-        if member == 0 || member == self.journal.members().me() {
-            return Ok(0);
-        }
         loop {
             let remains = self.journal.transact(deadline, |t| {
-                let Some((index, offset)) = self.filling.find(t, from, member)? else {
+                let Some((index, offset)) = self.filling.find(t, from, &is_gone)? else {
                     return Ok(None);
                 };
                 crash::point!(RemainsFound);

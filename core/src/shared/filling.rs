@@ -7,8 +7,7 @@
 //! ```
 
 use super::journal::{Change, See};
-use super::pages::lie;
-use super::{Field, SharedError};
+use super::{Field, SharedError, lie};
 
 /// Blocks that may be unfinished at a time.
 pub const MOST: usize = 4096;
@@ -106,16 +105,16 @@ impl Filling {
         Ok((t.get(self.at(index))?, t.get(self.at(index) + 8)?))
     }
 
-    /// The first entry of a member, from this one on: its number and its offset.
+    /// The first entry of an owner who is gone, from this one on: its number and its offset.
     pub(super) fn find(
         &self,
         t: &impl See,
         from: u64,
-        member: u64,
+        is_gone: impl Fn(u64) -> bool,
     ) -> Result<Option<(u64, u64)>, SharedError> {
         for index in from..self.number(t, self.books + AT_HIGH)? {
             let (owner, offset) = self.get(t, index)?;
-            if owner == member {
+            if owner != 0 && is_gone(owner) {
                 return Ok(Some((index, offset)));
             }
         }

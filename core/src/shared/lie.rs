@@ -59,6 +59,14 @@ fields! {
     Sleeper = "the place of a sleeper, which is another one's,",
     /// The entry of a member, which it alone may change.
     Member = "the entry of a member, which is another one's,",
+    /// The counts of a queue.
+    Queue = "a count of the queue",
+    /// A chunk of a queue.
+    Chunk = "the place of a chunk or in a chunk",
+    /// An item of a queue.
+    Item = "the head of an item",
+    /// A claim of a queue.
+    Claim = "an entry of the table of claims",
 }
 
 /// What cannot be true: somebody has written where only those who keep to the rules write.
@@ -79,6 +87,12 @@ impl Lie {
         at: 0,
         found: 0,
     };
+}
+
+/// The error for a lie.
+#[cfg(not(loom))]
+pub(crate) fn lie(field: Field, at: u64, found: u64) -> super::SharedError {
+    Lie { field, at, found }.into()
 }
 
 impl fmt::Display for Lie {

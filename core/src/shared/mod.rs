@@ -42,6 +42,8 @@ mod tests;
 
 pub use error::SharedError;
 pub(crate) use lie::Poison;
+#[cfg(not(loom))]
+pub(crate) use lie::lie;
 pub use lie::{Field, Lie};
 pub use words::{HeapWords, Words};
 

@@ -19,7 +19,7 @@
 
 use super::growth::PAGE;
 use super::journal::{Change, See};
-use super::{Field, Lie, SharedError};
+use super::{Field, SharedError, lie};
 
 /// Bytes of the map for each page.
 pub const MAP_ENTRY: u64 = 16;
@@ -543,10 +543,6 @@ impl Pages {
 }
 
 #[cold]
-pub(super) fn lie(field: Field, at: u64, found: u64) -> SharedError {
-    Lie { field, at, found }.into()
-}
-
 #[cfg(test)]
 impl Pages {
     /// All free runs that are in the list for their length, whose bit is set.

@@ -15,7 +15,8 @@
 
 use super::growth::PAGE;
 use super::journal::{Change, See};
-use super::pages::{Entry, Kind, Pages, lie};
+use super::lie;
+use super::pages::{Entry, Kind, Pages};
 use super::{Field, SharedError};
 
 /// The size of the largest of these blocks.

@@ -41,6 +41,14 @@ pub struct Expected {
 }
 
 impl Expected {
+    /// Whatever there is.
+    pub(in crate::python) const ANY: Expected = Expected {
+        scalars: ANY,
+        array: None,
+        map: None,
+        dtypes: None,
+    };
+
     /// The types of the items of a tuple.
     #[inline]
     pub(in crate::python) fn items(&self) -> Option<&[Py<Expected>]> {

@@ -257,7 +257,9 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
             peak_live = peak_live.max(live + sizes.iter().sum::<u64>());
             peak_memory = peak_memory.max(memory());
             assert_eq!(
-                blocks.recover(1 << 32 | mortal, soon()).unwrap(),
+                blocks
+                    .recover(|owner| owner == 1 << 32 | mortal, soon())
+                    .unwrap(),
                 reserved.len()
             );
             let books = checked(&blocks);

@@ -152,7 +152,7 @@ fn members_that_are_killed_at_any_time_leave_nothing_half_done() {
             let died = clock::now();
             step(&shared, &blocks, &mut dice, 16);
             longest = longest.max(clock::now() - died);
-            blocks.recover(dead, soon()).unwrap();
+            blocks.recover(|owner| owner == dead, soon()).unwrap();
             killed += 1;
             generation += 1;
             let member = number((dead & 0xffff_ffff) - 1, generation);
@@ -161,7 +161,7 @@ fn members_that_are_killed_at_any_time_leave_nothing_half_done() {
         for (member, child) in workers {
             child.kill();
             killed += 1;
-            blocks.recover(member, soon()).unwrap();
+            blocks.recover(|owner| owner == member, soon()).unwrap();
         }
         nothing_is_lost(&shared, &blocks);
         generation += 1;
@@ -229,7 +229,7 @@ fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
                 while blocks.reserve(100, soon()).is_ok() {}
             });
             dies_at(shared, DEAD[0], point, times, |blocks| {
-                blocks.recover(DEAD[1], soon()).unwrap();
+                blocks.recover(|owner| owner == DEAD[1], soon()).unwrap();
             });
         }
         _ => dies_at(shared, DEAD[0], point, times, busy),
@@ -293,7 +293,7 @@ fn members_that_die_at_any_point_leave_nothing_half_done() {
                 step(&shared, &blocks, &mut dice, 21);
             }
             for dead in DEAD {
-                blocks.recover(dead, soon()).unwrap();
+                blocks.recover(|owner| owner == dead, soon()).unwrap();
             }
             nothing_is_lost(&shared, &blocks);
             kills += 1;

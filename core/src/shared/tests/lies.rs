@@ -73,9 +73,14 @@ impl Victim {
                 let index = dice.below(offsets.len() as u64) as usize;
                 blocks.free(offsets.swap_remove(index), deadline)
             }
-            6 => blocks
-                .recover(dice.below(4) << 32 | dice.below(4), deadline)
-                .map(drop),
+            6 => {
+                let (gone, me) = (
+                    dice.below(4) << 32 | dice.below(4),
+                    blocks.journal().members().me(),
+                );
+                let is_gone = |owner| owner == gone && owner != me;
+                blocks.recover(is_gone, deadline).map(drop)
+            }
             _ => blocks.usage(deadline).map(drop),
         };
         let late = clock::now().saturating_sub(deadline + PATIENCE);

@@ -1,0 +1,407 @@
+//! What the members of a queue do with it, and whom they wake.
+
+use super::layout::Shape;
+use super::members::{Holder, Number};
+use super::membership::{Members, Membership, Memory, NameError};
+use crate::clock;
+use crate::memory::mapping::SharedMapping;
+use crate::queue::{Chunk, Claim, Claimed, End, News, Put, Queue, Source, Stats, Taken};
+use crate::shared::{Lie, SharedError};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// The wait set of those that wait for an item.
+pub const ITEMS: usize = 0;
+/// The wait set of those that wait for room.
+pub const ROOM: usize = 1;
+/// The wait set of those that wait until all items are dealt with.
+pub const DONE: usize = 2;
+
+/// For how long a lease is waited for where nobody else waits, in nanoseconds: who gives back what the dead have.
+const PATIENCE: u64 = 1_000_000_000;
+
+/// The queue of a name.
+pub struct Contents {
+    queue: Queue<Arc<SharedMapping>, Arc<Members>>,
+    /// Items that were in it when all members were killed, before us.
+    lost: AtomicU64,
+    /// Held, for reading, while memory is on its way: what this process has set aside must not be given back meanwhile.
+    changing: RwLock<()>,
+}
+
+impl Contents {
+    pub(super) fn new(
+        mapping: &Arc<SharedMapping>,
+        file: &File,
+        shape: Shape,
+        members: &Arc<Members>,
+    ) -> Result<Self, NameError> {
+        let made = file.try_clone().and_then(|file| {
+            let (mapping, members) = (mapping.clone(), members.clone());
+            let start = shape.queue() as u64;
+            Queue::new(
+                mapping,
+                Arc::new(file.into()),
+                start,
+                shape.limits(),
+                members,
+            )
+        });
+        Ok(Contents {
+            queue: made.map_err(NameError::os("its memory cannot be had"))?,
+            lost: AtomicU64::new(0),
+            changing: RwLock::new(()),
+        })
+    }
+
+    /// How many items are in the queue of members who were all killed.
+    pub(super) fn items_in(memory: &Memory) -> u64 {
+        let word = |at| {
+            let at = memory.shape.queue() + at as usize;
+            memory.mapping.u64_at(at).load(Relaxed)
+        };
+        Queue::<Arc<SharedMapping>, Arc<Members>>::lost_in(word)
+    }
+
+    pub(super) fn has_lost(&self, items: u64) {
+        self.lost.store(items, Relaxed);
+    }
+
+    pub(super) fn has_items(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(super) fn count_held(&self, member: u64) -> usize {
+        self.queue.held_by(member)
+    }
+
+    /// Gives back what dead members of a slot have left; false if that cannot be done now.
+    pub(super) fn recover(&self, slot: u32) -> bool {
+        self.queue.recover(slot, clock::now() + PATIENCE).is_ok()
+    }
+
+    /// Gives back what this process has, which leaves.
+    pub(super) fn abandon(&self) {
+        let _alone = self
+            .changing
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let _ = self.queue.abandon(clock::now() + PATIENCE);
+    }
+}
+
+/// When a lease is waited for no longer, this many nanoseconds from now on. With 0 it is only looked at.
+fn deadline(patience: u64) -> u64 {
+    match patience {
+        0 => 0,
+        patience => clock::now().saturating_add(patience),
+    }
+}
+
+impl Membership {
+    fn contents(&self) -> Result<&Contents, NameError> {
+        self.check()?;
+        self.queue.as_ref().ok_or(NameError::NotHeld("is no queue"))
+    }
+
+    /// The queue, for a member that takes from it: it also sees to it that what the dead have claimed comes back.
+    #[inline]
+    fn contents_to_take(&self) -> Result<&Contents, NameError> {
+        // Acquire: as in `watch`.
+        if !self.is_watching.load(Acquire) {
+            self.watch_us()?;
+        }
+        self.contents()
+    }
+
+    /// What it means for a queue that something was not done.
+    #[cold]
+    fn refused(&self, error: SharedError) -> NameError {
+        match error {
+            SharedError::Busy { holder } => {
+                let slot = Number(holder).slot();
+                let member = slot.and_then(|slot| self.others().member(slot).ok());
+                match member.and_then(|member| member.holder) {
+                    Some(holder) => NameError::Changing { holder },
+                    // A thread of ours, or one that has ended just now.
+                    None => NameError::Changing {
+                        holder: Holder::Process(std::process::id() as libc::pid_t),
+                    },
+                }
+            }
+            SharedError::Poisoned(lie) => self.poisoned(lie),
+            SharedError::Detached => self.check().err().unwrap_or(NameError::Forked),
+            SharedError::Limit { asked, limit, .. } => NameError::TooLarge(format!(
+                "{asked} bytes are more than it may ever hold: its max_memory is {limit}"
+            )),
+            SharedError::System { asked, error } => {
+                let what = format!("there is no room for {asked} bytes more in /dev/shm");
+                NameError::Os { what, error }
+            }
+            other => NameError::Os {
+                what: other.to_string(),
+                error: io::Error::from_raw_os_error(libc::ENOMEM),
+            },
+        }
+    }
+
+    fn spread(&self, news: News) {
+        if news.items {
+            self.wake_next(ITEMS);
+        }
+        if news.room {
+            self.wake_next(ROOM);
+        }
+        if news.done {
+            self.wake_all(DONE);
+        }
+    }
+
+    /// Puts small items, as [`Queue::put`] has them. `patience`: how long a lease may take, in nanoseconds.
+    #[inline]
+    pub fn put(&self, items: &[u8], count: u64, patience: u64) -> Result<Put, NameError> {
+        let contents = self.contents()?;
+        let put = if items.len() as u64 <= crate::queue::SMALL {
+            contents.queue.put(items, count, deadline(patience))
+        } else {
+            let _changing = contents.changing.read();
+            contents.queue.put(items, count, deadline(patience))
+        };
+        self.has_put(put)
+    }
+
+    /// Puts items that `fill` writes, as [`Queue::put_aside`] does.
+    pub fn put_aside(
+        &self,
+        len: u64,
+        count: u64,
+        patience: u64,
+        fill: impl FnOnce(*mut u8, u64) -> u64,
+    ) -> Result<Put, NameError> {
+        let contents = self.contents()?;
+        let _changing = contents.changing.read();
+        let put = contents
+            .queue
+            .put_aside(len, count, deadline(patience), fill);
+        self.has_put(put)
+    }
+
+    #[inline]
+    fn has_put(&self, put: Result<Put, SharedError>) -> Result<Put, NameError> {
+        let put = put.map_err(|error| self.refused(error))?;
+        if put == Put::Done {
+            self.wake_next(ITEMS);
+        }
+        Ok(put)
+    }
+
+    /// A chunk to fill; None if there is no memory for it now. It is to be linked or given up.
+    pub fn reserve_chunk(&self, len: u64, patience: u64) -> Result<Option<Chunk>, NameError> {
+        let contents = self.contents()?;
+        let _changing = contents.changing.read();
+        let reserved = contents.queue.reserve_or_tell(len, deadline(patience));
+        reserved.map_err(|error| self.refused(error))
+    }
+
+    /// Puts what a chunk was filled with.
+    pub fn link_chunk(
+        &self,
+        chunk: &mut Option<Chunk>,
+        used: u64,
+        patience: u64,
+    ) -> Result<Put, NameError> {
+        let contents = self.contents()?;
+        let put = contents.queue.link(chunk, used, 1, deadline(patience));
+        self.has_put(put)
+    }
+
+    /// Frees a chunk that is not wanted.
+    pub fn give_chunk_up(&self, chunk: Chunk, patience: u64) -> Result<(), NameError> {
+        let contents = self.contents()?;
+        let given = contents.queue.give_up(chunk, deadline(patience));
+        given.map_err(|error| self.refused(error))?;
+        self.wake_next(ROOM);
+        Ok(())
+    }
+
+    /// Takes items, as [`Queue::take`] does.
+    #[inline]
+    pub fn take(
+        &self,
+        source: Source,
+        most: usize,
+        out: &mut Vec<u8>,
+        patience: u64,
+    ) -> Result<Taken, NameError> {
+        let contents = self.contents_to_take()?;
+        self.expire_claims(contents, patience)?;
+        let taken = contents.queue.take(source, most, out, deadline(patience));
+        let (taken, news) = taken.map_err(|error| self.refused(error))?;
+        self.spread(news);
+        Ok(taken)
+    }
+
+    /// Claims an item, for `limit` nanoseconds if that is not 0.
+    pub fn claim(&self, source: Source, limit: u64, patience: u64) -> Result<Claimed, NameError> {
+        let contents = self.contents_to_take()?;
+        self.expire_claims(contents, patience)?;
+        let claimed = contents.queue.claim(source, limit, deadline(patience));
+        let (claimed, news) = claimed.map_err(|error| self.refused(error))?;
+        self.spread(news);
+        Ok(claimed)
+    }
+
+    /// Gives back what is held for too long, if there is any.
+    #[inline]
+    fn expire_claims(&self, contents: &Contents, patience: u64) -> Result<(), NameError> {
+        let expiry = contents.queue.expiry();
+        if expiry.is_some_and(|expiry| expiry <= clock::now()) {
+            let expired = contents.queue.expire(deadline(patience));
+            let (_, news) = expired.map_err(|error| self.refused(error))?;
+            self.spread(news);
+        }
+        Ok(())
+    }
+
+    /// In how long a claim ends by itself, if one does.
+    pub fn next_expiry(&self) -> Option<Duration> {
+        let expiry = self.queue.as_ref()?.queue.expiry()?;
+        Some(Duration::from_nanos(expiry.saturating_sub(clock::now())))
+    }
+
+    /// Ends a claim whose item does not come back. False if it has ended before.
+    pub fn acknowledge(
+        &self,
+        claim: &Claim,
+        end: End,
+        keeps: bool,
+        patience: u64,
+    ) -> Result<bool, NameError> {
+        let contents = self.contents()?;
+        let queue = &contents.queue;
+        self.has_ended(queue.acknowledge(claim, end, keeps, deadline(patience)))
+    }
+
+    /// Ends a claim whose item comes back. False if it has ended before.
+    pub fn give_item_back(&self, claim: &Claim, patience: u64) -> Result<bool, NameError> {
+        let contents = self.contents()?;
+        self.has_ended(contents.queue.give_back(claim, deadline(patience)))
+    }
+
+    fn has_ended(&self, ended: Result<Option<News>, SharedError>) -> Result<bool, NameError> {
+        let news = ended.map_err(|error| self.refused(error))?;
+        if let Some(news) = news {
+            self.spread(news);
+        }
+        Ok(news.is_some())
+    }
+
+    /// The memory of an item that was acknowledged is not looked at any more.
+    pub fn let_go(&self, claim: &Claim, patience: u64) -> Result<(), NameError> {
+        let contents = self.contents()?;
+        let gone = contents.queue.let_go(claim, deadline(patience));
+        self.spread(gone.map_err(|error| self.refused(error))?);
+        Ok(())
+    }
+
+    /// Says of items that this process has got that they are dealt with; false if it has not got so many.
+    pub fn task_done(&self, count: u64, patience: u64) -> Result<bool, NameError> {
+        let contents = self.contents()?;
+        self.has_ended(contents.queue.task_done(count, deadline(patience)))
+    }
+
+    /// Whether all items are dealt with.
+    pub fn is_done(&self, patience: u64) -> Result<bool, NameError> {
+        let done = self.contents()?.queue.is_done(deadline(patience));
+        done.map_err(|error| self.refused(error))
+    }
+
+    /// Lets nothing more be put; with `immediate` what waits is dropped.
+    pub fn shut_queue_down(&self, immediate: bool, patience: u64) -> Result<(), NameError> {
+        let shut = self
+            .contents()?
+            .queue
+            .shut_down(immediate, deadline(patience));
+        shut.map_err(|error| self.refused(error))?;
+        self.wake_everybody();
+        Ok(())
+    }
+
+    /// How many items wait: a hint.
+    pub fn queue_len(&self) -> Result<u64, NameError> {
+        Ok(self.contents()?.queue.len())
+    }
+
+    /// Whether there may be something to take, or to hear of: a hint that is right once it was announced that somebody
+    /// sleeps.
+    pub fn may_take(&self) -> bool {
+        let Some(contents) = &self.queue else {
+            return true;
+        };
+        let queue = &contents.queue;
+        !queue.is_empty()
+            || queue.is_shut()
+            || queue.expiry().is_some_and(|expiry| expiry <= clock::now())
+    }
+
+    /// Whether there may be room for so many items: as in `may_take`.
+    pub fn may_put(&self, count: u64) -> bool {
+        let Some(contents) = &self.queue else {
+            return true;
+        };
+        contents.queue.is_shut() || !contents.queue.is_known_full(count)
+    }
+
+    /// What can be seen of the queue; each claim's member as its process.
+    pub fn queue_stats(&self, patience: u64) -> Result<Stats, NameError> {
+        let stats = self.contents()?.queue.stats(deadline(patience));
+        stats.map_err(|error| self.refused(error))
+    }
+
+    /// Items that were in the queue when all its members were killed, and are lost.
+    pub fn lost(&self) -> u64 {
+        let contents = self.queue.as_ref();
+        contents.map_or(0, |contents| contents.lost.load(Relaxed))
+    }
+
+    /// Where the bytes of a claim or a chunk are in our memory. They stay mapped as long as the membership lives.
+    pub fn queue_bytes(&self, at: u64, len: u64) -> Result<*mut u8, NameError> {
+        let found = self.contents()?.queue.bytes(at, len);
+        found.map_err(|error| self.refused(error))
+    }
+
+    /// The process of a member; 0 if it is none of ours, or gone.
+    pub fn process_of(&self, member: u64) -> libc::pid_t {
+        let number = Number(member);
+        if number == self.others().us() {
+            return std::process::id() as libc::pid_t;
+        }
+        let slot = number
+            .slot()
+            .filter(|&slot| self.others().number(slot) == number);
+        let found = slot.and_then(|slot| self.others().member(slot).ok());
+        match found.and_then(|member| member.holder) {
+            Some(Holder::Process(pid)) => pid,
+            _ => 0,
+        }
+    }
+
+    /// Wakes the next one that sleeps in a wait set.
+    pub fn wake_waiter(&self, set: usize) {
+        self.wake_next(set);
+    }
+
+    /// Lets nobody use the queue any more, since this was found in an item.
+    pub fn poisoned_by(&self, lie: Lie) -> NameError {
+        self.poisoned(lie)
+    }
+
+    /// How many wait for an item, for room, and until all is done.
+    pub fn queue_waiters(&self) -> [usize; 3] {
+        [ITEMS, ROOM, DONE].map(|set| self.sleeping_in(set))
+    }
+}

@@ -1,0 +1,302 @@
+//! `Claim`: an item of a queue that this process holds.
+
+use super::errors::succeeded;
+use super::name::failed;
+use super::queue::{PATIENCE, Queue, attempt, copied};
+use crate::equals::membership::Membership;
+use crate::queue::parcel::Parts;
+use crate::queue::{self, End, Form};
+use crate::sync::lock;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyTuple};
+use std::os::raw::{c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Held,
+    /// It was acknowledged; its memory is looked at still.
+    Over,
+    Ended,
+}
+
+/// A claim that ends at the latest when nobody refers to it, nor to its memory: its item comes back then, if it was not
+/// acknowledged.
+pub(super) struct Held {
+    membership: Arc<Membership>,
+    claim: queue::Claim,
+    state: Mutex<State>,
+}
+
+impl Held {
+    pub(super) fn new(membership: Arc<Membership>, claim: queue::Claim) -> Self {
+        Held {
+            membership,
+            claim,
+            state: Mutex::new(State::Held),
+        }
+    }
+
+    /// The value of the item, which refers to no memory of the queue.
+    pub(super) fn copy<'py>(&self, py: Python<'py>, queue: &Queue) -> PyResult<Bound<'py, PyAny>> {
+        let claim = &self.claim;
+        let copy = |at, len| copied(py, &self.membership, claim.at + at, len);
+        match claim.form {
+            Form::Raw => Ok(copy(0, claim.len)?.into_any()),
+            Form::Value => queue.value(py, copy(0, claim.len)?.as_bytes()),
+            Form::Parcel => {
+                let parts = self.parts(py, queue)?;
+                let buffers = parts.buffers.iter().map(|&(at, len)| copy(at, len));
+                let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
+                let body = copy(parts.body.0, parts.body.1)?;
+                queue.parcel(py, body, PyTuple::new(py, buffers)?)
+            }
+        }
+    }
+
+    fn parts(&self, py: Python<'_>, queue: &Queue) -> PyResult<Parts> {
+        let all = self.membership.queue_bytes(self.claim.at, self.claim.len);
+        let all = all.map_err(|error| failed(py, &self.membership, error))?;
+        let parts = Parts::read(self.claim.len, |at, to| {
+            // SAFETY: `read` asks for bytes within the payload alone, which is mapped.
+            unsafe {
+                let from = all.wrapping_add(at as usize);
+                std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+            }
+        });
+        parts.ok_or_else(|| queue.unreadable(py))
+    }
+
+    /// Ends it, and its memory's use; false if it has ended before.
+    pub(super) fn end(&self, py: Python<'_>, end: End) -> PyResult<bool> {
+        self.acknowledge(py, end, false)
+    }
+
+    fn acknowledge(&self, py: Python<'_>, end: End, keeps: bool) -> PyResult<bool> {
+        if *lock(&self.state) != State::Held {
+            return Ok(false);
+        }
+        let (membership, claim) = (&self.membership, &self.claim);
+        let ended = attempt(py, membership, |patience| {
+            membership.acknowledge(claim, end, keeps, patience)
+        })?;
+        let over = if ended && keeps {
+            State::Over
+        } else {
+            State::Ended
+        };
+        *lock(&self.state) = over;
+        Ok(ended)
+    }
+
+    fn give_back(&self, py: Python<'_>) -> PyResult<bool> {
+        if *lock(&self.state) != State::Held {
+            return Ok(false);
+        }
+        let (membership, claim) = (&self.membership, &self.claim);
+        let ended = attempt(py, membership, |patience| {
+            membership.give_item_back(claim, patience)
+        })?;
+        *lock(&self.state) = State::Ended;
+        Ok(ended)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.membership.is_here() {
+            std::mem::forget(self.membership.clone()); // A forked child takes nothing of the parent's down.
+            return;
+        }
+        // What is wrong, whoever uses the queue next reads.
+        match *lock(&self.state) {
+            State::Held => drop(self.membership.give_item_back(&self.claim, PATIENCE)),
+            State::Over => drop(self.membership.let_go(&self.claim, PATIENCE)),
+            State::Ended => {}
+        }
+    }
+}
+
+/// An item of a queue that this process holds: it is delivered to nobody else until that ends.
+///
+/// `acknowledge` and `give_back` return False if it had ended before.
+#[pyclass(frozen, weakref, module = "shmrpc._core")]
+pub struct Claim {
+    queue: Py<Queue>,
+    claim: queue::Claim,
+    /// None once it has ended: what looks at the item's memory then keeps that.
+    held: Mutex<Option<Arc<Held>>>,
+    value: Mutex<Option<Py<PyAny>>>,
+}
+
+impl Claim {
+    pub(super) fn new(queue: Py<Queue>, held: Held) -> Self {
+        Claim {
+            queue,
+            claim: held.claim,
+            held: Mutex::new(Some(Arc::new(held))),
+            value: Mutex::new(None),
+        }
+    }
+
+    fn held(&self) -> PyResult<Arc<Held>> {
+        let held = lock(&self.held).clone();
+        held.ok_or_else(|| PyValueError::new_err("the claim has ended"))
+    }
+
+    fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (queue, claim, held) = (self.queue.get(), &self.claim, self.held()?);
+        if claim.form == Form::Raw && claim.len >= LARGE {
+            let block = Bound::new(py, block(py, &held, 0, claim.len)?)?;
+            let read_only = py.import("builtins")?.getattr("memoryview")?;
+            return read_only.call1((block,));
+        }
+        if claim.form != Form::Parcel {
+            return held.copy(py, queue);
+        }
+        let parts = held.parts(py, queue)?;
+        let blocks = parts.buffers.iter().map(|&(at, len)| {
+            let block = block(py, &held, at, len)?;
+            Ok(Bound::new(py, block)?.into_any())
+        });
+        let blocks = blocks.collect::<PyResult<Vec<_>>>()?;
+        let body = copied(
+            py,
+            queue.membership(),
+            claim.at + parts.body.0,
+            parts.body.1,
+        )?;
+        queue.parcel(py, body, PyTuple::new(py, blocks)?)
+    }
+
+    /// Ends the claim as `end` says; false if it had ended before.
+    fn end(
+        &self,
+        py: Python<'_>,
+        end: impl FnOnce(&Arc<Held>) -> PyResult<bool>,
+    ) -> PyResult<bool> {
+        let value = lock(&self.value).take();
+        drop(value); // Not under the lock: it may run code.
+        let Some(held) = lock(&self.held).clone() else {
+            return Ok(false);
+        };
+        let ended = end(&held)?;
+        let ours = lock(&self.held).take();
+        py.detach(|| drop((ours, held)));
+        Ok(ended)
+    }
+}
+
+fn block(py: Python<'_>, held: &Arc<Held>, at: u64, len: u64) -> PyResult<Block> {
+    let address = held.membership.queue_bytes(held.claim.at + at, len);
+    let address = address.map_err(|error| failed(py, &held.membership, error))?;
+    Ok(Block {
+        held: held.clone(),
+        address: address.addr(),
+        len: len as usize,
+    })
+}
+
+/// Raw bytes from here on are looked at where they are.
+const LARGE: u64 = 4096;
+
+#[pymethods]
+impl Claim {
+    /// The value. ValueError once the claim has ended.
+    #[getter]
+    fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(value) = &*lock(&self.value) {
+            return Ok(value.bind(py).clone());
+        }
+        let value = self.read(py)?;
+        *lock(&self.value) = Some(value.clone().unbind());
+        Ok(value)
+    }
+
+    /// How often the item was delivered, this time among them.
+    #[getter]
+    fn deliveries(&self) -> u64 {
+        self.claim.deliveries
+    }
+
+    /// The item's place in the order in which all were put, from 0 on.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.claim.number
+    }
+
+    /// Whether it was held until now, as far as this process knows.
+    #[getter]
+    fn is_held(&self) -> bool {
+        let held = lock(&self.held);
+        held.as_ref()
+            .is_some_and(|held| *lock(&held.state) == State::Held)
+    }
+
+    /// The item is dealt with. What looks at its memory may go on to do so.
+    fn acknowledge(&self, py: Python<'_>) -> PyResult<bool> {
+        // One is the claim's, one is that of `end`; the others are views.
+        self.end(py, |held| {
+            let keeps = Arc::strong_count(held) > 2;
+            held.acknowledge(py, End::Done, keeps)
+        })
+    }
+
+    /// The item is the first one again, for anybody.
+    fn give_back(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end(py, |held| held.give_back(py))
+    }
+}
+
+/// Bytes of an item where they lie, read-only. Their memory is not used for anything else while anybody refers to them.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Block {
+    held: Arc<Held>,
+    address: usize,
+    len: usize,
+}
+
+#[pymethods]
+impl Block {
+    /// A copy.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        // SAFETY: mapped for as long as the membership, and copied at once; a peer that writes meanwhile changes bytes.
+        PyBytes::new(py, unsafe {
+            std::slice::from_raw_parts(self.address as *const u8, self.len)
+        })
+    }
+
+    /// A writable copy.
+    fn private<'py>(&self, py: Python<'py>) -> Bound<'py, PyByteArray> {
+        // SAFETY: as above.
+        PyByteArray::new(py, unsafe {
+            std::slice::from_raw_parts(self.address as *const u8, self.len)
+        })
+    }
+
+    /// Not to be had: an item is changed by nobody.
+    fn shared(&self) -> PyResult<()> {
+        let text = "an item of a queue cannot be written: copy it";
+        Err(PyBufferError::new_err(text))
+    }
+
+    /// The claim's end gives the memory back.
+    fn release(&self) {}
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let us = slf.get();
+        debug_assert!(us.held.membership.is_here() || us.len < usize::MAX);
+        // SAFETY: mapped for as long as this object, which the view keeps alive.
+        let failed = unsafe {
+            let (address, len) = (us.address as *mut c_void, us.len as ffi::Py_ssize_t);
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 1, flags)
+        };
+        succeeded(slf.py(), failed)
+    }
+}

@@ -1,0 +1,906 @@
+//! `Queue`: what Python does with a queue that members of a name share.
+
+use super::buffer::bytes_of;
+use super::claim::{Claim, Held};
+use super::encoder::Encoder;
+use super::msgpack::expected::Expected;
+use super::msgpack::reader::{Buffers, Reader};
+use super::msgpack::writer::Written;
+use super::name::{Name, failed};
+use super::parcel::{Flat, Parcel};
+use super::reservation::{Plan, Reservation};
+use super::scratch::Scratch;
+use crate::bytes::u64_at;
+use crate::equals::membership::{Membership, NameError};
+use crate::equals::queueing::{DONE, ITEMS, ROOM};
+use crate::queue::parcel::Parts;
+use crate::queue::{Claimed, End, Form, Head, Put, Source, Taken};
+use crate::shared::{Field, Lie};
+use crate::sync::lock;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use std::sync::{Arc, Mutex};
+
+/// How long a lease is waited for, in nanoseconds, once it was not to be had at once: whoever holds it needs less than
+/// a thousandth of that, unless it is stopped.
+pub(super) const PATIENCE: u64 = 100_000_000;
+/// Bytes from here on are copied without the GIL.
+const LONG: u64 = 64 << 10;
+
+/// A queue of a name: values in and out. With `raw` they are bytes.
+///
+/// `encoder` writes plain values, `encode` makes the body of any other, `decode` the value of a body. QueueShutDown is
+/// raised by what finds the queue shut down, WaitTimeout if a member keeps the queue from being changed, ValueError for
+/// what can never be in it.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Queue {
+    name: Py<Name>,
+    membership: Arc<Membership>,
+    encoder: Py<Encoder>,
+    encode: Py<PyAny>,
+    decode: Py<PyAny>,
+    raw: bool,
+    /// Items that this process has taken, and not read so far.
+    left: Mutex<Vec<u8>>,
+}
+
+/// Does it at once, or, where a lease is held by others, without the GIL.
+pub(super) fn attempt<T: Send>(
+    py: Python<'_>,
+    membership: &Membership,
+    act: impl Fn(u64) -> Result<T, NameError> + Sync,
+) -> PyResult<T> {
+    let done = match act(0) {
+        Err(NameError::Changing { .. }) => py.detach(|| act(PATIENCE)),
+        done => done,
+    };
+    done.map_err(|error| failed(py, membership, error))
+}
+
+/// Nothing more is put into it.
+#[cold]
+pub(super) fn shut_down(py: Python<'_>, membership: &Membership) -> PyErr {
+    let text = format!("queue '{}' is shut down", membership.name());
+    let raised = || {
+        let class = py.import("shmrpc.errors")?.getattr("QueueShutDown")?;
+        class.call1((text,))
+    };
+    raised().map_or_else(|error| error, PyErr::from_value)
+}
+
+/// A large part of what is put: copied once, into the queue.
+struct Large {
+    head: Head,
+    /// What comes before the buffers.
+    before: Vec<u8>,
+    parts: Parts,
+    buffers: Vec<Flat>,
+}
+
+enum Piece {
+    /// So many bytes of the items that are small.
+    Small(usize),
+    Large(Large),
+}
+
+/// Values that are encoded, and wait for room in the queue.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Items {
+    queue: Py<Queue>,
+    encoded: Encoded,
+}
+
+/// Values as items.
+struct Encoded {
+    count: u64,
+    /// The small items, as they lie in the queue.
+    small: Written,
+    /// What they are among, if there are large ones.
+    pieces: Vec<Piece>,
+    /// Bytes of all.
+    len: u64,
+}
+
+impl Encoded {
+    fn new() -> Self {
+        Encoded {
+            count: 0,
+            small: Written::new(),
+            pieces: Vec::new(),
+            len: 0,
+        }
+    }
+
+    fn put(&self, membership: &Membership, patience: u64) -> Result<Put, NameError> {
+        if self.pieces.is_empty() {
+            return membership.put(&self.small.body, self.count, patience);
+        }
+        membership.put_aside(self.len, self.count, patience, |to, at| self.write(to, at))
+    }
+
+    /// Writes all into a chunk that has room; the bytes used.
+    fn write(&self, to: *mut u8, at: u64) -> u64 {
+        let (mut done, mut used) = (0, 0);
+        for piece in &self.pieces {
+            match piece {
+                Piece::Small(len) => {
+                    let from = self.small.body[done..done + len].as_ptr();
+                    // SAFETY: the chunk has room for all pieces with their gaps, see `add_large`; it is nobody else's.
+                    unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(used), *len) };
+                    done += len;
+                    used += len;
+                }
+                Piece::Large(large) => used = large.write(to, at, used),
+            }
+        }
+        used as u64
+    }
+
+    fn add_large(&mut self, form: Form, before: Vec<u8>, parts: Parts, buffers: Vec<Flat>) {
+        self.end_small();
+        // The most that it takes: wherever it begins.
+        self.len += 8 + 64 + parts.len.next_multiple_of(8);
+        let head = Head::new(parts.len, form);
+        self.pieces.push(Piece::Large(Large {
+            head,
+            before,
+            parts,
+            buffers,
+        }));
+    }
+
+    /// The small items so far are a piece before what comes.
+    fn end_small(&mut self) {
+        let before = self.pieces.iter().map(|piece| match piece {
+            Piece::Small(len) => *len,
+            Piece::Large(_) => 0,
+        });
+        let len = self.small.body.len() - before.sum::<usize>();
+        if len > 0 {
+            self.pieces.push(Piece::Small(len));
+            self.len += len as u64;
+        }
+    }
+
+    /// Whether it takes long to copy.
+    fn is_long(&self) -> bool {
+        self.small.body.len() as u64 >= LONG || self.len >= LONG
+    }
+}
+
+impl Large {
+    fn write(&self, to: *mut u8, at: u64, used: usize) -> usize {
+        let begin = self.head.payload_from(at + used as u64) - at;
+        let place = |part: u64| to.wrapping_add((begin + part) as usize);
+        // SAFETY: all of it is within the chunk, as in `write`, and nobody else's.
+        unsafe {
+            let head = self.head.0.to_ne_bytes();
+            std::ptr::copy_nonoverlapping(head.as_ptr(), to.wrapping_add(used), head.len());
+            let before = &self.before;
+            std::ptr::copy_nonoverlapping(before.as_ptr(), place(0), before.len());
+            for (buffer, &(part, len)) in self.buffers.iter().zip(&self.parts.buffers) {
+                std::ptr::copy_nonoverlapping(buffer.as_ptr(), place(part), len as usize);
+            }
+        }
+        (begin + self.parts.len).next_multiple_of(8) as usize
+    }
+}
+
+impl Queue {
+    pub(super) fn membership(&self) -> &Arc<Membership> {
+        &self.membership
+    }
+
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.name.get().open(py).map(drop)
+    }
+
+    /// Writes one item behind the others.
+    fn encode_into(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        encoded: &mut Encoded,
+    ) -> PyResult<()> {
+        encoded.count += 1;
+        if self.raw {
+            return self.encode_raw(value, encoded);
+        }
+        let small = &mut encoded.small;
+        let at = small.body.len();
+        small.body.extend_from_slice(&[0; 8]);
+        if self.encoder.get().write(value, small).is_err() {
+            small.body.truncate(at);
+            small.beside.clear();
+            let body = self.encode.bind(py).call1((value,))?;
+            return self.encode_body(py, &body, encoded);
+        }
+        if !small.beside.is_empty() {
+            let buffers = std::mem::take(&mut small.beside);
+            let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
+            let (before, parts) = laid_out(&small.body[at + 8..], lengths)?;
+            small.body.truncate(at);
+            encoded.add_large(Form::Parcel, before, parts, buffers);
+            return Ok(());
+        }
+        finish(&mut small.body, at, Form::Value);
+        Ok(())
+    }
+
+    #[cold]
+    fn encode_body(
+        &self,
+        py: Python<'_>,
+        body: &Bound<'_, PyAny>,
+        encoded: &mut Encoded,
+    ) -> PyResult<()> {
+        let Ok(parcel) = body.cast::<Parcel>() else {
+            let body = Flat::new(body)?;
+            append(&mut encoded.small.body, &body, Form::Value);
+            return Ok(());
+        };
+        let body = parcel.get().body(py).as_bytes();
+        let buffers = parcel.get().buffers(py)?;
+        let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
+        let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
+        let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
+        let (before, parts) = laid_out(body, lengths)?;
+        encoded.add_large(Form::Parcel, before, parts, buffers);
+        Ok(())
+    }
+
+    fn encode_raw(&self, value: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
+        let bytes = Flat::new(value)?;
+        if bytes.len() as u64 + 8 <= crate::queue::SMALL {
+            append(&mut encoded.small.body, &bytes, Form::Raw);
+            return Ok(());
+        }
+        let len = bytes.len() as u64;
+        let parts = Parts {
+            body: (0, 0),
+            buffers: vec![(0, len)],
+            len,
+        };
+        encoded.add_large(Form::Raw, Vec::new(), parts, vec![bytes]);
+        Ok(())
+    }
+
+    /// Puts what is encoded; false if there is no room.
+    fn put(&self, py: Python<'_>, encoded: &Encoded) -> PyResult<bool> {
+        let membership = &self.membership;
+        let put = |patience| encoded.put(membership, patience);
+        let put = if encoded.is_long() {
+            let put = py.detach(|| put(PATIENCE));
+            put.map_err(|error| failed(py, membership, error))?
+        } else {
+            attempt(py, membership, put)?
+        };
+        match put {
+            Put::Done => Ok(true),
+            Put::Full => Ok(false),
+            Put::Shut => Err(shut_down(py, membership)),
+        }
+    }
+
+    fn or_wait(slf: &Bound<'_, Self>, mut encoded: Encoded) -> PyResult<Option<Items>> {
+        let us = slf.get();
+        if !encoded.pieces.is_empty() {
+            encoded.end_small();
+        }
+        let limit = us.membership.shape().limits().items;
+        if limit != 0 && encoded.count > limit {
+            let text = format!(
+                "queue '{}': {} items together are more than it may ever hold: its maxsize is {limit}",
+                us.membership.name(),
+                encoded.count
+            );
+            return Err(pyo3::exceptions::PyValueError::new_err(text));
+        }
+        if encoded.count == 0 || us.put(slf.py(), &encoded)? {
+            return Ok(None);
+        }
+        Ok(Some(Items {
+            queue: slf.clone().unbind(),
+            encoded,
+        }))
+    }
+
+    /// Takes up to `most` items, as they lie in the queue; how many. None taken: whether that was because the first one is
+    /// large.
+    fn take(
+        &self,
+        py: Python<'_>,
+        source: Source,
+        most: usize,
+        items: &mut Vec<u8>,
+    ) -> PyResult<Taken> {
+        let membership = &self.membership;
+        let mut taken = membership.take(source, most, items, 0);
+        if let Err(NameError::Changing { .. }) = taken {
+            taken = py.detach(|| membership.take(source, most, items, PATIENCE));
+        }
+        taken.map_err(|error| failed(py, membership, error))
+    }
+
+    /// Reads the first item, and removes it.
+    fn read_first<'py>(
+        &self,
+        py: Python<'py>,
+        items: &[u8],
+        at: &mut usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let head = Head(u64_at(items, *at));
+        let (from, len) = (*at + 8, head.len() as usize);
+        *at = (from + len).next_multiple_of(8);
+        let payload = &items[from..from + len];
+        match head.form() {
+            Some(Form::Raw) => Ok(PyBytes::new(py, payload).into_any()),
+            Some(Form::Value) => self.value(py, payload),
+            Some(Form::Parcel) => {
+                let parts = Parts::read(len as u64, |at, to| {
+                    to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
+                });
+                let Some(parts) = parts else {
+                    return Err(self.unreadable(py));
+                };
+                let part = |&(at, len): &(u64, u64)| {
+                    PyBytes::new(py, &payload[at as usize..(at + len) as usize])
+                };
+                let buffers = PyTuple::new(py, parts.buffers.iter().map(part))?;
+                self.parcel(py, part(&parts.body), buffers)
+            }
+            None => Err(self.unreadable(py)),
+        }
+    }
+
+    /// The value of a body.
+    pub(super) fn value<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+        match Reader::only(py, body, None, &Expected::ANY) {
+            Ok(value) => Ok(value),
+            Err(_) => self.decode.bind(py).call1((PyBytes::new(py, body),)),
+        }
+    }
+
+    /// The value of a body with buffers.
+    pub(super) fn parcel<'py>(
+        &self,
+        py: Python<'py>,
+        body: Bound<'py, PyBytes>,
+        buffers: Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let beside = Buffers::new(buffers.iter().collect());
+        if let Ok(value) = Reader::only(py, body.as_bytes(), Some(&beside), &Expected::ANY) {
+            return Ok(value);
+        }
+        let parcel = Parcel::make(body, buffers, 0);
+        self.decode.bind(py).call1((parcel,))
+    }
+
+    #[cold]
+    pub(super) fn unreadable(&self, py: Python<'_>) -> PyErr {
+        let lie = Lie {
+            field: Field::Item,
+            at: 0,
+            found: 0,
+        };
+        failed(py, &self.membership, self.membership.poisoned_by(lie))
+    }
+
+    /// Takes up to `most` values: those that were taken before, else what is there.
+    fn get_some<'py>(
+        &self,
+        py: Python<'py>,
+        source: Source,
+        most: usize,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.check(py)?;
+        let mut items = Scratch::new();
+        if source == Source::Queue {
+            std::mem::swap(&mut *lock(&self.left), &mut *items);
+        }
+        if items.is_empty() {
+            match self.take(py, source, most, &mut items)? {
+                Taken::Items(_) => {}
+                Taken::Large => {
+                    let large = self.take_large(py, source)?;
+                    return Ok(large.into_iter().collect());
+                }
+                Taken::Empty => return Ok(Vec::new()),
+                Taken::Shut => return Err(shut_down(py, &self.membership)),
+            }
+        }
+        self.read_all(py, &items, most)
+    }
+
+    /// Reads up to `most` items. Those that are not read, since there are more, or one before cannot be, are kept.
+    fn read_all<'py>(
+        &self,
+        py: Python<'py>,
+        items: &[u8],
+        most: usize,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (mut at, mut values) = (0, Vec::new());
+        let mut failed = None;
+        while at < items.len() && values.len() < most {
+            let before = at;
+            match self.read_first(py, items, &mut at) {
+                Ok(value) => values.push(value),
+                Err(_) if !values.is_empty() => {
+                    at = before; // The error is for whoever gets it.
+                    break;
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if at < items.len() {
+            lock(&self.left).splice(0..0, items[at..].iter().copied());
+        }
+        failed.map_or(Ok(values), Err)
+    }
+
+    /// Takes the first item, which is large. None if somebody else has taken it meanwhile.
+    fn take_large<'py>(
+        &self,
+        py: Python<'py>,
+        source: Source,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(held) = self.hold_now(py, source, 0)? else {
+            return Ok(None);
+        };
+        let value = held.copy(py, self);
+        held.end(py, End::Gotten)?;
+        value.map(Some)
+    }
+
+    fn hold_now(&self, py: Python<'_>, source: Source, limit: u64) -> PyResult<Option<Held>> {
+        self.check(py)?;
+        let membership = &self.membership;
+        match attempt(py, membership, |patience| {
+            membership.claim(source, limit, patience)
+        })? {
+            Claimed::Item(claim) => Ok(Some(Held::new(membership.clone(), claim))),
+            Claimed::Empty => Ok(None),
+            Claimed::Shut => Err(shut_down(py, membership)),
+            Claimed::Crowded => Err(too_many_claims(py, membership)),
+        }
+    }
+}
+
+#[cold]
+fn too_many_claims(py: Python<'_>, membership: &Membership) -> PyErr {
+    let text = "has 4096 claims that have not ended, or dead letters, already, which is the most";
+    failed(py, membership, NameError::NotHeld(text))
+}
+
+/// What is written from `at` on is an item's payload: its head and its end.
+fn finish(items: &mut Vec<u8>, at: usize, form: Form) {
+    let head = Head::new((items.len() - at - 8) as u64, form);
+    items[at..at + 8].copy_from_slice(&head.0.to_ne_bytes());
+    items.resize(items.len().next_multiple_of(8), 0);
+}
+
+/// Writes an item of these bytes.
+fn append(items: &mut Vec<u8>, payload: &Flat, form: Form) {
+    let at = items.len();
+    items.extend_from_slice(&[0; 8]);
+    let len = payload.len();
+    items.reserve(len);
+    // SAFETY: there is room for them; a buffer of Python's that another thread writes meanwhile is its user's affair.
+    unsafe {
+        let to = items.as_mut_ptr().add(at + 8);
+        std::ptr::copy_nonoverlapping(payload.as_ptr(), to, len);
+        items.set_len(at + 8 + len);
+    }
+    finish(items, at, form);
+}
+
+/// The bytes of a parcel before its buffers, and where all of it goes.
+pub(super) fn laid_out(
+    body: &[u8],
+    lengths: impl ExactSizeIterator<Item = u64>,
+) -> PyResult<(Vec<u8>, Parts)> {
+    let is_large =
+        u32::try_from(body.len()).is_err() || lengths.len() > crate::queue::parcel::MOST_BUFFERS;
+    let parts = match is_large {
+        true => None,
+        false => Parts::new(body.len() as u64, lengths),
+    };
+    let Some(parts) = parts else {
+        let text = "the value is too large for a queue: it has over 4 GiB, or 65536 buffers";
+        return Err(pyo3::exceptions::PyValueError::new_err(text));
+    };
+    let mut before = parts.head();
+    before.extend_from_slice(body);
+    Ok((before, parts))
+}
+
+fn source(is_dead: bool) -> Source {
+    match is_dead {
+        true => Source::DeadLetters,
+        false => Source::Queue,
+    }
+}
+
+#[pymethods]
+impl Queue {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        name: Py<Name>,
+        encoder: Py<Encoder>,
+        encode: Py<PyAny>,
+        decode: Py<PyAny>,
+        raw: bool,
+    ) -> PyResult<Self> {
+        let membership = name.get().open(py)?.clone();
+        Ok(Queue {
+            name,
+            membership,
+            encoder,
+            encode,
+            decode,
+            raw,
+            left: Mutex::default(),
+        })
+    }
+
+    /// Puts a value; what waits for room if there is none.
+    fn put_now(slf: &Bound<'_, Self>, value: &Bound<'_, PyAny>) -> PyResult<Option<Items>> {
+        let (us, py) = (slf.get(), slf.py());
+        us.check(py)?;
+        let mut encoded = Encoded::new();
+        us.encode_into(py, value, &mut encoded)?;
+        Queue::or_wait(slf, encoded)
+    }
+
+    /// Puts values together, all or none; what waits for room if there is none.
+    fn put_many_now(slf: &Bound<'_, Self>, values: &Bound<'_, PyAny>) -> PyResult<Option<Items>> {
+        let (us, py) = (slf.get(), slf.py());
+        us.check(py)?;
+        let mut encoded = Encoded::new();
+        match values.cast_exact::<PyList>() {
+            Ok(values) => values
+                .iter()
+                .try_for_each(|value| us.encode_into(py, &value, &mut encoded)),
+            Err(_) => values
+                .try_iter()?
+                .try_for_each(|value| us.encode_into(py, &value?, &mut encoded)),
+        }?;
+        Queue::or_wait(slf, encoded)
+    }
+
+    /// The next value; `default` if there is none.
+    fn get_now<'py>(
+        &self,
+        py: Python<'py>,
+        default: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let got = self.get_some(py, Source::Queue, 1)?;
+        Ok(got.into_iter().next().unwrap_or_else(|| default.clone()))
+    }
+
+    /// Up to `most` values that are there; those of dead letters if it is said so.
+    fn get_many_now<'py>(
+        &self,
+        py: Python<'py>,
+        most: usize,
+        dead: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.get_some(py, source(dead), most)?)
+    }
+
+    /// Waits for values, in a thread: up to `most`, at least one. False if the timeout is over, None if waits were
+    /// stopped.
+    fn wait_get<'py>(
+        &self,
+        py: Python<'py>,
+        most: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let got = self.get_some(py, Source::Queue, most)?;
+        if !got.is_empty() {
+            return Ok(Some(PyList::new(py, got)?.into_any()));
+        }
+        let mut items = Scratch::new();
+        let mut found: Option<Result<Taken, NameError>> = None;
+        let membership = &self.membership;
+        let waited = self.name.get().wait_in(py, ITEMS, timeout, || {
+            if !membership.may_take() {
+                return Ok(false);
+            }
+            match membership.take(Source::Queue, most, &mut items, PATIENCE) {
+                Ok(Taken::Empty) => Ok(false),
+                taken => {
+                    found = Some(taken);
+                    Ok(true)
+                }
+            }
+        })?;
+        match (waited, found) {
+            (Some(true), Some(Ok(Taken::Items(_)))) => {
+                let values = self.read_all(py, &items, most)?;
+                Ok(Some(PyList::new(py, values)?.into_any()))
+            }
+            (Some(true), Some(Ok(Taken::Shut))) => Err(shut_down(py, membership)),
+            (Some(true), Some(Err(error))) => Err(failed(py, membership, error)),
+            // A large one: it is taken without waiting.
+            (Some(true), _) => {
+                let large = self.take_large(py, Source::Queue)?;
+                Ok(Some(PyList::new(py, large)?.into_any()))
+            }
+            (Some(false), _) => Ok(Some(false.into_pyobject(py)?.to_owned().into_any())),
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// Claims the next item, for `limit` seconds if that is not 0; None if there is none.
+    fn claim_now(slf: &Bound<'_, Self>, limit: f64, dead: bool) -> PyResult<Option<Claim>> {
+        let us = slf.get();
+        let held = us.hold_now(slf.py(), source(dead), nanoseconds(limit))?;
+        Ok(held.map(|held| Claim::new(slf.clone().unbind(), held)))
+    }
+
+    /// Waits for an item to claim, in a thread. False if the timeout is over, None if waits were stopped.
+    fn wait_claim<'py>(
+        slf: &Bound<'py, Self>,
+        limit: f64,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (us, py) = (slf.get(), slf.py());
+        let mut found = None;
+        let membership = &us.membership;
+        let waited = us.name.get().wait_in(py, ITEMS, timeout, || {
+            if !membership.may_take() {
+                return Ok(false);
+            }
+            match membership.claim(Source::Queue, nanoseconds(limit), PATIENCE) {
+                Ok(Claimed::Empty) => Ok(false),
+                claimed => {
+                    found = Some(claimed);
+                    Ok(true)
+                }
+            }
+        })?;
+        let claimed = match (waited, found) {
+            (None, _) => return Ok(None),
+            (Some(false), _) | (_, None) => {
+                return Ok(Some(false.into_pyobject(py)?.to_owned().into_any()));
+            }
+            (Some(true), Some(claimed)) => {
+                claimed.map_err(|error| failed(py, membership, error))?
+            }
+        };
+        match claimed {
+            Claimed::Item(claim) => {
+                let held = Held::new(membership.clone(), claim);
+                let claim = Claim::new(slf.clone().unbind(), held);
+                Ok(Some(Bound::new(py, claim)?.into_any()))
+            }
+            Claimed::Crowded => Err(too_many_claims(py, membership)),
+            _ => Err(shut_down(py, membership)),
+        }
+    }
+
+    /// Memory of the queue for an item, to be filled: `body`, if there is one, is that of a value with one buffer of `len`
+    /// bytes. None if there is no room now.
+    #[pyo3(signature = (len, body = None))]
+    fn reserve_now(
+        &self,
+        py: Python<'_>,
+        len: u64,
+        body: Option<&[u8]>,
+    ) -> PyResult<Option<Reservation>> {
+        self.check(py)?;
+        let plan = Plan::new(len, body)?;
+        let membership = &self.membership;
+        let chunk = attempt(py, membership, |patience| {
+            plan.reserve(membership, patience)
+        })?;
+        let us = (&self.name, membership);
+        chunk.map(|chunk| plan.begin(py, us, chunk)).transpose()
+    }
+
+    /// Waits for such memory, in a thread. False if the timeout is over, None if waits were stopped.
+    #[pyo3(signature = (len, body, timeout))]
+    fn wait_reserve<'py>(
+        &self,
+        py: Python<'py>,
+        len: u64,
+        body: Option<&[u8]>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let plan = Plan::new(len, body)?;
+        let membership = &self.membership;
+        let mut found = None;
+        let waited = self.name.get().wait_in(py, ROOM, timeout, || {
+            match plan.reserve(membership, PATIENCE) {
+                Ok(None) => Ok(false),
+                reserved => {
+                    found = Some(reserved);
+                    Ok(true)
+                }
+            }
+        })?;
+        match found {
+            None => Ok(waited
+                .map(|waited| waited.into_pyobject(py).map(|it| it.to_owned().into_any()))
+                .transpose()?),
+            Some(reserved) => {
+                let chunk = reserved.map_err(|error| failed(py, membership, error))?;
+                let Some(chunk) = chunk else {
+                    return Ok(None);
+                };
+                let us = (&self.name, membership);
+                let reservation = plan.begin(py, us, chunk)?;
+                Ok(Some(Bound::new(py, reservation)?.into_any()))
+            }
+        }
+    }
+
+    /// Says of so many items that this process has got that it has dealt with them; False if it has not got so many.
+    fn task_done(&self, py: Python<'_>, count: u64) -> PyResult<bool> {
+        self.check(py)?;
+        let membership = &self.membership;
+        attempt(py, membership, |patience| {
+            membership.task_done(count, patience)
+        })
+    }
+
+    /// Whether all items that were put are dealt with.
+    fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check(py)?;
+        let membership = &self.membership;
+        attempt(py, membership, |patience| membership.is_done(patience))
+    }
+
+    /// Waits until all is dealt with, in a thread. False if the timeout is over, None if waits were stopped.
+    fn wait_done(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
+        let membership = &self.membership;
+        let done = || membership.is_done(PATIENCE);
+        self.name.get().wait_in(py, DONE, timeout, done)
+    }
+
+    /// Lets nothing more be put; with `immediate` what waits is dropped.
+    fn shut_down(&self, py: Python<'_>, immediate: bool) -> PyResult<()> {
+        self.check(py)?;
+        let membership = &self.membership;
+        attempt(py, membership, |patience| {
+            membership.shut_queue_down(immediate, patience)
+        })
+    }
+
+    /// How many items wait.
+    fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
+        self.check(py)?;
+        let here = {
+            let (left, mut at, mut count) = (lock(&self.left), 0, 0);
+            while at < left.len() {
+                at = (at + 8 + Head(u64_at(&left, at)).len() as usize).next_multiple_of(8);
+                count += 1;
+            }
+            count
+        };
+        let len = self.membership.queue_len();
+        let len = len.map_err(|error| failed(py, &self.membership, error))?;
+        Ok(len + here)
+    }
+
+    /// Whether there may be something to take, or to hear of: a hint.
+    fn may_take(&self) -> bool {
+        !lock(&self.left).is_empty() || self.membership.may_take()
+    }
+
+    /// Seconds until a claim ends by itself, if one does.
+    fn next_expiry(&self) -> Option<f64> {
+        let left = self.membership.next_expiry();
+        left.map(|left| left.as_secs_f64())
+    }
+
+    /// Wakes the next one that waits: for an item, or for room.
+    fn wake(&self, py: Python<'_>, for_room: bool) -> PyResult<()> {
+        self.check(py)?;
+        self.membership
+            .wake_waiter(if for_room { ROOM } else { ITEMS });
+        Ok(())
+    }
+
+    /// Items that were lost when all members were killed.
+    #[getter]
+    fn lost(&self) -> u64 {
+        self.membership.lost()
+    }
+
+    /// What can be seen of it.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.check(py)?;
+        let membership = &self.membership;
+        let stats = attempt(py, membership, |patience| membership.queue_stats(patience))?;
+        let found = PyDict::new(py);
+        found.set_item("depth", stats.depth)?;
+        found.set_item("put", stats.put)?;
+        found.set_item("unfinished", stats.unfinished)?;
+        found.set_item("dead", stats.dead)?;
+        found.set_item("is_shut_down", stats.shut)?;
+        found.set_item("used", stats.used)?;
+        found.set_item("memory", stats.memory)?;
+        let held = PyList::empty(py);
+        for holding in stats.held {
+            let pid = membership.process_of(holding.member);
+            held.append((pid, holding.age.as_secs_f64(), holding.deliveries))?;
+        }
+        found.set_item("held", held)?;
+        found.set_item("waiters", membership.queue_waiters())?;
+        Ok(found)
+    }
+}
+
+fn nanoseconds(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64 // A cast of what is too large is the largest.
+}
+
+#[pymethods]
+impl Items {
+    /// Puts them; False if there is no room.
+    fn put_now(&self, py: Python<'_>) -> PyResult<bool> {
+        let queue = self.queue.get();
+        queue.check(py)?;
+        queue.put(py, &self.encoded)
+    }
+
+    /// Whether there may be room for them: a hint.
+    fn may_put(&self) -> bool {
+        self.queue.get().membership.may_put(self.encoded.count)
+    }
+
+    /// Waits until they are put, in a thread. False if the timeout is over, None if waits were stopped.
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
+        let queue = self.queue.get();
+        let (membership, encoded) = (&queue.membership, &self.encoded);
+        let mut found = None;
+        let waited = queue.name.get().wait_in(py, ROOM, timeout, || {
+            if !membership.may_put(encoded.count) {
+                return Ok(false);
+            }
+            match encoded.put(membership, PATIENCE) {
+                Ok(Put::Full) => Ok(false),
+                put => {
+                    found = Some(put);
+                    Ok(true)
+                }
+            }
+        })?;
+        match (waited, found) {
+            (Some(true), Some(Ok(Put::Done))) => {
+                // It may have been woken alone for room that others need, too.
+                membership.wake_waiter(ROOM);
+                Ok(Some(true))
+            }
+            (Some(true), Some(Err(error))) => Err(failed(py, membership, error)),
+            (Some(true), _) => Err(shut_down(py, membership)),
+            (waited, _) => Ok(waited),
+        }
+    }
+
+    #[getter]
+    fn count(&self) -> u64 {
+        self.encoded.count
+    }
+}
+
+/// Copies out of the queue into a new bytes object.
+pub(super) fn copied<'py>(
+    py: Python<'py>,
+    membership: &Membership,
+    at: u64,
+    len: u64,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let from = membership.queue_bytes(at, len);
+    let from = from.map_err(|error| failed(py, membership, error))?.addr();
+    bytes_of(py, len as usize, move |to| {
+        // SAFETY: mapped for as long as the membership, which the caller holds; `to` is as long.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len as usize) }
+    })
+}

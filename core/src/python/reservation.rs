@@ -1,0 +1,180 @@
+//! `Reservation`: memory of a queue that this process fills.
+
+use super::errors::succeeded;
+use super::name::{Name, failed};
+use super::queue::{PATIENCE, attempt, laid_out, shut_down};
+use crate::equals::membership::{Membership, NameError};
+use crate::equals::queueing::ROOM;
+use crate::queue::parcel::Parts;
+use crate::queue::{Chunk, Form, Head, Put};
+use crate::sync::lock;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::os::raw::{c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+/// Memory of a queue, writable by the buffer protocol, which is to be an item: put by `put_now`, or given up.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Reservation {
+    name: Py<Name>,
+    membership: Arc<Membership>,
+    chunk: Mutex<Option<Chunk>>,
+    /// Bytes of the chunk that the item takes.
+    used: u64,
+    address: usize,
+    len: usize,
+}
+
+/// What memory is asked for, and what is in it besides what its user fills.
+pub(super) struct Plan {
+    head: Head,
+    /// What comes before the buffer.
+    before: Vec<u8>,
+    parts: Parts,
+    /// Bytes of all, wherever it begins.
+    room: u64,
+}
+
+impl Plan {
+    /// For `len` bytes; `body`, if there is one, is that of a value with this one buffer.
+    pub(super) fn new(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
+        let (before, parts, form) = match body {
+            Some(body) => {
+                let (before, parts) = laid_out(body, std::iter::once(len))?;
+                (before, parts, Form::Parcel)
+            }
+            None => {
+                let buffers = vec![(0, len)];
+                let body = (0, 0);
+                (Vec::new(), Parts { body, buffers, len }, Form::Raw)
+            }
+        };
+        Ok(Plan {
+            head: Head::new(parts.len, form),
+            before,
+            room: 8 + 64 + parts.len.next_multiple_of(8),
+            parts,
+        })
+    }
+
+    /// Memory for it; None if there is none now.
+    pub(super) fn reserve(
+        &self,
+        membership: &Membership,
+        patience: u64,
+    ) -> Result<Option<Chunk>, NameError> {
+        membership.reserve_chunk(self.room, patience)
+    }
+
+    /// Begins to fill it.
+    pub(super) fn begin(
+        self,
+        py: Python<'_>,
+        (name, membership): (&Py<Name>, &Arc<Membership>),
+        chunk: Chunk,
+    ) -> PyResult<Reservation> {
+        let at = chunk.items();
+        let to = membership.queue_bytes(at, self.room);
+        let to = to.map_err(|error| failed(py, membership, error))?;
+        let payload = (self.head.payload_from(at) - at) as usize;
+        // SAFETY: the chunk has so much room, wherever the payload begins, and is ours alone.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.head.0.to_ne_bytes().as_ptr(), to, 8);
+            let place = to.wrapping_add(payload);
+            std::ptr::copy_nonoverlapping(self.before.as_ptr(), place, self.before.len());
+        }
+        let (begin, len) = self.parts.buffers[0];
+        Ok(Reservation {
+            name: name.clone_ref(py),
+            membership: membership.clone(),
+            chunk: Mutex::new(Some(chunk)),
+            used: (payload as u64 + self.parts.len).next_multiple_of(8),
+            address: to.wrapping_add(payload + begin as usize).addr(),
+            len: len as usize,
+        })
+    }
+}
+
+#[pymethods]
+impl Reservation {
+    /// Puts it; False if there is no room for another item.
+    fn put_now(&self, py: Python<'_>) -> PyResult<bool> {
+        let membership = &self.membership;
+        let put = attempt(py, membership, |patience| {
+            membership.link_chunk(&mut lock(&self.chunk), self.used, patience)
+        })?;
+        match put {
+            Put::Done => Ok(true),
+            Put::Full => Ok(false),
+            Put::Shut => Err(shut_down(py, membership)),
+        }
+    }
+
+    /// Whether there may be room for another item: a hint.
+    fn may_put(&self) -> bool {
+        self.membership.may_put(1)
+    }
+
+    /// Waits until it is put, in a thread. False if the timeout is over, None if waits were stopped.
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
+        let membership = &self.membership;
+        let mut found = None;
+        let waited = self.name.get().wait_in(py, ROOM, timeout, || {
+            if !membership.may_put(1) {
+                return Ok(false);
+            }
+            match membership.link_chunk(&mut lock(&self.chunk), self.used, PATIENCE) {
+                Ok(Put::Full) => Ok(false),
+                put => {
+                    found = Some(put);
+                    Ok(true)
+                }
+            }
+        })?;
+        if waited != Some(true) {
+            return Ok(waited);
+        }
+        match found {
+            Some(Err(error)) => Err(failed(py, membership, error)),
+            Some(Ok(Put::Shut)) => Err(shut_down(py, membership)),
+            _ => {
+                membership.wake_waiter(ROOM);
+                Ok(waited)
+            }
+        }
+    }
+
+    /// Gives the memory up. Again, or once it was put: nothing.
+    fn give_up(&self, py: Python<'_>) {
+        if let Some(chunk) = lock(&self.chunk).take() {
+            // What is wrong, whoever uses the queue next reads.
+            let _ = py.detach(|| self.membership.give_chunk_up(chunk, PATIENCE));
+        }
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let us = slf.get();
+        // SAFETY: mapped and writable for as long as this object, which the view keeps alive.
+        let failed = unsafe {
+            let (address, len) = (us.address as *mut c_void, us.len as ffi::Py_ssize_t);
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 0, flags)
+        };
+        succeeded(slf.py(), failed)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if !self.membership.is_here() {
+            std::mem::forget(self.membership.clone()); // A forked child takes nothing of the parent's down.
+            return;
+        }
+        if let Some(chunk) = lock(&self.chunk).take() {
+            let _ = self.membership.give_chunk_up(chunk, PATIENCE);
+        }
+    }
+}

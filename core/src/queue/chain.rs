@@ -1,0 +1,389 @@
+//! The chunks of a queue: where the next item goes, and where the first one is.
+
+use super::claims::{self, State};
+use super::layout::*;
+use super::{Bytes, CHUNKS, Queue, TAKEN_AT_ONCE};
+use crate::shared::allocator::Reserved;
+use crate::shared::growth::PAGE;
+use crate::shared::journal::{Change, See, Transaction};
+use crate::shared::{Field, Members, SharedError, lie};
+use crate::sync::Ordering;
+
+/// A chunk that this member fills: to be linked, or given up.
+#[derive(Debug)]
+#[must_use = "a chunk that is neither linked nor given up stays reserved until its member dies"]
+pub struct Chunk {
+    block: Reserved,
+    size: u64,
+}
+
+impl Chunk {
+    pub(super) fn offset(&self) -> u64 {
+        self.block.offset()
+    }
+
+    /// Where its items begin, in bytes from the beginning of the memory: a multiple of 16, and of 64 if it is larger
+    /// than 16 KiB.
+    pub fn items(&self) -> u64 {
+        self.offset() + CHUNK_HEAD
+    }
+
+    /// The bytes that its items may have.
+    pub fn room(&self) -> u64 {
+        self.size - CHUNK_HEAD
+    }
+}
+
+/// A place in the chain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cursor {
+    chunk: u64,
+    at: u64,
+    /// Where the items of the chunk end.
+    end: u64,
+}
+
+impl Cursor {
+    pub(super) fn is_at_end(self) -> bool {
+        self.at >= self.end
+    }
+}
+
+/// An item: where it is, and its first word.
+pub(super) type Item = (u64, Head);
+
+impl<W: Bytes, M: Members> Queue<W, M> {
+    // --- the end where items are put ---
+
+    /// A chunk of this size for this member; None if there is no room for it now.
+    pub(super) fn chunk(&self, size: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+        match self.allocator.reserve(size, deadline) {
+            Ok(block) => Ok(Some(Chunk { block, size })),
+            Err(SharedError::Limit { .. }) if size.div_ceil(PAGE) <= self.limits.memory / PAGE => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Frees a chunk that was reserved and is not wanted.
+    pub fn give_up(&self, chunk: Chunk, deadline: u64) -> Result<(), SharedError> {
+        self.allocator.give_up(&chunk.block, deadline)
+    }
+
+    /// How large the next chunk is that items share: as large as a part of what is there.
+    pub(super) fn chunk_size(&self, deadline: u64) -> Result<u64, SharedError> {
+        let usage = self.allocator.usage(deadline)?;
+        let used = usage.backed.saturating_sub(usage.spare);
+        let most = CHUNKS.1.min(self.limits.memory / 8);
+        Ok(used.next_power_of_two().min(most).max(CHUNKS.0))
+    }
+
+    /// Where `len` bytes of items go: behind the last ones, or into the `spare` chunk, which is then the last. None if
+    /// there is no room, and no chunk.
+    pub(super) fn room_for(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        len: u64,
+        spare: &mut Option<Chunk>,
+    ) -> Result<Option<u64>, SharedError> {
+        let tail = self.place(t, self.start + TAIL_CHUNK)?;
+        if tail != 0 {
+            let (at, end) = (self.get(t, TAIL_AT)?, self.limit_of(t, tail)?);
+            if at < tail + CHUNK_HEAD || at > end || at % 8 != 0 {
+                return Err(lie(Field::Chunk, self.start + TAIL_AT, at));
+            }
+            if len <= end - at {
+                return Ok(Some(at));
+            }
+        }
+        let Some(chunk) = spare.take_if(|chunk| chunk.room() >= len) else {
+            return Ok(None);
+        };
+        let items = chunk.items();
+        self.append(t, chunk)?;
+        Ok(Some(items))
+    }
+
+    /// Makes a chunk the last one of the chain.
+    pub(super) fn append(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        chunk: Chunk,
+    ) -> Result<(), SharedError> {
+        let at = chunk.offset();
+        t.init(at + NEXT, 0)?;
+        t.init(at + CHUNK_SIZE, chunk.size)?;
+        t.init(at + END, 0)?;
+        t.init(at + PINS, 0)?;
+        self.allocator.commit(t, &chunk.block)?;
+        let tail = self.place(t, self.start + TAIL_CHUNK)?;
+        if tail == 0 {
+            self.set(t, HEAD_CHUNK, at)?;
+            self.set(t, HEAD_AT, chunk.items())?;
+        } else {
+            let end = self.get(t, TAIL_AT)?;
+            t.set(tail + END, end)?;
+            t.set(tail + NEXT, at)?;
+        }
+        self.set(t, TAIL_CHUNK, at)
+    }
+
+    /// A place that the word at `at` names, which is within the memory.
+    fn place(&self, t: &impl See, at: u64) -> Result<u64, SharedError> {
+        let found = t.get(at)?;
+        if found > self.words().size() as u64 {
+            return Err(lie(Field::Chunk, at, found));
+        }
+        Ok(found)
+    }
+
+    /// Where a chunk ends.
+    fn limit_of(&self, t: &impl See, chunk: u64) -> Result<u64, SharedError> {
+        let size = t.get(chunk + CHUNK_SIZE)?;
+        let end = chunk.checked_add(size);
+        end.filter(|&end| size >= CHUNK_HEAD && end <= self.words().size() as u64)
+            .ok_or_else(|| lie(Field::Chunk, chunk + CHUNK_SIZE, size))
+    }
+
+    // --- the end where items are taken ---
+
+    /// Where the first item of the chain is, or the end of its chunk. There is one.
+    pub(super) fn head(&self, t: &impl See) -> Result<Cursor, SharedError> {
+        let chunk = self.place(t, self.start + HEAD_CHUNK)?;
+        let at = self.get(t, HEAD_AT)?;
+        let end = self.end_of(t, chunk)?;
+        if chunk == 0 || at < chunk + CHUNK_HEAD || at > end || at % 8 != 0 {
+            return Err(lie(Field::Chunk, self.start + HEAD_AT, at));
+        }
+        Ok(Cursor { chunk, at, end })
+    }
+
+    /// Where the items of a chunk end.
+    fn end_of(&self, t: &impl See, chunk: u64) -> Result<u64, SharedError> {
+        let at = if chunk == self.get(t, TAIL_CHUNK)? {
+            self.start + TAIL_AT
+        } else {
+            chunk + END
+        };
+        let end = t.get(at)?;
+        if end < chunk + CHUNK_HEAD || end > self.limit_of(t, chunk)? {
+            return Err(lie(Field::Chunk, at, end));
+        }
+        Ok(end)
+    }
+
+    /// Goes on to the next chunk, of which there must be one; whether the last is free.
+    pub(super) fn pass(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        cursor: &mut Cursor,
+    ) -> Result<bool, SharedError> {
+        let chunk = cursor.chunk;
+        let next = self.place(t, chunk + NEXT)?;
+        if next == 0 || chunk == self.get(t, TAIL_CHUNK)? {
+            return Err(lie(Field::Chunk, chunk + NEXT, next));
+        }
+        let end = self.end_of(t, next)?;
+        *cursor = Cursor {
+            chunk: next,
+            at: next + CHUNK_HEAD,
+            end,
+        };
+        self.set(t, HEAD_CHUNK, next)?;
+        self.set(t, HEAD_AT, cursor.at)?;
+        self.free_passed(t, chunk)
+    }
+
+    /// Frees a chunk that the head has passed, if no claim is in it.
+    fn free_passed(&self, t: &mut Transaction<'_, W, M>, chunk: u64) -> Result<bool, SharedError> {
+        let is_free = t.get(chunk + PINS)? == 0;
+        if is_free {
+            self.allocator.free_within(t, chunk)?;
+        }
+        Ok(is_free)
+    }
+
+    /// What comes before the cursor was taken; with `is_empty` the chain has nothing more. Whether a chunk is free.
+    pub(super) fn move_head(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        mut cursor: Cursor,
+        is_empty: bool,
+    ) -> Result<bool, SharedError> {
+        if !is_empty {
+            if cursor.is_at_end() {
+                return self.pass(t, &mut cursor);
+            }
+            self.set(t, HEAD_AT, cursor.at)?;
+            return Ok(false);
+        }
+        let Cursor { chunk, at, .. } = cursor;
+        if chunk != self.get(t, TAIL_CHUNK)? || at != self.get(t, TAIL_AT)? {
+            return Err(lie(Field::Chunk, self.start + TAIL_AT, at));
+        }
+        if t.get(chunk + CHUNK_SIZE)? <= CHUNKS.1 {
+            // The next items go where the first ones were, if no claim is in there: that memory is in our caches.
+            let is_pinned = t.get(chunk + PINS)? != 0;
+            let next = if is_pinned { at } else { chunk + CHUNK_HEAD };
+            self.set(t, HEAD_AT, next)?;
+            self.set(t, TAIL_AT, next)?;
+            return Ok(false);
+        }
+        self.set(t, HEAD_CHUNK, 0)?;
+        self.set(t, TAIL_CHUNK, 0)?;
+        self.free_passed(t, chunk)
+    }
+
+    /// Frees the last chunk if there is nothing in it.
+    pub(super) fn free_empty(&self, t: &mut Transaction<'_, W, M>) -> Result<(), SharedError> {
+        let tail = self.place(t, self.start + TAIL_CHUNK)?;
+        if tail == 0 || self.chained(t)? > 0 || tail != self.get(t, HEAD_CHUNK)? {
+            return Ok(());
+        }
+        self.set(t, HEAD_CHUNK, 0)?;
+        self.set(t, TAIL_CHUNK, 0)?;
+        self.free_passed(t, tail).map(drop)
+    }
+
+    /// The head of an item, if it ends before `end`.
+    fn item_at(&self, at: u64, end: u64) -> Result<Item, SharedError> {
+        let word = self.words().word(at);
+        // Relaxed: the lease orders it.
+        let found = word.map_or(u64::MAX, |word| word.load(Ordering::Relaxed));
+        let head = Head(found);
+        if head.form().is_none() || head.after(at) > end {
+            return Err(lie(Field::Item, at, found));
+        }
+        Ok((at, head))
+    }
+
+    /// Copies items from the cursor on, of one chunk: how many, and whether there was room for all that were there and
+    /// wanted.
+    pub(super) fn copy_run(
+        &self,
+        cursor: &mut Cursor,
+        most: usize,
+        out: &mut Vec<u8>,
+        before: usize,
+        had: usize,
+    ) -> Result<(usize, bool), SharedError> {
+        let (from, mut got) = (cursor.at, 0);
+        let room = (TAKEN_AT_ONCE - (out.len() - before).min(TAKEN_AT_ONCE)) as u64;
+        let mut is_all = true;
+        while got < most && !cursor.is_at_end() {
+            let (at, head) = self.item_at(cursor.at, cursor.end)?;
+            let after = head.after(at);
+            if head.form() == Some(Form::Parcel) {
+                if got > 0 {
+                    break; // It begins behind a gap, which is not copied: by itself, the next time.
+                }
+                let is_copied = self.copy((at, head), out, before, had)?;
+                if is_copied {
+                    cursor.at = after;
+                }
+                return Ok((usize::from(is_copied), is_copied));
+            }
+            if after - from > room || after - at > super::SMALL {
+                is_all = false;
+                break;
+            }
+            cursor.at = after;
+            got += 1;
+        }
+        self.copy_bytes(from, cursor.at - from, out)?;
+        Ok((got, is_all))
+    }
+
+    /// Copies an item, unless it is large, or there are others and no room.
+    pub(super) fn copy(
+        &self,
+        (at, head): Item,
+        out: &mut Vec<u8>,
+        before: usize,
+        had: usize,
+    ) -> Result<bool, SharedError> {
+        let (payload, after) = (head.payload(at), head.after(at));
+        let len = after - payload;
+        if len + 8 > super::SMALL || (had > 0 && out.len() - before + len as usize > TAKEN_AT_ONCE)
+        {
+            return Ok(false);
+        }
+        out.extend_from_slice(&head.0.to_ne_bytes());
+        self.copy_bytes(payload, len, out)?;
+        Ok(true)
+    }
+
+    fn copy_bytes(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), SharedError> {
+        let from = self.bytes(at, len)?;
+        let len = len as usize;
+        out.reserve(len);
+        let had = out.len();
+        // SAFETY: so many bytes are within the mapping, which lives as long as we do, and there is room for them in
+        // `out`; they are bytes whatever a peer writes there meanwhile.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(had), len);
+            out.set_len(had + len);
+        }
+        Ok(())
+    }
+
+    // --- items that are claimed ---
+
+    /// The first item of the chain becomes that of a claim.
+    pub(super) fn pin_head(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        index: u64,
+    ) -> Result<(), SharedError> {
+        let chained = self.chained(t)?;
+        let mut cursor = self.head(t)?;
+        while cursor.is_at_end() {
+            self.pass(t, &mut cursor)?;
+        }
+        let (at, head) = self.item_at(cursor.at, cursor.end)?;
+        let claim = self.claims.at(index);
+        let number = self.get(t, TAKEN)?;
+        t.set(claim + claims::ITEM, at)?;
+        t.set(claim + claims::CHUNK, cursor.chunk)?;
+        t.set(claim + claims::NUMBER, number)?;
+        self.claims.set_state(t, index, State::Back, 0)?;
+        let pins = t.get(cursor.chunk + PINS)?;
+        t.set(cursor.chunk + PINS, pins.wrapping_add(1))?;
+        self.set(t, TAKEN, number.wrapping_add(1))?;
+        cursor.at = head.after(at);
+        self.move_head(t, cursor, chained == 1)?;
+        Ok(())
+    }
+
+    /// The item of a claim.
+    pub(super) fn item_of(&self, t: &impl See, index: u64) -> Result<Item, SharedError> {
+        let claim = self.claims.at(index);
+        let chunk = self.place(t, claim + claims::CHUNK)?;
+        let at = t.get(claim + claims::ITEM)?;
+        let end = self.limit_of(t, chunk)?;
+        if at < chunk + CHUNK_HEAD || at >= end {
+            return Err(lie(Field::Claim, claim + claims::ITEM, at));
+        }
+        self.item_at(at, end)
+    }
+
+    /// Frees a claim and what it keeps; whether a chunk is free thereby.
+    pub(super) fn forget(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        index: u64,
+    ) -> Result<bool, SharedError> {
+        let chunk = self.place(t, self.claims.at(index) + claims::CHUNK)?;
+        let pins = t.get(chunk + PINS)?;
+        let Some(left) = pins.checked_sub(1) else {
+            return Err(lie(Field::Chunk, chunk + PINS, pins));
+        };
+        t.set(chunk + PINS, left)?;
+        self.claims.remove(t, index)?;
+        if chunk == self.get(t, HEAD_CHUNK)? {
+            return Ok(false);
+        }
+        self.free_passed(t, chunk)
+    }
+}

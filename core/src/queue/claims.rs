@@ -1,0 +1,199 @@
+//! Claims: items that were taken from the chain and are not gone.
+//!
+//! ```text
+//!      0  owner   u64   the member that holds it, or 0
+//!      8  state   u64   in the low byte: what it is; above: how often its item was delivered
+//!     16  item    u64   where its item is
+//!     24  chunk   u64   and in which chunk
+//!     32  number  u64   of its item, in the order in which all items were put
+//!     40  since   u64   when it was claimed, in nanoseconds of CLOCK_MONOTONIC
+//!     48  expiry  u64   when it ends by itself, in the same; 0: never
+//!     56  next    u64   the next one of the list that it is in, plus one
+//! ```
+//!
+//! A claim is free, or *held* by a member; or its item has come *back*, or is a *dead* letter, which nobody holds. A dead
+//! letter that a member holds is *examined*. A claim whose item was dealt with is *over*, and kept as long as its holder
+//! looks at the item's memory.
+
+use super::layout::*;
+use crate::shared::journal::{Change, See};
+use crate::shared::{Field, SharedError, lie};
+
+pub(super) const OWNER: u64 = 0;
+pub(super) const STATE: u64 = 8;
+pub(super) const ITEM: u64 = 16;
+pub(super) const CHUNK: u64 = 24;
+pub(super) const NUMBER: u64 = 32;
+pub(super) const SINCE: u64 = 40;
+pub(super) const ENDS: u64 = 48;
+pub(super) const LINK: u64 = 56;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum State {
+    Free = 0,
+    Held = 1,
+    Back = 2,
+    Dead = 3,
+    Over = 4,
+    Examined = 5,
+}
+
+/// A list of claims: where its first one is named, and where their number is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    pub(super) first: u64,
+    pub(super) count: u64,
+    pub(super) state: State,
+}
+
+pub(super) const BACK: List = List {
+    first: FIRST_RETURNED,
+    count: RETURNED,
+    state: State::Back,
+};
+pub(super) const DEAD_LETTERS: List = List {
+    first: FIRST_DEAD,
+    count: DEAD,
+    state: State::Dead,
+};
+
+/// The table of claims of a queue that begins there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claims {
+    pub(super) start: u64,
+}
+
+impl Claims {
+    pub(super) fn at(self, index: u64) -> u64 {
+        self.start + CLAIMS + index * CLAIM
+    }
+
+    /// The state of a claim, and how often its item was delivered.
+    pub(super) fn state(self, t: &impl See, index: u64) -> Result<(State, u64), SharedError> {
+        let at = self.at(index) + STATE;
+        let found = t.get(at)?;
+        let state = match found & 0xff {
+            0 => State::Free,
+            1 => State::Held,
+            2 => State::Back,
+            3 => State::Dead,
+            4 => State::Over,
+            5 => State::Examined,
+            _ => return Err(lie(Field::Claim, at, found)),
+        };
+        Ok((state, found >> 8))
+    }
+
+    pub(super) fn set_state(
+        self,
+        t: &mut impl Change,
+        index: u64,
+        state: State,
+        deliveries: u64,
+    ) -> Result<(), SharedError> {
+        t.set(self.at(index) + STATE, state as u64 | deliveries << 8)
+    }
+
+    /// How many were ever used.
+    pub(super) fn high(self, t: &impl See) -> Result<u64, SharedError> {
+        self.bounded(t, HIGH)
+    }
+
+    fn bounded(self, t: &impl See, at: u64) -> Result<u64, SharedError> {
+        let at = self.start + at;
+        let found = t.get(at)?;
+        if found > MOST_CLAIMS {
+            return Err(lie(Field::Claim, at, found));
+        }
+        Ok(found)
+    }
+
+    /// A number of a claim plus one, which is in use; None for 0.
+    fn link(self, t: &impl See, at: u64) -> Result<Option<u64>, SharedError> {
+        let found = t.get(at)?;
+        if found > self.high(t)? {
+            return Err(lie(Field::Claim, at, found));
+        }
+        Ok(found.checked_sub(1))
+    }
+
+    /// A free claim, to be filled; None if there is none.
+    pub(super) fn add(self, t: &mut impl Change) -> Result<Option<u64>, SharedError> {
+        if let Some(index) = self.link(t, self.start + FREE)? {
+            if self.state(t, index)?.0 != State::Free {
+                return Err(lie(Field::Claim, self.at(index), index));
+            }
+            let next = t.get(self.at(index) + LINK)?;
+            t.set(self.start + FREE, next)?;
+            return Ok(Some(index));
+        }
+        let high = self.high(t)?;
+        if high == MOST_CLAIMS {
+            return Ok(None);
+        }
+        t.set(self.start + HIGH, high + 1)?;
+        Ok(Some(high))
+    }
+
+    /// Frees a claim that is in no list.
+    pub(super) fn remove(self, t: &mut impl Change, index: u64) -> Result<(), SharedError> {
+        let first = t.get(self.start + FREE)?;
+        self.set_state(t, index, State::Free, 0)?;
+        t.set(self.at(index) + OWNER, 0)?;
+        t.set(self.at(index) + LINK, first)?;
+        t.set(self.start + FREE, index + 1)
+    }
+
+    /// The first one of a list.
+    pub(super) fn first(self, t: &impl See, list: List) -> Result<Option<u64>, SharedError> {
+        let Some(index) = self.link(t, self.start + list.first)? else {
+            return Ok(None);
+        };
+        if self.state(t, index)?.0 != list.state {
+            return Err(lie(Field::Claim, self.start + list.first, index + 1));
+        }
+        Ok(Some(index))
+    }
+
+    /// Takes the first one out of a list.
+    pub(super) fn pop(self, t: &mut impl Change, list: List) -> Result<Option<u64>, SharedError> {
+        let Some(index) = self.first(t, list)? else {
+            return Ok(None);
+        };
+        let next = t.get(self.at(index) + LINK)?;
+        t.set(self.start + list.first, next)?;
+        let count = t.get(self.start + list.count)?;
+        t.set(self.start + list.count, count.saturating_sub(1))?;
+        Ok(Some(index))
+    }
+
+    /// Puts a claim that nobody holds into a list, in the order of the items.
+    pub(super) fn insert(
+        self,
+        t: &mut impl Change,
+        list: List,
+        index: u64,
+        deliveries: u64,
+    ) -> Result<(), SharedError> {
+        let number = t.get(self.at(index) + NUMBER)?;
+        let mut place = self.start + list.first;
+        // No list is longer: a lie may have made a circle of it.
+        for _ in 0..=MOST_CLAIMS {
+            let next = self.link(t, place)?;
+            if let Some(next) = next
+                && t.get(self.at(next) + NUMBER)? < number
+            {
+                place = self.at(next) + LINK;
+                continue;
+            }
+            t.set(self.at(index) + LINK, next.map_or(0, |next| next + 1))?;
+            t.set(place, index + 1)?;
+            t.set(self.at(index) + OWNER, 0)?;
+            self.set_state(t, index, list.state, deliveries)?;
+            let count = t.get(self.start + list.count)?;
+            return t.set(self.start + list.count, count.saturating_add(1));
+        }
+        Err(lie(Field::Claim, place, index))
+    }
+}

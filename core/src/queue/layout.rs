@@ -1,0 +1,144 @@
+//! What lies where in the memory of a queue. Offsets in bytes, from where it begins, a multiple of [`PAGE`]:
+//!
+//! ```text
+//!      0  put         u64   items that were ever put
+//!      8  taken       u64   of these, those that were taken from the chain: the number of the next one
+//!     16  done        u64   items that nobody has to deal with any more
+//!     24  returned    u64   items that were taken and have come back, and are not taken again
+//!     32  held        u64   claims that have not ended
+//!     40  dead        u64   dead letters
+//!     48  shut        u64   1: nothing more is put
+//!     56  full        u64   bit 0: a writer sleeps until there are fewer items; bit 1: until there is more memory
+//!     64  head chunk  u64   the first chunk of the chain, or 0
+//!     72  head at     u64   where the next item is
+//!     80  tail chunk  u64   the last chunk of the chain, or 0
+//!     88  tail at     u64   where the next item goes
+//!     96  expiry      u64   no claim ends by itself before, in nanoseconds of CLOCK_MONOTONIC; 0: none does
+//!    104  free        u64   the first free claim, plus one
+//!    112  high        u64   claims that were ever used
+//!    120  returned 1  u64   the first claim of the items that have come back, plus one, in their order
+//!    128  dead 1      u64   the first claim of the dead letters, plus one, in their order
+//!    192  gotten      256 u64   by the slot of a member: items that it has got and not dealt with
+//!   4096  claims      4096 x 64   see `claims.rs`
+//!         allocator   from the next multiple of PAGE on: the chunks of the chain are its blocks
+//! ```
+//!
+//! A *chunk* has items, one behind the other, and leads to the next chunk. Offsets in bytes:
+//!
+//! ```text
+//!      0  next        u64   the chunk after it, or 0
+//!      8  size        u64   its bytes
+//!     16  end         u64   where its items end, once there is a chunk after it
+//!     24  pins        u64   claims of items in it
+//!     64  items
+//! ```
+//!
+//! An item, at a multiple of 8: a word with the length of its payload in 40 bits and its [`Form`] above them, then the
+//! payload, up to the next multiple of 8. That of a parcel begins at the next multiple of 64.
+
+use crate::shared::growth::PAGE;
+
+pub(super) const PUT: u64 = 0;
+pub(super) const TAKEN: u64 = 8;
+pub(super) const DONE: u64 = 16;
+pub(super) const RETURNED: u64 = 24;
+pub(super) const HELD: u64 = 32;
+pub(super) const DEAD: u64 = 40;
+pub(super) const SHUT: u64 = 48;
+pub(super) const FULL: u64 = 56;
+pub(super) const HEAD_CHUNK: u64 = 64;
+pub(super) const HEAD_AT: u64 = 72;
+pub(super) const TAIL_CHUNK: u64 = 80;
+pub(super) const TAIL_AT: u64 = 88;
+pub(super) const EXPIRY: u64 = 96;
+pub(super) const FREE: u64 = 104;
+pub(super) const HIGH: u64 = 112;
+pub(super) const FIRST_RETURNED: u64 = 120;
+pub(super) const FIRST_DEAD: u64 = 128;
+pub(super) const GOTTEN: u64 = 192;
+pub(super) const CLAIMS: u64 = 4096;
+
+/// In the word `full`.
+pub(super) const OF_ITEMS: u64 = 1;
+pub(super) const OF_MEMORY: u64 = 2;
+
+/// Members that a queue may have.
+pub const SLOTS: u64 = 256;
+/// Claims that may be held, wait to be delivered again or be dead letters at a time.
+pub const MOST_CLAIMS: u64 = 4096;
+/// Bytes of a claim.
+pub(super) const CLAIM: u64 = 64;
+
+/// Bytes before the allocator.
+pub const SIZE: u64 = (CLAIMS + MOST_CLAIMS * CLAIM).next_multiple_of(PAGE);
+
+/// Bytes of a chunk before its items.
+pub(super) const CHUNK_HEAD: u64 = 64;
+pub(super) const NEXT: u64 = 0;
+pub(super) const CHUNK_SIZE: u64 = 8;
+pub(super) const END: u64 = 16;
+pub(super) const PINS: u64 = 24;
+
+/// What an item's payload is. What it means is its users' affair, but for where it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Form {
+    /// The bytes of a value.
+    Value = 0,
+    /// Bytes that are no value.
+    Raw = 1,
+    /// A value's bytes, and the buffers that it refers to: see [`super::parcel`].
+    Parcel = 2,
+}
+
+const LENGTH: u64 = (1 << 40) - 1;
+
+/// The first word of an item: its length and its form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head(pub u64);
+
+impl Head {
+    /// That of a payload of `len` bytes, less than 2^40.
+    pub fn new(len: u64, form: Form) -> Self {
+        debug_assert!(len <= LENGTH);
+        Head(len | (form as u64) << 40)
+    }
+
+    /// Bytes of the payload.
+    #[inline]
+    pub fn len(self) -> u64 {
+        self.0 & LENGTH
+    }
+
+    /// What it is; None of a word that is no item's.
+    #[inline]
+    pub fn form(self) -> Option<Form> {
+        match self.0 >> 40 {
+            0 => Some(Form::Value),
+            1 => Some(Form::Raw),
+            2 => Some(Form::Parcel),
+            _ => None,
+        }
+    }
+
+    /// Where the payload of an item at `at` begins.
+    #[inline]
+    pub(super) fn payload(self, at: u64) -> u64 {
+        if self.0 >> 40 == Form::Parcel as u64 {
+            (at + 8).next_multiple_of(64)
+        } else {
+            at + 8
+        }
+    }
+
+    /// Where the payload of an item at `at` begins, for whoever writes it.
+    pub fn payload_from(self, at: u64) -> u64 {
+        self.payload(at)
+    }
+
+    /// Where the next item is. It may be anywhere above, if the word is a lie.
+    #[inline]
+    pub(super) fn after(self, at: u64) -> u64 {
+        (self.payload(at) + self.len()).next_multiple_of(8)
+    }
+}

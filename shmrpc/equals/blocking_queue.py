@@ -1,0 +1,132 @@
+"""Queues in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from shmrpc import _core
+from shmrpc.equals.claim import Claim
+from shmrpc.equals.line import stopped_wait
+from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
+from shmrpc.equals.reserving import BlockingReserving
+from shmrpc.errors import QueueShutDown
+from shmrpc.wire.codec import CodecName
+
+if TYPE_CHECKING:
+    import numpy.typing
+
+
+class BlockingQueue(QueueBase):
+    """A :class:`shmrpc.Queue` whose methods block the thread that calls them, as those of ``queue.Queue`` do.
+
+    Any number of threads may use it. ``for`` gets items until the queue is shut down and empty.
+    """
+
+    def put(self, item: Any, timeout: float | None = None) -> None:
+        """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
+        waiting = self._native.put_now(item)
+        if waiting is not None:
+            self._put(waiting, timeout)
+
+    def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
+        """Puts items that stay together, and waits for room for all of them."""
+        waiting = self._native.put_many_now(items)
+        if waiting is not None:
+            self._put(waiting, timeout)
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Waits for an item, removes it and returns it."""
+        item = self._native.get_now(NOTHING)
+        return self.get_many(1, timeout)[0] if item is NOTHING else item
+
+    def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
+        """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
+        while True:
+            items = self._native.wait_get(at_least_one(most), timeout)
+            if items is None:
+                raise stopped_wait(self._name)
+            if items is False:
+                self._timed_out(timeout, ITEMS)
+            if items:
+                return items
+
+    def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> Claim:
+        """Waits for an item to deal with: ``with q.claim() as c``, or ``c = q.claim()``, then ``c.ack()``.
+
+        With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered to another.
+        """
+        return self._claim(timeout, lease_of(lease_timeout), None)
+
+    def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> Iterator[Claim]:
+        """Claims one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
+
+        Each claim is to be ended, in any thread: only then the next one comes.
+        """
+        free = threading.Semaphore(at_least_one(prefetch))
+        while True:
+            free.acquire()
+            try:
+                claim = self._claim(None, lease_of(lease_timeout), free.release)
+            except QueueShutDown:
+                return
+            yield claim
+            del claim
+
+    def reserve(
+        self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
+    ) -> BlockingReserving:
+        """Makes an array in the queue's memory that is an item at the end of the block: ``with q.reserve(...) as a``.
+
+        What it holds at first may be anything. If the block raises, there is no item. Of a queue of raw bytes it is a
+        memoryview of ``shape`` bytes.
+        """
+        return BlockingReserving(self, shape, dtype, timeout)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until all items that were put are dealt with. Raises WaitTimeout."""
+        self._block(self._native.wait_done, timeout, DONE)
+
+    def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
+        self._block(waiting.wait, timeout, ROOM)
+
+    def _claim(self, timeout: float | None, lease: float, ended: Callable[[], None] | None) -> Claim:
+        claim = self._native.claim_now(lease, False)
+        if claim is None:
+            waited = self._native.wait_claim(lease, timeout)
+            if waited is None:
+                raise stopped_wait(self._name)
+            if waited is False:
+                self._timed_out(timeout, ITEMS)
+            claim = waited
+        return Claim(self.name, claim, ended)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.get()
+        except QueueShutDown:
+            raise StopIteration from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def blocking_queue(
+    name: str,
+    maxsize: int = 0,
+    *,
+    max_memory: int | str = "1GiB",
+    max_deliveries: int = 0,
+    raw: bool = False,
+    codec: CodecName = "msgspec",
+) -> BlockingQueue:
+    """Opens a queue as :func:`shmrpc.queue` does, whose methods block the thread that calls them."""
+    return BlockingQueue.of(opened_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

@@ -1,0 +1,229 @@
+"""Queues: many processes put, many get, in one order for all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from shmrpc import _core
+from shmrpc.equals.claim import Claim
+from shmrpc.equals.handle import bounded
+from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
+from shmrpc.equals.reserving import AwaitedReserving
+from shmrpc.equals.turns import Turns
+from shmrpc.errors import QueueShutDown
+from shmrpc.wire.codec import CodecName
+
+if TYPE_CHECKING:
+    import numpy.typing
+
+_T = TypeVar("_T")
+
+
+class Queue(QueueBase):
+    """A queue of all processes that open its name, in asyncio: see :func:`shmrpc.queue`.
+
+    Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items
+    until the queue is shut down and empty. ``async with`` closes it at the end.
+
+    Where one waits: raises QueueEmpty or QueueFull if the timeout is over, QueueShutDown, WaitStopped after
+    :meth:`stop_waits`, and LocalProtocolError if it is closed. A wait that is cancelled has put or got nothing.
+    """
+
+    _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Turns]]
+
+    async def put(self, item: Any, timeout: float | None = None) -> None:
+        """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
+        waiting = self._native.put_now(item)
+        if waiting is not None:
+            await self._put(waiting, timeout)
+
+    async def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
+        """Puts items that stay together, and waits for room for all of them."""
+        waiting = self._native.put_many_now(items)
+        if waiting is not None:
+            await self._put(waiting, timeout)
+
+    async def get(self, timeout: float | None = None) -> Any:
+        """Waits for an item, removes it and returns it."""
+        item = self._native.get_now(NOTHING)
+        return (await self._get(1, timeout))[0] if item is NOTHING else item
+
+    async def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
+        """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
+        items = self._native.get_many_now(at_least_one(most), False)
+        return items or await self._get(most, timeout)
+
+    def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> Claiming:
+        """Waits for an item to deal with: ``async with q.claim() as c``, or ``c = await q.claim()``, then ``c.ack()``.
+
+        With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered to another.
+        """
+        return Claiming(self, timeout, lease_of(lease_timeout))
+
+    async def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> AsyncIterator[Claim]:
+        """Claims one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
+
+        Each claim is to be ended, in any task or thread: only then the next one comes.
+        """
+        free = asyncio.Semaphore(at_least_one(prefetch))
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                loop.call_soon_threadsafe(free.release)
+
+        while True:
+            await free.acquire()
+            try:
+                claim = await self._claim(None, lease_of(lease_timeout), ended)
+            except QueueShutDown:
+                return
+            yield claim
+            del claim
+
+    def reserve(
+        self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
+    ) -> AwaitedReserving:
+        """Makes an array in the queue's memory, an item at the end of the block: ``async with q.reserve(...) as a``.
+
+        What it holds at first may be anything. If the block raises, there is no item. Of a queue of raw bytes it is a
+        memoryview of ``shape`` bytes.
+        """
+        return AwaitedReserving(self, shape, dtype, timeout)
+
+    async def join(self, timeout: float | None = None) -> None:
+        """Waits until all items that were put are dealt with. Raises WaitTimeout."""
+        if not self._native.is_done():
+            done = await self._turn(DONE, self._native.is_done, self._is_done, timeout)
+            if done is None:
+                self._timed_out(timeout, DONE)
+
+    def _is_done(self) -> bool | None:
+        return self._native.is_done() or None
+
+    async def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
+        put = await self._turn(ROOM, waiting.may_put, lambda: waiting.put_now() or None, timeout)
+        if put is None:
+            self._timed_out(timeout, ROOM)
+
+    async def _get(self, most: int, timeout: float | None) -> list[Any]:
+        items = await self._turn(ITEMS, self._may_take, lambda: self._native.get_many_now(most, False) or None, timeout)
+        if items is None:
+            self._timed_out(timeout, ITEMS)
+        return items
+
+    async def _claim(self, timeout: float | None, lease: float, ended: Callable[[], None] | None) -> Claim:
+        claim = self._native.claim_now(lease, False)
+        if claim is None:
+            claim = await self._turn(
+                ITEMS, self._may_take, functools.partial(self._native.claim_now, lease, False), timeout
+            )
+        if claim is None:
+            self._timed_out(timeout, ITEMS)
+        return Claim(self.name, claim, ended)
+
+    async def _turn(
+        self, place: int, may_take: Callable[[], bool], take: Callable[[], _T | None], timeout: float | None
+    ) -> _T | None:
+        """Waits in the loop until ``take()`` returns something; None if the timeout is over."""
+        loop = asyncio.get_running_loop()
+        turns = self._turns.setdefault(loop, {})
+        if place not in turns:
+            turns[place] = Turns(self._name, place, loop)
+        wake_other = functools.partial(self._native.wake, place == ROOM)
+        return await turns[place].take(may_take, take, wake_other, None if timeout is None else bounded(timeout))
+
+    def _may_take(self) -> bool:
+        """Whether there may be an item. If not, the loop looks again when the next claim ends by itself."""
+        if self._native.may_take():
+            return True
+        expiry = self._native.next_expiry()
+        if expiry is not None:
+            self._turns[asyncio.get_running_loop()][ITEMS].look_in(expiry)
+        return False
+
+    def close(self) -> None:
+        """Closes it. Again: nothing.
+
+        With the last use of the name this process leaves it, and gives back what it holds; with the last process the
+        queue is gone, with what is in it. Waits end with LocalProtocolError.
+        """
+        super().close()
+        for turns in self._turns.values():
+            for line in turns.values():
+                line.close()
+
+    @classmethod
+    def of(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
+        """Makes a handle of a queue that this process has opened."""
+        handle = super().of(name, codec)
+        handle._turns = weakref.WeakKeyDictionary()
+        return handle
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.get()
+        except QueueShutDown:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Claiming:
+    """A claim that is to be waited for: awaited, or by ``async with``."""
+
+    def __init__(self, queue: Queue, timeout: float | None, lease: float) -> None:
+        self._queue = queue
+        self._timeout = timeout
+        self._lease = lease
+        self._claim: Claim | None = None
+
+    def __await__(self) -> Any:
+        return self._queue._claim(self._timeout, self._lease, None).__await__()
+
+    async def __aenter__(self) -> Claim:
+        claim = self._claim = await self._queue._claim(self._timeout, self._lease, None)
+        return claim
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._claim is not None:
+            self._claim.__exit__(kind, error, tb)
+
+
+def queue(
+    name: str,
+    maxsize: int = 0,
+    *,
+    max_memory: int | str = "1GiB",
+    max_deliveries: int = 0,
+    raw: bool = False,
+    codec: CodecName = "msgspec",
+) -> Queue:
+    """Opens a queue of all processes that open its name, for asyncio; made by the first of them, empty.
+
+    ``maxsize``: how many items may wait; 0: any number. ``max_memory``: how many bytes they may have, such as
+    ``"64MiB"``; the queue starts small and grows as it needs to. ``max_deliveries``: after so many deliveries
+    that nobody has acknowledged an item is a dead letter; 0: never. ``raw``: its items are bytes, or whatever has the
+    buffer protocol. All that open the name say the same of these. ``codec``: how this process writes and reads values, as for calls.
+
+    Raises NameInUse if the name is open as something else or otherwise, SharedMemoryError if there is no room, and
+    LocalProtocolError if the directory where names are met is not safe.
+    """
+    return Queue.of(opened_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

@@ -1,0 +1,234 @@
+"""What queues are in loops and in threads alike: all that does not wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn, Self
+
+from shmrpc import _core
+from shmrpc.equals.claim import Claim
+from shmrpc.equals.handle import Handle, opened
+from shmrpc.equals.queue_stats import HeldItem, QueueStats, holders
+from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
+from shmrpc.wire.codec import Codec, CodecName, get_codec
+
+_log = logging.getLogger("shmrpc")
+
+#: The wait sets of a queue: those that wait for an item, for room, and until all is done.
+ITEMS: Final = 0
+ROOM: Final = 1
+DONE: Final = 2
+#: Instead of an item, if there is none.
+NOTHING: Final = object()
+_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_LEAST, _MOST = 64 << 10, 16 << 30
+
+
+def opened_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: int, raw: bool) -> _core.Name:
+    """Opens a queue, and makes it if nobody else has. Raises ValueError for what no queue can be."""
+    if maxsize < 0 or max_deliveries < 0:
+        raise ValueError(
+            f"queue {name!r}: expected maxsize and max_deliveries of 0 or more, got {maxsize} and {max_deliveries}"
+        )
+    return opened(name, "queue", _bytes_of(max_memory), (maxsize, max_deliveries), raw)
+
+
+def _bytes_of(size: int | str) -> int:
+    """Bytes of a size such as ``"64MiB"``."""
+    if isinstance(size, str):
+        number = size.rstrip("BKMGikmg ")
+        unit = size[len(number) :].strip() or "B"
+        try:
+            size = int(float(number) * _UNITS[unit])
+        except (KeyError, ValueError):
+            raise ValueError(f"expected a size such as '64MiB' or a number of bytes, got {size!r}") from None
+    if not _LEAST <= size <= _MOST:
+        raise ValueError(f"max_memory: expected 64 KiB to 16 GiB, got {size} bytes")
+    return size
+
+
+def at_least_one(most: int) -> int:
+    """The same number. Raises ValueError if it is less than 1."""
+    if most < 1:
+        raise ValueError(f"expected a number of items of 1 or more, got {most}")
+    return most
+
+
+def lease_of(timeout: float | None) -> float:
+    """A lease_timeout as the core has it: 0 for none. Raises ValueError if it is no time."""
+    if timeout is None:
+        return 0.0
+    if not timeout > 0:
+        raise ValueError(f"lease_timeout: expected seconds above 0, got {timeout}")
+    return timeout
+
+
+class DeadLetters:
+    """The items of a queue that were delivered ``max_deliveries`` times and never acknowledged."""
+
+    def __init__(self, queue: QueueBase) -> None:
+        self._queue = queue
+
+    def qsize(self) -> int:
+        """How many there are."""
+        return self._queue.stats().dead
+
+    def get_nowait(self) -> Any:
+        """Removes the first one and returns it. Raises QueueEmpty."""
+        return self.get_many_nowait(1)[0]
+
+    def get_many_nowait(self, most: int = 256) -> list[Any]:
+        """Removes up to ``most`` of them and returns them. Raises QueueEmpty if there is none."""
+        got = self._queue._native.get_many_now(most, True)
+        if not got:
+            raise QueueEmpty(f"queue {self._queue.name!r} has no dead letters")
+        return got
+
+    def claim_nowait(self) -> Claim:
+        """Claims the first one: it stays a dead letter if it is not acknowledged. Raises QueueEmpty."""
+        claim = self._queue._native.claim_now(0.0, True)
+        if claim is None:
+            raise QueueEmpty(f"queue {self._queue.name!r} has no dead letters")
+        return Claim(self._queue.name, claim, None)
+
+
+class QueueBase(Handle):
+    """What a queue is in loops and in threads alike."""
+
+    _native: _core.Queue
+    _codec: Codec
+
+    @classmethod
+    def of(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
+        """Makes a handle of a queue that this process has opened."""
+        handle = super().of(name)
+        values = get_codec(codec)
+        raw = name.is_raw
+        handle._codec = values
+        handle._native = _core.Queue(name, values.encoder, values.encode, values.decode, raw)
+        if handle._native.lost:
+            _log.warning(
+                "queue %r: %d items are lost: all processes that had it open were killed",
+                name.name,
+                handle._native.lost,
+            )
+        return handle
+
+    @property
+    def maxsize(self) -> int:
+        """How many items may wait; 0: any number."""
+        return self._name.bounds[0]
+
+    @property
+    def max_memory(self) -> int:
+        """How many bytes of memory its items may have."""
+        return self._name.amount
+
+    @property
+    def lost(self) -> int:
+        """How many items were lost before this process opened the queue, since all that had it open were killed.
+
+        That is counted once: the next one that opens it is told 0.
+        """
+        return self._native.lost
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The items that were delivered ``max_deliveries`` times in vain."""
+        return DeadLetters(self)
+
+    def qsize(self) -> int:
+        """How many items wait now: claimed ones do not."""
+        return self._native.qsize()
+
+    def empty(self) -> bool:
+        """Whether no item waits now."""
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """Whether ``maxsize`` items wait now."""
+        return 0 < self.maxsize <= self.qsize()
+
+    def put_nowait(self, item: Any) -> None:
+        """Puts an item. Raises QueueFull if there is no room, QueueShutDown, and ValueError if there can never be."""
+        if self._native.put_now(item) is not None:
+            raise QueueFull(self._why_full("now"))
+
+    def put_many_nowait(self, items: Iterable[Any]) -> None:
+        """Puts items that stay together: all, or none. Raises as :meth:`put_nowait` does."""
+        if self._native.put_many_now(items) is not None:
+            raise QueueFull(self._why_full("now"))
+
+    def get_nowait(self) -> Any:
+        """Removes the first item and returns it. Raises QueueEmpty, and QueueShutDown if nothing will come."""
+        item = self._native.get_now(NOTHING)
+        if item is NOTHING:
+            raise QueueEmpty(f"queue {self.name!r} is empty")
+        return item
+
+    def get_many_nowait(self, most: int = 256) -> list[Any]:
+        """Removes up to ``most`` items that follow each other and returns them. Raises as :meth:`get_nowait` does."""
+        items = self._native.get_many_now(at_least_one(most), False)
+        if not items:
+            raise QueueEmpty(f"queue {self.name!r} is empty")
+        return items
+
+    def claim_nowait(self, *, lease_timeout: float | None = None) -> Claim:
+        """Claims the first item. Raises as :meth:`get_nowait` does."""
+        claim = self._native.claim_now(lease_of(lease_timeout), False)
+        if claim is None:
+            raise QueueEmpty(f"queue {self.name!r} is empty")
+        return Claim(self.name, claim, None)
+
+    def task_done(self, count: int = 1) -> None:
+        """Says of items that this process has got that they were dealt with, for :meth:`join`. A claim says so itself.
+
+        What a process has got that dies counts as dealt with. Raises ValueError if it has not got so many.
+        """
+        if count < 0:
+            raise ValueError(f"queue {self.name!r}: expected a number of items, got {count}")
+        if not self._native.task_done(count):
+            raise ValueError(f"queue {self.name!r}: task_done() was called for more items than this process has got")
+
+    def shutdown(self, immediate: bool = False) -> None:
+        """Lets nothing more be put, by anybody: QueueShutDown is raised instead, and to getters once it is empty.
+
+        With ``immediate`` the items that wait are dropped. What is claimed may still be acknowledged.
+        """
+        self._native.shut_down(immediate)
+
+    def stop_waits(self) -> None:
+        """Ends all waits of this process for the queue, and those that begin from now on, with WaitStopped."""
+        self.stop()
+
+    def resume_waits(self) -> None:
+        """Lets this process wait again after :meth:`stop_waits`."""
+        self.resume()
+
+    def stats(self) -> QueueStats:
+        """What can be seen of it: how much waits, who holds what, who waits."""
+        found = self._native.stats()
+        getters, putters, _ = found.pop("waiters")
+        held = [HeldItem(*each) for each in found.pop("held")]
+        return QueueStats(
+            **found, held=held, getters=getters, putters=putters, max_memory=self.max_memory, maxsize=self.maxsize
+        )
+
+    def _timed_out(self, timeout: float | None, place: int) -> NoReturn:
+        stats = self.stats()
+        if place == ROOM:
+            raise QueueFull(self._why_full(f"for {timeout:g} s"))
+        if place == ITEMS:
+            raise QueueEmpty(f"queue {self.name!r}: no item came within {timeout:g} s{holders(stats)}")
+        raise WaitTimeout(
+            f"queue {self.name!r}: {stats.unfinished} items were not done within {timeout:g} s{holders(stats)}"
+        )
+
+    def _why_full(self, since: str) -> str:
+        stats = self.stats()
+        of = f" of {self.maxsize}" if self.maxsize else ""
+        return (
+            f"queue {self.name!r} had no room {since}: {stats.depth}{of} items wait, with {stats.used} of"
+            f" {self.max_memory} bytes{holders(stats)}"
+        )

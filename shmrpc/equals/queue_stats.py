@@ -1,0 +1,55 @@
+"""What can be seen of a queue."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from shmrpc.host.processes import process, stopped
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldItem:
+    """An item of a queue that a process has claimed."""
+
+    #: The process; 0 for one of another container.
+    pid: int
+    #: For how long, in seconds.
+    held_for: float
+    #: How often the item was delivered, this time among them.
+    deliveries: int
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueStats:
+    """What can be seen of a queue."""
+
+    #: Items that wait.
+    depth: int
+    #: Items that were ever put.
+    put: int
+    #: Items that were put, and of which nobody has said that they are done.
+    unfinished: int
+    #: Dead letters.
+    dead: int
+    is_shut_down: bool
+    #: Bytes of memory with items in them.
+    used: int
+    #: Bytes of memory that the queue has, of ``max_memory``.
+    memory: int
+    max_memory: int
+    maxsize: int
+    #: The claims that have not ended.
+    held: list[HeldItem]
+    #: Threads and loops of all processes that wait for an item.
+    getters: int
+    #: The same of those that wait for room.
+    putters: int
+
+
+def holders(stats: QueueStats) -> str:
+    """Who holds claims."""
+    by_process: dict[int, int] = {}
+    for each in stats.held:
+        by_process[each.pid] = by_process.get(each.pid, 0) + 1
+    named = [f"{process(pid)} holds {count}{stopped(pid)}" for pid, count in by_process.items()]
+    return f"; {', '.join(named)}" if named else ""

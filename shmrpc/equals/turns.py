@@ -1,0 +1,72 @@
+"""The tasks of one event loop that want the same thing of a queue: one at a time looks for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from shmrpc.equals.line import Line
+
+_T = TypeVar("_T")
+
+
+class Turns(Line):
+    """Lets tasks take turns in the order in which they came.
+
+    A task is given the turn when there may be something for it, takes that itself, and passes the turn on. So nothing
+    is taken for a task that is cancelled meanwhile.
+    """
+
+    #: Whether a task has the turn.
+    _is_given = False
+    #: Looks again at a certain time.
+    _timer: asyncio.TimerHandle | None = None
+
+    def look_in(self, seconds: float) -> None:
+        """Looks again after that time, and at no other that was said before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self.look)
+
+    async def take(
+        self,
+        may_take: Callable[[], bool],
+        take: Callable[[], _T | None],
+        wake_other: Callable[[], object],
+        timeout: float | None,
+    ) -> _T | None:
+        """Waits until ``take()`` returns something, and returns that; None if the timeout, in seconds, is over before.
+
+        ``may_take()`` is a hint whether to try. ``wake_other()`` wakes a waiter of another process, for a task that was
+        given the turn and has no use for it. Raises WaitStopped, and what ``take`` raises.
+        """
+
+        def give() -> bool:
+            if self._is_given or not may_take():
+                return False
+            self._is_given = True
+            return True
+
+        def pass_on() -> None:
+            self._is_given = False
+            self.look()
+
+        def refuse() -> None:
+            pass_on()
+            wake_other()
+
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if end is None else end - time.monotonic()
+            if not await self.wait(give, refuse, left):
+                return None
+            try:
+                taken = take()
+            except BaseException:
+                refuse()
+                raise
+            pass_on()
+            if taken is not None:
+                return taken

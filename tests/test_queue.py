@@ -1,0 +1,684 @@
+"""Queues of many processes: what is put is got once, in order, and nothing is lost when somebody dies."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import os
+import queue as plain_queues
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+import shmrpc.sync
+from shmrpc.host import cleanup
+from tests.helpers.host_names import host_to_oneself
+from tests.helpers.member_process import MemberProcess
+from tests.helpers.server_process import eventually
+
+LONG = 60.0
+#: A name that no other run of these tests has.
+OURS = f"queue{os.getpid()}"
+
+
+@pytest.fixture
+def other() -> Iterator[MemberProcess]:
+    """Another process."""
+    with MemberProcess() as member:
+        yield member
+    with host_to_oneself():
+        cleanup.clean()
+
+
+@pytest.fixture
+def q() -> Iterator[shmrpc.sync.Queue]:
+    with shmrpc.sync.queue(OURS) as opened:
+        yield opened
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: float
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    -(2**63),
+    2**64 - 1,
+    2**200,
+    1.5,
+    "text",
+    b"bytes",
+    [1, [2, {"three": 3}]],
+    {"a": 1, 2: "b"},
+    (1, 2),
+    {1, 2},
+    1 + 2j,
+    array.array("d", [1.0, 2.0]),
+    "x" * 100_000,
+    b"y" * 300_000,
+    bytearray(b"z" * 50_000),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__}{len(repr(value))}")
+def test_what_is_put_is_what_is_got(q: shmrpc.sync.Queue, value: Any) -> None:
+    q.put(value)
+    got = q.get()
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (7, 5), (1000, 100), (1080, 1920, 3)], ids=str)
+def test_arrays_arrive_as_they_were(q: shmrpc.sync.Queue, shape: tuple[int, ...]) -> None:
+    sent = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype("u2")
+    q.put({"frame": sent, "n": 1})
+    got = q.get()["frame"]
+    assert got.dtype == sent.dtype and got.shape == sent.shape and (got == sent).all()
+    with q.claim() if q.qsize() else _claimed(q, sent) as c:
+        assert (c.value == sent).all()
+
+
+def _claimed(q: shmrpc.sync.Queue, value: Any) -> shmrpc.Claim:
+    q.put(value)
+    return q.claim()
+
+
+def test_dataclasses_arrive_as_calls_deliver_them_without_a_type(q: shmrpc.sync.Queue) -> None:
+    q.put(Point(1, 2.0))
+    assert q.get() == {"x": 1, "y": 2.0}
+
+
+def test_pickles_travel_where_they_were_asked_for() -> None:
+    with shmrpc.sync.queue(OURS, codec="pickle") as q:
+        q.put(Point(1, 2.0))
+        assert q.get() == Point(1, 2.0)
+
+
+def test_order_is_kept_whatever_the_sizes(q: shmrpc.sync.Queue) -> None:
+    sent: list[Any] = []
+    for index in range(300):
+        value = b"%d" % index * (1 + index % 7 * 3_000)
+        sent.append(value)
+        if index % 3:
+            q.put(value)
+        else:
+            q.put_many([value, index])
+            sent.append(index)
+    got = []
+    while not q.empty():
+        got += q.get_many_nowait(1 + len(got) % 50)
+    assert got == sent
+
+
+def test_a_batch_of_everything_stays_together(q: shmrpc.sync.Queue) -> None:
+    batch = [1, np.zeros(100_000), "two", np.ones(5_000), b"x" * 40_000, *range(1_000)]
+    q.put_many(iter(batch))
+    got: list[Any] = []
+    while len(got) < len(batch):
+        got += q.get_many(400)
+    assert got[0] == 1 and got[2] == "two" and got[5:] == batch[5:]
+    assert (got[1] == batch[1]).all() and (got[3] == batch[3]).all()
+
+
+def test_nothing_at_all_is_put_for_an_empty_batch(q: shmrpc.sync.Queue) -> None:
+    q.put_many([])
+    assert q.empty() and q.stats().put == 0
+
+
+def test_an_item_that_cannot_be_encoded_puts_nothing_of_its_batch(q: shmrpc.sync.Queue) -> None:
+    with pytest.raises(TypeError):
+        q.put_many([1, object(), 2])
+    with pytest.raises(TypeError):
+        q.put(object())
+    assert q.empty()
+
+
+def test_what_is_not_there_is_said_as_pythons_queues_say_it(q: shmrpc.sync.Queue) -> None:
+    for error in (shmrpc.QueueEmpty, asyncio.QueueEmpty, plain_queues.Empty, TimeoutError):
+        with pytest.raises(error, match="is empty"):
+            q.get_nowait()
+    with pytest.raises(shmrpc.QueueEmpty, match="no item came within 0.01 s"):
+        q.get(timeout=0.01)
+    with shmrpc.sync.queue(f"{OURS}b", maxsize=2) as small:
+        small.put_many([1, 2])
+        assert small.full()
+        for error in (shmrpc.QueueFull, asyncio.QueueFull, plain_queues.Full, TimeoutError):
+            with pytest.raises(error, match="2 of 2 items wait"):
+                small.put_nowait(3)
+        with pytest.raises(shmrpc.QueueFull, match="had no room for 0.01 s"):
+            small.put(3, timeout=0.01)
+
+
+def test_what_can_never_be_in_it_is_an_error_at_once() -> None:
+    with shmrpc.sync.queue(OURS, maxsize=2, max_memory="1MiB") as q:
+        with pytest.raises(ValueError, match="3 items together are more than it may ever hold: its maxsize is 2"):
+            q.put_many([1, 2, 3])
+        with pytest.raises(ValueError, match="more than it may ever hold: its max_memory is 1048576"):
+            q.put(b"x" * (1 << 20))
+        with pytest.raises(ValueError, match="max_memory"), q.reserve(1 << 20):
+            pass
+        q.put(b"x" * 900_000)
+        assert len(q.get()) == 900_000
+
+
+@pytest.mark.parametrize(
+    ("maxsize", "max_memory", "deliveries"), [(-1, "1MiB", 0), (0, 1, 0), (0, "1 parsec", 0), (0, "1MiB", -1)]
+)
+def test_sizes_that_no_queue_has_are_refused(maxsize: int, max_memory: Any, deliveries: int) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        shmrpc.queue(OURS, maxsize, max_memory=max_memory, max_deliveries=deliveries)
+
+
+def test_a_queue_that_is_open_otherwise_says_how(q: shmrpc.sync.Queue) -> None:
+    with pytest.raises(shmrpc.NameInUse, match=r"a queue of maxsize=0.*not a queue of maxsize=7"):
+        shmrpc.queue(OURS, maxsize=7)
+    with pytest.raises(shmrpc.NameInUse):
+        shmrpc.queue(OURS, raw=True)
+    with pytest.raises(shmrpc.NameInUse):
+        shmrpc.Event(OURS)
+
+
+def test_full_memory_is_waited_for_and_an_old_item_makes_room() -> None:
+    with shmrpc.sync.queue(OURS, max_memory="1MiB") as q:
+        count = 0
+        while True:
+            try:
+                q.put_nowait(b"x" * 100_000)
+            except shmrpc.QueueFull:
+                break
+            count += 1
+        assert 6 <= count <= 10
+        thread = threading.Thread(target=q.put, args=(b"y" * 100_000, LONG))
+        thread.start()
+        eventually(lambda: q.stats().putters == 1)
+        q.get()
+        thread.join(LONG)
+        assert not thread.is_alive() and q.qsize() == count
+
+
+def test_a_claim_ends_by_acknowledging(q: shmrpc.sync.Queue) -> None:
+    q.put_many([1, 2])
+    first, second = q.claim(), q.claim_nowait()
+    assert (first.value, second.value, first.number, second.number) == (1, 2, 0, 1)
+    assert not first.redelivered and q.qsize() == 0 and len(q.stats().held) == 2
+    second.ack()
+    first.ack()
+    assert q.stats().held == [] and q.stats().unfinished == 0
+    with pytest.raises(shmrpc.StaleClaim):
+        first.ack()
+    with pytest.raises(shmrpc.LocalProtocolError):
+        assert first.value
+
+
+def test_what_is_given_back_is_first_in_line_and_in_order(q: shmrpc.sync.Queue) -> None:
+    q.put_many(range(6))
+    claims = [q.claim() for _ in range(4)]
+    for claim in (claims[2], claims[0], claims[1]):
+        claim.give_back()
+    again = q.claim()
+    assert again.value == 0 and again.redelivered and again.deliveries == 2
+    again.ack()
+    assert q.get_many(10) == [1, 2, 4, 5]
+    claims[3].ack()
+
+
+def test_an_error_in_the_block_gives_the_item_back(q: shmrpc.sync.Queue) -> None:
+    q.put("item")
+    with pytest.raises(KeyError), q.claim():
+        raise KeyError
+    with q.claim() as claim:
+        assert claim.value == "item" and claim.redelivered
+    assert q.stats().unfinished == 0
+
+
+def test_a_claim_that_nobody_refers_to_gives_its_item_back(q: shmrpc.sync.Queue) -> None:
+    q.put("item")
+    claim = q.claim()
+    del claim
+    gc.collect()
+    assert q.get_nowait() == "item"
+
+
+def test_an_array_of_a_claim_is_a_view_that_outlives_it(q: shmrpc.sync.Queue) -> None:
+    before = q.stats().used
+    with q.reserve((100, 1000), "f8") as filled:
+        filled[:] = 3.0
+    del filled
+    with q.claim() as claim:
+        view = claim.value
+    assert not view.flags.writeable and not view.flags.owndata
+    for _ in range(20):  # Would be put where the view looks, if that were free.
+        q.put(np.zeros((100, 1000)))
+        q.get()
+    assert (view == 3.0).all() and q.stats().used > before + 500_000
+    del view
+    gc.collect()
+    assert q.stats().used <= before + 500_000
+
+
+def test_a_block_that_raises_leaves_no_item(q: shmrpc.sync.Queue) -> None:
+    with pytest.raises(ZeroDivisionError), q.reserve((1000, 1000)) as frame:
+        frame[:] = 1
+        raise ZeroDivisionError
+    assert q.empty() and q.stats().put == 0
+    with q.reserve(3, "i4") as small:
+        small[:] = [1, 2, 3]
+    assert q.get().tolist() == [1, 2, 3]
+
+
+def test_whoever_fills_memory_holds_up_nobody(q: shmrpc.sync.Queue) -> None:
+    with q.reserve((1000, 1000)) as frame:
+        q.put(1)
+        frame[:] = 5
+        assert q.get() == 1
+    assert q.get().sum() == 5_000_000
+
+
+def test_raw_bytes_go_without_an_encoder() -> None:
+    with shmrpc.sync.queue(OURS, raw=True) as q:
+        for value in (b"", b"abc", bytearray(b"x" * 100_000), memoryview(b"12345")[1:4], np.arange(3000, dtype="u1")):
+            q.put(value)
+            assert q.get() == bytes(value)
+        with q.reserve(70_000) as block:
+            block[:4] = b"head"
+        with q.claim() as claim:
+            assert isinstance(claim.value, memoryview) and claim.value.readonly and claim.value[:4] == b"head"
+        with pytest.raises(TypeError, match="buffer"):
+            q.put("text")
+
+
+def test_items_that_are_delivered_too_often_are_dead_letters() -> None:
+    with shmrpc.sync.queue(OURS, max_deliveries=2) as q:
+        q.put_many(["poison", "good"])
+        for _ in range(2):
+            claim = q.claim()
+            assert claim.value == "poison"
+            claim.give_back()
+        assert q.get() == "good" and q.empty()
+        q.task_done()
+        q.join(timeout=LONG)
+        assert q.dead_letters.qsize() == 1
+        letter = q.dead_letters.claim_nowait()
+        assert letter.value == "poison"
+        letter.give_back()
+        assert q.dead_letters.get_nowait() == "poison"
+        with pytest.raises(shmrpc.QueueEmpty):
+            q.dead_letters.get_nowait()
+        assert q.stats().unfinished == 0 and q.stats().held == []
+
+
+def test_a_lease_that_is_over_gives_the_item_to_another(q: shmrpc.sync.Queue) -> None:
+    q.put("item")
+    late = q.claim(lease_timeout=0.05)
+    again = q.claim(timeout=LONG)  # It waits until then.
+    assert again.value == "item" and again.redelivered
+    with pytest.raises(shmrpc.StaleClaim, match="lease_timeout"):
+        late.ack()
+    again.ack()
+    for bad in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="lease_timeout"):
+            q.claim(lease_timeout=bad)
+
+
+async def test_a_lease_ends_for_a_loop_that_waits(q: shmrpc.sync.Queue) -> None:
+    q.put("item")
+    claim = q.claim(lease_timeout=0.2)
+    async with shmrpc.queue(OURS) as awaited:
+        assert await awaited.get(timeout=LONG) == "item"
+        with pytest.raises(shmrpc.StaleClaim):
+            claim.ack()
+
+
+async def test_a_loop_that_sleeps_hears_of_a_lease_that_begins(q: shmrpc.sync.Queue) -> None:
+    async with shmrpc.queue(OURS) as awaited:
+        wait = asyncio.create_task(awaited.get(timeout=LONG))
+        await asyncio.sleep(0.05)
+        q.put("item")  # The loop cannot look before we have claimed it.
+        claim = q.claim_nowait(lease_timeout=0.1)
+        assert await wait == "item"
+        with pytest.raises(shmrpc.StaleClaim):
+            claim.ack()
+
+
+def test_join_waits_until_all_is_dealt_with(q: shmrpc.sync.Queue) -> None:
+    q.join()
+    q.put_many(range(3))
+    with pytest.raises(shmrpc.WaitTimeout, match="3 items were not done"):
+        q.join(timeout=0.01)
+    thread = threading.Thread(target=q.join)
+    thread.start()
+    assert q.get_many(2) == [0, 1]
+    with q.claim():
+        pass
+    with pytest.raises(ValueError, match="task_done"):
+        q.task_done(3)
+    q.task_done()
+    assert thread.is_alive()
+    q.task_done()
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+def test_a_queue_that_is_shut_down_is_emptied_and_ends(q: shmrpc.sync.Queue) -> None:
+    q.put_many([1, 2])
+    q.shutdown()
+    with pytest.raises(shmrpc.QueueShutDown, match="is shut down"):
+        q.put(3)
+    assert list(q) == [1, 2]
+    with pytest.raises(shmrpc.QueueShutDown):
+        q.get_nowait()
+    with pytest.raises(shmrpc.QueueShutDown):
+        q.claim()
+
+
+def test_shutdown_at_once_drops_what_waits(q: shmrpc.sync.Queue) -> None:
+    q.put_many(range(1000))
+    claim = q.claim()
+    q.shutdown(immediate=True)
+    assert q.empty() and list(q) == []
+    claim.ack()
+    q.join(timeout=LONG)
+
+
+def test_shutdown_wakes_all_that_wait() -> None:
+    with shmrpc.sync.queue(OURS, maxsize=1) as q:
+        q.put(0)
+        ends: list[type[BaseException] | None] = []
+
+        def ended(wait: Any) -> None:
+            try:
+                wait()
+            except BaseException as error:
+                ends.append(type(error))
+
+        with shmrpc.sync.queue(f"{OURS}b") as empty:
+            threads = [
+                threading.Thread(target=ended, args=(wait,)) for wait in (lambda: q.put(1), empty.get, empty.claim)
+            ]
+            for thread in threads:
+                thread.start()
+            eventually(lambda: q.stats().putters == 1 and empty.stats().getters == 2)
+            q.shutdown()
+            empty.shutdown()
+            for thread in threads:
+                thread.join(LONG)
+        assert ends == [shmrpc.QueueShutDown] * 3
+
+
+def test_stopped_waits_end_and_go_on_after_resume(q: shmrpc.sync.Queue) -> None:
+    q.stop_waits()
+    with pytest.raises(shmrpc.WaitStopped):
+        q.get()
+    q.put(1)
+    assert q.get() == 1
+    q.resume_waits()
+    with pytest.raises(shmrpc.QueueEmpty):
+        q.get(timeout=0.01)
+
+
+def test_closing_ends_waits_and_gives_back_what_is_claimed(other: MemberProcess) -> None:
+    other.do(f"q = shmrpc.sync.queue({OURS!r}); result = 0")
+    q = shmrpc.sync.queue(OURS)
+    q.put_many([1, 2])
+    claim = q.claim()
+    q.close()
+    with pytest.raises(shmrpc.LocalProtocolError):
+        q.get()
+    with pytest.raises(shmrpc.LocalProtocolError):
+        claim.ack()
+    assert other.do("result = [q.get(), q.get()]") == [1, 2]
+
+
+def test_the_last_to_close_takes_it_away() -> None:
+    with shmrpc.sync.queue(OURS) as q:
+        q.put(1)
+    with shmrpc.sync.queue(OURS) as q:
+        assert q.empty() and q.lost == 0
+    assert not [name for name in os.listdir("/dev/shm") if f"shmrpc.{OURS}@" in name]
+
+
+def test_processes_get_each_item_once(other: MemberProcess, q: shmrpc.sync.Queue) -> None:
+    other.begin(f"q = shmrpc.sync.queue({OURS!r}); result = [x for x in q]")
+    other_items: list[int] = []
+    ours: list[int] = []
+    for number in range(2_000):
+        q.put(number)
+        if number % 5 == 0:
+            with contextlib.suppress(shmrpc.QueueEmpty):
+                ours.append(q.get_nowait())
+    q.shutdown()
+    other_items = other.end()
+    assert sorted(ours + other_items) == list(range(2_000))
+    assert other_items == sorted(other_items)
+
+
+def test_a_newcomer_attaches_with_the_name_alone(other: MemberProcess) -> None:
+    other.begin(f"q = shmrpc.sync.attach({OURS!r}, timeout=60); result = [q.maxsize, q.get(timeout=60)]")
+    with shmrpc.sync.queue(OURS, maxsize=9) as q:
+        q.put("hello")
+        assert other.end() == [9, "hello"]
+
+
+def test_what_a_killed_process_has_claimed_is_delivered_again(other: MemberProcess, q: shmrpc.sync.Queue) -> None:
+    q.put_many(range(5))
+    other.do(f"q = shmrpc.sync.queue({OURS!r}); held = [q.claim() for _ in range(3)]; result = held[1].ack()")
+    assert q.get() == 3
+    other.signal(signal.SIGKILL)
+    eventually(lambda: q.qsize() == 3)
+    with q.claim() as claim:
+        assert claim.value == 0 and claim.redelivered
+    assert q.get_many(5) == [2, 4]
+
+
+def test_a_wait_is_woken_by_the_death_of_who_held_the_item(other: MemberProcess, q: shmrpc.sync.Queue) -> None:
+    q.put("item")
+    other.do(f"q = shmrpc.sync.queue({OURS!r}); held = q.claim(); result = 0")
+    threading.Timer(0.1, other.signal, (signal.SIGKILL,)).start()
+    with q.claim(timeout=LONG) as claim:
+        assert claim.value == "item" and claim.redelivered
+
+
+def test_join_does_not_wait_for_the_dead(other: MemberProcess, q: shmrpc.sync.Queue) -> None:
+    q.put_many([1, 2])
+    other.do(f"q = shmrpc.sync.queue({OURS!r}); result = q.get_many(2)")
+    threading.Timer(0.1, other.signal, (signal.SIGKILL,)).start()
+    q.join(timeout=LONG)
+
+
+def test_memory_that_a_killed_process_was_filling_is_free_again(other: MemberProcess, q: shmrpc.sync.Queue) -> None:
+    before = q.stats().used
+    code = f"q = shmrpc.sync.queue({OURS!r}); r = q.reserve((1000, 1000)); a = r.__enter__(); a[:] = 1; result = 0"
+    other.do(code)
+    assert q.stats().used > before + 900_000
+    other.signal(signal.SIGKILL)
+    with pytest.raises(shmrpc.QueueEmpty):
+        q.get(timeout=0.2)  # Who waits learns of deaths.
+    eventually(lambda: q.stats().used <= before)
+    assert q.empty()
+
+
+def test_a_queue_whose_members_were_all_killed_starts_empty_and_says_what_is_lost(
+    other: MemberProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    other.do(f"q = shmrpc.sync.queue({OURS!r}, maxsize=10); q.put_many(range(5)); held = q.claim(); result = 0")
+    other.signal(signal.SIGKILL)
+    eventually(lambda: not shmrpc.members(OURS))
+    with shmrpc.sync.queue(OURS, maxsize=20) as q:
+        assert q.empty() and q.lost == 5
+        assert "5 items are lost" in caplog.text
+        with shmrpc.sync.queue(OURS, maxsize=20) as again:
+            again.put(1)
+            assert q.get() == 1
+
+
+def test_pools_of_threads_on_both_sides_share_a_handle(q: shmrpc.sync.Queue) -> None:
+    count, seen, mutex = 2_000, [], threading.Lock()
+
+    def work(claim: shmrpc.Claim) -> None:
+        with claim, mutex:
+            seen.append(claim.value)
+
+    with ThreadPoolExecutor(8) as pool:
+        for start in range(0, count, 100):
+            pool.submit(q.put_many, list(range(start, start + 100)))
+        most = 0
+        for number, claim in enumerate(q.claims(prefetch=8), 1):
+            most = max(most, len(q.stats().held) if number % 100 == 0 else 0)
+            pool.submit(work, claim)
+            del claim
+            if number == count:
+                q.shutdown()
+                break
+    assert sorted(seen) == list(range(count)) and most <= 8
+
+
+def test_no_more_claims_are_held_than_were_asked_for(q: shmrpc.sync.Queue) -> None:
+    q.put_many(range(10))
+    claims = q.claims(prefetch=3)
+    held = [next(claims) for _ in range(3)]
+    thread = threading.Thread(target=lambda: held.append(next(claims)))
+    thread.start()
+    time.sleep(0.05)
+    assert len(q.stats().held) == 3
+    held[1].ack()
+    thread.join(LONG)
+    assert [claim.number for claim in held] == [0, 1, 2, 3]
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_tasks_wait_in_line_and_cancellation_loses_nothing() -> None:
+    async with shmrpc.queue(OURS, maxsize=3) as q:
+        getters = [asyncio.create_task(q.get()) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        await _cancelled(getters[0])
+        await q.put_many([1, 2])
+        getters[2].cancel()  # Maybe after it was given the turn.
+        await q.put(3)
+        got = await asyncio.gather(*getters[1:4], return_exceptions=True)
+        await q.put(4)
+        got += [await getters[4]]
+        assert [value for value in got if isinstance(value, int)] == [1, 2, 3] or got == [1, 2, 3, 4]
+        assert q.empty() or await q.get() == 4
+
+        await q.put_many([1, 2, 3])
+        putters = [asyncio.create_task(q.put(number)) for number in (4, 5, 6)]
+        await asyncio.sleep(0.01)
+        await _cancelled(putters[1])
+        assert [await q.get() for _ in range(5)] == [1, 2, 3, 4, 6]
+
+
+async def test_a_storm_of_cancellations_loses_nothing() -> None:
+    async with shmrpc.queue(OURS, maxsize=5) as q:
+        got: list[int] = []
+
+        async def getter() -> None:
+            while True:
+                got.append(await q.get())
+
+        async def shaken() -> None:
+            while True:
+                task = asyncio.create_task(getter())
+                await asyncio.sleep(0.0005)
+                task.cancel()
+                await asyncio.wait([task])
+
+        shakers = [asyncio.create_task(shaken()) for _ in range(3)]
+        for number in range(1_000):
+            await q.put(number)
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        while not q.empty():
+            await asyncio.sleep(0.001)
+        for task in shakers:
+            task.cancel()
+        assert sorted(got) == list(range(1_000))
+
+
+async def test_loops_claim_reserve_iterate_and_join() -> None:
+    async with shmrpc.queue(OURS) as q:
+        async with q.reserve((64, 64), "f4") as frame:
+            frame[:] = 2
+        async with q.claim() as claim:
+            assert claim.value.sum() == 2 * 64 * 64
+        await q.put_many(range(4))
+        claim = await q.claim(timeout=1)
+        claim.ack()
+        with pytest.raises(KeyError):
+            async with q.claim():
+                raise KeyError
+        seen = []
+        async for each in q.claims(prefetch=2):
+            seen.append((each.value, each.redelivered))
+            each.ack()
+            if len(seen) == 3:
+                break
+        assert seen == [(1, True), (2, False), (3, False)]
+        await q.join(timeout=LONG)
+        await q.put_many("ab")
+        q.shutdown()
+        assert [item async for item in q] == ["a", "b"]
+
+
+def test_a_forked_child_is_detached_and_says_so(q: shmrpc.sync.Queue) -> None:
+    q.put(1)
+    claim = q.claim()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            q.put(2)
+        except shmrpc.LocalProtocolError:
+            try:
+                claim.ack()
+            except shmrpc.LocalProtocolError:
+                code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    claim.ack()
+    assert q.empty()
+
+
+def test_memory_is_given_back_and_bounded(q: shmrpc.sync.Queue) -> None:
+    for number in range(200_000):
+        q.put(number)
+    full = q.stats().memory
+    assert full < 200_000 * 24 * 1.3
+    got = 0
+    while got < 200_000:
+        got += len(q.get_many(10_000))
+    eventually(lambda: q.stats().memory < full / 4)
+
+
+def test_members_and_reports_know_queues(q: shmrpc.sync.Queue) -> None:
+    q.put(1)
+    claim = q.claim()
+    [member] = shmrpc.members(OURS)
+    assert member.pid == os.getpid() and member.holds == 1
+    claim.ack()
+
+
+def test_an_item_that_cannot_be_read_costs_no_other(q: shmrpc.sync.Queue) -> None:
+    with shmrpc.sync.queue(OURS, codec="pickle") as pickles:
+        pickles.put_many([1, 2, Point(1, 2.0), 3])
+        assert q.get_many(10) == [1, 2]
+        with pytest.raises(Exception, match="pickle"):
+            q.get_many(10)
+        assert q.get_many(10) == [3]

@@ -11,7 +11,7 @@ from shmrpc import _core
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
-from shmrpc.equals.reserving import BlockingReserving
+from shmrpc.equals.reserving import Reserving
 from shmrpc.errors import QueueShutDown
 from shmrpc.wire.codec import CodecName
 
@@ -117,6 +117,38 @@ class BlockingQueue(QueueBase):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+class BlockingReserving(Reserving):
+    """What :meth:`shmrpc.sync.Queue.reserve` returns."""
+
+    def __init__(
+        self, queue: BlockingQueue, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike, timeout: float | None
+    ) -> None:
+        super().__init__(queue, shape, dtype, timeout)
+        self._queue = queue
+
+    def __enter__(self) -> Any:
+        size, body = self._prepare()
+        if self._array is not None:
+            return self._array
+        reservation = self._queue._native.wait_reserve(size, body, self._timeout)
+        if reservation is None:
+            raise stopped_wait(self._queue._name)
+        if reservation is False:
+            self._queue._timed_out(self._timeout, ROOM)
+        return self._view(reservation)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is not None:
+            self._give_up()
+        elif self._reservation is None:
+            self._queue.put(self._array, self._timeout)
+        else:
+            try:
+                self._queue._put(self._reservation, self._timeout)
+            finally:
+                self._give_up()
 
 
 def blocking_queue(

@@ -14,7 +14,7 @@ from shmrpc import _core
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
-from shmrpc.equals.reserving import AwaitedReserving
+from shmrpc.equals.reserving import Reserving
 from shmrpc.equals.turns import Turns
 from shmrpc.errors import QueueShutDown
 from shmrpc.wire.codec import CodecName
@@ -207,6 +207,43 @@ class Claiming:
             self._claim.__exit__(kind, error, tb)
 
 
+class AwaitedReserving(Reserving):
+    """What :meth:`shmrpc.Queue.reserve` returns."""
+
+    def __init__(
+        self, queue: Queue, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike, timeout: float | None
+    ) -> None:
+        super().__init__(queue, shape, dtype, timeout)
+        self._queue = queue
+
+    async def __aenter__(self) -> Any:
+        size, body = self._prepare()
+        if self._array is not None:
+            return self._array
+        core = self._queue._native
+        reservation = core.reserve_now(size, body)
+        if reservation is None:
+            reserve = functools.partial(core.reserve_now, size, body)
+            reservation = await self._queue._turn(ROOM, lambda: True, reserve, self._timeout)
+        if reservation is None:
+            self._queue._timed_out(self._timeout, ROOM)
+        return self._view(reservation)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._give_up()
+        elif self._reservation is None:
+            await self._queue.put(self._array, self._timeout)
+        else:
+            try:
+                if not self._reservation.put_now():
+                    await self._queue._put(self._reservation, self._timeout)
+            finally:
+                self._give_up()
+
+
 def queue(
     name: str,
     maxsize: int = 0,
@@ -221,7 +258,8 @@ def queue(
     ``maxsize``: how many items may wait; 0: any number. ``max_memory``: how many bytes they may have, such as
     ``"64MiB"``; the queue starts small and grows as it needs to. ``max_deliveries``: after so many deliveries
     that nobody has acknowledged an item is a dead letter; 0: never. ``raw``: its items are bytes, or whatever has the
-    buffer protocol. All that open the name say the same of these. ``codec``: how this process writes and reads values, as for calls.
+    buffer protocol. All that open the name say the same of these. ``codec``: how this process writes and reads values,
+    as for calls.
 
     Raises NameInUse if the name is open as something else or otherwise, SharedMemoryError if there is no room, and
     LocalProtocolError if the directory where names are met is not safe.

@@ -330,7 +330,7 @@ impl Queue {
         at: &mut usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let head = Head(u64_at(items, *at));
-        let (from, len) = (*at + 8, head.len() as usize);
+        let (from, len) = (*at + 8, head.size() as usize);
         *at = (from + len).next_multiple_of(8);
         let payload = &items[from..from + len];
         match head.form() {
@@ -778,7 +778,7 @@ impl Queue {
         let here = {
             let (left, mut at, mut count) = (lock(&self.left), 0, 0);
             while at < left.len() {
-                at = (at + 8 + Head(u64_at(&left, at)).len() as usize).next_multiple_of(8);
+                at = (at + 8 + Head(u64_at(&left, at)).size() as usize).next_multiple_of(8);
                 count += 1;
             }
             count

@@ -106,7 +106,7 @@ impl Head {
 
     /// Bytes of the payload.
     #[inline]
-    pub fn len(self) -> u64 {
+    pub fn size(self) -> u64 {
         self.0 & LENGTH
     }
 
@@ -139,6 +139,6 @@ impl Head {
     /// Where the next item is. It may be anywhere above, if the word is a lie.
     #[inline]
     pub(super) fn after(self, at: u64) -> u64 {
-        (self.payload(at) + self.len()).next_multiple_of(8)
+        (self.payload(at) + self.size()).next_multiple_of(8)
     }
 }

@@ -656,7 +656,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             deliveries,
             form,
             at: head.payload(at_item),
-            len: head.len(),
+            len: head.size(),
         })
     }
 
@@ -856,14 +856,11 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), SharedError> {
         let journal = self.allocator.journal();
         journal.transact(deadline, |t| self.set(t, SHUT, 1))?;
-        while immediate {
-            let (claimed, _) = self.claim(Source::Queue, 0, deadline)?;
-            match claimed {
-                Claimed::Item(claim) => {
-                    let _ = self.acknowledge(&claim, End::Done, false, deadline)?;
-                }
-                _ => break,
-            }
+        if !immediate {
+            return Ok(());
+        }
+        while let (Claimed::Item(claim), _) = self.claim(Source::Queue, 0, deadline)? {
+            let _ = self.acknowledge(&claim, End::Done, false, deadline)?;
         }
         Ok(())
     }

@@ -542,7 +542,6 @@ impl Pages {
     }
 }
 
-#[cold]
 #[cfg(test)]
 impl Pages {
     /// All free runs that are in the list for their length, whose bit is set.

@@ -71,7 +71,12 @@ pub fn shared(bytes: &[u8]) {
                 let at = somewhere(&mut script, size);
                 blocks.free(at, AT_ONCE)
             }
-            8 => blocks.recover(u64::from(script.byte()), AT_ONCE).map(drop),
+            8 => {
+                let gone = u64::from(script.byte());
+                let me = blocks.journal().members().me();
+                let is_gone = |owner| owner == gone && owner != me;
+                blocks.recover(is_gone, AT_ONCE).map(drop)
+            }
             _ => blocks.journal().transact(AT_ONCE, |t| {
                 let at = somewhere(&mut script, size);
                 let was = t.get(at)?;

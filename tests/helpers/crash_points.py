@@ -61,6 +61,11 @@ POINTS_OF_NAMES: Final = frozenset(
     )
 )
 
+#: Those that only a queue passes.
+POINTS_OF_QUEUES: Final = frozenset(
+    ("ItemsWritten", "ItemsPut", "ItemsTaken", "ItemClaimed", "ClaimEnded", "ClaimRecovered")
+)
+
 #: A line by file and number, or a native point by name and how often it was passed.
 Place = tuple[str, int]
 

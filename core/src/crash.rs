@@ -1,7 +1,8 @@
 //! Where a test lets a process die: at nothing at all, unless the feature `crashpoints` is on.
 //!
 //! A point stands between two steps of which the peer may have seen the first alone. With the feature, and in the unit
-//! tests, each counts how often it is passed, and one that is armed kills its process there, as `kill -9` would. Without
+//! tests, each counts how often it is passed, and one that is armed kills its process there, as `kill -9` would, or stops
+//! it. Without
 //! it the macro is empty, so that what is released is what it was.
 
 /// Marks a point. Without the feature it is nothing.
@@ -237,6 +238,7 @@ mod enabled {
     static PASSED: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
     static ARMED: AtomicU64 = AtomicU64::new(NONE);
     static LEFT: AtomicU64 = AtomicU64::new(0);
+    static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
     static OBITUARY: AtomicI32 = AtomicI32::new(-1);
 
     /// This point is passed; the process dies if that was what it was armed for.
@@ -246,15 +248,20 @@ mod enabled {
         if ARMED.load(Ordering::Relaxed) == point as u64
             && LEFT.fetch_sub(1, Ordering::Relaxed) == 1
         {
-            die();
+            match SIGNAL.load(Ordering::Relaxed) {
+                libc::SIGKILL => die(),
+                // SAFETY: no memory is involved. It goes on after SIGCONT.
+                other => drop(unsafe { libc::raise(other) }),
+            }
         }
     }
 
-    /// The process dies when it passes this point for the `times`th time from now on, and writes the time of that, in
-    /// nanoseconds of CLOCK_MONOTONIC, to `obituary`.
-    pub fn arm(point: usize, times: u64, obituary: i32) {
-        // Relaxed, all three: see `pass`.
+    /// The process gets this signal when it passes this point for the `times`th time from now on. Of SIGKILL it dies, and
+    /// writes the time of that, in nanoseconds of CLOCK_MONOTONIC, to `obituary`.
+    pub fn arm(point: usize, times: u64, signal: i32, obituary: i32) {
+        // Relaxed, all: see `pass`.
         LEFT.store(times, Ordering::Relaxed);
+        SIGNAL.store(signal, Ordering::Relaxed);
         OBITUARY.store(obituary, Ordering::Relaxed);
         ARMED.store(point as u64, Ordering::Relaxed);
     }

@@ -668,6 +668,11 @@ fn members_that_write_over_what_they_share() {
     );
 }
 
+#[test]
+fn members_that_write_over_a_name() {
+    scripts("names", 8, scaled(200, 10_000), hostile::names::names);
+}
+
 fn open_memfds() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
@@ -961,12 +966,13 @@ type Reading = fn(&[u8]);
 /// What the fuzzer once found, or began with: all of core/fuzz/corpus.
 #[test]
 fn the_corpus_breaks_nothing() {
-    let targets: [(&str, Reading); 5] = [
+    let targets: [(&str, Reading); 6] = [
         ("ring", hostile::ring),
         ("parcel", hostile::parcel),
         ("release", hostile::release),
         ("news", hostile::news),
         ("shared", hostile::shared::shared),
+        ("names", hostile::names::names),
     ];
     for (name, run) in targets {
         let folder = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));

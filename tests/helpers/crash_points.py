@@ -10,6 +10,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -37,6 +38,9 @@ FILES: Final = (
         for path in (ROOT / "shmrpc" / room).glob("*.py")
     ),
 )
+
+#: The same for names with members.
+FILES_OF_NAMES: Final = tuple(f"equals/{path.name}" for path in (ROOT / "shmrpc" / "equals").glob("*.py"))
 
 #: The native points that only a name with members passes, and no conversation.
 POINTS_OF_NAMES: Final = frozenset(
@@ -102,16 +106,21 @@ def passed() -> list[Place]:
 
 def die_at_point(name: str, times: int, obituary: int) -> None:
     """From now on the process dies when it passes this point for so many times. The time goes to ``obituary``."""
-    _core().crash_at(name, times, obituary)
+    _core().crash_at(name, times, signal.SIGKILL, obituary)
+
+
+def stop_at_point(name: str, times: int) -> None:
+    """From now on the process stops when it passes this point for so many times, until it is continued."""
+    _core().crash_at(name, times, signal.SIGSTOP, -1)
 
 
 class Lines:
-    """Follows what Python executes of :data:`FILES`, in all threads that begin from now on and in this one."""
+    """Follows what Python executes of some files, in all threads that begin from now on and in this one."""
 
-    def __init__(self) -> None:
-        #: By code, the file as it stands in FILES, if it is of one of them.
+    def __init__(self, files: Sequence[str] = FILES) -> None:
+        #: By code, the file as it stands in ``files``, if it is of one of them.
         self._known: dict[CodeType, str | None] = {}
-        self._files = {str(ROOT / "shmrpc" / name): name for name in FILES}
+        self._files = {str(ROOT / "shmrpc" / name): name for name in files}
         #: In the order in which they were first reached.
         self.reached: dict[Place, None] = {}
         self._place: Place | None = None

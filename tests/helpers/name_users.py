@@ -40,8 +40,9 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.ends: Counter[str] = Counter()
-        #: What was said of memory that is not as it should be.
+        #: What errors of one class have said: of memory that is not as it should be.
         self.texts: set[str] = set()
+        self.kept: type[shmrpc.ShmrpcError] = shmrpc.RemoteProtocolError
         #: What a loop had to log.
         self.unforeseen: list[str] = []
 
@@ -64,7 +65,7 @@ class Outcomes:
 
     def _failed(self, error: shmrpc.ShmrpcError) -> None:
         self.ends[type(error).__name__] += 1
-        if isinstance(error, shmrpc.RemoteProtocolError):
+        if isinstance(error, self.kept):
             self.texts.add(str(error))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ import shmrpc
 import shmrpc.sync
 from shmrpc.equals.members import reports
 from shmrpc.host import cleanup
-from tests.helpers import crash_points
+from tests.helpers import crash_points, figures
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
+from tests.helpers.name_roles import ROLES
 from tests.helpers.name_workers import PATIENCE
-from tests.helpers.scale import LONG
+from tests.helpers.scale import LONG, scaled
 from tests.helpers.server_process import eventually
 
 KILLS = 10_000 if LONG else 300
@@ -129,6 +132,36 @@ def test_each_point_of_a_name_is_passed() -> None:
         member.do(f"{USE}; {CLOSE}")
         passed = dict(member.do("result = crash_points.passed()"))
     assert [name for name in sorted(crash_points.POINTS_OF_NAMES) if not passed[name]] == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_member_that_dies_at_a_line_of_python_takes_nothing_along(
+    parent: MemberProcess, runtime: Path, tmp_path: Path, role: str
+) -> None:
+    """Beside a living member, and where it was the only one."""
+    parent.do(f"import json, os; os.environ['XDG_RUNTIME_DIR'] = {str(runtime.parent)!r}")
+    parent.do("from tests.helpers import name_roles; names = globals()")
+    begin, play = "lines = crash_points.Lines(crash_points.FILES_OF_NAMES)", f"name_roles.ROLES[{role!r}]()"
+    reached = f"open({str(tmp_path / 'reached')!r}, 'w').write(json.dumps(list(lines.reached)))"
+    assert parent.do(f"result = forked({f'{begin}; lines.record(); {play}; {reached}'!r}, names)") == 0
+    lines = [tuple(line) for line in json.loads((tmp_path / "reached").read_text())]
+    assert {file for file, _ in lines} >= {"equals/handle.py", "equals/attach.py", "equals/places.py"}
+    most = scaled(10, len(lines))
+    chosen = [lines[number * len(lines) // most] for number in range(most)]
+    seconds, killed = [], 0
+    for number, line in enumerate(chosen):
+        living = [shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Event("go")] if number % 2 else []
+        ended = parent.do(f"result = forked({f'{begin}; lines.die_at({line!r}, -1); {play}'!r}, names)")
+        assert ended in (0, -9), f"at {line}"  # What a timer brought about may not come about again.
+        killed += ended == -9
+        began = time.monotonic()
+        survive()
+        seconds.append(time.monotonic() - began)
+        for name in living:
+            name.close()
+        assert shmrpc.members("gpu") == []
+    assert killed >= most // 2
+    figures.note(f"a member that dies at a line, {role}", lines=most, killed=killed, others=figures.times(seconds))
 
 
 def test_members_that_are_killed_at_any_moment_lose_and_double_nothing() -> None:

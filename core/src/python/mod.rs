@@ -120,14 +120,14 @@ mod _core {
         names.zip(crate::crash::passed()).collect()
     }
 
-    /// Lets this process die when it passes a point for the `times`th time from now on. The time of its death goes
+    /// Lets this process get a signal when it passes a point for the `times`th time from now on. The time of its death goes
     /// to `obituary`, a descriptor.
     #[cfg(feature = "crashpoints")]
     #[pyfunction]
-    fn crash_at(name: &str, times: u64, obituary: i32) -> PyResult<()> {
+    fn crash_at(name: &str, times: u64, signal: i32, obituary: i32) -> PyResult<()> {
         let number = crate::crash::NAMES.iter().position(|&each| each == name);
         let number = number.ok_or_else(|| PyValueError::new_err(name.to_owned()))?;
-        crate::crash::arm(number, times, obituary);
+        crate::crash::arm(number, times, signal, obituary);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code)] // Each of the programs that have this module uses a part of it.
 
 pub mod descriptors;
+pub mod names;
 pub mod reading;
 pub mod shared;
 

@@ -180,7 +180,7 @@ const DEAD: [u64; 2] = [1 << 32 | 3, 1 << 32 | 4];
 fn dies_at(shared: &Shared, member: u64, point: Point, times: u64, work: impl Fn(&Blocks)) {
     let child = shared.fork(|| {
         let blocks = shared.blocks(member);
-        crash::arm(point as usize, times, -1);
+        crash::arm(point as usize, times, libc::SIGKILL, -1);
         work(&blocks);
     });
     assert_eq!(

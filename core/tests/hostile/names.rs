@@ -1,0 +1,148 @@
+//! A name whose memory another member writes over, and what a member does with it.
+
+use super::Script;
+use _core::equals::Shape;
+use _core::equals::membership::{Membership, NameError, Want};
+use _core::equals::registry::{self, Place};
+use _core::equals::waiting::{Interrupted, Waited};
+use _core::memory::mapping::SharedMapping;
+use _core::memory::region::Kind;
+use _core::shared::Words;
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a member waits, at most.
+const SOON: Duration = Duration::from_micros(50);
+
+/// What a member does while another one writes what the bytes say.
+pub fn names(bytes: &[u8]) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("fuzzed-{}-{number}", std::process::id());
+    let lock_file = std::env::temp_dir().join(format!("{name}@shared.lock"));
+    let place = Place { name, lock_file };
+    let mut script = Script::new(bytes);
+    let kinds = [Kind::Memory, Kind::Semaphore, Kind::Lock, Kind::Event];
+    let kind = kinds[script.byte() as usize % 4];
+    let amount = match kind {
+        Kind::Event => 0,
+        Kind::Lock => 1,
+        _ => u64::from(script.byte() % 3) + 1,
+    };
+    let shape = Shape::new(kind, amount).expect("a shape");
+    for _ in 0..2 {
+        match registry::open(&place, Some(shape)) {
+            Ok(handle) => {
+                let handle = handle.expect("it is made");
+                let path = memory_of(&place).expect("it has memory");
+                let file = File::options().read(true).write(true).open(path);
+                let file = file.expect("it is ours");
+                use_it(handle.membership(), &mut script, &file);
+            }
+            Err(error) => panic!("nobody has it open: {error}"),
+        }
+        assert_eq!(memory_of(&place), None, "the last member takes it away");
+        assert!(!place.lock_file.exists());
+    }
+}
+
+/// The memory of a name.
+fn memory_of(place: &Place) -> Option<PathBuf> {
+    let stem = format!("shmrpc.{}@", place.name);
+    let mut files = fs::read_dir("/dev/shm").expect("a directory").flatten();
+    files.find_map(|file| {
+        let is_its = file.file_name().to_str()?.starts_with(&stem);
+        is_its.then(|| file.path())
+    })
+}
+
+fn use_it(name: &Arc<Membership>, script: &mut Script, file: &File) {
+    // ThreadSanitizer has a lock of its own around some atomic accesses. A fault within, whose handler uses atomics too,
+    // would wait for itself.
+    let may_cut_off = std::env::var_os("TSAN_OPTIONS").is_none();
+    let size = file.metadata().expect("a file").len();
+    let words = SharedMapping::new(file.as_fd(), size as usize).expect("a mapping");
+    while !script.is_over() {
+        let done = match script.byte() % 12 {
+            0..3 => {
+                if let Some(word) = words.word(somewhere(script, size)) {
+                    let value = claim(script, word.load(Ordering::Relaxed));
+                    word.store(value, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            3 => name.try_take(want(script)).map(drop),
+            4 => {
+                let none = || Ok::<(), Infallible>(());
+                let (want, deadline) = (want(script), Some(Instant::now() + SOON));
+                match name.wait(want.set(), deadline, || name.try_take(want), none) {
+                    Ok(Waited::Taken | Waited::TimedOut) => Ok(()),
+                    Ok(Waited::Stopped) => unreachable!("nobody stops it"),
+                    Err(Interrupted::Name(error)) => Err(error),
+                    Err(Interrupted::Caller(never)) => match never {},
+                }
+            }
+            5 => name.release(),
+            6 => name.signal(u64::from(script.u32())),
+            7 => name.drain().map(drop),
+            8 => name.set_event(),
+            9 => name.clear_event().and_then(|()| name.event().map(drop)),
+            10 if may_cut_off && script.byte() == 0 => {
+                file.set_len(u64::from(script.byte()) << 8)
+                    .expect("it is ours");
+                Ok(())
+            }
+            _ => name
+                .report()
+                .map(|report| assert!(report.members.len() <= 256)),
+        };
+        match done {
+            Err(NameError::Poisoned(_)) => {
+                let next = name.check();
+                assert!(matches!(next, Err(NameError::Poisoned(_))), "{next:?}");
+                return;
+            }
+            Ok(()) | Err(NameError::NotHeld(_) | NameError::Crowded) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn want(script: &mut Script) -> Want {
+    match script.byte() % 3 {
+        0 => Want::Permit,
+        1 => Want::Signal,
+        _ => Want::Event(u64::from(script.byte())),
+    }
+}
+
+/// An offset: mostly of a field, of the first of many.
+fn somewhere(script: &mut Script, size: u64) -> u64 {
+    let index = u64::from(script.byte()) * 8;
+    match script.byte() {
+        0..64 => index % 128,
+        64..112 => 128 + index % 96,
+        112..160 => 8320 + index % 192,
+        160..192 => 12544 + index % 192,
+        192..240 => 16768 + index % 32,
+        _ => script.u64() % size / 8 * 8,
+    }
+}
+
+/// A value: near what is there, or not at all.
+fn claim(script: &mut Script, found: u64) -> u64 {
+    match script.byte() {
+        0..32 => 0,
+        32..64 => u64::MAX,
+        64..96 => found.wrapping_add(1),
+        96..128 => found ^ 1 << (script.byte() % 64),
+        128..192 => u64::from(script.byte()),
+        192..224 => u64::from(script.byte()) << 32 | u64::from(script.byte() % 9),
+        _ => script.u64(),
+    }
+}

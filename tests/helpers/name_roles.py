@@ -1,0 +1,107 @@
+"""What a member of names does until it dies, or stands still: as a thread, and in a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import shmrpc
+import shmrpc.sync
+from shmrpc.equals.members import reports
+
+#: Seconds of a wait that is in vain.
+_SOON: Final = 0.005
+#: Seconds of one that is not.
+_LONG: Final = 30.0
+
+
+def in_threads() -> None:
+    """Opens names of all kinds, does everything with them, and closes them."""
+    gate, lock = shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Lock("config", reentrant=True)
+    go, frame = shmrpc.sync.Event("go"), shmrpc.sync.memory("frame", 64)
+    again = shmrpc.sync.attach("gpu")
+    with gate, lock, lock, frame.lock:
+        frame.buf[0] = 1
+        frame.array(4)[0] = 2
+        with contextlib.suppress(shmrpc.WaitTimeout):
+            gate.wait(_SOON)
+        gate.acquire()
+        with contextlib.suppress(shmrpc.WaitTimeout):
+            again.acquire(_SOON)  # type: ignore[union-attr]
+        waiting = threading.Thread(target=_acquires, args=(gate,))
+        waiting.start()
+        gate.release()
+        waiting.join()
+    gate.signal(3)
+    gate.wait()
+    gate.drain()
+    with contextlib.suppress(shmrpc.WaitTimeout):
+        go.wait(_SOON)
+    go.set()
+    go.wait()
+    go.clear()
+    gate.stop()
+    with contextlib.suppress(shmrpc.WaitStopped):
+        go.is_set()
+        gate.wait(_LONG)
+    gate.resume()
+    shmrpc.members("gpu")
+    reports(print)
+    for name in (again, gate, lock, go, frame):
+        name.close()
+
+
+def _acquires(gate: shmrpc.sync.Semaphore) -> None:
+    gate.acquire(_LONG)
+    gate.release()
+
+
+async def _in_a_loop() -> None:
+    gate, lock = shmrpc.Semaphore("gpu", 2), shmrpc.Lock("config")
+    go, frame = shmrpc.Event("go"), shmrpc.memory("frame", 64)
+    again = await shmrpc.attach("gpu")
+    assert isinstance(again, shmrpc.Semaphore)
+    async with gate, lock, frame.lock:
+        await gate.acquire()
+        waiting = [asyncio.create_task(again.acquire(_LONG)) for _ in range(3)]
+        with contextlib.suppress(shmrpc.WaitTimeout):
+            await gate.acquire(_SOON)
+        waiting[1].cancel()
+        gate.release()
+        await waiting[0]
+        again.release()
+        await waiting[2]
+        again.release()
+        await gate.acquire()
+        gate.release()
+        await gate.acquire()
+    gate.release()
+    signalled = asyncio.create_task(gate.wait(_LONG))
+    await asyncio.sleep(0)
+    gate.signal(2)
+    await signalled
+    gate.drain()
+    woken = asyncio.create_task(go.wait(_LONG))
+    await asyncio.sleep(0)
+    go.set()
+    await woken
+    go.clear()
+    stopped = asyncio.create_task(gate.wait())
+    await asyncio.sleep(0)
+    gate.stop()
+    await asyncio.wait([stopped])
+    assert isinstance(stopped.exception(), shmrpc.WaitStopped)
+    gate.resume()
+    for name in (again, gate, lock, go, frame):
+        name.close()
+
+
+def in_a_loop() -> None:
+    """The same in an event loop, with tasks that wait, give up and are stopped."""
+    asyncio.run(_in_a_loop())
+
+
+ROLES: Final[dict[str, Callable[[], None]]] = {"threads": in_threads, "loop": in_a_loop}

@@ -92,10 +92,14 @@ class Handle:
     def _block(self, wait: Callable[[float | None], bool | None], timeout: float | None, place: int = 0) -> None:
         """Waits in a thread. Raises WaitTimeout and WaitStopped."""
         waited = wait(timeout)
+        if not waited:
+            self._gave_up(waited, timeout, place)
+
+    def _gave_up(self, waited: bool | None, timeout: float | None, place: int) -> NoReturn:
+        """Raises what a thread's wait ends with that was in vain: over, or None for one that was stopped."""
         if waited is None:
             raise stopped_wait(self._name)
-        if not waited:
-            self._timed_out(timeout, place)
+        self._timed_out(timeout, place)
 
     def _timed_out(self, timeout: float | None, place: int) -> NoReturn:
         why = "no signal came" if place else self._in_vain()
@@ -137,17 +141,13 @@ class Held(Hold, Handle):
             raise LocalProtocolError(
                 f"{self._name.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
             )
-        self._block(functools.partial(self._wait_for, self._owner()), None)
+        self._acquire()
 
 
 class BlockingHeld(Held):
     """What is acquired and released in threads."""
 
     acquire = Hold._acquire
-
-    def _acquire_slowly(self, timeout: float | None) -> None:
-        """Acquires what is not free."""
-        self._block(functools.partial(self._wait_for, self._owner()), timeout)
 
 
 class AwaitedHeld(Held):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Self
 
+from shmrpc._core import Hold
 from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, opened
 
 #: The wait set of those that wait for a signal.
@@ -24,15 +25,7 @@ class SemaphoreBase(Held):
         """How many permits it has in all."""
         return self._name.amount
 
-    def signal(self, count: int = 1) -> None:
-        """Adds signals, each of which ends one ``wait()``, here or in another process, now or later.
-
-        Signals and permits have nothing to do with each other. Signals stay when their sender ends, as long as the
-        name has members.
-        """
-        if count < 0:
-            raise ValueError(f"semaphore {self.name!r}: expected a number of signals, got {count}")
-        self._name.signal(count)
+    signal = Hold._signal
 
     def drain(self) -> int:
         """Drops the signals that no ``wait()`` has taken, and returns how many there were."""
@@ -72,9 +65,4 @@ class Semaphore(SemaphoreBase, AwaitedHeld):
 class BlockingSemaphore(SemaphoreBase, BlockingHeld):
     """A :class:`shmrpc.Semaphore` whose methods block the thread that calls them."""
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits for a signal, for ``timeout`` seconds at most, and takes it.
-
-        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
-        """
-        self._block(self._name.wait_signal, timeout, _SIGNALS)
+    wait = Hold._wait_signal

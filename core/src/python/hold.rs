@@ -3,6 +3,7 @@
 use super::name::Name;
 use crate::equals::membership::Want;
 use crate::memory::region::Kind;
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -91,6 +92,23 @@ fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     Ok(done.bind(py).clone().into_any())
 }
 
+/// Takes what was not there, however long that takes; `_gave_up` raises what is to be raised if it was not to be had.
+fn wait(slf: &Bound<'_, Hold>, want: Want, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+    let seconds = timeout.as_ref().map(|each| each.extract()).transpose()?;
+    let waited = slf.get().name.get().wait(slf.py(), want, seconds)?;
+    if waited != Some(true) {
+        let why = (waited, timeout, want.set());
+        slf.call_method1(intern!(slf.py(), "_gave_up"), why)?;
+    }
+    Ok(())
+}
+
+#[cold]
+fn no_count(name: &Name, count: &Bound<'_, PyAny>) -> PyErr {
+    let text = format!("{}: expected a number of signals, got {count}", name.words());
+    PyValueError::new_err(text)
+}
+
 #[pymethods]
 impl Hold {
     /// Holds of this name. `reentrant`: a lock may be acquired by its holder again.
@@ -127,25 +145,6 @@ impl Hold {
         name.told(py, taken)
     }
 
-    /// Acquires it, for as long as it takes: True, False if the timeout is over, None if waits were stopped.
-    fn _wait_for(
-        &self,
-        py: Python<'_>,
-        owner: u64,
-        timeout: Option<f64>,
-    ) -> PyResult<Option<bool>> {
-        if self._try(py, owner)? {
-            return Ok(Some(true));
-        }
-        let name = self.name.get();
-        let membership = name.open(py)?;
-        let waited = name.wait(py, Want::Permit, timeout)?;
-        if waited == Some(true) && self.is_owned {
-            membership.own(owner);
-        }
-        Ok(waited)
-    }
-
     /// Releases what this owner has acquired. LocalProtocolError if it has not.
     #[inline]
     fn _give_back(&self, py: Python<'_>, owner: u64) -> PyResult<()> {
@@ -173,10 +172,43 @@ impl Hold {
     #[pyo3(signature = (timeout=None))]
     fn _acquire(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let (us, py) = (slf.get(), slf.py());
-        if !us._try(py, us._owner(py)?)? {
-            slf.call_method1(intern!(py, "_acquire_slowly"), (timeout,))?;
+        let owner = us._owner(py)?;
+        if us._try(py, owner)? {
+            return Ok(());
+        }
+        wait(slf, Want::Permit, timeout)?;
+        if us.is_owned {
+            us.name.get().open(py)?.own(owner);
         }
         Ok(())
+    }
+
+    /// Adds signals, each of which ends one ``wait()``, here or in another process, now or later.
+    ///
+    /// Signals and permits have nothing to do with each other. Signals stay when their sender ends, as long as the name
+    /// has members.
+    #[pyo3(signature = (count=None))]
+    fn _signal(&self, py: Python<'_>, count: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let name = self.name.get();
+        let count = match count {
+            None => 1,
+            Some(count) => count.extract().map_err(|_| no_count(name, &count))?,
+        };
+        let signalled = name.open(py)?.signal(count);
+        name.told(py, signalled)
+    }
+
+    /// Waits for a signal, for ``timeout`` seconds at most, and takes it.
+    ///
+    /// Raises WaitTimeout, and WaitStopped after ``stop()``.
+    #[pyo3(signature = (timeout=None))]
+    fn _wait_signal(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let name = slf.get().name.get();
+        let taken = name.open(slf.py())?.try_take(Want::Signal);
+        match name.told(slf.py(), taken)? {
+            true => Ok(()),
+            false => wait(slf, Want::Signal, timeout),
+        }
     }
 
     /// For ``async with``. Nothing comes between this and the first step of what it returns.

@@ -43,6 +43,11 @@ impl Name {
         }
     }
 
+    /// What it is, and its name, as errors begin with them.
+    pub(super) fn words(&self) -> String {
+        format!("{} '{}'", self.kind(), self.name())
+    }
+
     pub(super) fn shape_kind(&self) -> Kind {
         self.membership.shape().kind
     }
@@ -290,14 +295,6 @@ impl Name {
         self.told(py, taken)
     }
 
-    /// Takes a signal, for as long as it takes, as `wait_permit` does.
-    fn wait_signal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        if self.try_signal(py)? {
-            return Ok(Some(true));
-        }
-        self.wait(py, Want::Signal, timeout)
-    }
-
     /// Drops the signals that nobody has waited for; how many.
     fn drain(&self, py: Python<'_>) -> PyResult<u64> {
         let dropped = self.open(py)?.drain();
@@ -316,7 +313,7 @@ impl Name {
         self.told(py, passed)
     }
 
-    /// Waits until the event is set, as `wait_permit` does.
+    /// Waits until the event is set: True, False if the timeout is over, None if waits were stopped.
     fn wait_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let since = self.event(py)?;
         if since & 1 == 1 {

@@ -137,9 +137,18 @@ impl Membership {
         if limit == 0 || crowding.must_sleep(begun) {
             return Ok(false);
         }
+        // Whoever we wait for may want our CPU: because we have woken it, or it ran here before.
+        let offers = after_waking || crowding.shares();
         loop {
             let spun = clock::now() - begun;
-            if spun >= limit || self.is_stopped() || crowding.pause(spun) {
+            if spun >= limit || self.is_stopped() {
+                break;
+            }
+            let is_enough = match offers {
+                true => crowding.offer(),
+                false => crowding.pause(spun),
+            };
+            if is_enough {
                 break;
             }
             std::hint::spin_loop();

@@ -157,9 +157,18 @@ impl Crowding {
     /// better to sleep now.
     #[inline]
     pub fn pause(&mut self, spun: u64) -> bool {
-        if spun <= PATIENCE {
-            return false;
-        }
+        spun > PATIENCE && self.offer()
+    }
+
+    /// Whether somebody else ran on our CPU in the waits before this one, maybe whoever we wait for.
+    #[inline]
+    pub fn shares(&self) -> bool {
+        self.waits > 0
+    }
+
+    /// Lets another thread run at once. True if it is better to sleep now.
+    #[inline]
+    pub fn offer(&mut self) -> bool {
         let before = clock::now();
         std::thread::yield_now();
         self.yielded(before, clock::now())

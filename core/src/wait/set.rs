@@ -322,7 +322,8 @@ impl<B: Backing> WaitSet<B> {
         loop {
             // Relaxed: ordered by the fence of `announced`, and a hint.
             let turn = |index: usize| (self.backing.ticket(index).load(Relaxed), index);
-            let Some((_, next)) = announced.slots().map(turn).min() else {
+            let asleep = |index: &usize| self.load(*index).asleep().is_some();
+            let Some((_, next)) = announced.slots().filter(asleep).map(turn).min() else {
                 return false;
             };
             if self.wake_slot(next) {
@@ -429,8 +430,16 @@ impl Announced {
 
     /// The slots whose bits are set.
     fn slots(&self) -> impl Iterator<Item = usize> {
-        let set = |index: &usize| self.words[index / BITS] & bit(*index) != 0;
-        (0..self.slots).filter(set)
+        let of_word = |(word, mut bits): (usize, u64)| {
+            std::iter::from_fn(move || {
+                let next = bits.trailing_zeros() as usize;
+                bits &= bits.wrapping_sub(1);
+                (next < BITS).then_some(word * BITS + next)
+            })
+        };
+        let slots = self.slots;
+        let found = self.words.into_iter().enumerate().flat_map(of_word);
+        found.filter(move |&index| index < slots)
     }
 }
 

@@ -33,7 +33,8 @@ MEMBERS: Final = 128
 MEMBER_SIZE: Final = 32
 SETS: Final = (8320, 12544)
 SLOTS: Final = 256
-PERMITS: Final = 16768
+LOOKING: Final = 16768
+PERMITS: Final = 16832
 #: Bytes by which whoever is lied to may grow: what Python's allocator keeps.
 GROWTH: Final = 32 << 20
 #: Where the slots of a wait set begin in it.
@@ -51,7 +52,7 @@ def words(kind: str) -> list[int]:
         found += [start + AT_SLOTS + 8 * n for n in (0, 1, 2, SLOTS - 1)]
         found += [start + AT_SLOTS + 8 * (SLOTS + n) for n in (0, 1)]
     permits = {"semaphore": 2, "event": 0}.get(kind, 1)
-    return [*found, *(PERMITS + 8 * n for n in range(permits))]
+    return [*found, LOOKING, *(PERMITS + 8 * n for n in range(permits))]
 
 
 def values(living: int, dead: int, dice: random.Random) -> dict[str, int]:

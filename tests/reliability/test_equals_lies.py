@@ -295,7 +295,7 @@ LOCK_LIES: dict[str, tuple[Callable[[Path], object], str]] = {
     "short memory": (memory_is(lambda path: os.truncate(path, 20)), "RemoteProtocolError: .* has 20 bytes, and each"),
     "large memory": (memory_is(lambda path: os.truncate(path, 1 << 20)), "RemoteProtocolError: .* has 1048576 bytes"),
     "empty memory": (
-        memory_is(replaced_by(lambda path: path.write_bytes(bytes(16776)))),
+        memory_is(replaced_by(lambda path: path.write_bytes(bytes(PERMITS + 8)))),
         "RemoteProtocolError: .* its memory is of kind 0",
     ),
     "a fifo as memory": (memory_is(replaced_by(os.mkfifo)), "RemoteProtocolError: .* is no regular file of this user"),

@@ -9,7 +9,8 @@
 //!    128  members       256 of them, 32 bytes each: see `members.rs`
 //!   8320  the wait set of permits, or of an event: 256 slots
 //!  12544  the wait set of signals: 256 slots
-//!  16768  permits       u64 each: the member that has it, or 0
+//!  16768  looking       u64    until when a thread looks again and again for the only permit: see `looking.rs`
+//!  16832  permits       u64 each: the member that has it, or 0
 //!         data          from the next multiple of 64 KiB on: the bytes of a memory; of a queue, the wait set of those
 //!                       that wait until all is done, and from the next multiple of 64 KiB on the queue
 //! ```
@@ -41,7 +42,9 @@ pub const AT_SETS: [usize; 2] = {
     let first = AT_MEMBERS + SLOTS as usize * MEMBER_SIZE;
     [first, first + size_for(SLEEPERS)]
 };
-pub const AT_PERMITS: usize = AT_SETS[1] + size_for(SLEEPERS);
+/// In a cache line of its own.
+pub const AT_LOOKING: usize = AT_SETS[1] + size_for(SLEEPERS);
+pub const AT_PERMITS: usize = AT_LOOKING + 64;
 /// Bytes of a name without permits and data.
 pub const LEAST_BYTES: u64 = AT_PERMITS as u64;
 /// Data begins at a page of any machine.
@@ -148,7 +151,7 @@ impl Shape {
             size,
             signature: signature(&[
                 AT_POISON, AT_AMOUNT, AT_EVENT, AT_SIGNALS, AT_BOUNDS, AT_MEMBERS, AT_SETS[0],
-                AT_SETS[1], AT_PERMITS, PAGE,
+                AT_SETS[1], AT_LOOKING, AT_PERMITS, PAGE,
             ]),
         }
     }

@@ -1,9 +1,11 @@
 //! This process as a member of a name: what it shares with the others, and what of it is its own.
 
 use super::layout::{
-    AT_AMOUNT, AT_BOUNDS, AT_EVENT, AT_MEMBERS, AT_PERMITS, AT_POISON, AT_SIGNALS, SLEEPERS, Shape,
+    AT_AMOUNT, AT_BOUNDS, AT_EVENT, AT_LOOKING, AT_MEMBERS, AT_PERMITS, AT_POISON, AT_SIGNALS,
+    SLEEPERS, Shape,
 };
 use super::lock_file::{FileId, LockFile};
+use super::looking::is_looked_for;
 use super::members::{self, Holder};
 use super::permits::Permits;
 use super::queueing::Contents;
@@ -15,7 +17,7 @@ use crate::memory::named;
 use crate::memory::region::Kind;
 use crate::origin::Origin;
 use crate::shared::{Field, Lie, Poison};
-use crate::sync::{Ordering, lock};
+use crate::sync::{AtomicU64, Ordering, fence, lock};
 use crate::wait::doorbell::{Ringer, numbered};
 use crate::wait::set::mapped::{LoopSlot, Mapped};
 use crate::wait::set::{SetError, Slot, WaitSet};
@@ -35,6 +37,9 @@ use thiserror::Error;
 pub(super) type Members = members::Members<Arc<SharedMapping>, Arc<LockFile>>;
 /// The number in the path of a watcher's doorbell, where wait sets have theirs.
 const WATCHER: usize = 2;
+/// How often in a row a release may leave the permit to whoever looks for it, while others sleep: the turns of two
+/// processes that run end then.
+const MOST_TURNS: usize = 400;
 
 /// Says of a member's slot whether it lives.
 pub type Lives = Box<dyn Fn(u32) -> bool + Send + Sync>;
@@ -147,6 +152,8 @@ pub struct Membership {
     left: AtomicBool,
     /// Somebody was woken while others slept on, and the watcher is to see that it has heard.
     pub(super) is_pledged: AtomicBool,
+    /// How often in a row a release has woken nobody, since somebody looked.
+    turns: AtomicUsize,
     /// Whether somebody slept when this process last released or signalled.
     pub(super) has_woken: AtomicBool,
     /// Whether others compete for the CPU on which a thread of ours looks again and again.
@@ -255,6 +262,7 @@ impl Membership {
             origin,
             us: us.clone(),
             is_pledged: AtomicBool::new(false),
+            turns: AtomicUsize::new(0),
             has_woken: AtomicBool::new(false),
             crowding: Mutex::default(),
             has_remains: AtomicBool::new(false),
@@ -378,7 +386,7 @@ impl Membership {
 
     #[inline]
     fn try_permit(&self) -> bool {
-        if self.permits.count() == 1 {
+        if self.has_one_permit() {
             return self.take_permit(0);
         }
         self.try_permits()
@@ -460,7 +468,7 @@ impl Membership {
     #[inline]
     pub fn release(&self) -> Result<(), NameError> {
         self.check()?;
-        let place = if self.permits.count() == 1 {
+        let place = if self.has_one_permit() {
             let is_ours = self.permits.is_held(0, self.members.us());
             self.there(is_ours)?.then_some(0)
         } else {
@@ -478,7 +486,10 @@ impl Membership {
         // Relaxed: a hint.
         self.hint.store(place, Relaxed);
         crash::point!(PermitFreed);
-        self.wake_next(0);
+        match self.has_one_permit() {
+            true => self.leave_or_wake(),
+            false => drop(self.wake_next(0)),
+        }
         Ok(())
     }
 
@@ -492,6 +503,11 @@ impl Membership {
                 found,
             })
         })
+    }
+
+    #[inline]
+    pub(super) fn has_one_permit(&self) -> bool {
+        self.permits.count() == 1
     }
 
     /// How many permits are free.
@@ -711,6 +727,40 @@ impl Membership {
             self.pledge();
         }
         woken
+    }
+
+    /// The only permit was freed: leaves it to whoever looks for it, or wakes the next one that sleeps.
+    #[inline]
+    fn leave_or_wake(&self) {
+        // Relaxed, all: hints.
+        let turns = self.turns.load(Relaxed);
+        let mut is_left = false;
+        let woken = self.sets[0].wake_one_unless(|| {
+            is_left = turns < MOST_TURNS && is_looked_for(self.looking());
+            is_left
+        });
+        self.turns
+            .store(if is_left { turns + 1 } else { 0 }, Relaxed);
+        self.has_woken.store(woken, Relaxed);
+        // As in `wake_next`: whoever looks may be stopped.
+        let others_sleep = is_left || woken && self.sets[0].sleepers() > 1;
+        if others_sleep && !self.is_pledged.load(Relaxed) {
+            self.pledge();
+        }
+    }
+
+    /// We wait for the only permit no longer, and somebody may have left it to us.
+    pub(super) fn hand_on(&self) {
+        // SeqCst: that we do not look any more is before our last look at the permit. See `looking.rs`.
+        fence(Ordering::SeqCst);
+        if self.free_permits() > 0 {
+            self.wake_next(0);
+        }
+    }
+
+    /// Until when somebody looks for the only permit.
+    pub(super) fn looking(&self) -> &AtomicU64 {
+        self.mapping.u64_at(AT_LOOKING)
     }
 
     #[cold]

@@ -7,6 +7,7 @@ pub mod arrivals;
 mod layout;
 #[cfg(not(loom))]
 pub mod lock_file;
+mod looking;
 pub mod members;
 #[cfg(not(loom))]
 pub mod membership;

@@ -1,5 +1,6 @@
 //! How a thread waits for what a name has.
 
+use super::looking::{self, Looking};
 use super::membership::{Membership, NameError};
 use crate::clock;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 const SPIN: u64 = 10_000;
 /// The same where this process has just woken somebody, whose answer takes as long as that one needs to wake. To sleep in
 /// that time would cost as much again.
-const SPIN_AFTER_WAKING: u64 = 60_000;
+const SPIN_AFTER_WAKING: u64 = looking::LONGEST;
 /// After so many times in vain it is not done any more, but for one in so many tries.
 const IN_VAIN: usize = 4;
 const TRIES: usize = 16;
@@ -54,11 +55,26 @@ impl Membership {
         set: usize,
         deadline: Option<Instant>,
         mut take: impl FnMut() -> Result<bool, NameError>,
-        mut interrupted: impl FnMut() -> Result<(), E>,
+        interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Waited, Interrupted<E>> {
-        if self.spin(deadline, &mut take)? {
+        let is_only = set == 0 && self.has_one_permit();
+        if self.spin(is_only, deadline, &mut take)? {
             return Ok(Waited::Taken);
         }
+        let ended = self.sleep(set, deadline, take, interrupted);
+        if is_only && !matches!(ended, Ok(Waited::Taken)) {
+            self.hand_on();
+        }
+        ended
+    }
+
+    fn sleep<E>(
+        self: &Arc<Self>,
+        set: usize,
+        deadline: Option<Instant>,
+        mut take: impl FnMut() -> Result<bool, NameError>,
+        mut interrupted: impl FnMut() -> Result<(), E>,
+    ) -> Result<Waited, Interrupted<E>> {
         self.prepare_to_sleep()?;
         let mut sleeper = self.sleeper(set)?;
         sleeper.line_up();
@@ -106,8 +122,10 @@ impl Membership {
         self.audit()
     }
 
+    /// Looks for a while before a sleep. `is_only`: for the only permit.
     fn spin(
         &self,
+        is_only: bool,
         deadline: Option<Instant>,
         take: &mut impl FnMut() -> Result<bool, NameError>,
     ) -> Result<bool, NameError> {
@@ -136,6 +154,10 @@ impl Membership {
         let limit = limit.min(left);
         if limit == 0 || crowding.must_sleep(begun) {
             return Ok(false);
+        }
+        let looking = is_only.then(|| Looking::begin(self.looking(), begun, begun + limit));
+        if let Some(None) = looking {
+            return Ok(false); // Another thread looks.
         }
         // Whoever we wait for may want our CPU: because we have woken it, or it ran here before.
         let offers = after_waking || crowding.shares();

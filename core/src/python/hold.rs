@@ -105,7 +105,10 @@ fn wait(slf: &Bound<'_, Hold>, want: Want, timeout: Option<Bound<'_, PyAny>>) ->
 
 #[cold]
 fn no_count(name: &Name, count: &Bound<'_, PyAny>) -> PyErr {
-    let text = format!("{}: expected a number of signals, got {count}", name.words());
+    let text = format!(
+        "{}: expected a number of signals, got {count}",
+        name.words()
+    );
     PyValueError::new_err(text)
 }
 

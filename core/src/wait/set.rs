@@ -277,8 +277,14 @@ impl<B: Backing> WaitSet<B> {
     /// After a change: wakes the sleeper whose turn it is, if any sleeps. False if none was woken.
     #[inline]
     pub fn wake_one(&self) -> bool {
+        self.wake_one_unless(|| false)
+    }
+
+    /// As `wake_one`, but if somebody sleeps and `is_left`, the change is for another one, who is awake.
+    #[inline]
+    pub fn wake_one_unless(&self, is_left: impl FnOnce() -> bool) -> bool {
         let announced = self.announced();
-        !announced.is_empty() && self.wake_next(announced)
+        !announced.is_empty() && !is_left() && self.wake_next(announced)
     }
 
     /// After a change: wakes all that sleep; how many.

@@ -4,13 +4,13 @@ use _core::ring::HeapMemory;
 use _core::ring::frame::FrameReader;
 #[cfg(loom)]
 pub use loom::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering, fence},
     sync::{Arc, Condvar, Mutex},
     thread,
 };
 #[cfg(not(loom))]
 pub use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering, fence},
     sync::{Arc, Condvar, Mutex},
     thread,
 };

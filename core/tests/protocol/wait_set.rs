@@ -2,7 +2,7 @@
 //!
 //! Where two sleep and two wake, loom tries two preemptions: three take minutes.
 
-use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, model, model_within, thread};
+use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, fence, model, model_within, thread};
 use _core::wait::set::{DEAD, HeapSet, How, Slot, WaitSet};
 
 /// A bell for each slot. The kernel says of a ring that nobody sleeps there, if nobody does; here it never does so of
@@ -98,6 +98,81 @@ fn each_of_two_things_wakes_one_of_two_sleepers() {
         set.wake_one();
         waker.join().unwrap();
         join(sleepers);
+    });
+}
+
+/// A lock of which one thread knows that another one looks for it: see `src/equals/looking.rs`, where the word is a time.
+#[derive(Clone)]
+struct Lock {
+    things: Things,
+    looks: Arc<AtomicU64>,
+    set: Set,
+}
+
+impl Lock {
+    fn release(&self) {
+        self.things.put();
+        self.set
+            .wake_one_unless(|| self.looks.load(Ordering::Relaxed) != 0);
+    }
+
+    /// Looks once; whether that found it.
+    fn look(&self) -> bool {
+        let is_there = self.things.take();
+        self.looks.store(0, Ordering::Relaxed);
+        is_there
+    }
+
+    /// As `hand_on`.
+    fn give_up(&self) {
+        fence(Ordering::SeqCst);
+        if self.things.0.load(Ordering::Relaxed) > 0 {
+            self.set.wake_one();
+        }
+    }
+}
+
+fn looked_for() -> (Lock, Bells) {
+    let (set, bells) = set(2);
+    let (things, looks) = (Things::new(), Arc::new(AtomicU64::new(1)));
+    (Lock { things, looks, set }, bells)
+}
+
+#[test]
+fn what_is_left_to_one_that_looks_wakes_the_other_after_it() {
+    model_within(2, || {
+        let (lock, bells) = looked_for();
+        let (sleeping, rung, mut bed) = (lock.clone(), bells.clone(), lock.set.claim().unwrap());
+        let sleeper = thread::spawn(move || {
+            wait(&mut bed, &rung, || sleeping.things.take());
+            sleeping.release();
+        });
+        let (looking, mut place) = (lock.clone(), lock.set.claim().unwrap());
+        let looker = thread::spawn(move || {
+            if !looking.look() {
+                wait(&mut place, &bells, || looking.things.take());
+            }
+            looking.release();
+        });
+        lock.release();
+        looker.join().unwrap();
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn what_is_left_to_one_that_gives_up_wakes_the_other() {
+    model(|| {
+        let (lock, bells) = looked_for();
+        let sleeper = spawn_sleeper(&lock.set, &bells, &lock.things);
+        let looking = lock.clone();
+        let looker = thread::spawn(move || match looking.look() {
+            true => looking.release(),
+            false => looking.give_up(),
+        });
+        lock.release();
+        looker.join().unwrap();
+        sleeper.join().unwrap();
     });
 }
 

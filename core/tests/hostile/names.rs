@@ -129,7 +129,7 @@ fn somewhere(script: &mut Script, size: u64) -> u64 {
         64..112 => 128 + index % 96,
         112..160 => 8320 + index % 192,
         160..192 => 12544 + index % 192,
-        192..240 => 16768 + index % 32,
+        192..240 => 16832 + index % 32,
         _ => script.u64() % size / 8 * 8,
     }
 }

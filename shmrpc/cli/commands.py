@@ -14,7 +14,7 @@ import pwd
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
 import click
@@ -24,7 +24,7 @@ from shmrpc import sync
 from shmrpc.basics.version import VERSION
 from shmrpc.cli.stubs import stub_text
 from shmrpc.cli.values import is_text, read_argument, to_json, to_text
-from shmrpc.equals.members import reports
+from shmrpc.equals.members import Report, reports
 from shmrpc.errors import (
     ApplicationError,
     CallError,
@@ -33,6 +33,7 @@ from shmrpc.errors import (
     InvalidArguments,
     RemoteError,
     ShmrpcError,
+    WaitTimeout,
 )
 from shmrpc.host import cleanup as leftovers
 from shmrpc.host import exhaustion
@@ -62,7 +63,8 @@ def _count(name: str, default: int, least: int, text: str) -> Callable[[Callable
     return option(name, type=click.IntRange(min=least), default=default, help=text)
 
 
-def _seconds(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+def seconds(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """The value of an option that is a number of seconds. Raises BadParameter if it is none."""
     if value is not None and math.isnan(value):  # It is in any range.
         raise click.BadParameter(f"'{value}' is no number of seconds")
     return value
@@ -74,12 +76,12 @@ _codec = option(
     default="msgspec",
     help="msgspec, or msgpack for the reference package; pickle: with pickles of other types, for trusted peers.",
 )
-_as_json = option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+as_json_option = option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 _max_frame = option("--max-frame", type=int, default=DEFAULT_MAX_FRAME, help="The largest body, in bytes.")
 _timeout = option(
     "--timeout",
     type=click.FloatRange(min=0),
-    callback=_seconds,
+    callback=seconds,
     help="Seconds for all of it; 0: do not wait for a server to appear, then as long as it takes.  "
     f"[default: {DEFAULT_CONNECT_TIMEOUT:g} to connect, then as long as it takes]",
 )
@@ -121,6 +123,7 @@ _EXIT_CODES: Final[dict[type[ShmrpcError], int]] = {
     EndpointNotFound: USAGE,
     InvalidArguments: USAGE,
     CallError: CALL_FAILED,
+    WaitTimeout: TOO_LATE,
     ShmrpcError: NOT_AVAILABLE,
 }
 
@@ -182,7 +185,7 @@ def main() -> None:
 @option(
     "--grace",
     type=click.FloatRange(min=0),
-    callback=_seconds,
+    callback=seconds,
     default=DEFAULT_GRACE,
     help="Seconds that calls under way have to end after the first SIGINT or SIGTERM.",
 )
@@ -344,14 +347,15 @@ def _read_arguments(
 
 
 @main.command()
-@_as_json
+@as_json_option
 @_allow_uid
 def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """List what lives on this host.
 
     Of services: name, kind, pid, health, uptime, connections, endpoints. Of names that have members and no server
-    (memory, semaphores, locks, events): name, kind, bytes, how many wait, and the pids of the members, with what each
-    holds. A pid is the one that you see: - for a process outside your container, which has none inside.
+    (memory, semaphores, locks, events, queues): name, kind, items that wait in a queue, bytes, how many wait, and the
+    pids of the members, with what each holds. A pid is the one that you see: - for a process outside your container,
+    which has none inside.
     """
     try:
         found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
@@ -370,15 +374,21 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
         pid, uptime, endpoints = str(report.pid or "-"), f"{report.uptime:.0f} s", ", ".join(report.endpoints) or "-"
         connections = str(report.connections)
         rows.append((report.service, leftovers.SERVICE, pid, report.health, uptime, connections, endpoints))
-    _print_table(rows)
-    lines = [("NAME", "KIND", "BYTES", "WAITERS", "MEMBERS")]
+    print_table(rows)
+    print_names(names)
+
+
+def print_names(names: Iterable[Report]) -> None:
+    """Prints a table of names that have members."""
+    lines = [("NAME", "KIND", "ITEMS", "BYTES", "WAITERS", "MEMBERS")]
     for name in names:
         members = ", ".join(f"{each.pid or '-'}{f' ({each.holds})' if each.holds else ''}" for each in name.members)
-        lines.append((name.name, name.kind, f"{name.size:,}", str(name.waiters), members))
-    _print_table(lines)
+        items = "-" if name.depth is None else f"{name.depth:,}"
+        lines.append((name.name, name.kind, items, f"{name.size:,}", str(name.waiters), members))
+    print_table(lines)
 
 
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     """Prints a table, unless there is nothing below its head."""
     if len(rows) == 1:
         return
@@ -389,7 +399,7 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 @main.command()
 @option("--dry-run", is_flag=True, help="Only list it, and remove nothing.")
-@_as_json
+@as_json_option
 def cleanup(dry_run: bool, as_json: bool) -> None:
     """Remove what dead processes left behind, and nothing else."""
     text, status = leftovers.run(dry_run=dry_run, as_json=as_json)
@@ -399,7 +409,7 @@ def cleanup(dry_run: bool, as_json: bool) -> None:
 
 @main.command()
 @_timeout
-@_as_json
+@as_json_option
 @_allow_uid
 @click.argument("service")
 def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tuple[int, ...]) -> None:

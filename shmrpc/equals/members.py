@@ -19,7 +19,7 @@ class Member:
     pid: int
     #: When it opened the name.
     since: datetime
-    #: How many permits it has: of a semaphore, of a lock, of a memory's lock.
+    #: How many permits it has, of a semaphore, a lock or a memory's lock; or items of a queue that it has claimed.
     holds: int
 
 
@@ -27,18 +27,20 @@ class Member:
 class Report:
     """What can be seen of a name."""
 
-    #: "memory", "semaphore", "lock" or "event"
+    #: "memory", "semaphore", "lock", "event" or "queue"
     kind: str
     name: str
-    #: Bytes of shared memory, with what it takes to keep order in it.
+    #: Bytes of shared memory, with what it takes to keep order in it; of a queue, those that it has now.
     size: int
+    #: Items that wait; None if it is no queue.
+    depth: int | None
     #: How many threads and loops of all processes wait for it.
     waiters: int
     members: list[Member]
 
 
 def members(name: str) -> list[Member]:
-    """Lists the processes that have a memory, a semaphore, a lock or an event of this name open.
+    """Lists the processes that have a memory, a semaphore, a lock, an event or a queue of this name open.
 
     Raises LocalProtocolError if the directory where names are met is not safe.
     """
@@ -67,4 +69,4 @@ def _look(name: str, path: str) -> Report | None:
     if found is None:
         return None
     there = [Member(pid, datetime.fromtimestamp(since / 1e9, UTC), holds) for pid, since, holds in found["members"]]
-    return Report(found["kind"], name, found["size"], found["waiters"], there)
+    return Report(found["kind"], name, found["size"], found["depth"], found["waiters"], there)

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, Self
 from shmrpc import _core
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import Handle, opened
-from shmrpc.equals.queue_stats import HeldItem, QueueStats, holders
+from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
 from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
 from shmrpc.wire.codec import Codec, CodecName, get_codec
 
@@ -126,6 +126,11 @@ class QueueBase(Handle):
         return self._name.amount
 
     @property
+    def raw(self) -> bool:
+        """Whether its items are bytes."""
+        return self._name.is_raw
+
+    @property
     def lost(self) -> int:
         """How many items were lost before this process opened the queue, since all that had it open were killed.
 
@@ -180,6 +185,16 @@ class QueueBase(Handle):
         if claim is None:
             raise QueueEmpty(f"queue {self.name!r} is empty")
         return Claim(self.name, claim, None)
+
+    def peek(self, most: int = 1) -> list[WaitingItem]:
+        """Looks at up to ``most`` items that are the next to be got, and leaves them where they are.
+
+        Fewer, if they are many bytes: about 256 KiB are looked at.
+        """
+        return [
+            WaitingItem(number, deliveries, size, not value, value[0] if value else None)
+            for number, deliveries, size, value in self._native.peek(at_least_one(most))
+        ]
 
     def task_done(self, count: int = 1) -> None:
         """Says of items that this process has got that they were dealt with, for :meth:`join`. A claim says so itself.

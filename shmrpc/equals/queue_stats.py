@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from shmrpc.host.processes import process, stopped
 
@@ -17,6 +18,21 @@ class HeldItem:
     held_for: float
     #: How often the item was delivered, this time among them.
     deliveries: int
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitingItem:
+    """An item of a queue that waits."""
+
+    #: Its place in the order in which all items were put, from 0 on.
+    number: int
+    #: How often it was delivered, and came back.
+    deliveries: int
+    #: The bytes that it has in the queue.
+    size: int
+    #: Whether it has over 16 KiB: then it was not copied, and ``value`` is None.
+    is_large: bool
+    value: Any
 
 
 @dataclasses.dataclass(frozen=True)

@@ -638,7 +638,13 @@ impl Membership {
         }
         self.there(Report {
             shape: self.shape,
-            size: self.mapping.size(),
+            size: match &self.queue {
+                Some(queue) => queue
+                    .allocated()
+                    .map_err(NameError::os("its memory cannot be read"))?,
+                None => self.mapping.size() as u64,
+            },
+            depth: self.queue.as_ref().map(Contents::depth),
             members,
             waiters: self.sets.iter().map(|set| set.sleepers()).sum(),
         })

@@ -5,7 +5,7 @@ use super::members::{Holder, Number};
 use super::membership::{Members, Membership, Memory, NameError};
 use crate::clock;
 use crate::memory::mapping::SharedMapping;
-use crate::queue::{Chunk, Claim, Claimed, End, News, Put, Queue, Source, Stats, Taken};
+use crate::queue::{Chunk, Claim, Claimed, End, News, Put, Queue, Source, Stats, Taken, Waiting};
 use crate::shared::{Lie, SharedError};
 use std::fs::File;
 use std::io;
@@ -69,6 +69,16 @@ impl Contents {
 
     pub(super) fn has_lost(&self, items: u64) {
         self.lost.store(items, Relaxed);
+    }
+
+    /// Bytes of memory that it has now.
+    pub(super) fn allocated(&self) -> io::Result<u64> {
+        self.queue.allocated()
+    }
+
+    /// Items that wait: a hint.
+    pub(super) fn depth(&self) -> u64 {
+        self.queue.len()
     }
 
     pub(super) fn has_items(&self) -> bool {
@@ -354,6 +364,14 @@ impl Membership {
             return true;
         };
         contents.queue.is_shut() || !contents.queue.is_known_full(count)
+    }
+
+    /// Copies items that wait, as [`Queue::peek`] does.
+    pub fn peek(&self, most: usize, patience: u64) -> Result<Vec<Waiting>, NameError> {
+        let contents = self.contents()?;
+        self.expire_claims(contents, patience)?;
+        let found = contents.queue.peek(most, deadline(patience));
+        found.map_err(|error| self.refused(error))
     }
 
     /// What can be seen of the queue; each claim's member as its process.

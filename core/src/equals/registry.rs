@@ -147,8 +147,10 @@ pub fn open(place: &Place, shape: Option<Shape>) -> Result<Option<Handle>, NameE
 pub struct Report {
     /// What it is.
     pub shape: Shape,
-    /// Bytes of its memory.
-    pub size: usize,
+    /// Bytes of its memory; of a queue, those that it has now.
+    pub size: u64,
+    /// Items that wait, if it is a queue.
+    pub depth: Option<u64>,
     /// Its members that live, each with how many permits it has.
     pub members: Vec<(Member, usize)>,
     /// How many wait.

@@ -398,6 +398,7 @@ fn reported<'py>(py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyDict>
     found.set_item("kind", report.shape.kind.word())?;
     found.set_item("amount", report.shape.amount)?;
     found.set_item("size", report.size)?;
+    found.set_item("depth", report.depth)?;
     found.set_item("members", members)?;
     found.set_item("waiters", report.waiters)?;
     Ok(found)

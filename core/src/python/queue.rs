@@ -636,6 +636,23 @@ impl Queue {
         }
     }
 
+    /// The next up to `most` items, which stay: the number of each, how often it was delivered, its bytes, and a tuple of
+    /// its value, empty if it is large. Fewer if they are many bytes.
+    fn peek<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
+        self.check(py)?;
+        let membership = &self.membership;
+        let found = attempt(py, membership, |patience| membership.peek(most, patience))?;
+        let seen = PyList::empty(py);
+        for item in found {
+            let value = match item.copy.is_empty() {
+                true => PyTuple::empty(py),
+                false => PyTuple::new(py, [self.read_first(py, &item.copy, &mut 0)?])?,
+            };
+            seen.append((item.number, item.deliveries, item.len, value))?;
+        }
+        Ok(seen)
+    }
+
     /// Claims the next item, for `limit` seconds if that is not 0; None if there is none.
     fn claim_now(slf: &Bound<'_, Self>, limit: f64, dead: bool) -> PyResult<Option<Claim>> {
         let us = slf.get();

@@ -173,6 +173,21 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok(end)
     }
 
+    /// The beginning of the next chunk, of which there must be one.
+    fn following(&self, t: &impl See, cursor: Cursor) -> Result<Cursor, SharedError> {
+        let chunk = cursor.chunk;
+        let next = self.place(t, chunk + NEXT)?;
+        if next == 0 || chunk == self.get(t, TAIL_CHUNK)? {
+            return Err(lie(Field::Chunk, chunk + NEXT, next));
+        }
+        let end = self.end_of(t, next)?;
+        Ok(Cursor {
+            chunk: next,
+            at: next + CHUNK_HEAD,
+            end,
+        })
+    }
+
     /// Goes on to the next chunk, of which there must be one; whether the last is free.
     pub(super) fn pass(
         &self,
@@ -180,17 +195,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         cursor: &mut Cursor,
     ) -> Result<bool, SharedError> {
         let chunk = cursor.chunk;
-        let next = self.place(t, chunk + NEXT)?;
-        if next == 0 || chunk == self.get(t, TAIL_CHUNK)? {
-            return Err(lie(Field::Chunk, chunk + NEXT, next));
-        }
-        let end = self.end_of(t, next)?;
-        *cursor = Cursor {
-            chunk: next,
-            at: next + CHUNK_HEAD,
-            end,
-        };
-        self.set(t, HEAD_CHUNK, next)?;
+        *cursor = self.following(t, *cursor)?;
+        self.set(t, HEAD_CHUNK, cursor.chunk)?;
         self.set(t, HEAD_AT, cursor.at)?;
         self.free_passed(t, chunk)
     }
@@ -255,6 +261,16 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         if head.form().is_none() || head.after(at) > end {
             return Err(lie(Field::Item, at, found));
         }
+        Ok((at, head))
+    }
+
+    /// The item at the cursor, which goes on to the next. There is one.
+    pub(super) fn next_item(&self, t: &impl See, cursor: &mut Cursor) -> Result<Item, SharedError> {
+        if cursor.is_at_end() {
+            *cursor = self.following(t, *cursor)?;
+        }
+        let (at, head) = self.item_at(cursor.at, cursor.end)?;
+        cursor.at = head.after(at);
         Ok((at, head))
     }
 

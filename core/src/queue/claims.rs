@@ -156,6 +156,11 @@ impl Claims {
         Ok(Some(index))
     }
 
+    /// The one behind another in its list.
+    pub(super) fn following(self, t: &impl See, index: u64) -> Result<Option<u64>, SharedError> {
+        self.link(t, self.at(index) + LINK)
+    }
+
     /// Takes the first one out of a list.
     pub(super) fn pop(self, t: &mut impl Change, list: List) -> Result<Option<u64>, SharedError> {
         let Some(index) = self.first(t, list)? else {

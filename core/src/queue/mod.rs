@@ -166,6 +166,19 @@ pub struct Holding {
     pub deliveries: u64,
 }
 
+/// An item that waits, as it was when somebody looked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its place in the order in which all items were put.
+    pub number: u64,
+    /// How often it was delivered, and came back.
+    pub deliveries: u64,
+    /// The bytes of its payload.
+    pub len: u64,
+    /// A [`Head`] and the payload, up to the next multiple of 8; nothing if it is large.
+    pub copy: Vec<u8>,
+}
+
 /// What can be seen of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -473,6 +486,46 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             out.truncate(before);
         }
         taken
+    }
+
+    /// Copies up to `most` items that are the next to be taken, and takes none. Fewer if they are many bytes.
+    pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<Waiting>, SharedError> {
+        // Under the lease: the memory of what others take meanwhile may be given back.
+        self.allocator.journal().transact(deadline, |t| {
+            let (mut found, mut left) = (Vec::new(), TAKEN_AT_ONCE);
+            let mut seen = |(at, head): chain::Item, number: u64, deliveries: u64| {
+                let mut copy = Vec::new();
+                self.copy((at, head), &mut copy, 0, 0)?;
+                left = left.saturating_sub(copy.len().max(64));
+                let len = head.size();
+                found.push(Waiting {
+                    number,
+                    deliveries,
+                    len,
+                    copy,
+                });
+                Ok::<_, SharedError>(found.len() < most && left > 0)
+            };
+            let mut back = self.claims.first(t, BACK)?;
+            let mut is_on = most > 0;
+            while is_on && let Some(index) = back {
+                let number = t.get(self.claims.at(index) + claims::NUMBER)?;
+                let deliveries = self.claims.state(t, index)?.1;
+                is_on = seen(self.item_of(t, index)?, number, deliveries)?;
+                back = self.claims.following(t, index)?;
+            }
+            let chained = self.chained(t)?;
+            if is_on && chained > 0 {
+                let (mut cursor, first) = (self.head(t)?, self.get(t, TAKEN)?);
+                for ahead in 0..chained {
+                    let item = self.next_item(t, &mut cursor)?;
+                    if !seen(item, first.wrapping_add(ahead), 0)? {
+                        break;
+                    }
+                }
+            }
+            Ok(found)
+        })
     }
 
     /// Takes from the chain: how many items, and how many chunks are free thereby.
@@ -876,6 +929,11 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         load(PUT)
             .saturating_sub(taken)
             .saturating_add(load(RETURNED))
+    }
+
+    /// Bytes of memory that its file has.
+    pub fn allocated(&self) -> io::Result<u64> {
+        self.allocator.allocated()
     }
 
     /// Whether it is empty, as of now: a hint.

@@ -178,6 +178,11 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
+    /// Bytes of memory that the file has, books and all.
+    pub fn allocated(&self) -> io::Result<u64> {
+        self.growth.allocated()
+    }
+
     /// Allocates a block of at least `len` bytes, for this member to fill. What it holds may be anything.
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
         let reserved = self.with_room(len, deadline, |t| {

@@ -301,6 +301,12 @@ def test_raw_bytes_go_without_an_encoder() -> None:
             q.put("text")
 
 
+@pytest.mark.parametrize("size", [2**64 - 1, 2**64 - 8, 2**64 - 72, 2**63, 2**40])
+def test_more_than_any_queue_can_hold_is_not_reserved(size: int) -> None:
+    with shmrpc.sync.queue(OURS, raw=True) as q, pytest.raises(ValueError, match="may ever hold"), q.reserve(size):
+        pass
+
+
 def test_items_that_are_delivered_too_often_are_dead_letters() -> None:
     with shmrpc.sync.queue(OURS, max_deliveries=2) as q:
         q.put_many(["poison", "good"])

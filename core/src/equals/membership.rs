@@ -156,6 +156,8 @@ pub struct Membership {
     turns: AtomicUsize,
     /// Whether somebody slept when this process last released or signalled.
     pub(super) has_woken: AtomicBool,
+    /// Until then, in nanoseconds of CLOCK_MONOTONIC, nobody waits long for a lease: it was kept for too long before.
+    pub(super) impatient_until: PrivateU64,
     /// Whether others compete for the CPU on which a thread of ours looks again and again.
     pub(super) crowding: Mutex<Crowding>,
     /// Whether something of a dead member could not be given back so far.
@@ -264,6 +266,7 @@ impl Membership {
             is_pledged: AtomicBool::new(false),
             turns: AtomicUsize::new(0),
             has_woken: AtomicBool::new(false),
+            impatient_until: PrivateU64::new(0),
             crowding: Mutex::default(),
             has_remains: AtomicBool::new(false),
             is_watching: AtomicBool::new(false),

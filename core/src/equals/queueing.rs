@@ -24,6 +24,14 @@ pub const DONE: usize = 2;
 /// For how long a lease is waited for where nobody else waits, in nanoseconds: who gives back what the dead have.
 const PATIENCE: u64 = 1_000_000_000;
 
+/// How long a lease is waited for, in nanoseconds, once it was not to be had at once: whoever holds it needs less than
+/// a thousandth of that, unless it is stopped.
+pub const LEASE_PATIENCE: u64 = 100_000_000;
+/// The same for a while after that was in vain: the many tasks of a loop must not hold it up one after the other.
+const IMPATIENCE: u64 = 1_000_000;
+/// For how long, in nanoseconds.
+const IMPATIENT_FOR: u64 = 1_000_000_000;
+
 /// The queue of a name.
 pub struct Contents {
     queue: Queue<Arc<SharedMapping>, Arc<Members>>,
@@ -126,6 +134,25 @@ impl Membership {
             self.watch_us()?;
         }
         self.contents()
+    }
+
+    /// Does what needs a lease that was not to be had at once.
+    #[cold]
+    pub fn patiently<T>(
+        &self,
+        act: impl FnOnce(u64) -> Result<T, NameError>,
+    ) -> Result<T, NameError> {
+        // Relaxed, both: a hint.
+        let is_impatient = clock::now() < self.impatient_until.load(Relaxed);
+        if is_impatient {
+            return act(IMPATIENCE);
+        }
+        let done = act(LEASE_PATIENCE);
+        if matches!(done, Err(NameError::Changing { .. })) {
+            let until = clock::now() + IMPATIENT_FOR;
+            self.impatient_until.store(until, Relaxed);
+        }
+        done
     }
 
     /// What it means for a queue that something was not done.

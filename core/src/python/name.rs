@@ -138,7 +138,7 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
         NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
         NameError::Busy { .. } | NameError::Changing { .. } => "WaitTimeout",
         NameError::TooLarge(_) => {
-            return PyValueError::new_err(format!("{kind} {name:?}: {error}"));
+            return PyValueError::new_err(format!("{kind} '{name}': {error}"));
         }
         NameError::Left | NameError::Forked | NameError::NotHeld(_) => "LocalProtocolError",
     };

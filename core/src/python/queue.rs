@@ -12,6 +12,7 @@ use super::reservation::{Plan, Reservation};
 use super::scratch::Scratch;
 use crate::bytes::u64_at;
 use crate::equals::membership::{Membership, NameError};
+pub(super) use crate::equals::queueing::LEASE_PATIENCE as PATIENCE;
 use crate::equals::queueing::{DONE, ITEMS, ROOM};
 use crate::queue::parcel::Parts;
 use crate::queue::{Claimed, End, Form, Head, Put, Source, Taken};
@@ -21,9 +22,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::sync::{Arc, Mutex};
 
-/// How long a lease is waited for, in nanoseconds, once it was not to be had at once: whoever holds it needs less than
-/// a thousandth of that, unless it is stopped.
-pub(super) const PATIENCE: u64 = 100_000_000;
 /// Bytes from here on are copied without the GIL.
 const LONG: u64 = 64 << 10;
 
@@ -51,7 +49,7 @@ pub(super) fn attempt<T: Send>(
     act: impl Fn(u64) -> Result<T, NameError> + Sync,
 ) -> PyResult<T> {
     let done = match act(0) {
-        Err(NameError::Changing { .. }) => py.detach(|| act(PATIENCE)),
+        Err(NameError::Changing { .. }) => py.detach(|| membership.patiently(&act)),
         done => done,
     };
     done.map_err(|error| failed(py, membership, error))
@@ -270,7 +268,10 @@ impl Queue {
         let membership = &self.membership;
         let put = |patience| encoded.put(membership, patience);
         let put = if encoded.is_long() {
-            let put = py.detach(|| put(PATIENCE));
+            let put = py.detach(|| match put(0) {
+                Err(NameError::Changing { .. }) => membership.patiently(put),
+                put => put,
+            });
             put.map_err(|error| failed(py, membership, error))?
         } else {
             attempt(py, membership, put)?
@@ -317,7 +318,9 @@ impl Queue {
         let membership = &self.membership;
         let mut taken = membership.take(source, most, items, 0);
         if let Err(NameError::Changing { .. }) = taken {
-            taken = py.detach(|| membership.take(source, most, items, PATIENCE));
+            taken = py.detach(|| {
+                membership.patiently(|patience| membership.take(source, most, items, patience))
+            });
         }
         taken.map_err(|error| failed(py, membership, error))
     }

@@ -8,6 +8,7 @@ use crate::equals::queueing::ROOM;
 use crate::queue::parcel::Parts;
 use crate::queue::{Chunk, Form, Head, Put};
 use crate::sync::lock;
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::os::raw::{c_int, c_void};
@@ -38,6 +39,12 @@ pub(super) struct Plan {
 impl Plan {
     /// For `len` bytes; `body`, if there is one, is that of a value with this one buffer.
     pub(super) fn new(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
+        // What no queue can hold; so that nothing below is more than there are addresses.
+        let most = *crate::equals::QUEUE_BYTES.end();
+        if len > most {
+            let text = format!("{len} bytes are more than a queue may ever hold: {most}");
+            return Err(PyValueError::new_err(text));
+        }
         let (before, parts, form) = match body {
             Some(body) => {
                 let (before, parts) = laid_out(body, std::iter::once(len))?;

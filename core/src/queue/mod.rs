@@ -15,6 +15,8 @@ mod chain;
 mod claims;
 pub mod layout;
 pub mod parcel;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use chain::Chunk;
 pub use layout::{Form, Head, MOST_CLAIMS};

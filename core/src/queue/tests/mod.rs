@@ -1,0 +1,108 @@
+//! Queues whose members are of one process: against a model, and with words that are not true.
+
+mod lies;
+mod model;
+
+use super::*;
+use crate::memory::mapping::SharedMapping;
+use crate::sync::Ordering;
+use crate::testing::Dice;
+use std::fs::File;
+use std::os::fd::{AsFd, FromRawFd};
+
+const MIB: u64 = 1 << 20;
+/// More than any operation takes, in nanoseconds.
+const LONG: u64 = 30_000_000_000;
+
+fn soon() -> u64 {
+    clock::now() + LONG
+}
+
+fn scaled(short: u64, long: u64) -> u64 {
+    let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
+    if is_long { long } else { short }
+}
+
+/// A member that lives as long as the test. What it leaves is found by its number.
+struct Member(u64);
+
+impl Members for Member {
+    fn me(&self) -> u64 {
+        self.0
+    }
+
+    fn lives(&self, _member: u64) -> bool {
+        true
+    }
+}
+
+type Ours = Queue<Arc<SharedMapping>, Member>;
+
+/// The memory of a queue.
+struct Memory {
+    file: Arc<OwnedFd>,
+    mapping: Arc<SharedMapping>,
+    limits: Limits,
+}
+
+impl Memory {
+    fn new(limits: Limits) -> Self {
+        // SAFETY: a valid C string; what comes back is ours alone.
+        let file = unsafe {
+            let made = libc::memfd_create(c"shmrpc-queue".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(made >= 0);
+            File::from_raw_fd(made)
+        };
+        let (_, size) = sizes(0, limits);
+        file.set_len(size).unwrap();
+        let mapping = SharedMapping::new(file.as_fd(), size as usize).unwrap();
+        Memory {
+            file: Arc::new(file.into()),
+            mapping: Arc::new(mapping),
+            limits,
+        }
+    }
+
+    fn queue(&self, member: u64) -> Ours {
+        let (file, mapping) = (self.file.clone(), self.mapping.clone());
+        Queue::new(mapping, file, 0, self.limits, Member(member)).unwrap()
+    }
+
+    /// Bytes of memory that the file has.
+    fn held(&self) -> u64 {
+        let file = File::from(self.file.try_clone().unwrap());
+        std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512
+    }
+}
+
+/// The number of the member of a slot.
+fn number(slot: u64, generation: u64) -> u64 {
+    generation << 32 | (slot + 1)
+}
+
+/// An item as it lies in a queue: its number, again and again, in a payload of `len` bytes.
+fn item(number: u64, len: u64) -> Vec<u8> {
+    let mut bytes = Head::new(len, Form::Raw).0.to_ne_bytes().to_vec();
+    while (bytes.len() as u64) < 8 + len {
+        bytes.extend_from_slice(&number.to_ne_bytes());
+    }
+    bytes.truncate(8 + len as usize);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+/// Bytes of a payload: mostly few.
+fn any_len(dice: &mut Dice) -> u64 {
+    8 + match dice.below(20) {
+        0 => dice.below(200_000),
+        1..4 => dice.below(SMALL),
+        _ => dice.below(100),
+    }
+}
+
+/// The payload of a claim, copied.
+fn payload(queue: &Ours, claim: &Claim) -> Result<Vec<u8>, SharedError> {
+    let from = queue.bytes(claim.at, claim.len)?;
+    // SAFETY: so many bytes are within the mapping, which the queue keeps.
+    Ok(unsafe { std::slice::from_raw_parts(from, claim.len as usize) }.to_vec())
+}

@@ -203,7 +203,7 @@ def test_full_memory_is_waited_for_and_an_old_item_makes_room() -> None:
         assert 6 <= count <= 10
         thread = threading.Thread(target=q.put, args=(b"y" * 100_000, LONG))
         thread.start()
-        eventually(lambda: q.stats().putters == 1)
+        assert eventually(lambda: q.stats().putters == 1)
         q.get()
         thread.join(LONG)
         assert not thread.is_alive() and q.qsize() == count
@@ -417,7 +417,7 @@ def test_shutdown_wakes_all_that_wait() -> None:
             ]
             for thread in threads:
                 thread.start()
-            eventually(lambda: q.stats().putters == 1 and empty.stats().getters == 2)
+            assert eventually(lambda: q.stats().putters == 1 and empty.stats().getters == 2)
             q.shutdown()
             empty.shutdown()
             for thread in threads:
@@ -484,7 +484,7 @@ def test_what_a_killed_process_has_claimed_is_delivered_again(other: MemberProce
     other.do(f"q = shmrpc.sync.queue({OURS!r}); held = [q.claim() for _ in range(3)]; result = held[1].ack()")
     assert q.get() == 3
     other.signal(signal.SIGKILL)
-    eventually(lambda: q.qsize() == 3)
+    assert eventually(lambda: q.qsize() == 3)
     with q.claim() as claim:
         assert claim.value == 0 and claim.redelivered
     assert q.get_many(5) == [2, 4]
@@ -513,7 +513,7 @@ def test_memory_that_a_killed_process_was_filling_is_free_again(other: MemberPro
     other.signal(signal.SIGKILL)
     with pytest.raises(shmrpc.QueueEmpty):
         q.get(timeout=0.2)  # Who waits learns of deaths.
-    eventually(lambda: q.stats().used <= before)
+    assert eventually(lambda: q.stats().used <= before)
     assert q.empty()
 
 
@@ -522,7 +522,7 @@ def test_a_queue_whose_members_were_all_killed_starts_empty_and_says_what_is_los
 ) -> None:
     other.do(f"q = shmrpc.sync.queue({OURS!r}, maxsize=10); q.put_many(range(5)); held = q.claim(); result = 0")
     other.signal(signal.SIGKILL)
-    eventually(lambda: not shmrpc.members(OURS))
+    assert eventually(lambda: not shmrpc.members(OURS))
     with shmrpc.sync.queue(OURS, maxsize=20) as q:
         assert q.empty() and q.lost == 5
         assert "5 items are lost" in caplog.text
@@ -671,7 +671,7 @@ def test_memory_is_given_back_and_bounded(q: shmrpc.sync.Queue) -> None:
     got = 0
     while got < 200_000:
         got += len(q.get_many(10_000))
-    eventually(lambda: q.stats().memory < full / 4)
+    assert eventually(lambda: q.stats().memory < full / 4)
 
 
 def test_members_and_reports_know_queues(q: shmrpc.sync.Queue) -> None:

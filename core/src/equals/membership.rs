@@ -154,6 +154,8 @@ pub struct Membership {
     pub(super) is_pledged: AtomicBool,
     /// How often in a row a release has woken nobody, since somebody looked.
     turns: AtomicUsize,
+    /// Memory of the queue is free, and the watcher is to see whether it can be given back.
+    pub(super) has_spare: AtomicBool,
     /// Whether somebody slept when this process last released or signalled.
     pub(super) has_woken: AtomicBool,
     /// Until then, in nanoseconds of CLOCK_MONOTONIC, nobody waits long for a lease: it was kept for too long before.
@@ -265,6 +267,7 @@ impl Membership {
             us: us.clone(),
             is_pledged: AtomicBool::new(false),
             turns: AtomicUsize::new(0),
+            has_spare: AtomicBool::new(false),
             has_woken: AtomicBool::new(false),
             impatient_until: PrivateU64::new(0),
             crowding: Mutex::default(),
@@ -781,6 +784,24 @@ impl Membership {
             // Without a watcher whoever was woken has the turn, however long it takes.
             let _ = watcher::expect(&us);
         }
+    }
+
+    /// Lets the watcher look after a while whether memory can be given back.
+    #[cold]
+    pub(super) fn expect_spare(&self) {
+        // Relaxed: as in `pledge`.
+        if !self.has_spare.swap(true, Relaxed)
+            && let Some(us) = self.us.upgrade()
+        {
+            // Without a watcher the memory is there until the last member leaves.
+            let _ = watcher::expect(&us);
+        }
+    }
+
+    /// Gives back what memory can be given back.
+    pub(super) fn settle(&self) {
+        let again = self.queue.as_ref().is_some_and(Contents::settle);
+        self.has_spare.store(again, Relaxed);
     }
 
     /// Wakes the next ones, if what others were woken for some time ago is there still.

@@ -5,13 +5,16 @@ use super::members::{Holder, Number};
 use super::membership::{Members, Membership, Memory, NameError};
 use crate::clock;
 use crate::memory::mapping::SharedMapping;
-use crate::queue::{Chunk, Claim, Claimed, End, News, Put, Queue, Source, Stats, Taken, Waiting};
+use crate::queue::{
+    Chunk, Claim, Claimed, End, Look, News, Put, Queue, Source, Stats, Taken, Waiting,
+};
 use crate::shared::{Lie, SharedError};
+use crate::sync::lock;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// The wait set of those that wait for an item.
@@ -37,6 +40,8 @@ pub struct Contents {
     queue: Queue<Arc<SharedMapping>, Arc<Members>>,
     /// Items that were in it when all members were killed, before us.
     lost: AtomicU64,
+    /// What was seen when memory was last to be given back.
+    look: Mutex<Look>,
     /// Held, for reading, while memory is on its way: what this process has set aside must not be given back meanwhile.
     changing: RwLock<()>,
 }
@@ -62,6 +67,7 @@ impl Contents {
         Ok(Contents {
             queue: made.map_err(NameError::os("its memory cannot be had"))?,
             lost: AtomicU64::new(0),
+            look: Mutex::default(),
             changing: RwLock::new(()),
         })
     }
@@ -100,6 +106,15 @@ impl Contents {
     /// Gives back what dead members of a slot have left; false if that cannot be done now.
     pub(super) fn recover(&self, slot: u32) -> bool {
         self.queue.recover(slot, clock::now() + PATIENCE).is_ok()
+    }
+
+    /// Gives memory back that is not needed; whether to look again.
+    pub(super) fn settle(&self) -> bool {
+        let _changing = self.changing.read();
+        let mut look = lock(&self.look);
+        let now = self.queue.settle(*look, clock::now() + PATIENCE);
+        *look = now.unwrap_or_default();
+        now.is_some()
     }
 
     /// Gives back what this process has, which leaves.
@@ -195,6 +210,9 @@ impl Membership {
         }
         if news.done {
             self.wake_all(DONE);
+        }
+        if news.freed {
+            self.expect_spare();
         }
     }
 

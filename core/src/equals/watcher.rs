@@ -5,7 +5,8 @@
 //! container has no such descriptor here: as long as there is one, the thread looks now and then.
 //!
 //! It also sees to it that a permit which is free does not wait for somebody who has been woken for it and does not
-//! hear, since its loop computes or it is stopped: after a while the next one is woken.
+//! hear, since its loop computes or it is stopped: after a while the next one is woken. And it gives memory of a queue back
+//! that is not used any more.
 
 use super::members::Holder;
 use super::members::Number;
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant};
 const GLANCE: Duration = Duration::from_millis(50);
 /// For how long whoever was woken may not hear it, until the next one is woken too.
 const HEARING: Duration = Duration::from_millis(100);
+/// How long memory of a queue stays free before it is given back.
+const SETTLING: Duration = Duration::from_secs(1);
 /// What a wait of the kernel's is counted in.
 const TICK: Duration = Duration::from_millis(1);
 /// The number of what is not a name.
@@ -137,25 +140,60 @@ fn running() -> io::Result<Watcher> {
     Ok(watcher.insert(fresh).clone())
 }
 
+/// What is to be done for a name, some time after it was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Chore {
+    /// Whoever was woken may not hear it: the next one is woken too.
+    Redeem,
+    /// Memory may be given back.
+    Settle,
+}
+
+impl Chore {
+    fn after(self) -> Duration {
+        match self {
+            Chore::Redeem => HEARING,
+            Chore::Settle => SETTLING,
+        }
+    }
+
+    fn is_due_for(self, name: &Membership) -> bool {
+        match self {
+            Chore::Redeem => name.is_pledged.load(Relaxed),
+            Chore::Settle => name.has_spare.load(Relaxed),
+        }
+    }
+
+    fn is_done_for(self, name: &Membership) {
+        match self {
+            Chore::Redeem => name.redeem(),
+            Chore::Settle => name.settle(),
+        }
+    }
+}
+
 fn look_on(watcher: &Watcher) {
-    // When to look whether those have heard that were woken, by the numbers of their names.
-    let mut due: HashMap<u64, Instant> = HashMap::new();
+    // When to do what, by the numbers of the names.
+    let mut due: HashMap<(u64, Chore), Instant> = HashMap::new();
     loop {
         let now = Instant::now();
         let mut partial = Vec::new();
         for (number, name) in watcher.known() {
-            if due.get(&number).is_some_and(|&due| due <= now) {
-                due.remove(&number);
-                name.redeem();
-            }
-            if name.is_pledged.load(Relaxed) {
-                due.entry(number).or_insert(now + HEARING);
+            for chore in [Chore::Redeem, Chore::Settle] {
+                let key = (number, chore);
+                if due.get(&key).is_some_and(|&due| due <= now) {
+                    due.remove(&key);
+                    chore.is_done_for(&name);
+                }
+                if chore.is_due_for(&name) {
+                    due.entry(key).or_insert(now + chore.after());
+                }
             }
             if lock(&name.watch).is_partial || name.has_remains.load(Relaxed) {
                 partial.push(number);
             }
         }
-        due.retain(|number, _| lock(&watcher.names).contains_key(number));
+        due.retain(|(number, _), _| lock(&watcher.names).contains_key(number));
         let next = due.values().min();
         let next = next.map(|due| due.saturating_duration_since(now) + TICK);
         let glance = (!partial.is_empty()).then_some(GLANCE);

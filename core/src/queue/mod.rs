@@ -155,6 +155,17 @@ pub struct News {
     pub room: bool,
     /// All items are done.
     pub done: bool,
+    /// A chunk is free.
+    pub freed: bool,
+}
+
+/// What is remembered from one look at the memory to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Items that were ever put.
+    put: u64,
+    /// Less than a quarter of the memory was in use.
+    is_low: bool,
 }
 
 /// A claim that is held, as others see it.
@@ -593,6 +604,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             items: left > 0,
             room: self.has_made_room(t, freed > 0)?,
             done: false,
+            freed: freed > 0,
         };
         Ok((taken, news))
     }
@@ -661,7 +673,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                     Source::DeadLetters => false,
                 },
                 room: self.has_made_room(t, false)?,
-                done: false,
+                ..News::default()
             };
             Ok((Claimed::Item(claim), news))
         });
@@ -757,6 +769,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 items: false,
                 room,
                 done,
+                freed,
             }))
         });
         crash::point!(ClaimEnded);
@@ -768,8 +781,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         self.allocator.journal().transact(deadline, |t| {
             let mut news = News::default();
             if self.holds(t, claim, State::Over)? {
-                let freed = self.forget(t, claim.index)?;
-                news.room = self.has_made_room(t, freed)?;
+                news.freed = self.forget(t, claim.index)?;
+                news.room = self.has_made_room(t, news.freed)?;
             }
             Ok(news)
         })
@@ -798,8 +811,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         self.count_out(t)?;
         Ok(News {
             items: !is_dead,
-            room: false,
             done: is_dead && !was_dead && self.finish(t, 1)?,
+            ..News::default()
         })
     }
 
@@ -984,9 +997,22 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         })
     }
 
-    /// Gives memory back of which there is more than there need be.
-    pub fn settle(&self, deadline: u64) {
-        self.allocator.settle(deadline);
+    /// Gives memory back of which there is more than there need be, unless that may be needed again soon: items were put
+    /// since the `last` look, and it was not both times much more. What this look has seen; None if nothing is left to do.
+    pub fn settle(&self, last: Look, deadline: u64) -> Option<Look> {
+        let usage = self.allocator.usage(deadline).ok()?;
+        let word = self.words().word(self.start + PUT)?;
+        let look = Look {
+            // Relaxed: a hint.
+            put: word.load(crate::sync::Ordering::Relaxed),
+            is_low: usage.backed.saturating_sub(usage.spare) < usage.backed / 4,
+        };
+        if look.put == last.put || look.is_low && last.is_low {
+            self.allocator.settle(deadline);
+            return None;
+        }
+        let has_excess = self.allocator.has_excess(deadline).unwrap_or(false);
+        has_excess.then_some(look)
     }
 
     /// Gives back what members of this slot have left who are dead. The one that has it now may be this member.
@@ -1042,9 +1068,10 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         })?;
         self.allocator.recover(is_gone, deadline)?;
         Ok(news.and(News {
-            items: false,
             room: true,
             done,
+            freed: true,
+            ..News::default()
         }))
     }
 
@@ -1081,6 +1108,7 @@ impl News {
             items: self.items || other.items,
             room: self.room || other.room,
             done: self.done || other.done,
+            freed: self.freed || other.freed,
         }
     }
 }

@@ -255,6 +255,12 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.release(t, offset, false)
     }
 
+    /// Whether much of the memory is free.
+    pub fn has_excess(&self, deadline: u64) -> Result<bool, SharedError> {
+        let excess = self.journal.read(deadline, |t| self.excess(t))?;
+        Ok(excess.is_some())
+    }
+
     /// Gives memory back if much of it is free. If that takes longer than the deadline, the next one does it.
     pub fn settle(&self, deadline: u64) {
         let much = self.journal.transact(deadline, |t| self.excess(t));

@@ -164,6 +164,8 @@ pub struct Membership {
     pub(super) crowding: Mutex<Crowding>,
     /// Whether something of a dead member could not be given back so far.
     pub(super) has_remains: AtomicBool,
+    /// Held by the thread that recovers what is left of the dead.
+    recovering: Mutex<()>,
     /// Whether the watcher watches the other members.
     pub(super) is_watching: AtomicBool,
     /// How often in a row a thread has then looked for the answer in vain, before it slept.
@@ -272,6 +274,7 @@ impl Membership {
             impatient_until: PrivateU64::new(0),
             crowding: Mutex::default(),
             has_remains: AtomicBool::new(false),
+            recovering: Mutex::new(()),
             is_watching: AtomicBool::new(false),
             spun_in_vain: AtomicUsize::new(0),
             permits: Permits::new(mapping.clone(), AT_PERMITS, shape.permits()),
@@ -689,6 +692,9 @@ impl Membership {
     /// Gives back what dead members had.
     pub(super) fn recover_dead(&self) {
         let dead = |&slot: &u32| !self.members.lives(slot);
+        // One thread at a time: the kernel gives each thread of a process the same byte, and whoever is late would take from
+        // the next member of the slot.
+        let _alone = lock(&self.recovering);
         let mut any = false;
         self.has_remains.store(false, Relaxed);
         for slot in self.members.used().filter(dead) {

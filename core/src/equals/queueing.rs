@@ -124,6 +124,8 @@ impl Contents {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         let _ = self.queue.abandon(clock::now() + PATIENCE);
+        // Whoever is not a member must not hold the lease: others would take it over.
+        self.queue.close(clock::now() + PATIENCE);
     }
 }
 
@@ -277,8 +279,7 @@ impl Membership {
     /// Frees a chunk that is not wanted.
     pub fn give_chunk_up(&self, chunk: Chunk, patience: u64) -> Result<(), NameError> {
         let contents = self.contents()?;
-        let given = contents.queue.give_up(chunk, deadline(patience));
-        given.map_err(|error| self.refused(error))?;
+        contents.queue.let_fall(chunk, deadline(patience));
         self.wake_next(ROOM);
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::shared::allocator::Reserved;
 use crate::shared::growth::PAGE;
 use crate::shared::journal::{Change, See, Transaction};
 use crate::shared::{Field, Members, SharedError, lie};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, lock};
 
 /// A chunk that this member fills: to be linked, or given up.
 #[derive(Debug)]
@@ -57,6 +57,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// A chunk of this size for this member; None if there is no room for it now.
     pub(super) fn chunk(&self, size: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+        self.free_unwanted(deadline);
         match self.allocator.reserve(size, deadline) {
             Ok(block) => Ok(Some(Chunk { block, size })),
             Err(SharedError::Limit { .. }) if size.div_ceil(PAGE) <= self.limits.memory / PAGE => {
@@ -66,9 +67,19 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         }
     }
 
-    /// Frees a chunk that was reserved and is not wanted.
-    pub fn give_up(&self, chunk: Chunk, deadline: u64) -> Result<(), SharedError> {
-        self.allocator.give_up(&chunk.block, deadline)
+    /// Frees a chunk that was reserved and is not wanted: later, if the lease cannot be had now.
+    pub fn let_fall(&self, chunk: Chunk, deadline: u64) {
+        if let Err(SharedError::Busy { .. }) = self.allocator.give_up(&chunk.block, deadline) {
+            lock(&self.unwanted).push(chunk);
+        }
+    }
+
+    /// Frees the chunks that could not be freed when they were found to be unwanted.
+    fn free_unwanted(&self, deadline: u64) {
+        let unwanted = std::mem::take(&mut *lock(&self.unwanted));
+        for chunk in unwanted {
+            self.let_fall(chunk, deadline);
+        }
     }
 
     /// How large the next chunk is that items share: as large as a part of what is there.

@@ -31,7 +31,7 @@ use claims::{BACK, Claims, DEAD_LETTERS, List, State};
 use layout::*;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Items of up to so many bytes, head and all, share chunks, and are copied within a transaction.
@@ -216,6 +216,8 @@ pub struct Stats {
 /// A queue, as one process has it.
 pub struct Queue<W, M> {
     allocator: Allocator<W, M>,
+    /// Chunks of this member that are not wanted, and could not be freed when they were found to be so.
+    unwanted: Mutex<Vec<Chunk>>,
     start: u64,
     limits: Limits,
     claims: Claims,
@@ -243,6 +245,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         let begin = start + SIZE;
         Ok(Queue {
             allocator: Allocator::new(words, file, begin, limits.memory, members)?,
+            unwanted: Mutex::default(),
             start,
             limits,
             claims: Claims { start },
@@ -326,7 +329,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             });
             let needs_chunk = matches!(put, Ok(None));
             if let Some(unused) = spare.take() {
-                self.give_up(unused, deadline)?;
+                self.let_fall(unused, deadline);
             }
             if !needs_chunk {
                 crash::point!(ItemsPut);
@@ -394,7 +397,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         let mut chunk = Some(chunk);
         let linked = self.link(&mut chunk, used, count, deadline);
         if let Some(unused) = chunk {
-            self.give_up(unused, deadline)?;
+            self.let_fall(unused, deadline);
         }
         linked
     }
@@ -1023,6 +1026,11 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             |owner| slot_of(owner) == slot && owner != me,
             deadline,
         )
+    }
+
+    /// Lets this process change nothing any more, and waits until no thread of it does.
+    pub fn close(&self, deadline: u64) {
+        self.allocator.journal().close(deadline);
     }
 
     /// Gives back all that this member holds, who does nothing any more.

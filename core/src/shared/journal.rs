@@ -27,6 +27,8 @@ use crate::crash;
 use crate::origin::Origin;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::{AtomicBool as PrivateBool, AtomicUsize as PrivateUsize};
 
 /// Bytes of a lease and its journal.
 pub const SIZE: u64 = 4096;
@@ -47,6 +49,10 @@ pub struct Journal<W, M> {
     words: W,
     start: u64,
     members: M,
+    /// Threads of this process that are about to take the lease, or have it.
+    busy: PrivateUsize,
+    /// This process takes it no more.
+    closed: PrivateBool,
     #[cfg(not(loom))]
     origin: Origin,
 }
@@ -62,6 +68,8 @@ impl<W: Words, M: Members> Journal<W, M> {
             words,
             start,
             members,
+            busy: PrivateUsize::new(0),
+            closed: PrivateBool::new(false),
             #[cfg(not(loom))]
             origin: Origin::here()?,
         })
@@ -196,14 +204,31 @@ impl<W: Words, M: Members> Journal<W, M> {
         word.expect("it was looked at in `new` that the journal is within the memory")
     }
 
+    /// Lets this process change nothing any more, and waits until none of its threads has the lease or is about to: it is to
+    /// be no member from then on.
+    #[cfg(not(loom))]
+    pub fn close(&self, deadline: u64) {
+        // SeqCst: in one order with `begin`, so that either it sees this, or we see that it is busy.
+        self.closed.store(true, SeqCst);
+        while self.busy.load(SeqCst) > 0 && crate::clock::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+
     #[inline]
     fn begin(&self, deadline: u64) -> Result<Transaction<'_, W, M>, SharedError> {
         self.check()?;
+        let busy = Busy::new(&self.busy);
+        // SeqCst: see `close`.
+        if self.closed.load(SeqCst) {
+            return Err(SharedError::Detached);
+        }
         lease::take(self.word(0), &self.members, deadline)?;
         let mut transaction = Transaction {
             journal: self,
             changed: 0,
             sequence: 0,
+            _busy: busy,
         };
         // Relaxed, both: the lease orders them, or the kernel, who says that the last holder is dead.
         transaction.sequence = self.word(AT_SEQUENCE).load(Ordering::Relaxed);
@@ -311,6 +336,28 @@ pub struct Transaction<'a, W: Words, M: Members> {
     changed: usize,
     /// What the sequence was, and will be again if nothing changes: even.
     sequence: u64,
+    /// Dropped after the lease is given back.
+    _busy: Busy<'a>,
+}
+
+/// A thread that is about to take the lease, or has it.
+struct Busy<'a>(&'a PrivateUsize);
+
+impl<'a> Busy<'a> {
+    #[inline]
+    fn new(count: &'a PrivateUsize) -> Self {
+        // SeqCst: see `Journal::close`.
+        count.fetch_add(1, SeqCst);
+        Busy(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: what we did with the lease is before the end that `close` sees.
+        self.0.fetch_sub(1, Release);
+    }
 }
 
 impl<W: Words, M: Members> See for Transaction<'_, W, M> {

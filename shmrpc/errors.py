@@ -9,6 +9,7 @@
     ├── ConnectionLost         the peer is gone                          also ConnectionError
     ├── NameInUse              a name is open as something else, or with another size   also ValueError
     ├── WaitTimeout            what was waited for did not come in time   also TimeoutError
+    │   ├── QueueBusy              a process that changes the queue is stopped
     │   ├── QueueEmpty             no item has come                      also asyncio's and queue.Empty
     │   └── QueueFull              there was no room                     also asyncio's and queue.Full
     ├── QueueShutDown          nothing more is put, and nothing is left  from 3.13 on also asyncio's and queue.ShutDown
@@ -58,6 +59,7 @@ __all__ = [
     "NameInUse",
     "Overloaded",
     "ProtocolError",
+    "QueueBusy",
     "QueueEmpty",
     "QueueFull",
     "QueueShutDown",
@@ -122,6 +124,10 @@ class WaitTimeout(ShmrpcError, TimeoutError):
 
 class QueueEmpty(WaitTimeout, asyncio.QueueEmpty, queue.Empty):
     """No item has come into the queue in time, or there is none now. Nothing was taken."""
+
+
+class QueueBusy(WaitTimeout):
+    """A process is in the middle of changing the queue, and does not end that: it is stopped. Nothing was done."""
 
 
 class QueueFull(WaitTimeout, asyncio.QueueFull, queue.Full):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import Reserving
-from shmrpc.errors import QueueShutDown
+from shmrpc.errors import QueueBusy, QueueShutDown
 from shmrpc.wire.codec import CodecName
 
 if TYPE_CHECKING:
     import numpy.typing
+
+
+_T = TypeVar("_T")
 
 
 class BlockingQueue(QueueBase):
@@ -27,25 +33,36 @@ class BlockingQueue(QueueBase):
 
     def put(self, item: Any, timeout: float | None = None) -> None:
         """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
-        waiting = self._native.put_now(item)
+        try:
+            waiting = self._native.put_now(item)
+        except QueueBusy:
+            waiting = self._again(lambda _: self._native.put_now(item), timeout)
         if waiting is not None:
             self._put(waiting, timeout)
 
     def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
         """Puts items that stay together, and waits for room for all of them."""
-        waiting = self._native.put_many_now(items)
+        items = list(items)
+        try:
+            waiting = self._native.put_many_now(items)
+        except QueueBusy:
+            waiting = self._again(lambda _: self._native.put_many_now(items), timeout)
         if waiting is not None:
             self._put(waiting, timeout)
 
     def get(self, timeout: float | None = None) -> Any:
         """Waits for an item, removes it and returns it."""
-        item = self._native.get_now(NOTHING)
+        try:
+            item = self._native.get_now(NOTHING)
+        except QueueBusy:
+            item = NOTHING
         return self.get_many(1, timeout)[0] if item is NOTHING else item
 
     def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
         """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
+        get = functools.partial(self._native.wait_get, at_least_one(most))
         while True:
-            items = self._native.wait_get(at_least_one(most), timeout)
+            items = self._again(get, timeout)
             if items is None:
                 raise stopped_wait(self._name)
             if items is False:
@@ -87,15 +104,27 @@ class BlockingQueue(QueueBase):
 
     def join(self, timeout: float | None = None) -> None:
         """Waits until all items that were put are dealt with. Raises WaitTimeout."""
-        self._block(self._native.wait_done, timeout, DONE)
+        self._block(functools.partial(self._again, self._native.wait_done), timeout, DONE)
+
+    def _again(self, wait: Callable[[float | None], _T], timeout: float | None) -> _T:
+        """Waits, and goes on if a stopped process keeps us from it, until the timeout is over."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return wait(None if end is None else max(0.0, end - time.monotonic()))
+            except QueueBusy:
+                if end is not None and time.monotonic() >= end:
+                    raise
 
     def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
-        self._block(waiting.wait, timeout, ROOM)
+        self._block(functools.partial(self._again, waiting.wait), timeout, ROOM)
 
     def _claim(self, timeout: float | None, lease: float, ended: Callable[[], None] | None) -> Claim:
-        claim = self._native.claim_now(lease, False)
+        claim = None
+        with contextlib.suppress(QueueBusy):
+            claim = self._native.claim_now(lease, False)
         if claim is None:
-            waited = self._native.wait_claim(lease, timeout)
+            waited = self._again(functools.partial(self._native.wait_claim, lease), timeout)
             if waited is None:
                 raise stopped_wait(self._name)
             if waited is False:
@@ -132,7 +161,8 @@ class BlockingReserving(Reserving):
         size, body = self._prepare()
         if self._array is not None:
             return self._array
-        reservation = self._queue._native.wait_reserve(size, body, self._timeout)
+        reserve = functools.partial(self._queue._native.wait_reserve, size, body)
+        reservation = self._queue._again(reserve, self._timeout)
         if reservation is None:
             raise stopped_wait(self._queue._name)
         if reservation is False:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
@@ -15,8 +16,8 @@ from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import Reserving
-from shmrpc.equals.turns import Turns
-from shmrpc.errors import QueueShutDown
+from shmrpc.equals.turns import PAUSE, Turns
+from shmrpc.errors import QueueBusy, QueueShutDown
 from shmrpc.wire.codec import CodecName
 
 if TYPE_CHECKING:
@@ -39,24 +40,37 @@ class Queue(QueueBase):
 
     async def put(self, item: Any, timeout: float | None = None) -> None:
         """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
-        waiting = self._native.put_now(item)
+        try:
+            waiting = self._native.put_now(item)
+        except QueueBusy:
+            waiting = await self._again(functools.partial(self._native.put_now, item), timeout)
         if waiting is not None:
             await self._put(waiting, timeout)
 
     async def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
         """Puts items that stay together, and waits for room for all of them."""
-        waiting = self._native.put_many_now(items)
+        items = list(items)
+        try:
+            waiting = self._native.put_many_now(items)
+        except QueueBusy:
+            waiting = await self._again(functools.partial(self._native.put_many_now, items), timeout)
         if waiting is not None:
             await self._put(waiting, timeout)
 
     async def get(self, timeout: float | None = None) -> Any:
         """Waits for an item, removes it and returns it."""
-        item = self._native.get_now(NOTHING)
+        try:
+            item = self._native.get_now(NOTHING)
+        except QueueBusy:
+            item = NOTHING
         return (await self._get(1, timeout))[0] if item is NOTHING else item
 
     async def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
         """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
-        items = self._native.get_many_now(at_least_one(most), False)
+        try:
+            items = self._native.get_many_now(at_least_one(most), False)
+        except QueueBusy:
+            items = []
         return items or await self._get(most, timeout)
 
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> Claiming:
@@ -107,6 +121,17 @@ class Queue(QueueBase):
     def _is_done(self) -> bool | None:
         return self._native.is_done() or None
 
+    async def _again(self, act: Callable[[], _T], timeout: float | None) -> _T:
+        """Does what a stopped process has kept us from, until the timeout is over."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            await asyncio.sleep(PAUSE)
+            try:
+                return act()
+            except QueueBusy:
+                if end is not None and time.monotonic() >= end:
+                    raise
+
     async def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
         put = await self._turn(ROOM, waiting.may_put, lambda: waiting.put_now() or None, timeout)
         if put is None:
@@ -119,7 +144,9 @@ class Queue(QueueBase):
         return items
 
     async def _claim(self, timeout: float | None, lease: float, ended: Callable[[], None] | None) -> Claim:
-        claim = self._native.claim_now(lease, False)
+        claim = None
+        with contextlib.suppress(QueueBusy):
+            claim = self._native.claim_now(lease, False)
         if claim is None:
             claim = await self._turn(
                 ITEMS, self._may_take, functools.partial(self._native.claim_now, lease, False), timeout

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from shmrpc.equals.line import Line
+from shmrpc.errors import QueueBusy
 
 _T = TypeVar("_T")
+#: Seconds between two tries to change a queue that a stopped process is changing.
+PAUSE: Final = 0.02
 
 
 class Turns(Line):
@@ -40,7 +43,8 @@ class Turns(Line):
         """Waits until ``take()`` returns something, and returns that; None if the timeout, in seconds, is over before.
 
         ``may_take()`` is a hint whether to try. ``wake_other()`` wakes a waiter of another process, for a task that was
-        given the turn and has no use for it. Raises WaitStopped, and what ``take`` raises.
+        given the turn and has no use for it. Raises WaitStopped, and what ``take`` raises; QueueBusy at the end of the
+        timeout only.
         """
 
         def give() -> bool:
@@ -58,12 +62,19 @@ class Turns(Line):
             wake_other()
 
         end = None if timeout is None else time.monotonic() + timeout
+        busy: QueueBusy | None = None
         while True:
             left = None if end is None else end - time.monotonic()
             if not await self.wait(give, refuse, left):
+                if busy is not None:
+                    raise busy
                 return None
             try:
-                taken = take()
+                try:
+                    taken, busy = take(), None
+                except QueueBusy as error:
+                    taken, busy = None, error
+                    await asyncio.sleep(PAUSE)
             except BaseException:
                 refuse()
                 raise

@@ -2,7 +2,7 @@
 
 use super::errors::succeeded;
 use super::name::failed;
-use super::queue::{PATIENCE, Queue, attempt, copied};
+use super::queue::{PATIENCE, Queue, attempt_to_end, copied};
 use crate::equals::membership::Membership;
 use crate::queue::parcel::Parts;
 use crate::queue::{self, End, Form};
@@ -79,7 +79,7 @@ impl Held {
             return Ok(false);
         }
         let (membership, claim) = (&self.membership, &self.claim);
-        let ended = attempt(py, membership, |patience| {
+        let ended = attempt_to_end(py, membership, |patience| {
             membership.acknowledge(claim, end, keeps, patience)
         })?;
         let over = if ended && keeps {
@@ -96,7 +96,7 @@ impl Held {
             return Ok(false);
         }
         let (membership, claim) = (&self.membership, &self.claim);
-        let ended = attempt(py, membership, |patience| {
+        let ended = attempt_to_end(py, membership, |patience| {
             membership.give_item_back(claim, patience)
         })?;
         *lock(&self.state) = State::Ended;

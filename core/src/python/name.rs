@@ -136,7 +136,8 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
         NameError::Os { .. } | NameError::Full | NameError::Crowded => "SharedMemoryError",
         NameError::Mismatch { .. } => "NameInUse",
         NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
-        NameError::Busy { .. } | NameError::Changing { .. } => "WaitTimeout",
+        NameError::Busy { .. } => "WaitTimeout",
+        NameError::Changing { .. } => "QueueBusy",
         NameError::TooLarge(_) => {
             return PyValueError::new_err(format!("{kind} '{name}': {error}"));
         }

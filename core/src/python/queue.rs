@@ -22,6 +22,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::sync::{Arc, Mutex};
 
+/// How long a lease is waited for, in nanoseconds, by what ends something: a claim, a task.
+const PATIENCE_TO_END: u64 = 1_000_000_000;
 /// Bytes from here on are copied without the GIL.
 const LONG: u64 = 64 << 10;
 
@@ -48,8 +50,26 @@ pub(super) fn attempt<T: Send>(
     membership: &Membership,
     act: impl Fn(u64) -> Result<T, NameError> + Sync,
 ) -> PyResult<T> {
+    attempt_for(py, membership, &act, |act| membership.patiently(act))
+}
+
+/// The same for what ends something.
+pub(super) fn attempt_to_end<T: Send>(
+    py: Python<'_>,
+    membership: &Membership,
+    act: impl Fn(u64) -> Result<T, NameError> + Sync,
+) -> PyResult<T> {
+    attempt_for(py, membership, &act, |act| act(PATIENCE_TO_END))
+}
+
+fn attempt_for<T: Send, A: Fn(u64) -> Result<T, NameError> + Sync>(
+    py: Python<'_>,
+    membership: &Membership,
+    act: &A,
+    again: impl FnOnce(&A) -> Result<T, NameError> + Send,
+) -> PyResult<T> {
     let done = match act(0) {
-        Err(NameError::Changing { .. }) => py.detach(|| membership.patiently(&act)),
+        Err(NameError::Changing { .. }) => py.detach(|| again(act)),
         done => done,
     };
     done.map_err(|error| failed(py, membership, error))
@@ -764,7 +784,7 @@ impl Queue {
     fn task_done(&self, py: Python<'_>, count: u64) -> PyResult<bool> {
         self.check(py)?;
         let membership = &self.membership;
-        attempt(py, membership, |patience| {
+        attempt_to_end(py, membership, |patience| {
             membership.task_done(count, patience)
         })
     }

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The wait set of those that wait for an item.
@@ -42,8 +42,6 @@ pub struct Contents {
     lost: AtomicU64,
     /// What was seen when memory was last to be given back.
     look: Mutex<Look>,
-    /// Held, for reading, while memory is on its way: what this process has set aside must not be given back meanwhile.
-    changing: RwLock<()>,
 }
 
 impl Contents {
@@ -68,7 +66,6 @@ impl Contents {
             queue: made.map_err(NameError::os("its memory cannot be had"))?,
             lost: AtomicU64::new(0),
             look: Mutex::default(),
-            changing: RwLock::new(()),
         })
     }
 
@@ -110,7 +107,6 @@ impl Contents {
 
     /// Gives memory back that is not needed; whether to look again.
     pub(super) fn settle(&self) -> bool {
-        let _changing = self.changing.read();
         let mut look = lock(&self.look);
         let now = self.queue.settle(*look, clock::now() + PATIENCE);
         *look = now.unwrap_or_default();
@@ -119,13 +115,9 @@ impl Contents {
 
     /// Gives back what this process has, which leaves.
     pub(super) fn abandon(&self) {
-        let _alone = self
-            .changing
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let _ = self.queue.abandon(clock::now() + PATIENCE);
-        // Whoever is not a member must not hold the lease: others would take it over.
+        // Other threads of ours first: a lease of somebody who is no member would be taken over.
         self.queue.close(clock::now() + PATIENCE);
+        let _ = self.queue.abandon(clock::now() + PATIENCE);
     }
 }
 
@@ -222,12 +214,7 @@ impl Membership {
     #[inline]
     pub fn put(&self, items: &[u8], count: u64, patience: u64) -> Result<Put, NameError> {
         let contents = self.contents()?;
-        let put = if items.len() as u64 <= crate::queue::SMALL {
-            contents.queue.put(items, count, deadline(patience))
-        } else {
-            let _changing = contents.changing.read();
-            contents.queue.put(items, count, deadline(patience))
-        };
+        let put = contents.queue.put(items, count, deadline(patience));
         self.has_put(put)
     }
 
@@ -240,7 +227,6 @@ impl Membership {
         fill: impl FnOnce(*mut u8, u64) -> u64,
     ) -> Result<Put, NameError> {
         let contents = self.contents()?;
-        let _changing = contents.changing.read();
         let put = contents
             .queue
             .put_aside(len, count, deadline(patience), fill);
@@ -259,7 +245,6 @@ impl Membership {
     /// A chunk to fill; None if there is no memory for it now. It is to be linked or given up.
     pub fn reserve_chunk(&self, len: u64, patience: u64) -> Result<Option<Chunk>, NameError> {
         let contents = self.contents()?;
-        let _changing = contents.changing.read();
         let reserved = contents.queue.reserve_or_tell(len, deadline(patience));
         reserved.map_err(|error| self.refused(error))
     }

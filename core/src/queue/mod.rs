@@ -1028,7 +1028,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         )
     }
 
-    /// Lets this process change nothing any more, and waits until no thread of it does.
+    /// Lets no other thread of this process change anything any more, and waits until none does.
     pub fn close(&self, deadline: u64) {
         self.allocator.journal().close(deadline);
     }

@@ -27,8 +27,8 @@ use crate::crash;
 use crate::origin::Origin;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
+use std::sync::atomic::AtomicUsize as PrivateUsize;
 use std::sync::atomic::Ordering::{Release, SeqCst};
-use std::sync::atomic::{AtomicBool as PrivateBool, AtomicUsize as PrivateUsize};
 
 /// Bytes of a lease and its journal.
 pub const SIZE: u64 = 4096;
@@ -51,8 +51,8 @@ pub struct Journal<W, M> {
     members: M,
     /// Threads of this process that are about to take the lease, or have it.
     busy: PrivateUsize,
-    /// This process takes it no more.
-    closed: PrivateBool,
+    /// 0, or the thread that alone may take it still, by [`this_thread`].
+    closed: PrivateUsize,
     #[cfg(not(loom))]
     origin: Origin,
 }
@@ -69,7 +69,7 @@ impl<W: Words, M: Members> Journal<W, M> {
             start,
             members,
             busy: PrivateUsize::new(0),
-            closed: PrivateBool::new(false),
+            closed: PrivateUsize::new(0),
             #[cfg(not(loom))]
             origin: Origin::here()?,
         })
@@ -204,12 +204,12 @@ impl<W: Words, M: Members> Journal<W, M> {
         word.expect("it was looked at in `new` that the journal is within the memory")
     }
 
-    /// Lets this process change nothing any more, and waits until none of its threads has the lease or is about to: it is to
-    /// be no member from then on.
+    /// Lets no other thread of this process change anything any more, and waits until none has the lease or is about to: it is
+    /// to be no member soon.
     #[cfg(not(loom))]
     pub fn close(&self, deadline: u64) {
         // SeqCst: in one order with `begin`, so that either it sees this, or we see that it is busy.
-        self.closed.store(true, SeqCst);
+        self.closed.store(this_thread(), SeqCst);
         while self.busy.load(SeqCst) > 0 && crate::clock::now() < deadline {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
@@ -220,7 +220,8 @@ impl<W: Words, M: Members> Journal<W, M> {
         self.check()?;
         let busy = Busy::new(&self.busy);
         // SeqCst: see `close`.
-        if self.closed.load(SeqCst) {
+        let closed = self.closed.load(SeqCst);
+        if closed != 0 && closed != this_thread() {
             return Err(SharedError::Detached);
         }
         lease::take(self.word(0), &self.members, deadline)?;
@@ -338,6 +339,13 @@ pub struct Transaction<'a, W: Words, M: Members> {
     sequence: u64,
     /// Dropped after the lease is given back.
     _busy: Busy<'a>,
+}
+
+/// A number that no other thread has as long as this one lives; not 0.
+#[cold]
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 /// A thread that is about to take the lease, or has it.

@@ -15,6 +15,7 @@ from shmrpc.equals.claim import Claim
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import Reserving
+from shmrpc.equals.turns import PAUSE
 from shmrpc.errors import QueueBusy, QueueShutDown
 from shmrpc.wire.codec import CodecName
 
@@ -115,6 +116,7 @@ class BlockingQueue(QueueBase):
             except QueueBusy:
                 if end is not None and time.monotonic() >= end:
                     raise
+                time.sleep(PAUSE)
 
     def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
         self._block(functools.partial(self._again, waiting.wait), timeout, ROOM)

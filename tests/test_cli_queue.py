@@ -164,7 +164,7 @@ def test_watch_ends_by_ctrl_c_and_with_the_last_of_the_others() -> None:
         (["put", NAME, "[" * 100_000], 2, "nested too deeply"),
         (["peek", "-n", "0", NAME], 2, "0 is not in the range"),
     ],
-    ids=lambda each: str(each)[:30],
+    ids=lambda each: str(each).replace(NAME, "NAME")[:30],
 )
 def test_what_is_wrong_is_said(arguments: list[str], code: int, words: str) -> None:
     with shmrpc.sync.queue(NAME, maxsize=2):

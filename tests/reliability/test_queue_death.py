@@ -107,7 +107,7 @@ SHARED: dict[str, str] = {
     "ShrinkingBegun": "",
     "ShrinkingDone": "",
 }
-POINTS = {**dict.fromkeys(crash_points.POINTS_OF_QUEUES - {"ClaimRecovered"}, ""), **SHARED}
+POINTS = {**dict.fromkeys(sorted(crash_points.POINTS_OF_QUEUES - {"ClaimRecovered"}), ""), **SHARED}
 
 
 def hear_of_deaths(queue: shmrpc.sync.Queue) -> None:

@@ -62,18 +62,17 @@ class Turns(Line):
             wake_other()
 
         end = None if timeout is None else time.monotonic() + timeout
-        busy: QueueBusy | None = None
         while True:
             left = None if end is None else end - time.monotonic()
             if not await self.wait(give, refuse, left):
-                if busy is not None:
-                    raise busy
                 return None
             try:
                 try:
-                    taken, busy = take(), None
-                except QueueBusy as error:
-                    taken, busy = None, error
+                    taken = take()
+                except QueueBusy:
+                    if end is not None and time.monotonic() >= end:
+                        raise
+                    taken = None
                     await asyncio.sleep(PAUSE)
             except BaseException:
                 refuse()

@@ -27,6 +27,7 @@ use crate::shared::allocator::{self, Allocator};
 use crate::shared::growth::PAGE;
 use crate::shared::journal::{Change, See, Transaction};
 use crate::shared::{Field, Members, SharedError, Words, lie};
+use crate::sync::lock;
 use claims::{BACK, Claims, DEAD_LETTERS, List, State};
 use layout::*;
 use std::io;
@@ -1035,6 +1036,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// Gives back all that this member holds, who does nothing any more.
     pub fn abandon(&self, deadline: u64) -> Result<News, SharedError> {
+        lock(&self.unwanted).clear();
+        self.allocator.abandon(deadline)?;
         let me = self.me();
         self.give_back_all(slot_of(me), |owner| owner == me, deadline)
     }

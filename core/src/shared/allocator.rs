@@ -270,6 +270,16 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
     }
 
+    /// Frees what this member itself has reserved and not committed, as [`recover`](Self::recover) does: it does nothing any
+    /// more.
+    pub fn abandon(&self, deadline: u64) -> Result<usize, SharedError> {
+        // They are in the table, too: to arrive twice would be a lie.
+        lock(&self.arrived).clear();
+        lock(&self.arrived).clear();
+        let me = self.journal.members().me();
+        self.recover(|owner| owner == me, deadline)
+    }
+
     /// Frees what members who are gone have reserved and not committed, and pages whose memory they were fetching or
     /// giving back. How much there was. No number of a member that does anything must be among them.
     pub fn recover(
@@ -611,6 +621,14 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 .transact(deadline, |t| slabs::trim(&self.pages, t, class as u8))?;
         }
         self.shrink(0, deadline)
+    }
+
+    /// Leaves pages whose memory has come, of which it could not be said that it has.
+    #[cfg(test)]
+    pub(super) fn be_late(&self, deadline: u64) {
+        let moving = self.begin_growth(16, false, deadline).unwrap();
+        self.fetch(moving.unwrap()).unwrap();
+        lock(&self.arrived).extend(moving);
     }
 
     #[cfg(test)]

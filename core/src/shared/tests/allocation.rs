@@ -329,3 +329,18 @@ fn threads_share_it() {
     });
     assert!(checked(&blocks).blocks.is_empty());
 }
+
+#[test]
+fn whoever_leaves_gives_back_once_what_has_arrived_late() {
+    let shared = Shared::new(64 * MIB);
+    let blocks = shared.blocks(ME);
+    let large = blocks.allocate(32 * MIB, soon()).unwrap();
+    blocks.be_late(soon());
+    // Free, and not given back: there is something to settle.
+    let freed = blocks
+        .journal()
+        .transact(soon(), |t| blocks.free_within(t, large));
+    freed.unwrap();
+    assert_eq!(blocks.abandon(soon()).unwrap(), 1);
+    assert!(checked(&blocks).filling.is_empty());
+}

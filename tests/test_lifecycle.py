@@ -517,7 +517,7 @@ WAYS: dict[str, Callable[[shmrpc.sync.Client], object]] = {
     "an upload": lambda client: client.total([1, 2]),
     "by hand": _read_by_hand,
     "one way": lambda client: client.notify("add", 1, 2),
-    "large": lambda client: client.add(bytes(1 << 18), 2),
+    "large": lambda client: client.add(bytearray(1 << 18), 2),  # Which the core does not write itself.
 }
 
 

@@ -49,7 +49,8 @@ class Queue(QueueBase):
 
     async def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
         """Puts items that stay together, and waits for room for all of them."""
-        items = list(items)
+        if not isinstance(items, list):
+            items = list(items)  # It may be needed twice.
         try:
             waiting = self._native.put_many_now(items)
         except QueueBusy:

@@ -1,5 +1,6 @@
 //! `Claim`: an item of a queue that this process holds.
 
+use super::buffer::bytes_of;
 use super::errors::succeeded;
 use super::name::failed;
 use super::queue::{PATIENCE, Queue, attempt_to_end, copied};
@@ -10,7 +11,7 @@ use crate::sync::lock;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyTuple};
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyTuple};
 use std::os::raw::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
@@ -69,12 +70,8 @@ impl Held {
         parts.ok_or_else(|| queue.unreadable(py))
     }
 
-    /// Ends it, and its memory's use; false if it has ended before.
-    pub(super) fn end(&self, py: Python<'_>, end: End) -> PyResult<bool> {
-        self.acknowledge(py, end, false)
-    }
-
-    fn acknowledge(&self, py: Python<'_>, end: End, keeps: bool) -> PyResult<bool> {
+    /// Ends it, and unless it `keeps` that, its memory's use; false if it has ended before.
+    pub(super) fn acknowledge(&self, py: Python<'_>, end: End, keeps: bool) -> PyResult<bool> {
         if *lock(&self.state) != State::Held {
             return Ok(false);
         }
@@ -150,8 +147,7 @@ impl Claim {
         let (queue, claim, held) = (self.queue.get(), &self.claim, self.held()?);
         if claim.form == Form::Raw && claim.len >= LARGE {
             let block = Bound::new(py, block(py, &held, 0, claim.len)?)?;
-            let read_only = py.import("builtins")?.getattr("memoryview")?;
-            return read_only.call1((block,));
+            return Ok(PyMemoryView::from(&block)?.into_any());
         }
         if claim.form != Form::Parcel {
             return held.copy(py, queue);
@@ -193,7 +189,7 @@ fn block(py: Python<'_>, held: &Arc<Held>, at: u64, len: u64) -> PyResult<Block>
     let address = held.membership.queue_bytes(held.claim.at + at, len);
     let address = address.map_err(|error| failed(py, &held.membership, error))?;
     Ok(Block {
-        held: held.clone(),
+        _held: held.clone(),
         address: address.addr(),
         len: len as usize,
     })
@@ -253,7 +249,8 @@ impl Claim {
 /// Bytes of an item where they lie, read-only. Their memory is not used for anything else while anybody refers to them.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Block {
-    held: Arc<Held>,
+    /// Keeps the memory.
+    _held: Arc<Held>,
     address: usize,
     len: usize,
 }
@@ -261,18 +258,23 @@ pub struct Block {
 #[pymethods]
 impl Block {
     /// A copy.
-    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        // SAFETY: mapped for as long as the membership, and copied at once; a peer that writes meanwhile changes bytes.
-        PyBytes::new(py, unsafe {
-            std::slice::from_raw_parts(self.address as *const u8, self.len)
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let from = self.address;
+        // SAFETY: mapped for as long as the membership, which we hold; `to` is as long.
+        bytes_of(py, self.len, |to| unsafe {
+            std::ptr::copy_nonoverlapping(from as *const u8, to, self.len);
         })
     }
 
     /// A writable copy.
-    fn private<'py>(&self, py: Python<'py>) -> Bound<'py, PyByteArray> {
-        // SAFETY: as above.
-        PyByteArray::new(py, unsafe {
-            std::slice::from_raw_parts(self.address as *const u8, self.len)
+    fn private<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyByteArray>> {
+        PyByteArray::new_with(py, self.len, |to| {
+            // SAFETY: as above; it is our own, and of this length.
+            unsafe {
+                let from = self.address as *const u8;
+                std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+            }
+            Ok(())
         })
     }
 
@@ -291,7 +293,6 @@ impl Block {
         flags: c_int,
     ) -> PyResult<()> {
         let us = slf.get();
-        debug_assert!(us.held.membership.is_here() || us.len < usize::MAX);
         // SAFETY: mapped for as long as this object, which the view keeps alive.
         let failed = unsafe {
             let (address, len) = (us.address as *mut c_void, us.len as ffi::Py_ssize_t);

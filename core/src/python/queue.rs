@@ -352,15 +352,16 @@ impl Queue {
         items: &[u8],
         at: &mut usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let head = Head(u64_at(items, *at));
-        let (from, len) = (*at + 8, head.size() as usize);
-        *at = (from + len).next_multiple_of(8);
-        let payload = &items[from..from + len];
+        let Some((head, payload)) = item_at(items, *at) else {
+            *at = items.len();
+            return Err(self.unreadable(py));
+        };
+        *at = (*at + 8 + payload.len()).next_multiple_of(8);
         match head.form() {
             Some(Form::Raw) => Ok(PyBytes::new(py, payload).into_any()),
             Some(Form::Value) => self.value(py, payload),
             Some(Form::Parcel) => {
-                let parts = Parts::read(len as u64, |at, to| {
+                let parts = Parts::read(head.size(), |at, to| {
                     to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
                 });
                 let Some(parts) = parts else {
@@ -474,7 +475,7 @@ impl Queue {
             return Ok(None);
         };
         let value = held.copy(py, self);
-        held.end(py, End::Gotten)?;
+        held.acknowledge(py, End::Gotten, false)?;
         value.map(Some)
     }
 
@@ -490,6 +491,15 @@ impl Queue {
             Claimed::Crowded => Err(too_many_claims(py, membership)),
         }
     }
+}
+
+/// The item that begins there, if there is one: its head may have been written over after it was checked, before it was
+/// copied.
+#[inline]
+fn item_at(items: &[u8], at: usize) -> Option<(Head, &[u8])> {
+    let head = Head(u64_at(items.get(at..at + 8)?, 0));
+    let payload = items.get(at + 8..at + 8 + head.size() as usize)?;
+    Some((head, payload))
 }
 
 #[cold]
@@ -817,8 +827,8 @@ impl Queue {
         self.check(py)?;
         let here = {
             let (left, mut at, mut count) = (lock(&self.left), 0, 0);
-            while at < left.len() {
-                at = (at + 8 + Head(u64_at(&left, at)).size() as usize).next_multiple_of(8);
+            while let Some((_, payload)) = item_at(&left, at) {
+                at = (at + 8 + payload.len()).next_multiple_of(8);
                 count += 1;
             }
             count

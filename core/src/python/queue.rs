@@ -14,12 +14,13 @@ use crate::bytes::u64_at;
 use crate::equals::membership::{Membership, NameError};
 pub(super) use crate::equals::queueing::LEASE_PATIENCE as PATIENCE;
 use crate::equals::queueing::{DONE, ITEMS, ROOM};
-use crate::queue::parcel::Parts;
+use crate::queue::parcel::{MOST_BUFFERS, Parts};
 use crate::queue::{Claimed, End, Form, Head, Put, Source, Taken};
 use crate::shared::{Field, Lie};
 use crate::sync::lock;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyTuple};
 use std::sync::{Arc, Mutex};
 
 /// How long a lease is waited for, in nanoseconds, by what ends something: a claim, a task.
@@ -86,8 +87,71 @@ pub(super) fn shut_down(py: Python<'_>, membership: &Membership) -> PyErr {
     raised().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// A large part of what is put: copied once, into the queue.
-struct Large {
+/// Whether items were put; false if there is no room.
+pub(super) fn told(py: Python<'_>, membership: &Membership, put: Put) -> PyResult<bool> {
+    match put {
+        Put::Done => Ok(true),
+        Put::Full => Ok(false),
+        Put::Shut => Err(shut_down(py, membership)),
+    }
+}
+
+/// Waits in a thread until `act` has found something, and what that is; if it has not, False if the timeout is over, None
+/// if waits were stopped.
+fn wait_for<T: Send>(
+    py: Python<'_>,
+    (name, membership): (&Name, &Membership),
+    set: usize,
+    timeout: Option<f64>,
+    mut act: impl FnMut() -> Result<Option<T>, NameError> + Send,
+) -> PyResult<Result<T, Option<bool>>> {
+    let mut found = None;
+    let waited = name.wait_in(py, set, timeout, || {
+        found = act().transpose();
+        Ok(found.is_some())
+    })?;
+    match found {
+        Some(found) if waited == Some(true) => {
+            let found = found.map_err(|error| failed(py, membership, error));
+            found.map(Ok)
+        }
+        _ => Ok(Err(waited)),
+    }
+}
+
+/// Waits in a thread until `put` has put so many items, as [`wait_for`] does.
+pub(super) fn wait_to_put(
+    py: Python<'_>,
+    us: (&Name, &Membership),
+    count: u64,
+    timeout: Option<f64>,
+    mut put: impl FnMut() -> Result<Put, NameError> + Send,
+) -> PyResult<Option<bool>> {
+    let membership = us.1;
+    let waited = wait_for(py, us, ROOM, timeout, || {
+        if !membership.may_put(count) {
+            return Ok(None);
+        }
+        Ok(Some(put()?).filter(|&put| put != Put::Full))
+    })?;
+    match waited {
+        Ok(put) => {
+            told(py, membership, put)?;
+            // It may have been woken alone for room that others need, too.
+            membership.wake_waiter(ROOM);
+            Ok(Some(true))
+        }
+        Err(in_vain) => Ok(in_vain),
+    }
+}
+
+/// What a wait in vain is for Python.
+fn in_vain<'py>(py: Python<'py>, waited: Option<bool>) -> Option<Bound<'py, PyAny>> {
+    waited.map(|waited| PyBool::new(py, waited).to_owned().into_any())
+}
+
+/// A large item that is put: copied once, into the queue.
+pub(super) struct Large {
     head: Head,
     /// What comes before the buffers.
     before: Vec<u8>,
@@ -154,17 +218,10 @@ impl Encoded {
         used as u64
     }
 
-    fn add_large(&mut self, form: Form, before: Vec<u8>, parts: Parts, buffers: Vec<Flat>) {
+    fn add_large(&mut self, large: Large) {
         self.end_small();
-        // The most that it takes: wherever it begins.
-        self.len += 8 + 64 + parts.len.next_multiple_of(8);
-        let head = Head::new(parts.len, form);
-        self.pieces.push(Piece::Large(Large {
-            head,
-            before,
-            parts,
-            buffers,
-        }));
+        self.len += large.room();
+        self.pieces.push(Piece::Large(large));
     }
 
     /// The small items so far are a piece before what comes.
@@ -187,10 +244,65 @@ impl Encoded {
 }
 
 impl Large {
-    fn write(&self, to: *mut u8, at: u64, used: usize) -> usize {
+    /// A value of this body, with these buffers.
+    fn parcel(body: &[u8], buffers: Vec<Flat>) -> PyResult<Self> {
+        let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
+        let parts = laid_out(body, lengths)?;
+        Ok(Large::new(Form::Parcel, parts, body, buffers))
+    }
+
+    /// One whose only buffer, of `len` bytes, somebody else fills: of a value of this body, or no value.
+    pub(super) fn to_fill(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
+        Ok(match body {
+            Some(body) => {
+                let parts = laid_out(body, std::iter::once(len))?;
+                Large::new(Form::Parcel, parts, body, Vec::new())
+            }
+            None => Large::raw(len, Vec::new()),
+        })
+    }
+
+    /// Bytes that are no value.
+    fn raw(len: u64, buffers: Vec<Flat>) -> Self {
+        let parts = Parts {
+            body: (0, 0),
+            buffers: vec![(0, len)],
+            len,
+        };
+        Large::new(Form::Raw, parts, &[], buffers)
+    }
+
+    fn new(form: Form, parts: Parts, body: &[u8], buffers: Vec<Flat>) -> Self {
+        let mut before = match form {
+            Form::Parcel => parts.head(),
+            _ => Vec::new(),
+        };
+        before.extend_from_slice(body);
+        Large {
+            head: Head::new(parts.len, form),
+            before,
+            parts,
+            buffers,
+        }
+    }
+
+    /// The bytes that it takes at most, wherever it begins.
+    pub(super) fn room(&self) -> u64 {
+        8 + 64 + self.parts.len.next_multiple_of(8)
+    }
+
+    /// Where its first buffer is, and how long it is, if it begins at `at`.
+    pub(super) fn first_buffer(&self, at: u64) -> (u64, u64) {
+        let (begin, len) = self.parts.buffers[0];
+        (self.head.payload_from(at) + begin, len)
+    }
+
+    /// Writes it `used` bytes into a chunk that has room, whose items begin at `to` in our memory and at `at` in the queue's;
+    /// the bytes used then.
+    pub(super) fn write(&self, to: *mut u8, at: u64, used: usize) -> usize {
         let begin = self.head.payload_from(at + used as u64) - at;
         let place = |part: u64| to.wrapping_add((begin + part) as usize);
-        // SAFETY: all of it is within the chunk, as in `write`, and nobody else's.
+        // SAFETY: the chunk has `room`, and is nobody else's.
         unsafe {
             let head = self.head.0.to_ne_bytes();
             std::ptr::copy_nonoverlapping(head.as_ptr(), to.wrapping_add(used), head.len());
@@ -235,10 +347,9 @@ impl Queue {
         }
         if !small.beside.is_empty() {
             let buffers = std::mem::take(&mut small.beside);
-            let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
-            let (before, parts) = laid_out(&small.body[at + 8..], lengths)?;
+            let large = Large::parcel(&small.body[at + 8..], buffers)?;
             small.body.truncate(at);
-            encoded.add_large(Form::Parcel, before, parts, buffers);
+            encoded.add_large(large);
             return Ok(());
         }
         finish(&mut small.body, at, Form::Value);
@@ -261,9 +372,7 @@ impl Queue {
         let buffers = parcel.get().buffers(py)?;
         let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
         let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
-        let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
-        let (before, parts) = laid_out(body, lengths)?;
-        encoded.add_large(Form::Parcel, before, parts, buffers);
+        encoded.add_large(Large::parcel(body, buffers)?);
         Ok(())
     }
 
@@ -273,13 +382,7 @@ impl Queue {
             append(&mut encoded.small.body, &bytes, Form::Raw);
             return Ok(());
         }
-        let len = bytes.len() as u64;
-        let parts = Parts {
-            body: (0, 0),
-            buffers: vec![(0, len)],
-            len,
-        };
-        encoded.add_large(Form::Raw, Vec::new(), parts, vec![bytes]);
+        encoded.add_large(Large::raw(bytes.len() as u64, vec![bytes]));
         Ok(())
     }
 
@@ -296,11 +399,7 @@ impl Queue {
         } else {
             attempt(py, membership, put)?
         };
-        match put {
-            Put::Done => Ok(true),
-            Put::Full => Ok(false),
-            Put::Shut => Err(shut_down(py, membership)),
-        }
+        told(py, membership, put)
     }
 
     fn or_wait(slf: &Bound<'_, Self>, mut encoded: Encoded) -> PyResult<Option<Items>> {
@@ -315,7 +414,7 @@ impl Queue {
                 us.membership.name(),
                 encoded.count
             );
-            return Err(pyo3::exceptions::PyValueError::new_err(text));
+            return Err(PyValueError::new_err(text));
         }
         if encoded.count == 0 || us.put(slf.py(), &encoded)? {
             return Ok(None);
@@ -482,13 +581,21 @@ impl Queue {
     fn hold_now(&self, py: Python<'_>, source: Source, limit: u64) -> PyResult<Option<Held>> {
         self.check(py)?;
         let membership = &self.membership;
-        match attempt(py, membership, |patience| {
-            membership.claim(source, limit, patience)
-        })? {
+        let claim = |patience| membership.claim(source, limit, patience);
+        self.held(py, attempt(py, membership, claim)?)
+    }
+
+    /// What was claimed; None if there was nothing.
+    fn held(&self, py: Python<'_>, claimed: Claimed) -> PyResult<Option<Held>> {
+        let membership = &self.membership;
+        match claimed {
             Claimed::Item(claim) => Ok(Some(Held::new(membership.clone(), claim))),
             Claimed::Empty => Ok(None),
             Claimed::Shut => Err(shut_down(py, membership)),
-            Claimed::Crowded => Err(too_many_claims(py, membership)),
+            Claimed::Crowded => {
+                let text = "has 4096 claims that have not ended, or dead letters, already, which is the most";
+                Err(failed(py, membership, NameError::NotHeld(text)))
+            }
         }
     }
 }
@@ -500,12 +607,6 @@ fn item_at(items: &[u8], at: usize) -> Option<(Head, &[u8])> {
     let head = Head(u64_at(items.get(at..at + 8)?, 0));
     let payload = items.get(at + 8..at + 8 + head.size() as usize)?;
     Some((head, payload))
-}
-
-#[cold]
-fn too_many_claims(py: Python<'_>, membership: &Membership) -> PyErr {
-    let text = "has 4096 claims that have not ended, or dead letters, already, which is the most";
-    failed(py, membership, NameError::NotHeld(text))
 }
 
 /// What is written from `at` on is an item's payload: its head and its end.
@@ -530,24 +631,16 @@ fn append(items: &mut Vec<u8>, payload: &Flat, form: Form) {
     finish(items, at, form);
 }
 
-/// The bytes of a parcel before its buffers, and where all of it goes.
-pub(super) fn laid_out(
-    body: &[u8],
-    lengths: impl ExactSizeIterator<Item = u64>,
-) -> PyResult<(Vec<u8>, Parts)> {
-    let is_large =
-        u32::try_from(body.len()).is_err() || lengths.len() > crate::queue::parcel::MOST_BUFFERS;
-    let parts = match is_large {
-        true => None,
-        false => Parts::new(body.len() as u64, lengths),
-    };
-    let Some(parts) = parts else {
+/// Where the parts of a value go.
+fn laid_out(body: &[u8], lengths: impl ExactSizeIterator<Item = u64>) -> PyResult<Parts> {
+    let fits = u32::try_from(body.len()).is_ok() && lengths.len() <= MOST_BUFFERS;
+    let parts = fits
+        .then(|| Parts::new(body.len() as u64, lengths))
+        .flatten();
+    parts.ok_or_else(|| {
         let text = "the value is too large for a queue: it has over 4 GiB, or 65536 buffers";
-        return Err(pyo3::exceptions::PyValueError::new_err(text));
-    };
-    let mut before = parts.head();
-    before.extend_from_slice(body);
-    Ok((before, parts))
+        PyValueError::new_err(text)
+    })
 }
 
 fn source(is_dead: bool) -> Source {
@@ -638,35 +731,23 @@ impl Queue {
             return Ok(Some(PyList::new(py, got)?.into_any()));
         }
         let mut items = Scratch::new();
-        let mut found: Option<Result<Taken, NameError>> = None;
         let membership = &self.membership;
-        let waited = self.name.get().wait_in(py, ITEMS, timeout, || {
+        let us = (self.name.get(), &**membership);
+        let waited = wait_for(py, us, ITEMS, timeout, || {
             if !membership.may_take() {
-                return Ok(false);
+                return Ok(None);
             }
-            match membership.take(Source::Queue, most, &mut items, PATIENCE) {
-                Ok(Taken::Empty) => Ok(false),
-                taken => {
-                    found = Some(taken);
-                    Ok(true)
-                }
-            }
+            let taken = membership.take(Source::Queue, most, &mut items, PATIENCE)?;
+            Ok(Some(taken).filter(|&taken| taken != Taken::Empty))
         })?;
-        match (waited, found) {
-            (Some(true), Some(Ok(Taken::Items(_)))) => {
-                let values = self.read_all(py, &items, most)?;
-                Ok(Some(PyList::new(py, values)?.into_any()))
-            }
-            (Some(true), Some(Ok(Taken::Shut))) => Err(shut_down(py, membership)),
-            (Some(true), Some(Err(error))) => Err(failed(py, membership, error)),
+        let values = match waited {
+            Err(waited) => return Ok(in_vain(py, waited)),
+            Ok(Taken::Items(_)) => self.read_all(py, &items, most)?,
+            Ok(Taken::Shut) => return Err(shut_down(py, membership)),
             // A large one: it is taken without waiting.
-            (Some(true), _) => {
-                let large = self.take_large(py, Source::Queue)?;
-                Ok(Some(PyList::new(py, large)?.into_any()))
-            }
-            (Some(false), _) => Ok(Some(false.into_pyobject(py)?.to_owned().into_any())),
-            (None, _) => Ok(None),
-        }
+            Ok(_) => self.take_large(py, Source::Queue)?.into_iter().collect(),
+        };
+        Ok(Some(PyList::new(py, values)?.into_any()))
     }
 
     /// The next up to `most` items, which stay: the number of each, how often it was delivered, its bytes, and a tuple of
@@ -699,39 +780,22 @@ impl Queue {
         limit: f64,
         timeout: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (us, py) = (slf.get(), slf.py());
-        let mut found = None;
-        let membership = &us.membership;
-        let waited = us.name.get().wait_in(py, ITEMS, timeout, || {
+        let (queue, py) = (slf.get(), slf.py());
+        let membership = &queue.membership;
+        let us = (queue.name.get(), &**membership);
+        let waited = wait_for(py, us, ITEMS, timeout, || {
             if !membership.may_take() {
-                return Ok(false);
+                return Ok(None);
             }
-            match membership.claim(Source::Queue, nanoseconds(limit), PATIENCE) {
-                Ok(Claimed::Empty) => Ok(false),
-                claimed => {
-                    found = Some(claimed);
-                    Ok(true)
-                }
-            }
+            let claimed = membership.claim(Source::Queue, nanoseconds(limit), PATIENCE)?;
+            Ok(Some(claimed).filter(|&claimed| claimed != Claimed::Empty))
         })?;
-        let claimed = match (waited, found) {
-            (None, _) => return Ok(None),
-            (Some(false), _) | (_, None) => {
-                return Ok(Some(false.into_pyobject(py)?.to_owned().into_any()));
-            }
-            (Some(true), Some(claimed)) => {
-                claimed.map_err(|error| failed(py, membership, error))?
-            }
+        let claimed = match waited {
+            Ok(claimed) => queue.held(py, claimed)?,
+            Err(waited) => return Ok(in_vain(py, waited)),
         };
-        match claimed {
-            Claimed::Item(claim) => {
-                let held = Held::new(membership.clone(), claim);
-                let claim = Claim::new(slf.clone().unbind(), held);
-                Ok(Some(Bound::new(py, claim)?.into_any()))
-            }
-            Claimed::Crowded => Err(too_many_claims(py, membership)),
-            _ => Err(shut_down(py, membership)),
-        }
+        let claim = claimed.map(|held| Bound::new(py, Claim::new(slf.clone().unbind(), held)));
+        Ok(claim.transpose()?.map(Bound::into_any))
     }
 
     /// Memory of the queue for an item, to be filled: `body`, if there is one, is that of a value with one buffer of `len`
@@ -764,29 +828,14 @@ impl Queue {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let plan = Plan::new(len, body)?;
         let membership = &self.membership;
-        let mut found = None;
-        let waited = self.name.get().wait_in(py, ROOM, timeout, || {
-            match plan.reserve(membership, PATIENCE) {
-                Ok(None) => Ok(false),
-                reserved => {
-                    found = Some(reserved);
-                    Ok(true)
-                }
-            }
-        })?;
-        match found {
-            None => Ok(waited
-                .map(|waited| waited.into_pyobject(py).map(|it| it.to_owned().into_any()))
-                .transpose()?),
-            Some(reserved) => {
-                let chunk = reserved.map_err(|error| failed(py, membership, error))?;
-                let Some(chunk) = chunk else {
-                    return Ok(None);
-                };
-                let us = (&self.name, membership);
-                let reservation = plan.begin(py, us, chunk)?;
+        let reserve = || plan.reserve(membership, PATIENCE);
+        let us = (self.name.get(), &**membership);
+        match wait_for(py, us, ROOM, timeout, reserve)? {
+            Ok(chunk) => {
+                let reservation = plan.begin(py, (&self.name, membership), chunk)?;
                 Ok(Some(Bound::new(py, reservation)?.into_any()))
             }
+            Err(waited) => Ok(in_vain(py, waited)),
         }
     }
 
@@ -908,30 +957,11 @@ impl Items {
     /// Waits until they are put, in a thread. False if the timeout is over, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let queue = self.queue.get();
-        let (membership, encoded) = (&queue.membership, &self.encoded);
-        let mut found = None;
-        let waited = queue.name.get().wait_in(py, ROOM, timeout, || {
-            if !membership.may_put(encoded.count) {
-                return Ok(false);
-            }
-            match encoded.put(membership, PATIENCE) {
-                Ok(Put::Full) => Ok(false),
-                put => {
-                    found = Some(put);
-                    Ok(true)
-                }
-            }
-        })?;
-        match (waited, found) {
-            (Some(true), Some(Ok(Put::Done))) => {
-                // It may have been woken alone for room that others need, too.
-                membership.wake_waiter(ROOM);
-                Ok(Some(true))
-            }
-            (Some(true), Some(Err(error))) => Err(failed(py, membership, error)),
-            (Some(true), _) => Err(shut_down(py, membership)),
-            (waited, _) => Ok(waited),
-        }
+        let (membership, encoded) = (&*queue.membership, &self.encoded);
+        let us = (queue.name.get(), membership);
+        wait_to_put(py, us, encoded.count, timeout, || {
+            encoded.put(membership, PATIENCE)
+        })
     }
 
     #[getter]

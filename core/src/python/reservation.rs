@@ -2,11 +2,9 @@
 
 use super::errors::succeeded;
 use super::name::{Name, failed};
-use super::queue::{PATIENCE, attempt, laid_out, shut_down};
+use super::queue::{Large, PATIENCE, attempt, told, wait_to_put};
 use crate::equals::membership::{Membership, NameError};
-use crate::equals::queueing::ROOM;
-use crate::queue::parcel::Parts;
-use crate::queue::{Chunk, Form, Head, Put};
+use crate::queue::Chunk;
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -27,14 +25,7 @@ pub struct Reservation {
 }
 
 /// What memory is asked for, and what is in it besides what its user fills.
-pub(super) struct Plan {
-    head: Head,
-    /// What comes before the buffer.
-    before: Vec<u8>,
-    parts: Parts,
-    /// Bytes of all, wherever it begins.
-    room: u64,
-}
+pub(super) struct Plan(Large);
 
 impl Plan {
     /// For `len` bytes; `body`, if there is one, is that of a value with this one buffer.
@@ -45,23 +36,7 @@ impl Plan {
             let text = format!("{len} bytes are more than a queue may ever hold: {most}");
             return Err(PyValueError::new_err(text));
         }
-        let (before, parts, form) = match body {
-            Some(body) => {
-                let (before, parts) = laid_out(body, std::iter::once(len))?;
-                (before, parts, Form::Parcel)
-            }
-            None => {
-                let buffers = vec![(0, len)];
-                let body = (0, 0);
-                (Vec::new(), Parts { body, buffers, len }, Form::Raw)
-            }
-        };
-        Ok(Plan {
-            head: Head::new(parts.len, form),
-            before,
-            room: 8 + 64 + parts.len.next_multiple_of(8),
-            parts,
-        })
+        Large::to_fill(len, body).map(Plan)
     }
 
     /// Memory for it; None if there is none now.
@@ -70,7 +45,7 @@ impl Plan {
         membership: &Membership,
         patience: u64,
     ) -> Result<Option<Chunk>, NameError> {
-        membership.reserve_chunk(self.room, patience)
+        membership.reserve_chunk(self.0.room(), patience)
     }
 
     /// Begins to fill it.
@@ -81,22 +56,15 @@ impl Plan {
         chunk: Chunk,
     ) -> PyResult<Reservation> {
         let at = chunk.items();
-        let to = membership.queue_bytes(at, self.room);
+        let to = membership.queue_bytes(at, self.0.room());
         let to = to.map_err(|error| failed(py, membership, error))?;
-        let payload = (self.head.payload_from(at) - at) as usize;
-        // SAFETY: the chunk has so much room, wherever the payload begins, and is ours alone.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.head.0.to_ne_bytes().as_ptr(), to, 8);
-            let place = to.wrapping_add(payload);
-            std::ptr::copy_nonoverlapping(self.before.as_ptr(), place, self.before.len());
-        }
-        let (begin, len) = self.parts.buffers[0];
+        let (begin, len) = self.0.first_buffer(at);
         Ok(Reservation {
             name: name.clone_ref(py),
             membership: membership.clone(),
             chunk: Mutex::new(Some(chunk)),
-            used: (payload as u64 + self.parts.len).next_multiple_of(8),
-            address: to.wrapping_add(payload + begin as usize).addr(),
+            used: self.0.write(to, at, 0) as u64,
+            address: to.wrapping_add((begin - at) as usize).addr(),
             len: len as usize,
         })
     }
@@ -110,11 +78,7 @@ impl Reservation {
         let put = attempt(py, membership, |patience| {
             membership.link_chunk(&mut lock(&self.chunk), self.used, patience)
         })?;
-        match put {
-            Put::Done => Ok(true),
-            Put::Full => Ok(false),
-            Put::Shut => Err(shut_down(py, membership)),
-        }
+        told(py, membership, put)
     }
 
     /// Whether there may be room for another item: a hint.
@@ -124,31 +88,10 @@ impl Reservation {
 
     /// Waits until it is put, in a thread. False if the timeout is over, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        let membership = &self.membership;
-        let mut found = None;
-        let waited = self.name.get().wait_in(py, ROOM, timeout, || {
-            if !membership.may_put(1) {
-                return Ok(false);
-            }
-            match membership.link_chunk(&mut lock(&self.chunk), self.used, PATIENCE) {
-                Ok(Put::Full) => Ok(false),
-                put => {
-                    found = Some(put);
-                    Ok(true)
-                }
-            }
-        })?;
-        if waited != Some(true) {
-            return Ok(waited);
-        }
-        match found {
-            Some(Err(error)) => Err(failed(py, membership, error)),
-            Some(Ok(Put::Shut)) => Err(shut_down(py, membership)),
-            _ => {
-                membership.wake_waiter(ROOM);
-                Ok(waited)
-            }
-        }
+        let us = (self.name.get(), &*self.membership);
+        wait_to_put(py, us, 1, timeout, || {
+            us.1.link_chunk(&mut lock(&self.chunk), self.used, PATIENCE)
+        })
     }
 
     /// Gives the memory up. Again, or once it was put: nothing.

@@ -151,14 +151,8 @@ class BlockingQueue(QueueBase):
         self.close()
 
 
-class BlockingReserving(Reserving):
+class BlockingReserving(Reserving[BlockingQueue]):
     """What :meth:`shmrpc.sync.Queue.reserve` returns."""
-
-    def __init__(
-        self, queue: BlockingQueue, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike, timeout: float | None
-    ) -> None:
-        super().__init__(queue, shape, dtype, timeout)
-        self._queue = queue
 
     def __enter__(self) -> Any:
         size, body = self._prepare()

@@ -8,7 +8,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable
-from typing import Final, NoReturn, Self
+from typing import Final, NoReturn, Self, TypeVar
 
 from shmrpc._core import Hold, Name
 from shmrpc.equals import places
@@ -33,6 +33,9 @@ def bounded(timeout: float) -> float:
     if timeout != timeout:
         raise ValueError("timeout: expected seconds, got nan")
     return min(timeout, _LONGEST)
+
+
+_L = TypeVar("_L", bound=Line)
 
 
 class Handle:
@@ -77,15 +80,21 @@ class Handle:
         closed = ", closed" if self._name.is_closed else ""
         return f"<shmrpc {self._name.kind} {self.name!r}{closed}>"
 
-    async def _wait(
-        self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None, place: int = 0
-    ) -> None:
-        """Waits in the loop until ``take()`` is true. Raises WaitTimeout and WaitStopped."""
+    def _line(self, place: int, kind: type[_L]) -> _L:
+        """The line of this loop for one of the name's wait sets, always of the same kind."""
         loop = asyncio.get_running_loop()
         lines = self._lines.setdefault(loop, {})
         line = lines.get(place)
         if line is None:
-            line = lines[place] = Line(self._name, place, loop)
+            line = lines[place] = kind(self._name, place, loop)
+        assert isinstance(line, kind)
+        return line
+
+    async def _wait(
+        self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None, place: int = 0
+    ) -> None:
+        """Waits in the loop until ``take()`` is true. Raises WaitTimeout and WaitStopped."""
+        line = self._line(place, Line)
         if not await line.wait(take, undo, None if timeout is None else bounded(timeout)):
             self._timed_out(timeout, place)
 

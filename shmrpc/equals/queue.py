@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -35,8 +34,6 @@ class Queue(QueueBase):
     Where one waits: raises QueueEmpty or QueueFull if the timeout is over, QueueShutDown, WaitStopped after
     :meth:`stop_waits`, and LocalProtocolError if it is closed. A wait that is cancelled has put or got nothing.
     """
-
-    _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Turns]]
 
     async def put(self, item: Any, timeout: float | None = None) -> None:
         """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
@@ -160,12 +157,10 @@ class Queue(QueueBase):
         self, place: int, may_take: Callable[[], bool], take: Callable[[], _T | None], timeout: float | None
     ) -> _T | None:
         """Waits in the loop until ``take()`` returns something; None if the timeout is over."""
-        loop = asyncio.get_running_loop()
-        turns = self._turns.setdefault(loop, {})
-        if place not in turns:
-            turns[place] = Turns(self._name, place, loop)
         wake_other = functools.partial(self._native.wake, place == ROOM)
-        return await turns[place].take(may_take, take, wake_other, None if timeout is None else bounded(timeout))
+        return await self._line(place, Turns).take(
+            may_take, take, wake_other, None if timeout is None else bounded(timeout)
+        )
 
     def _may_take(self) -> bool:
         """Whether there may be an item. If not, the loop looks again when the next claim ends by itself."""
@@ -173,26 +168,8 @@ class Queue(QueueBase):
             return True
         expiry = self._native.next_expiry()
         if expiry is not None:
-            self._turns[asyncio.get_running_loop()][ITEMS].look_in(expiry)
+            self._line(ITEMS, Turns).look_in(expiry)
         return False
-
-    def close(self) -> None:
-        """Closes it. Again: nothing.
-
-        With the last use of the name this process leaves it, and gives back what it holds; with the last process the
-        queue is gone, with what is in it. Waits end with LocalProtocolError.
-        """
-        super().close()
-        for turns in self._turns.values():
-            for line in turns.values():
-                line.close()
-
-    @classmethod
-    def of(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
-        """Makes a handle of a queue that this process has opened."""
-        handle = super().of(name, codec)
-        handle._turns = weakref.WeakKeyDictionary()
-        return handle
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -235,14 +212,8 @@ class Claiming:
             self._claim.__exit__(kind, error, tb)
 
 
-class AwaitedReserving(Reserving):
+class AwaitedReserving(Reserving[Queue]):
     """What :meth:`shmrpc.Queue.reserve` returns."""
-
-    def __init__(
-        self, queue: Queue, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike, timeout: float | None
-    ) -> None:
-        super().__init__(queue, shape, dtype, timeout)
-        self._queue = queue
 
     async def __aenter__(self) -> Any:
         size, body = self._prepare()

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shmrpc import _core
+from shmrpc.values.blocks import LARGE_ARRAY
 
 if TYPE_CHECKING:
     import numpy.typing
 
     from shmrpc.equals.queue_base import QueueBase
 
-#: Arrays of fewer bytes travel in the body of a value: they are copied there.
-_SMALL: Final = 4096
+_Q = TypeVar("_Q", bound="QueueBase")
 
 
-class Reserving:
+class Reserving(Generic[_Q]):
     """Memory of a queue for one item, from the beginning to the end of a block."""
 
     def __init__(
         self,
-        queue: QueueBase,
+        queue: _Q,
         shape: int | tuple[int, ...],
         dtype: numpy.typing.DTypeLike,
         timeout: float | None,
     ) -> None:
-        self._base = queue
+        self._queue = queue
         self._shape = shape
         self._dtype = dtype
         self._timeout = timeout
@@ -36,27 +35,25 @@ class Reserving:
 
     def _prepare(self) -> tuple[int, bytes | None]:
         """The bytes that are needed, and the body of the value; None for raw bytes."""
-        if self._base._name.is_raw:
+        if self._queue._name.is_raw:
             return operator.index(self._shape), None  # type: ignore[arg-type]
         import numpy as np  # Only who asks for arrays needs it.
 
         model = np.empty(self._shape, self._dtype)
-        if model.nbytes < _SMALL:
+        if model.nbytes < LARGE_ARRAY:  # It travels in the body of a value: it is copied there.
             self._array = model
             return 0, b""
-        body = self._base._codec.encode(model)
+        body = self._queue._codec.encode(model)
         assert isinstance(body, _core.Parcel)
         return model.nbytes, body.body
 
     def _view(self, reservation: _core.Reservation) -> Any:
         self._reservation = reservation
-        if self._base._name.is_raw:
+        if self._queue._name.is_raw:
             return memoryview(reservation)
         import numpy as np
 
-        shape = self._shape if isinstance(self._shape, tuple) else (self._shape,)
-        assert math.prod(shape) >= 0
-        return np.ndarray(shape, self._dtype, memoryview(reservation))
+        return np.ndarray(self._shape, self._dtype, memoryview(reservation))
 
     def _give_up(self) -> None:
         if self._reservation is not None:

@@ -1,4 +1,31 @@
-//! What the tests of several rooms use: processes that are forked, and numbers that look random.
+//! What the tests of several rooms use: processes that are forked, numbers that look random, deadlines and files.
+
+use std::fs::File;
+use std::os::fd::FromRawFd;
+
+/// More than any operation takes, in nanoseconds.
+pub(crate) const LONG: u64 = 30_000_000_000;
+
+/// A deadline that nothing reaches.
+pub(crate) fn soon() -> u64 {
+    crate::clock::now() + LONG
+}
+
+/// The one in `make test`, the other in the long form.
+pub(crate) fn scaled(short: u64, long: u64) -> u64 {
+    let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
+    if is_long { long } else { short }
+}
+
+/// An empty file in memory.
+pub(crate) fn file_in_memory() -> File {
+    // SAFETY: a valid C string; what comes back is ours alone.
+    unsafe {
+        let made = libc::memfd_create(c"shmrpc-test".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(made >= 0);
+        File::from_raw_fd(made)
+    }
+}
 
 /// A process that does this, and ends: with 0, or with 1 if it has panicked.
 pub(crate) fn fork(work: impl FnOnce()) -> Child {

@@ -370,7 +370,7 @@ impl Membership {
     /// Lets nobody use the name any more, since this stands in it. What this process is told, unless it has left, whose
     /// remains are no lie.
     #[cold]
-    pub(super) fn poisoned(&self, lie: Lie) -> NameError {
+    pub fn poisoned(&self, lie: Lie) -> NameError {
         if self.has_left() || self.mapping.is_cut_off() {
             return self.why_unusable();
         }
@@ -737,7 +737,7 @@ impl Membership {
     /// It may not hear: its loop computes, or it is stopped. If others sleep on, the watcher looks whether what it was
     /// woken for is there still, and then wakes the next.
     #[inline]
-    pub(super) fn wake_next(&self, set: usize) -> bool {
+    pub fn wake_next(&self, set: usize) -> bool {
         let woken = self.sets[set].wake_one();
         // Relaxed: a hint.
         self.has_woken.store(woken, Relaxed);

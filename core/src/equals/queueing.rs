@@ -8,7 +8,7 @@ use crate::memory::mapping::SharedMapping;
 use crate::queue::{
     Chunk, Claim, Claimed, End, Look, News, Put, Queue, Source, Stats, Taken, Waiting,
 };
-use crate::shared::{Lie, SharedError};
+use crate::shared::SharedError;
 use crate::sync::lock;
 use std::fs::File;
 use std::io;
@@ -169,15 +169,10 @@ impl Membership {
     fn refused(&self, error: SharedError) -> NameError {
         match error {
             SharedError::Busy { holder } => {
-                let slot = Number(holder).slot();
-                let member = slot.and_then(|slot| self.others().member(slot).ok());
-                match member.and_then(|member| member.holder) {
-                    Some(holder) => NameError::Changing { holder },
-                    // A thread of ours, or one that has ended just now.
-                    None => NameError::Changing {
-                        holder: Holder::Process(std::process::id() as libc::pid_t),
-                    },
-                }
+                // If it has ended just now, it is ours to take over.
+                let ours = Holder::Process(std::process::id() as libc::pid_t);
+                let holder = self.holder_of(Number(holder)).unwrap_or(ours);
+                NameError::Changing { holder }
             }
             SharedError::Poisoned(lie) => self.poisoned(lie),
             SharedError::Detached => self.check().err().unwrap_or(NameError::Forked),
@@ -425,28 +420,21 @@ impl Membership {
 
     /// The process of a member; 0 if it is none of ours, or gone.
     pub fn process_of(&self, member: u64) -> libc::pid_t {
-        let number = Number(member);
-        if number == self.others().us() {
-            return std::process::id() as libc::pid_t;
-        }
-        let slot = number
-            .slot()
-            .filter(|&slot| self.others().number(slot) == number);
-        let found = slot.and_then(|slot| self.others().member(slot).ok());
-        match found.and_then(|member| member.holder) {
+        match self.holder_of(Number(member)) {
             Some(Holder::Process(pid)) => pid,
             _ => 0,
         }
     }
 
-    /// Wakes the next one that sleeps in a wait set.
-    pub fn wake_waiter(&self, set: usize) {
-        self.wake_next(set);
-    }
-
-    /// Lets nobody use the queue any more, since this was found in an item.
-    pub fn poisoned_by(&self, lie: Lie) -> NameError {
-        self.poisoned(lie)
+    /// Who a member is; None if it is gone.
+    fn holder_of(&self, number: Number) -> Option<Holder> {
+        let members = self.others();
+        if number == members.us() {
+            return Some(Holder::Process(std::process::id() as libc::pid_t));
+        }
+        let is_current = |&slot: &u32| members.number(slot) == number;
+        let member = members.member(number.slot().filter(is_current)?);
+        member.ok()?.holder
     }
 
     /// How many wait for an item, for room, and until all is done.

@@ -196,7 +196,7 @@ impl Buffer {
 ///
 /// # Safety
 /// The memory is readable, and writable if so said, for as long as `owner` lives; `view` is to be filled.
-unsafe fn fill(
+pub(super) unsafe fn fill(
     view: *mut ffi::Py_buffer,
     owner: &Bound<'_, PyAny>,
     address: usize,

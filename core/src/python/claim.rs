@@ -1,7 +1,6 @@
 //! `Claim`: an item of a queue that this process holds.
 
-use super::buffer::bytes_of;
-use super::errors::succeeded;
+use super::buffer::{bytes_of, fill};
 use super::name::failed;
 use super::queue::{PATIENCE, Queue, attempt_to_end, copied};
 use crate::equals::membership::Membership;
@@ -12,7 +11,7 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyTuple};
-use std::os::raw::{c_int, c_void};
+use std::os::raw::c_int;
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,10 +293,6 @@ impl Block {
     ) -> PyResult<()> {
         let us = slf.get();
         // SAFETY: mapped for as long as this object, which the view keeps alive.
-        let failed = unsafe {
-            let (address, len) = (us.address as *mut c_void, us.len as ffi::Py_ssize_t);
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 1, flags)
-        };
-        succeeded(slf.py(), failed)
+        unsafe { fill(view, slf.as_any(), us.address, us.len, false, flags) }
     }
 }

@@ -1,7 +1,8 @@
 //! `Name`: a semaphore, a lock, an event or a memory that this process has open.
 
+use super::buffer::fill;
 use super::descriptor::Descriptor;
-use super::errors::{os_error, succeeded};
+use super::errors::os_error;
 use super::loop_sleeper::LoopSleeper;
 use crate::equals::Shape;
 use crate::equals::arrivals;
@@ -17,7 +18,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use std::os::raw::{c_int, c_void};
+use std::os::raw::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -430,10 +431,6 @@ impl Bytes {
     ) -> PyResult<()> {
         let us = slf.get();
         // SAFETY: mapped and writable for as long as this object, which the view keeps alive.
-        let failed = unsafe {
-            let (address, len) = (us.address as *mut c_void, us.len as ffi::Py_ssize_t);
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 0, flags)
-        };
-        succeeded(slf.py(), failed)
+        unsafe { fill(view, slf.as_any(), us.address, us.len, true, flags) }
     }
 }

@@ -138,7 +138,7 @@ pub(super) fn wait_to_put(
         Ok(put) => {
             told(py, membership, put)?;
             // It may have been woken alone for room that others need, too.
-            membership.wake_waiter(ROOM);
+            membership.wake_next(ROOM);
             Ok(Some(true))
         }
         Err(in_vain) => Ok(in_vain),
@@ -506,7 +506,7 @@ impl Queue {
             at: 0,
             found: 0,
         };
-        failed(py, &self.membership, self.membership.poisoned_by(lie))
+        failed(py, &self.membership, self.membership.poisoned(lie))
     }
 
     /// Takes up to `most` values: those that were taken before, else what is there.
@@ -902,7 +902,7 @@ impl Queue {
     fn wake(&self, py: Python<'_>, for_room: bool) -> PyResult<()> {
         self.check(py)?;
         self.membership
-            .wake_waiter(if for_room { ROOM } else { ITEMS });
+            .wake_next(if for_room { ROOM } else { ITEMS });
         Ok(())
     }
 

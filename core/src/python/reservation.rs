@@ -1,6 +1,6 @@
 //! `Reservation`: memory of a queue that this process fills.
 
-use super::errors::succeeded;
+use super::buffer::fill;
 use super::name::{Name, failed};
 use super::queue::{Large, PATIENCE, attempt, told, wait_to_put};
 use crate::equals::membership::{Membership, NameError};
@@ -9,7 +9,7 @@ use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use std::os::raw::{c_int, c_void};
+use std::os::raw::c_int;
 use std::sync::{Arc, Mutex};
 
 /// Memory of a queue, writable by the buffer protocol, which is to be an item: put by `put_now`, or given up.
@@ -109,11 +109,7 @@ impl Reservation {
     ) -> PyResult<()> {
         let us = slf.get();
         // SAFETY: mapped and writable for as long as this object, which the view keeps alive.
-        let failed = unsafe {
-            let (address, len) = (us.address as *mut c_void, us.len as ffi::Py_ssize_t);
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len, 0, flags)
-        };
-        succeeded(slf.py(), failed)
+        unsafe { fill(view, slf.as_any(), us.address, us.len, true, flags) }
     }
 }
 

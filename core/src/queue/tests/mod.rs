@@ -6,23 +6,11 @@ mod model;
 use super::*;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::Ordering;
-use crate::testing::Dice;
+use crate::testing::{Dice, LONG, file_in_memory, scaled, soon};
 use std::fs::File;
-use std::os::fd::{AsFd, FromRawFd};
+use std::os::fd::AsFd;
 
 const MIB: u64 = 1 << 20;
-/// More than any operation takes, in nanoseconds.
-const LONG: u64 = 30_000_000_000;
-
-fn soon() -> u64 {
-    clock::now() + LONG
-}
-
-fn scaled(short: u64, long: u64) -> u64 {
-    let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
-    if is_long { long } else { short }
-}
-
 /// A member that lives as long as the test. What it leaves is found by its number.
 struct Member(u64);
 
@@ -47,12 +35,7 @@ struct Memory {
 
 impl Memory {
     fn new(limits: Limits) -> Self {
-        // SAFETY: a valid C string; what comes back is ours alone.
-        let file = unsafe {
-            let made = libc::memfd_create(c"shmrpc-queue".as_ptr(), libc::MFD_CLOEXEC);
-            assert!(made >= 0);
-            File::from_raw_fd(made)
-        };
+        let file = file_in_memory();
         let (_, size) = sizes(0, limits);
         file.set_len(size).unwrap();
         let mapping = SharedMapping::new(file.as_fd(), size as usize).unwrap();

@@ -13,25 +13,13 @@ use super::{Members, Words};
 use crate::clock;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::Ordering;
-use crate::testing::{Child, Dice, fork};
+use crate::testing::{Child, Dice, LONG, file_in_memory, fork, scaled, soon};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Where the allocator begins: behind words that belong to the tests.
 const START: u64 = 16 * PAGE;
-/// More than any operation takes, in nanoseconds.
-const LONG: u64 = 30_000_000_000;
-
-fn soon() -> u64 {
-    clock::now() + LONG
-}
-
-fn scaled(short: u64, long: u64) -> u64 {
-    let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
-    if is_long { long } else { short }
-}
-
 type Mapping = Arc<SharedMapping>;
 type Blocks = Allocator<Mapping, Member>;
 
@@ -84,12 +72,7 @@ struct Shared {
 
 impl Shared {
     fn new(max_memory: u64) -> Self {
-        // SAFETY: a valid C string; what comes back is ours alone.
-        let file = unsafe {
-            let made = libc::memfd_create(c"shmrpc-shared".as_ptr(), libc::MFD_CLOEXEC);
-            assert!(made >= 0);
-            File::from_raw_fd(made)
-        };
+        let file = file_in_memory();
         Shared::over(file, max_memory)
     }
 

@@ -2,9 +2,9 @@ use super::mapped::{Mapped, size_for};
 use super::*;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::AtomicU32;
-use crate::testing::{Child, fork};
+use crate::testing::{Child, file_in_memory, fork};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::thread;
 
@@ -36,12 +36,7 @@ impl Drop for Shared {
 impl Shared {
     fn new(slots: usize) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // SAFETY: a valid C string; what comes back is ours alone.
-        let file = unsafe {
-            let made = libc::memfd_create(c"shmrpc-wait-set".as_ptr(), libc::MFD_CLOEXEC);
-            assert!(made >= 0);
-            File::from_raw_fd(made)
-        };
+        let file = file_in_memory();
         let size = AT_SET + size_for(slots);
         file.set_len(size as u64).unwrap();
         let mapping = Arc::new(SharedMapping::new(file.as_fd(), size).unwrap());

@@ -293,7 +293,6 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         most: usize,
         out: &mut Vec<u8>,
         before: usize,
-        had: usize,
     ) -> Result<(usize, bool), SharedError> {
         let (from, mut got) = (cursor.at, 0);
         let room = (TAKEN_AT_ONCE - (out.len() - before).min(TAKEN_AT_ONCE)) as u64;
@@ -305,7 +304,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 if got > 0 {
                     break; // It begins behind a gap, which is not copied: by itself, the next time.
                 }
-                let is_copied = self.copy((at, head), out, before, had)?;
+                let is_copied = self.copy((at, head), out, before)?;
                 if is_copied {
                     cursor.at = after;
                 }
@@ -322,18 +321,17 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok((got, is_all))
     }
 
-    /// Copies an item, unless it is large, or there are others and no room.
+    /// Copies an item, unless it is large, or others were copied behind `before` and there is no room.
     pub(super) fn copy(
         &self,
         (at, head): Item,
         out: &mut Vec<u8>,
         before: usize,
-        had: usize,
     ) -> Result<bool, SharedError> {
         let (payload, after) = (head.payload(at), head.after(at));
-        let len = after - payload;
-        if len + 8 > super::SMALL || (had > 0 && out.len() - before + len as usize > TAKEN_AT_ONCE)
-        {
+        let (len, copied) = (after - payload, out.len() - before);
+        let has_room = copied == 0 || copied + len as usize <= TAKEN_AT_ONCE;
+        if len + 8 > super::SMALL || !has_room {
             return Ok(false);
         }
         out.extend_from_slice(&head.0.to_ne_bytes());

@@ -485,7 +485,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                     break;
                 };
                 let item = self.item_of(t, index)?;
-                if !self.copy(item, out, before, got)? {
+                if !self.copy(item, out, before)? {
                     return self.taken(t, got, freed, source);
                 }
                 self.claims.pop(t, list)?;
@@ -493,7 +493,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 got += 1;
             }
             if source == Source::Queue && got < most && freed == 0 {
-                let more = self.take_chained(t, most - got, out, before, got)?;
+                let more = self.take_chained(t, most - got, out, before)?;
                 (got, freed) = (got + more.0, freed + more.1);
             }
             self.taken(t, got, freed, source)
@@ -512,7 +512,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             let (mut found, mut left) = (Vec::new(), TAKEN_AT_ONCE);
             let mut seen = |(at, head): chain::Item, number: u64, deliveries: u64| {
                 let mut copy = Vec::new();
-                self.copy((at, head), &mut copy, 0, 0)?;
+                self.copy((at, head), &mut copy, 0)?;
                 left = left.saturating_sub(copy.len().max(64));
                 let len = head.size();
                 found.push(Waiting {
@@ -552,7 +552,6 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         most: usize,
         out: &mut Vec<u8>,
         before: usize,
-        had: usize,
     ) -> Result<(usize, u64), SharedError> {
         let chained = self.chained(t)?;
         let most = most.min(usize::try_from(chained).unwrap_or(usize::MAX));
@@ -570,7 +569,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 freed += u64::from(self.pass(t, &mut cursor)?);
                 continue;
             }
-            let (count, is_all) = self.copy_run(&mut cursor, most - got, out, before, had + got)?;
+            let (count, is_all) = self.copy_run(&mut cursor, most - got, out, before)?;
             got += count;
             if !is_all {
                 break;

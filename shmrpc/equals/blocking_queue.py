@@ -37,7 +37,7 @@ class BlockingQueue(QueueBase):
         try:
             waiting = self._native.put_now(item)
         except QueueBusy:
-            waiting = self._again(lambda _: self._native.put_now(item), timeout)
+            waiting = self._put_again(self._native.put_now, item, timeout)
         if waiting is not None:
             self._put(waiting, timeout)
 
@@ -48,7 +48,7 @@ class BlockingQueue(QueueBase):
         try:
             waiting = self._native.put_many_now(items)
         except QueueBusy:
-            waiting = self._again(lambda _: self._native.put_many_now(items), timeout)
+            waiting = self._put_again(self._native.put_many_now, items, timeout)
         if waiting is not None:
             self._put(waiting, timeout)
 
@@ -118,6 +118,10 @@ class BlockingQueue(QueueBase):
                 if end is not None and time.monotonic() >= end:
                     raise
                 time.sleep(PAUSE)
+
+    def _put_again(self, put: Callable[[Any], _core.Items | None], what: Any, timeout: float | None) -> _core.Items | None:
+        # By itself, since a variable that a lambda refers to makes the quick way slower.
+        return self._again(lambda _: put(what), timeout)
 
     def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
         self._block(functools.partial(self._again, waiting.wait), timeout, ROOM)

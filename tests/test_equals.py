@@ -413,24 +413,30 @@ async def test_an_event_wakes_all_even_if_it_is_cleared_at_once(other: MemberPro
         assert go.is_set()
 
 
-async def test_stop_ends_waits_of_this_process_until_resume(other: MemberProcess) -> None:
-    gate, blocking = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu")
-    with closing(gate, blocking):
+async def test_stop_ends_waits_of_this_handle_until_resume(other: MemberProcess) -> None:
+    gate, blocking, kept = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu")
+    with closing(gate, blocking, kept):
         other.do("gate = sync.Semaphore('gpu'); gate.acquire()")
         other.begin("gate.wait()")
         task, thread = asyncio.create_task(gate.acquire()), InThread(lambda: blocking.acquire())
-        await _until_waiting("gpu", 3)
+        goes_on = InThread(lambda: kept.acquire())
+        await _until_waiting("gpu", 4)
         gate.stop()
-        with pytest.raises(shmrpc.WaitStopped):
+        blocking.stop()
+        with pytest.raises(shmrpc.WaitStopped, match="semaphore 'gpu': the waits of this handle were stopped"):
             await task
         assert isinstance(await asyncio.to_thread(thread.join), shmrpc.WaitStopped)
         with pytest.raises(shmrpc.WaitStopped):
             await gate.acquire()
+        await _until_waiting("gpu", 2)
         gate.resume()
         with pytest.raises(shmrpc.WaitTimeout):
             await gate.acquire(0)
         gate.signal()
         await asyncio.to_thread(other.end)
+        other.do("gate.release()")
+        assert await asyncio.to_thread(goes_on.join) is None
+        kept.release()
 
 
 def test_a_wait_that_is_stopped_as_it_gets_its_permit_loses_none() -> None:

@@ -69,11 +69,11 @@ class Handle:
                 line.close()
 
     def stop(self) -> None:
-        """Ends all waits of this process for this name, and those that begin from now on, with WaitStopped."""
+        """Ends all waits of this handle, and those that begin from now on, with WaitStopped."""
         self._name.stop(True)
 
     def resume(self) -> None:
-        """Lets this process wait again after :meth:`stop`."""
+        """Lets this handle wait again after :meth:`stop`."""
         self._name.stop(False)
 
     def __repr__(self) -> str:

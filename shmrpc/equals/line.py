@@ -18,8 +18,8 @@ class _Waiter(NamedTuple):
 
 
 def stopped_wait(name: Name) -> WaitStopped:
-    """Returns the error for a wait that ``stop()`` has ended."""
-    return WaitStopped(f"{name.kind} {name.name!r}: stop() ended the wait")
+    """Returns the error for a wait of a handle that was stopped."""
+    return WaitStopped(f"{name.kind} {name.name!r}: the waits of this handle were stopped")
 
 
 class Line:

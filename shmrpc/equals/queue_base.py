@@ -214,11 +214,11 @@ class QueueBase(Handle):
         self._native.shut_down(immediate)
 
     def stop_waits(self) -> None:
-        """Ends all waits of this process for the queue, and those that begin from now on, with WaitStopped."""
+        """Ends all waits of this handle, and those that begin from now on, with WaitStopped."""
         self.stop()
 
     def resume_waits(self) -> None:
-        """Lets this process wait again after :meth:`stop_waits`."""
+        """Lets this handle wait again after :meth:`stop_waits`."""
         self.resume()
 
     def stats(self) -> QueueStats:

@@ -148,7 +148,6 @@ pub struct Membership {
     /// it. Changed by whoever holds the lock alone.
     owner: PrivateU64,
     depth: PrivateU64,
-    stopped: AtomicBool,
     left: AtomicBool,
     /// Somebody was woken while others slept on, and the watcher is to see that it has heard.
     pub(super) is_pledged: AtomicBool,
@@ -290,7 +289,6 @@ impl Membership {
             hint: AtomicUsize::new(0),
             owner: Default::default(),
             depth: Default::default(),
-            stopped: AtomicBool::new(false),
             left: AtomicBool::new(false),
             watch: Mutex::new(Watch::new(numbered(stem, WATCHER))),
         }))
@@ -894,21 +892,6 @@ impl Membership {
                 at: self.sets[set].backing().offset(index),
                 found,
             }),
-        }
-    }
-
-    /// Whether waits in this process are to end.
-    #[inline]
-    pub fn is_stopped(&self) -> bool {
-        // Relaxed: whoever sets it wakes the sleepers afterwards.
-        self.stopped.load(Ordering::Relaxed)
-    }
-
-    /// Ends the waits of this process, or lets it wait again.
-    pub fn stop(&self, stopped: bool) {
-        self.stopped.store(stopped, Ordering::Relaxed);
-        if stopped && self.origin.is_here() {
-            self.wake_everybody();
         }
     }
 

@@ -4,6 +4,7 @@ use super::looking::{self, Looking};
 use super::membership::{Membership, NameError};
 use crate::clock;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ pub enum Waited {
     Taken,
     /// Its time is over.
     TimedOut,
-    /// This process does not wait any more, see [`Membership::stop`].
+    /// It was told to stop.
     Stopped,
 }
 
@@ -48,22 +49,28 @@ impl<E> From<NameError> for Interrupted<E> {
 }
 
 impl Membership {
-    /// Blocks this thread until `take` is true, which has taken what is waited for then, or `deadline` has passed. It
-    /// sleeps in this wait set. `interrupted` is asked after each wake-up whether to go on.
+    /// Blocks this thread until `take` is true, which has taken what is waited for then, or `deadline` has passed, or
+    /// `stop` is true: whoever sets that wakes everybody. It sleeps in this wait set. `interrupted` is asked after each
+    /// wake-up whether to go on.
     pub fn wait<E>(
         self: &Arc<Self>,
         set: usize,
         deadline: Option<Instant>,
+        stop: &AtomicBool,
         mut take: impl FnMut() -> Result<bool, NameError>,
         interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Waited, Interrupted<E>> {
         let is_only = set == 0 && self.has_one_permit();
-        if self.spin(is_only, deadline, &mut take)? {
+        if self.spin(is_only, deadline, stop, &mut take)? {
             return Ok(Waited::Taken);
         }
-        let ended = self.sleep(set, deadline, take, interrupted);
-        if is_only && !matches!(ended, Ok(Waited::Taken)) {
-            self.hand_on();
+        let ended = self.sleep(set, deadline, stop, take, interrupted);
+        match ended {
+            Ok(Waited::Taken) => {}
+            _ if is_only => self.hand_on(),
+            Ok(Waited::TimedOut) => {}
+            // Woken, it may not have looked for what it was woken for.
+            _ => drop(self.wake_next(set)),
         }
         ended
     }
@@ -72,14 +79,17 @@ impl Membership {
         self: &Arc<Self>,
         set: usize,
         deadline: Option<Instant>,
+        stop: &AtomicBool,
         mut take: impl FnMut() -> Result<bool, NameError>,
         mut interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Waited, Interrupted<E>> {
         self.prepare_to_sleep()?;
+        // Relaxed: whoever sets it wakes the sleepers afterwards.
+        let is_stopped = || stop.load(Relaxed);
         let mut sleeper = self.sleeper(set)?;
         sleeper.line_up();
         let ended = loop {
-            if self.is_stopped() {
+            if is_stopped() {
                 break Ok(Waited::Stopped);
             }
             let limit = deadline.map_or(LONG, |deadline| {
@@ -94,7 +104,7 @@ impl Membership {
             // Not asked again afterwards: what was taken is ours, also if waits were stopped since.
             let mut is_taken = false;
             let slept = sleeper.sleep(nap, || {
-                let is_over = self.is_stopped() || self.has_left();
+                let is_over = is_stopped() || self.has_left();
                 // What is wrong is found after the sleep.
                 is_taken = !is_over && take().unwrap_or(false);
                 is_over || is_taken
@@ -127,6 +137,7 @@ impl Membership {
         &self,
         is_only: bool,
         deadline: Option<Instant>,
+        stop: &AtomicBool,
         take: &mut impl FnMut() -> Result<bool, NameError>,
     ) -> Result<bool, NameError> {
         if take()? {
@@ -163,7 +174,7 @@ impl Membership {
         let offers = after_waking || crowding.shares();
         loop {
             let spun = clock::now() - begun;
-            if spun >= limit || self.is_stopped() {
+            if spun >= limit || stop.load(Relaxed) {
                 break;
             }
             let is_enough = match offers {

@@ -33,6 +33,8 @@ pub struct Name {
     membership: Arc<Membership>,
     handle: Mutex<Option<Handle>>,
     closed: AtomicBool,
+    /// Whether its waits are to end.
+    stopped: AtomicBool,
 }
 
 impl Name {
@@ -41,6 +43,7 @@ impl Name {
             membership: handle.membership().clone(),
             handle: Mutex::new(Some(handle)),
             closed: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
         }
     }
 
@@ -102,7 +105,7 @@ impl Name {
                 }
             })
         };
-        let waited = py.detach(|| membership.wait(set, deadline, take, interrupted));
+        let waited = py.detach(|| membership.wait(set, deadline, &self.stopped, take, interrupted));
         match waited {
             Ok(Waited::Taken) => Ok(Some(true)),
             Ok(Waited::TimedOut) => Ok(Some(false)),
@@ -336,15 +339,20 @@ impl Name {
         self.told(py, cleared)
     }
 
-    /// Ends the waits of this process, and those that it begins, until it is called with False.
+    /// Ends the waits of this handle, and those that it begins, until it is called with False.
     fn stop(&self, py: Python<'_>, stopped: bool) -> PyResult<()> {
-        self.open(py)?.stop(stopped);
+        let membership = self.open(py)?;
+        // Relaxed: whoever sleeps looks at it after it was woken.
+        self.stopped.store(stopped, Ordering::Relaxed);
+        if stopped && membership.is_here() {
+            membership.wake_everybody();
+        }
         Ok(())
     }
 
     #[getter]
     fn is_stopped(&self) -> bool {
-        self.membership.is_stopped()
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// Gives back what dead members hold, and watches the living: what is done before a sleep.

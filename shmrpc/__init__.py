@@ -35,7 +35,7 @@ from shmrpc.equals.lock import Lock
 from shmrpc.equals.members import Member, members
 from shmrpc.equals.memory import Memory, memory
 from shmrpc.equals.queue import Queue, queue
-from shmrpc.equals.queue_stats import QueueStats
+from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem
 from shmrpc.equals.semaphore import Semaphore
 from shmrpc.errors import (
     ApplicationError,
@@ -94,6 +94,7 @@ __all__ = [
     "Event",
     "FrameTooLarge",
     "Group",
+    "HeldItem",
     "InvalidArguments",
     "Leased",
     "LocalProtocolError",
@@ -122,6 +123,7 @@ __all__ = [
     "StreamCall",
     "WaitStopped",
     "WaitTimeout",
+    "WaitingItem",
     "Writable",
     "attach",
     "connect",

@@ -287,6 +287,18 @@ def test_whoever_fills_memory_holds_up_nobody(q: shmrpc.sync.Queue) -> None:
     assert q.get().sum() == 5_000_000
 
 
+def test_an_array_is_not_reserved_among_raw_bytes() -> None:
+    with shmrpc.sync.queue(OURS, raw=True) as q:
+        with (
+            pytest.raises(TypeError, match=r"expected a number of bytes, got \(2, 3\)"),
+            q.reserve((2, 3)),
+        ):
+            pass
+        with pytest.raises(TypeError), q.reserve("many"):  # type: ignore[arg-type]
+            pass
+        assert q.empty()
+
+
 def test_raw_bytes_go_without_an_encoder() -> None:
     with shmrpc.sync.queue(OURS, raw=True) as q:
         for value in (b"", b"abc", bytearray(b"x" * 100_000), memoryview(b"12345")[1:4], np.arange(3000, dtype="u1")):

@@ -119,7 +119,9 @@ class BlockingQueue(QueueBase):
                     raise
                 time.sleep(PAUSE)
 
-    def _put_again(self, put: Callable[[Any], _core.Items | None], what: Any, timeout: float | None) -> _core.Items | None:
+    def _put_again(
+        self, put: Callable[[Any], _core.Items | None], what: Any, timeout: float | None
+    ) -> _core.Items | None:
         # By itself, since a variable that a lambda refers to makes the quick way slower.
         return self._again(lambda _: put(what), timeout)
 

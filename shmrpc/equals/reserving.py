@@ -36,7 +36,11 @@ class Reserving(Generic[_Q]):
     def _prepare(self) -> tuple[int, bytes | None]:
         """The bytes that are needed, and the body of the value; None for raw bytes."""
         if self._queue._name.is_raw:
-            return operator.index(self._shape), None  # type: ignore[arg-type]
+            if isinstance(self._shape, tuple):
+                raise TypeError(
+                    f"queue {self._queue.name!r} has raw bytes: expected a number of bytes, got {self._shape}"
+                )
+            return operator.index(self._shape), None
         import numpy as np  # Only who asks for arrays needs it.
 
         model = np.empty(self._shape, self._dtype)

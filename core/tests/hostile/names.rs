@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a member waits, at most.
@@ -80,7 +80,13 @@ fn use_it(name: &Arc<Membership>, script: &mut Script, file: &File) {
             4 => {
                 let none = || Ok::<(), Infallible>(());
                 let (want, deadline) = (want(script), Some(Instant::now() + SOON));
-                match name.wait(want.set(), deadline, || name.try_take(want), none) {
+                match name.wait(
+                    want.set(),
+                    deadline,
+                    &AtomicBool::new(false),
+                    || name.try_take(want),
+                    none,
+                ) {
                     Ok(Waited::Taken | Waited::TimedOut) => Ok(()),
                     Ok(Waited::Stopped) => unreachable!("nobody stops it"),
                     Err(Interrupted::Name(error)) => Err(error),

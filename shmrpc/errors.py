@@ -269,7 +269,7 @@ class EncodeError(CallError, TypeError):
 
 
 class DecodeError(CallError, ValueError):
-    """The result cannot be read, or is not what the endpoint's function declares."""
+    """The result cannot be read, or is not what the endpoint's function declares. Or an item of a queue cannot be."""
 
 
 class FrameTooLarge(CallError, ValueError):

@@ -63,14 +63,12 @@ class BlockingQueue(QueueBase):
     def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
         """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
         get = functools.partial(self._native.wait_get, at_least_one(most))
-        while True:
-            items = self._again(get, timeout)
-            if items is None:
-                raise stopped_wait(self._name)
-            if items is False:
-                self._timed_out(timeout, ITEMS)
-            if items:
-                return items
+        items = self._again(get, timeout)
+        if items is None:
+            raise stopped_wait(self._name)
+        if items is False:
+            self._timed_out(timeout, ITEMS)
+        return items
 
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> Claim:
         """Waits for an item to deal with: ``with q.claim() as c``, or ``c = q.claim()``, then ``c.ack()``.
@@ -113,7 +111,9 @@ class BlockingQueue(QueueBase):
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             try:
-                return wait(None if end is None else max(0.0, end - time.monotonic()))
+                found = wait(None if end is None else max(0.0, end - time.monotonic()))
+                if found != []:  # Somebody else has taken what there was.
+                    return found
             except QueueBusy:
                 if end is not None and time.monotonic() >= end:
                     raise

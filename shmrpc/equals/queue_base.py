@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, Self
 
 from shmrpc import _core
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import Handle, opened
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
-from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
-from shmrpc.wire.codec import Codec, CodecName, get_codec
+from shmrpc.errors import DecodeError, QueueEmpty, QueueFull, WaitTimeout
+from shmrpc.wire.codec import UNREADABLE, Body, Codec, CodecName, get_codec
 
 _log = logging.getLogger("shmrpc")
 
@@ -64,6 +64,18 @@ def lease_of(timeout: float | None) -> float:
     return timeout
 
 
+def reader(name: str, codec: Codec) -> Callable[[Body], Any]:
+    """What makes a value of an item's body, which another process has written."""
+
+    def read(body: Body) -> Any:
+        try:
+            return codec.decode(body)
+        except UNREADABLE as error:
+            raise DecodeError(f"queue {name!r}: an item cannot be read: {error}") from None
+
+    return read
+
+
 class DeadLetters:
     """The items of a queue that were delivered ``max_deliveries`` times and never acknowledged."""
 
@@ -106,7 +118,7 @@ class QueueBase(Handle):
         values = get_codec(codec)
         raw = name.is_raw
         handle._codec = values
-        handle._native = _core.Queue(name, values.encoder, values.encode, values.decode, raw)
+        handle._native = _core.Queue(name, values.encoder, values.encode, reader(name.name, values), raw)
         if handle._native.lost:
             _log.warning(
                 "queue %r: %d items are lost: all processes that had it open were killed",
@@ -166,7 +178,10 @@ class QueueBase(Handle):
             raise QueueFull(self._why_full("now"))
 
     def get_nowait(self) -> Any:
-        """Removes the first item and returns it. Raises QueueEmpty, and QueueShutDown if nothing will come."""
+        """Removes the first item and returns it. Raises QueueEmpty, and QueueShutDown if nothing will come.
+
+        Raises DecodeError for an item that this process cannot read, which is gone then: a claimed one is not.
+        """
         item = self._native.get_now(NOTHING)
         if item is NOTHING:
             raise QueueEmpty(f"queue {self.name!r} is empty")

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import signal
 import struct
+import sys
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import shmrpc
 import shmrpc.sync
 from tests.helpers.liars import word
-from tests.helpers.name_users import HANGS, OPENERS, Outcomes, Told, look, use, use_anew, use_in_loop
+from tests.helpers.name_users import (
+    ARRAY,
+    HANGS,
+    OPENERS,
+    QUEUE_MEMORY,
+    SMALL,
+    Outcomes,
+    Told,
+    look,
+    see,
+    use,
+    use_anew,
+    use_in_loop,
+)
 
 #: Seconds for which sleepers sleep while a lie is told.
 ASLEEP: Final = 0.1
@@ -35,13 +50,32 @@ SETS: Final = (8320, 12544)
 SLOTS: Final = 256
 LOOKING: Final = 16768
 PERMITS: Final = 16832
+#: The third wait set of a queue, and where a queue begins: see core/src/queue/layout.rs.
+DONE_SET: Final = 65536
+QUEUE: Final = 131072
+CLAIMS: Final = QUEUE + 4096
+CLAIM_SIZE: Final = 64
+MOST_CLAIMS: Final = 4096
+#: Where the words of a queue stand that say where its first and its last chunk are, and its first item.
+CHUNKS: Final = (QUEUE + 64, QUEUE + 80)
+FIRST_ITEM: Final = QUEUE + 72
+#: What the queue's memory is shared out by, with its journal: see core/src/shared/allocator.rs.
+JOURNAL: Final = CLAIMS + MOST_CLAIMS * CLAIM_SIZE
+BOOKS: Final = JOURNAL + 4096
+FILLING: Final = BOOKS + 8192
+MAP: Final = FILLING + 65536
+PAGES: Final = MAP + 8192
 #: Bytes by which whoever is lied to may grow: what Python's allocator keeps.
 GROWTH: Final = 32 << 20
 #: Where the slots of a wait set begin in it.
 AT_SLOTS: Final = 128
 
 
-def words(kind: str) -> list[int]:
+#: The offset of a word; or that of a word which says where something is, and how far behind that it stands.
+Place = int | tuple[int, int]
+
+
+def words(kind: str) -> list[Place]:
     """The offsets of all fields, of the first of many that are alike some."""
     found = [*range(0, HEADER, 8), *range(CONTROL, MEMBERS, 8)]
     for slot in (0, 1, 2, 255):
@@ -51,8 +85,35 @@ def words(kind: str) -> list[int]:
         found.append(start + 64)
         found += [start + AT_SLOTS + 8 * n for n in (0, 1, 2, SLOTS - 1)]
         found += [start + AT_SLOTS + 8 * (SLOTS + n) for n in (0, 1)]
-    permits = {"semaphore": 2, "event": 0}.get(kind, 1)
-    return [*found, LOOKING, *(PERMITS + 8 * n for n in range(permits))]
+    permits = {"semaphore": 2, "event": 0, "queue": 0}.get(kind, 1)
+    found += [LOOKING, *(PERMITS + 8 * n for n in range(permits))]
+    return [*found, *_words_of_queue()] if kind == "queue" else [*found]
+
+
+def _words_of_queue() -> Iterator[Place]:
+    yield from (DONE_SET, DONE_SET + 64, DONE_SET + AT_SLOTS)
+    yield from range(QUEUE, QUEUE + 136, 8)
+    yield from (QUEUE + 192 + 8 * slot for slot in (0, 1, SLOTS - 1))  # What members have got.
+    for claim in (0, 1, 2, MOST_CLAIMS - 1):
+        yield from range(CLAIMS + claim * CLAIM_SIZE, CLAIMS + (claim + 1) * CLAIM_SIZE, 8)
+    yield from range(JOURNAL, JOURNAL + 32, 8)  # The lease, and what was found.
+    yield from range(JOURNAL + 64, JOURNAL + 112, 8)  # The journal, and two of its entries.
+    yield from range(BOOKS, BOOKS + 48, 8)
+    yield from (BOOKS + 64, BOOKS + 96, BOOKS + 128, BOOKS + 128 + 8 * 47, BOOKS + 4096, BOOKS + 4096 + 2048)
+    yield from (FILLING + 8 * n for n in range(6))
+    yield from (MAP + 8 * n for n in (0, 1, 2, 3, 8, 9, 32, 33))
+    for chunk in CHUNKS:
+        yield from ((chunk, at) for at in (0, 8, 16, 24, 64, 72))  # A chunk, its first item, and what that holds.
+    yield from ((FIRST_ITEM, at) for at in (0, 8))
+
+
+def found_at(memory: int, place: Place) -> int:
+    """Where a word is now: a multiple of 8 within the memory, whatever says so."""
+    if isinstance(place, int):
+        return place
+    pointer, behind = place
+    at = int.from_bytes(os.pread(memory, 8, pointer), sys.byteorder) + behind
+    return min(at, os.fstat(memory).st_size - 8) & ~7
 
 
 def values(living: int, dead: int, dice: random.Random) -> dict[str, int]:
@@ -93,12 +154,14 @@ def _knows(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], Non
         in_loop, in_threads = OPENERS[kind]
         witness = shmrpc.sync.Semaphore(f"{name}-witness")
         witness.acquire(0)
-        held, awaited = in_threads(name), in_loop(name)
+        held, awaited, kept = in_threads(name), in_loop(name), list[shmrpc.Claim]()
         use(outcomes, held)
         assert not outcomes.texts
         step()  # Now somebody joins, and dies.
         held_lock = held.lock if kind == "memory" else held
-        if kind != "event":
+        if kind == "queue":
+            kept = _half_used(held)
+        elif kind != "event":
             held_lock.acquire(HANGS)
         sleepers = [threading.Thread(target=_sleep, args=(outcomes, kind, held)) for _ in range(2)]
         sleepers.append(threading.Thread(target=lambda: asyncio.run(_sleep_in_loop(outcomes, kind, awaited))))
@@ -114,6 +177,9 @@ def _knows(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], Non
             sleeper.join()
         step()  # Now others use the name.
         use(outcomes, held)
+        for claim in kept:
+            outcomes.note(lambda claim=claim: see(claim))  # type: ignore[misc]
+        del kept[:]
         assert _descriptors() < before + 20
         witness.release()
         witness.acquire(0)
@@ -125,7 +191,25 @@ def _knows(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], Non
     return work
 
 
+def _half_used(held: shmrpc.sync.Queue) -> list[shmrpc.Claim]:
+    """Lets a queue have something of everything, and be full. The claims that are held."""
+    for item in (ARRAY, b"x" * 20_000, *[SMALL] * 3):
+        held.put(item, HANGS)
+    for _ in range(2):
+        held.claim(HANGS).give_back()  # Once it comes back, then it is a dead letter.
+    claims = [held.claim(HANGS) for _ in range(3)]
+    claims.pop().give_back()
+    with contextlib.suppress(shmrpc.QueueFull):
+        while True:
+            held.put_nowait(SMALL)
+    return claims
+
+
 def _sleep(outcomes: Outcomes, kind: str, held: Any) -> None:
+    if kind == "queue":
+        outcomes.note(lambda: held.put(SMALL, ASLEEP))
+        outcomes.note(lambda: held.join(ASLEEP))
+        return
     waiting = (held.lock if kind == "memory" else held).acquire if kind != "event" else held.wait
     outcomes.note(lambda: waiting(ASLEEP))
     if kind == "semaphore":
@@ -133,6 +217,9 @@ def _sleep(outcomes: Outcomes, kind: str, held: Any) -> None:
 
 
 async def _sleep_in_loop(outcomes: Outcomes, kind: str, held: Any) -> None:
+    if kind == "queue":
+        await asyncio.gather(*(outcomes.note_in_loop(held.put(SMALL, ASLEEP)) for _ in range(2)))
+        return
     waiting = (held.lock if kind == "memory" else held).acquire if kind != "event" else held.wait
     await outcomes.note_in_loop(waiting(ASLEEP))
 
@@ -140,7 +227,11 @@ async def _sleep_in_loop(outcomes: Outcomes, kind: str, held: Any) -> None:
 def _dies(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], None]:
     def work(outcomes: Outcomes, step: Callable[[], None]) -> None:
         held = OPENERS[kind][1](name)
-        if kind != "event":
+        if kind == "queue":
+            held.put_many([SMALL] * 3)
+            kept = held.get(), held.claim(), held.reserve(ARRAY.shape, "i8").__enter__()
+            assert kept
+        elif kind != "event":
             (held.lock if kind == "memory" else held).acquire(HANGS)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -157,7 +248,7 @@ def _works(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], Non
     return work
 
 
-def tell_one(kind: str, name: str, at: int, what: str, seed: int) -> tuple[Counter[str], set[str]]:
+def tell_one(kind: str, name: str, place: Place, what: str, seed: int) -> tuple[Counter[str], set[str]]:
     """Tells one lie: what became of all who use the name."""
     knows = Told(_knows(kind, name))
     knows.step()
@@ -167,7 +258,9 @@ def tell_one(kind: str, name: str, at: int, what: str, seed: int) -> tuple[Count
     path = memory_of(name)
     assert path is not None
     memory = os.open(path, os.O_RDWR)
-    size = os.fstat(memory).st_blocks
+    at = found_at(memory, place)
+    # A queue may grow, but not beyond the pages that there are addresses for: it counts those that have memory itself.
+    size = PAGES + 2 * QUEUE_MEMORY if kind == "queue" else os.fstat(memory).st_blocks * 512
     told = values(number(memory, 0), number(memory, 1), random.Random(seed))
     os.pwrite(memory, struct.pack("=Q", told[what]), at)
     knows.go_on()
@@ -177,14 +270,14 @@ def tell_one(kind: str, name: str, at: int, what: str, seed: int) -> tuple[Count
     for more_ends, more_texts in (knows.end(), Told(_works(kind, name)).end()):
         ends += more_ends
         texts |= more_texts
-    assert os.fstat(memory).st_blocks == size, "it has grown"
+    assert os.fstat(memory).st_blocks * 512 <= size, "it has grown"
     os.close(memory)
     assert memory_of(name) is None
     return ends, texts
 
 
-#: A lie: the kind of the name, the offset of a word, and what is written there.
-Lie = tuple[str, int, str]
+#: A lie: the kind of the name, a word, and what is written there.
+Lie = tuple[str, Place, str]
 
 
 def tell(lies: list[Lie], workers: int, seed: int) -> tuple[dict[str, int], list[str], list[str]]:
@@ -211,12 +304,12 @@ def tell(lies: list[Lie], workers: int, seed: int) -> tuple[dict[str, int], list
 
 def _tell(lies: list[Lie], seed: int, writes: int) -> None:
     ends, texts, wrong = Counter[str](), set[str](), list[str]()
-    for kind, at, what in lies:
+    for number, (kind, place, what) in enumerate(lies):
         name = f"lie{os.getpid()}"
         try:
-            more_ends, more_texts = tell_one(kind, name, at, what, seed + at)
+            more_ends, more_texts = tell_one(kind, name, place, what, seed + number)
         except Exception:
-            wrong.append(f"{what} at byte {at} of a {kind}: {traceback.format_exc()}")
+            wrong.append(f"{what} at byte {place} of a {kind}: {traceback.format_exc()}")
             break  # What is left of it would disturb the others.
         ends += more_ends
         texts |= more_texts
@@ -274,7 +367,7 @@ def _scribble(names: Scribbled, dice: random.Random) -> None:
                 continue
             chosen, size = words(kind), os.fstat(memory).st_size
             for _ in range(int(dice.random() ** 3 * 50) if size else 0):
-                at = dice.choice(chosen) if dice.random() < 0.9 else dice.randrange(size // 8) * 8
+                at = found_at(memory, dice.choice(chosen)) if dice.random() < 0.9 else dice.randrange(size // 8) * 8
                 if POISON.start <= at < POISON.stop and dice.random() < 0.8:
                     continue
                 found = int.from_bytes(os.pread(memory, 8, at), "little")

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import numpy as np  # noqa: F401 - so that no process that is forked has to import it
+import numpy as np
 
 import shmrpc
 import shmrpc.sync
@@ -26,12 +26,23 @@ HANGS: Final = 60
 #: Seconds of the deadlines of all that is tried.
 SOON: Final = 0.01
 
+#: What a queue may hold: items, and bytes.
+QUEUE_ITEMS: Final = 20
+QUEUE_MEMORY: Final = 1 << 20
+#: Items of a queue: what shares a chunk, and what has one of its own.
+SMALL: Final = {"number": 7}
+ARRAY: Final = np.arange(5_000)
+
 #: How a name is opened in a loop, and in threads.
 OPENERS: Final[dict[str, tuple[Callable[[str], Any], Callable[[str], Any]]]] = {
     "semaphore": (lambda name: shmrpc.Semaphore(name, 2), lambda name: shmrpc.sync.Semaphore(name, 2)),
     "lock": (shmrpc.Lock, shmrpc.sync.Lock),
     "event": (shmrpc.Event, shmrpc.sync.Event),
     "memory": (lambda name: shmrpc.memory(name, 5000), lambda name: shmrpc.sync.memory(name, 5000)),
+    "queue": (
+        lambda name: shmrpc.queue(name, QUEUE_ITEMS, max_memory=QUEUE_MEMORY, max_deliveries=2),
+        lambda name: shmrpc.sync.queue(name, QUEUE_ITEMS, max_memory=QUEUE_MEMORY, max_deliveries=2),
+    ),
 }
 
 
@@ -81,11 +92,56 @@ def use(outcomes: Outcomes, held: Any) -> None:
         for step in (held.set, lambda: held.wait(SOON), held.clear, lambda: held.wait(SOON), held.is_set):
             note(step)
         return
+    if kind == "queue":
+        use_queue(outcomes, held)
+        return
     for step in (lambda: held.acquire(SOON), lambda: held.acquire(SOON), held.release, held.release):
         note(step)
     if kind == "semaphore":
         for step in (lambda: held.signal(300), lambda: held.wait(SOON), held.drain, lambda: held.wait(SOON)):
             note(step)
+
+
+def use_queue(outcomes: Outcomes, held: shmrpc.sync.Queue) -> None:
+    """Does everything with a queue that is open in threads."""
+    note = outcomes.note
+    for item in (SMALL, ARRAY, b"x" * 20_000):
+        note(lambda item=item: held.put(item, SOON))  # type: ignore[misc]
+    note(lambda: held.put_many([SMALL] * 4, SOON))
+    note(lambda: fill(held))
+    note(lambda: held.peek(QUEUE_ITEMS))
+    note(held.stats)
+    claims = [note(lambda: held.claim(SOON)) for _ in range(3)]
+    note(lambda: held.claim(SOON, lease_timeout=SOON / 10))
+    for claim in filter(None, claims):
+        note(lambda claim=claim: see(claim))  # type: ignore[misc]
+    for claim, end in zip(claims, ("ack", "give_back"), strict=False):
+        if claim is not None:
+            note(getattr(claim, end))
+    del claims[:]
+    note(lambda: held.get(SOON))
+    with contextlib.suppress(ValueError):  # What is counted may be a lie, and nothing may have been got.
+        note(held.task_done)
+    note(lambda: len(held.get_many(5, SOON)))
+    note(lambda: held.dead_letters.claim_nowait().give_back())
+    note(lambda: held.dead_letters.get_many_nowait())
+    note(lambda: held.join(SOON))
+    note(held.qsize)
+    while note(lambda: len(held.get_many_nowait(QUEUE_ITEMS))):
+        pass
+
+
+def fill(held: shmrpc.sync.Queue) -> None:
+    """Puts an array that is filled in place."""
+    with held.reserve(ARRAY.shape, "i8", SOON) as filled:
+        filled[:] = 1
+
+
+def see(claim: shmrpc.Claim) -> None:
+    """Looks at all of an item where it lies."""
+    value = claim.value
+    if isinstance(value, np.ndarray | bytes | memoryview):
+        bytes(value)
 
 
 async def use_in_loop(outcomes: Outcomes, held: Any) -> None:
@@ -96,11 +152,34 @@ async def use_in_loop(outcomes: Outcomes, held: Any) -> None:
     if kind == "event":
         await outcomes.note_in_loop(held.wait(SOON))
         return
+    if kind == "queue":
+        await use_queue_in_loop(outcomes, held)
+        return
     if kind == "semaphore":
         await outcomes.note_in_loop(held.wait(SOON))
     held = held.lock if kind == "memory" else held
     await asyncio.gather(*(outcomes.note_in_loop(held.acquire(SOON)) for _ in range(2)))
     outcomes.note(held.release)
+
+
+async def use_queue_in_loop(outcomes: Outcomes, held: shmrpc.Queue) -> None:
+    """Puts, waits and claims in a loop, some of it at the same time."""
+    note = outcomes.note_in_loop
+    await note(held.put(ARRAY, SOON))
+    await note(held.put_many([SMALL] * (QUEUE_ITEMS - 1), SOON))
+    await asyncio.gather(note(held.put(SMALL, SOON)), note(fill_in_loop(held)), note(claim_in_loop(held)))
+    await asyncio.gather(note(held.get_many(QUEUE_ITEMS, SOON)), note(held.get(SOON)), note(held.join(SOON)))
+    outcomes.note(lambda: held.shutdown(immediate=True))
+
+
+async def fill_in_loop(held: shmrpc.Queue) -> None:
+    async with held.reserve(ARRAY.shape, "i8", SOON) as filled:
+        filled[:] = 1
+
+
+async def claim_in_loop(held: shmrpc.Queue) -> None:
+    async with held.claim(SOON) as claim:
+        see(claim)
 
 
 def look(outcomes: Outcomes, name: str) -> None:

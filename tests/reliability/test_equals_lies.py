@@ -7,12 +7,14 @@ import contextlib
 import mmap
 import os
 import random
+import re
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shmrpc
@@ -21,7 +23,17 @@ from shmrpc.host import cleanup
 from tests.helpers import figures, name_lies
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
-from tests.helpers.name_lies import AT_SLOTS, MEMBERS, PERMITS, SETS, SLOTS, memory_of
+from tests.helpers.name_lies import (
+    AT_SLOTS,
+    JOURNAL,
+    MEMBERS,
+    PAGES,
+    PERMITS,
+    QUEUE,
+    SETS,
+    SLOTS,
+    memory_of,
+)
 from tests.helpers.name_users import OPENERS
 from tests.helpers.other_users import only_root
 from tests.helpers.scale import scaled
@@ -129,6 +141,8 @@ FOUND: dict[str, tuple[str, int, int, Callable[[Any], object]]] = {
     "the count of signals": ("semaphore", 104, 1 << 63, lambda it: it.wait(LONG)),
     "the count of signals, dropped": ("semaphore", 104, 1 << 63, lambda it: it.drain()),
     "the entry of a member, which is another one's": ("event", MEMBERS, 0, lambda it: it.wait(LONG)),
+    "a count of the queue": ("queue", QUEUE + 24, 5, lambda it: it.get(LONG)),
+    "a count of the queue, claimed": ("queue", QUEUE + 24, 5, lambda it: it.claim(LONG)),
 }
 
 
@@ -140,8 +154,48 @@ def test_what_cannot_be_true_is_found_before_anybody_waits_for_it(found: str) ->
         if found == "the holder of a permit, which is another one's":
             held.acquire()
         write(at, value)
-        with pytest.raises(shmrpc.RemoteProtocolError, match=rf"{found.partition(', dropped')[0]}.* at byte {at} is "):
+        with pytest.raises(
+            shmrpc.RemoteProtocolError,
+            match=rf"{found.removesuffix(', dropped').removesuffix(', claimed')}.* at byte {at} is ",
+        ):
             use(held)
+
+
+@pytest.mark.parametrize("words", [1_000, 5_000])
+def test_an_item_with_buffers_that_cannot_be_is_said_to_be_one(words: int) -> None:
+    """A large item is read where it lies; where one lay that was copied out nobody can say."""
+    with closing(q := shmrpc.sync.queue(OURS)):
+        q.put(np.arange(words))
+        path = memory_of(OURS)
+        assert path is not None
+        with path.open("rb") as memory:
+            at = (name_lies.found_at(memory.fileno(), (name_lies.FIRST_ITEM, 8)) + 63) & ~63
+        write(at, 0xFFFF_FFFF_0000_0001)
+        where = "item that was taken" if words == 1_000 else f"item with buffers at byte {at}"
+        with pytest.raises(
+            shmrpc.RemoteProtocolError, match=f"the beginning of an {where} is 0xffffffff00000001, which"
+        ):
+            q.get()
+        with pytest.raises(shmrpc.RemoteProtocolError, match=where):
+            q.put(1)
+
+
+def test_an_item_whose_bytes_are_no_value_is_an_error_of_its_own() -> None:
+    with closing(q := shmrpc.sync.queue(OURS)):
+        q.put_many(["item", "next"])
+        path = memory_of(OURS)
+        assert path is not None
+        with path.open("rb") as memory:
+            at = name_lies.found_at(memory.fileno(), (name_lies.FIRST_ITEM, 8))
+        write(at, 0xC1)
+        said = rf"queue '{OURS}': an item cannot be read: "
+        with q.claim() as claim:
+            with pytest.raises(shmrpc.DecodeError, match=said):
+                claim.value  # noqa: B018
+            claim.give_back()
+        with pytest.raises(shmrpc.DecodeError, match=said):
+            q.get()
+        assert q.get() == "next"
 
 
 async def test_a_sleeper_is_told_of_what_another_one_finds() -> None:
@@ -201,13 +255,49 @@ def test_what_is_cut_off_is_neither_taken_nor_a_crash(kind: str, size: int) -> N
         path = memory_of(OURS)
         assert path is not None
         os.truncate(path, size)
-        use = {"event": "it.set()", "memory": "it.buf[-1] = 1; it.array(8)[:] = 1; it.lock.acquire(0)"}
+        use = {
+            "event": "it.set()",
+            "memory": "it.buf[-1] = 1; it.array(8)[:] = 1; it.lock.acquire(0)",
+            "queue": "it.put(1)",
+        }
         with pytest.raises(RuntimeError, match="RemoteProtocolError: .*the memory was cut off by a member"):
             member.do(use.get(kind, "it.acquire(0)"))
         if kind == "memory":
             assert member.do("result = bytes(it.buf[:2])[1]") in (0, 1)
         with MemberProcess() as late, pytest.raises(RuntimeError, match=f"RemoteProtocolError: .*{size} bytes"):
             late.do(f"sync.attach({OURS!r}, 0)")
+        member.do("it.close()")
+    assert memory_of(OURS) is None
+
+
+#: What is done with a queue that is cut off, of which an item is claimed and memory is being filled.
+QUEUE_USES = [
+    "bytes(c.value)", "filled[:] = 1", "r.__exit__(None, None, None)", "c.ack()", "d.give_back()", "it.peek(5)",
+    "it.get(0.01)", "it.get_many(5, 0.01)", "it.claim(0.01)", "it.put(1, 0.01)", "it.put(ARRAY, 0.01)", "it.stats()",
+    "it.qsize()", "it.dead_letters.get_many_nowait()", "it.task_done()", "it.join(0.01)", "it.shutdown()",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [0, QUEUE, JOURNAL, PAGES, PAGES + 4096])
+@pytest.mark.parametrize("first", range(0, len(QUEUE_USES), scaled(6, 1)))
+def test_no_use_of_a_queue_that_is_cut_off_is_a_crash(size: int, first: int) -> None:
+    """It begins with each of some uses, since what one has found all others are told."""
+    with MemberProcess() as member:
+        member.do(f"from tests.helpers.name_users import ARRAY, OPENERS; it = OPENERS['queue'][1]({OURS!r})")
+        member.do("it.put_many([ARRAY, b'x' * 20_000, *range(9)]); c, d = it.claim(), it.claim(); c.value; it.get()")
+        member.do("r = it.reserve(5_000, 'i8'); filled = r.__enter__()")
+        path = memory_of(OURS)
+        assert path is not None
+        os.truncate(path, size)
+        told = []
+        for use in QUEUE_USES[first:] + QUEUE_USES[:first]:
+            try:
+                member.do(use)
+            except RuntimeError as error:
+                told.append(str(error))
+        assert any("RemoteProtocolError" in text for text in told)
+        for text in told:
+            assert re.search("the memory was cut off by a member|WaitTimeout|Queue(Empty|Full)", text), text
         member.do("it.close()")
     assert memory_of(OURS) is None
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shmrpc
@@ -24,6 +26,8 @@ from tests.helpers.time_bound import bounded
 
 #: A name that no other run of these tests has.
 OURS = f"standing{os.getpid()}"
+#: Of an array that lies in memory of its own.
+WORDS = 50_000
 #: Tasks of a loop that want something at the same time.
 TASKS = 30
 #: Seconds for which no loop may be held up: each task for itself would hold it for a tenth.
@@ -138,3 +142,47 @@ async def test_no_loop_is_held_up_by_one_that_is_stopped(q: shmrpc.sync.Queue, o
         assert held < HOLD
         assert await opened.get_many(5, PATIENCE) == ["first", "of the other"]
     figures.note(f"a loop whose {TASKS} tasks {use} while a member is stopped", held=f"{held * 1e3:.0f} ms")
+
+
+def _claims(q: shmrpc.sync.Queue) -> Any:
+    q.put(np.arange(WORDS))
+    return q.claim()
+
+
+def _looks_at_what_was_acknowledged(q: shmrpc.sync.Queue) -> Any:
+    with _claims(q) as claim:
+        return claim.value
+
+
+def _fills(q: shmrpc.sync.Queue) -> Any:
+    reservation = q.reserve(WORDS, "i8")
+    reservation.__enter__()
+    return reservation
+
+
+#: What a member has, that it ends by referring to it no more; and the items that wait then.
+HELD: dict[str, tuple[Callable[[shmrpc.sync.Queue], Any], int]] = {
+    "a claim": (_claims, 1),
+    "a view": (_looks_at_what_was_acknowledged, 0),
+    "a reservation": (_fills, 0),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_what_a_stopped_one_keeps_us_from_ending_is_ended_later(
+    q: shmrpc.sync.Queue, other: MemberProcess, what: str
+) -> None:
+    """Also if this process does nothing more with the queue."""
+    take, left = HELD[what]
+    with MemberProcess() as witness:
+        witness.do(f"q = sync.attach({OURS!r}, 5)")
+        held = take(q)
+        with stopped_at(other, "WordChanged"):
+            del held
+            gc.collect()
+        is_ended = "result = [q.qsize(), len(q.stats().held)]"
+        assert eventually(lambda: witness.do(is_ended) == [1 + left, 0], PATIENCE)
+        if left:
+            assert witness.do("c = q.claim(); result = [c.redelivered, len(c.value)]; c.ack(); del c") == [True, WORDS]
+        assert witness.do("result = q.get()") == "of the other"
+        assert eventually(lambda: witness.do("result = q.stats().used") < WORDS * 8, PATIENCE)

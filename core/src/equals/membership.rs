@@ -16,6 +16,7 @@ use crate::memory::mapping::SharedMapping;
 use crate::memory::named;
 use crate::memory::region::Kind;
 use crate::origin::Origin;
+use crate::queue::MOST_CLAIMS;
 use crate::shared::{Field, Lie, Poison};
 use crate::sync::{AtomicU64, Ordering, fence, lock};
 use crate::wait::doorbell::{Ringer, numbered};
@@ -80,6 +81,11 @@ pub enum NameError {
     NotHeld(&'static str),
     #[error("has {SLEEPERS} sleepers already, which is the most")]
     Crowded,
+    #[error(
+        "has no place for another claim: {MOST_CLAIMS} items are claimed, looked at after that, or dead letters \
+         ({dead} of them), which is the most; end claims by ack() or give_back(), or take dead letters out"
+    )]
+    Claimed { dead: u64 },
     #[error("{} is in the middle of changing it, and does not end; is it stopped?", words_of(*.holder))]
     Changing { holder: Holder },
     #[error("{0}")]
@@ -798,6 +804,15 @@ impl Membership {
             && let Some(us) = self.us.upgrade()
         {
             // Without a watcher the memory is there until the last member leaves.
+            let _ = watcher::expect(&us);
+        }
+    }
+
+    /// Lets the watcher end after a while what could not be ended for a process that changes the queue.
+    #[cold]
+    pub(super) fn expect_leftovers(&self) {
+        if let Some(us) = self.us.upgrade() {
+            // Without a watcher it is ended when we leave.
             let _ = watcher::expect(&us);
         }
     }

@@ -260,6 +260,7 @@ impl Membership {
     pub fn give_chunk_up(&self, chunk: Chunk, patience: u64) -> Result<(), NameError> {
         let contents = self.contents()?;
         contents.queue.let_fall(chunk, deadline(patience));
+        self.keep_leftovers(contents);
         self.wake_next(ROOM);
         Ok(())
     }
@@ -336,12 +337,51 @@ impl Membership {
         Ok(news.is_some())
     }
 
-    /// The memory of an item that was acknowledged is not looked at any more.
-    pub fn let_go(&self, claim: &Claim, patience: u64) -> Result<(), NameError> {
-        let contents = self.contents()?;
-        let gone = contents.queue.let_go(claim, deadline(patience));
-        self.spread(gone.map_err(|error| self.refused(error))?);
-        Ok(())
+    /// Nobody refers to a claim, nor to its item's memory, any more: the item comes back, if it was not dealt with. After
+    /// a while, if a process keeps us from that. What is wrong, whoever uses the queue next is told.
+    pub fn drop_claim(&self, claim: Claim, is_over: bool) {
+        if let Ok(contents) = self.contents() {
+            contents.queue.drop_claim(claim, is_over);
+            let _ = self.patiently(|patience| self.end_leftovers(patience));
+            self.keep_leftovers(contents);
+        }
+    }
+
+    fn end_leftovers(&self, patience: u64) -> Result<(), NameError> {
+        let mut news = News::default();
+        let ended = self
+            .contents()?
+            .queue
+            .tidy_up(deadline(patience), &mut news);
+        self.spread(news);
+        ended.map_err(|error| self.refused(error))
+    }
+
+    /// What could not be ended now is ended later.
+    fn keep_leftovers(&self, contents: &Contents) {
+        if contents.queue.has_leftovers() {
+            self.expect_leftovers();
+        }
+    }
+
+    /// Whether something could not be ended.
+    pub(super) fn has_leftovers(&self) -> bool {
+        let contents = self.queue.as_ref();
+        contents.is_some_and(|contents| contents.queue.has_leftovers())
+    }
+
+    /// Tries to end it again.
+    pub(super) fn tidy_up(&self) {
+        let _ = self.end_leftovers(IMPATIENCE);
+    }
+
+    /// Why there is no place for another claim.
+    #[cold]
+    pub fn no_claim(&self) -> NameError {
+        let stats = self.queue_stats(LEASE_PATIENCE);
+        NameError::Claimed {
+            dead: stats.map_or(0, |stats| stats.dead),
+        }
     }
 
     /// Says of items that this process has got that they are dealt with; false if it has not got so many.

@@ -6,7 +6,7 @@
 //!
 //! It also sees to it that a permit which is free does not wait for somebody who has been woken for it and does not
 //! hear, since its loop computes or it is stopped: after a while the next one is woken. And it gives memory of a queue back
-//! that is not used any more.
+//! that is not used any more, and claims that nobody refers to, if a process that was stopped has kept us from that.
 
 use super::members::Holder;
 use super::members::Number;
@@ -30,6 +30,8 @@ const GLANCE: Duration = Duration::from_millis(50);
 const HEARING: Duration = Duration::from_millis(100);
 /// How long memory of a queue stays free before it is given back.
 const SETTLING: Duration = Duration::from_secs(1);
+/// Between two tries to end what a process that changes the queue has kept us from ending.
+const TIDYING: Duration = Duration::from_millis(50);
 /// What a wait of the kernel's is counted in.
 const TICK: Duration = Duration::from_millis(1);
 /// The number of what is not a name.
@@ -147,6 +149,8 @@ enum Chore {
     Redeem,
     /// Memory may be given back.
     Settle,
+    /// What a process that changes the queue has kept us from ending is ended.
+    TidyUp,
 }
 
 impl Chore {
@@ -154,6 +158,7 @@ impl Chore {
         match self {
             Chore::Redeem => HEARING,
             Chore::Settle => SETTLING,
+            Chore::TidyUp => TIDYING,
         }
     }
 
@@ -161,6 +166,7 @@ impl Chore {
         match self {
             Chore::Redeem => name.is_pledged.load(Relaxed),
             Chore::Settle => name.has_spare.load(Relaxed),
+            Chore::TidyUp => name.has_leftovers(),
         }
     }
 
@@ -168,6 +174,7 @@ impl Chore {
         match self {
             Chore::Redeem => name.redeem(),
             Chore::Settle => name.settle(),
+            Chore::TidyUp => name.tidy_up(),
         }
     }
 }
@@ -179,7 +186,7 @@ fn look_on(watcher: &Watcher) {
         let now = Instant::now();
         let mut partial = Vec::new();
         for (number, name) in watcher.known() {
-            for chore in [Chore::Redeem, Chore::Settle] {
+            for chore in [Chore::Redeem, Chore::Settle, Chore::TidyUp] {
                 let key = (number, chore);
                 if due.get(&key).is_some_and(|&due| due <= now) {
                     due.remove(&key);

@@ -2,10 +2,11 @@
 
 use super::buffer::{bytes_of, fill};
 use super::name::failed;
-use super::queue::{PATIENCE, Queue, attempt_to_end, copied};
+use super::queue::{Queue, attempt_to_end, copied, first_word};
 use crate::equals::membership::Membership;
 use crate::queue::parcel::Parts;
 use crate::queue::{self, End, Form};
+use crate::shared::Field;
 use crate::sync::lock;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
@@ -59,14 +60,18 @@ impl Held {
     fn parts(&self, py: Python<'_>, queue: &Queue) -> PyResult<Parts> {
         let all = self.membership.queue_bytes(self.claim.at, self.claim.len);
         let all = all.map_err(|error| failed(py, &self.membership, error))?;
+        let mut found = 0;
         let parts = Parts::read(self.claim.len, |at, to| {
             // SAFETY: `read` asks for bytes within the payload alone, which is mapped.
             unsafe {
                 let from = all.wrapping_add(at as usize);
                 std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
             }
+            if at == 0 {
+                found = first_word(to);
+            }
         });
-        parts.ok_or_else(|| queue.unreadable(py))
+        parts.ok_or_else(|| queue.unreadable(py, Field::Parts, self.claim.at, found))
     }
 
     /// Ends it, and unless it `keeps` that, its memory's use; false if it has ended before.
@@ -106,11 +111,10 @@ impl Drop for Held {
             std::mem::forget(self.membership.clone()); // A forked child takes nothing of the parent's down.
             return;
         }
-        // What is wrong, whoever uses the queue next reads.
-        match *lock(&self.state) {
-            State::Held => drop(self.membership.give_item_back(&self.claim, PATIENCE)),
-            State::Over => drop(self.membership.let_go(&self.claim, PATIENCE)),
-            State::Ended => {}
+        let state = *lock(&self.state);
+        if state != State::Ended {
+            let is_over = state == State::Over;
+            self.membership.drop_claim(self.claim, is_over);
         }
     }
 }

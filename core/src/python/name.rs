@@ -137,7 +137,9 @@ fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
 /// The exception of `shmrpc.errors` for what went wrong with a name.
 fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
     let class = match &error {
-        NameError::Os { .. } | NameError::Full | NameError::Crowded => "SharedMemoryError",
+        NameError::Os { .. } | NameError::Full | NameError::Crowded | NameError::Claimed { .. } => {
+            "SharedMemoryError"
+        }
         NameError::Mismatch { .. } => "NameInUse",
         NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
         NameError::Busy { .. } => "WaitTimeout",
@@ -154,7 +156,9 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
             NameError::Os { error, .. } => {
                 class.call1((error.raw_os_error().unwrap_or(libc::EIO), text))
             }
-            NameError::Full | NameError::Crowded => class.call1((libc::EUSERS, text)),
+            NameError::Full | NameError::Crowded | NameError::Claimed { .. } => {
+                class.call1((libc::EUSERS, text))
+            }
             _ => class.call1((text,)),
         }
     };

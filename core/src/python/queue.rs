@@ -452,8 +452,9 @@ impl Queue {
         at: &mut usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Some((head, payload)) = item_at(items, *at) else {
+            let found = first_word(items.get(*at..).unwrap_or_default());
             *at = items.len();
-            return Err(self.unreadable(py));
+            return Err(self.unreadable(py, Field::Copied, 0, found));
         };
         *at = (*at + 8 + payload.len()).next_multiple_of(8);
         match head.form() {
@@ -464,7 +465,7 @@ impl Queue {
                     to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
                 });
                 let Some(parts) = parts else {
-                    return Err(self.unreadable(py));
+                    return Err(self.unreadable(py, Field::Copied, 0, first_word(payload)));
                 };
                 let part = |&(at, len): &(u64, u64)| {
                     PyBytes::new(py, &payload[at as usize..(at + len) as usize])
@@ -472,7 +473,7 @@ impl Queue {
                 let buffers = PyTuple::new(py, parts.buffers.iter().map(part))?;
                 self.parcel(py, part(&parts.body), buffers)
             }
-            None => Err(self.unreadable(py)),
+            None => Err(self.unreadable(py, Field::Copied, 0, head.0)),
         }
     }
 
@@ -499,13 +500,10 @@ impl Queue {
         self.decode.bind(py).call1((parcel,))
     }
 
+    /// An item cannot be what is found `at` a byte.
     #[cold]
-    pub(super) fn unreadable(&self, py: Python<'_>) -> PyErr {
-        let lie = Lie {
-            field: Field::Item,
-            at: 0,
-            found: 0,
-        };
+    pub(super) fn unreadable(&self, py: Python<'_>, field: Field, at: u64, found: u64) -> PyErr {
+        let lie = Lie { field, at, found };
         failed(py, &self.membership, self.membership.poisoned(lie))
     }
 
@@ -592,10 +590,7 @@ impl Queue {
             Claimed::Item(claim) => Ok(Some(Held::new(membership.clone(), claim))),
             Claimed::Empty => Ok(None),
             Claimed::Shut => Err(shut_down(py, membership)),
-            Claimed::Crowded => {
-                let text = "has 4096 claims that have not ended, or dead letters, already, which is the most";
-                Err(failed(py, membership, NameError::NotHeld(text)))
-            }
+            Claimed::Crowded => Err(failed(py, membership, membership.no_claim())),
         }
     }
 }
@@ -607,6 +602,14 @@ fn item_at(items: &[u8], at: usize) -> Option<(Head, &[u8])> {
     let head = Head(u64_at(items.get(at..at + 8)?, 0));
     let payload = items.get(at + 8..at + 8 + head.size() as usize)?;
     Some((head, payload))
+}
+
+/// The word that these bytes begin with; what is not there of it is 0.
+pub(super) fn first_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    let len = bytes.len().min(word.len());
+    word[..len].copy_from_slice(&bytes[..len]);
+    u64::from_ne_bytes(word)
 }
 
 /// What is written from `at` on is an item's payload: its head and its end.

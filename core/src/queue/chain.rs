@@ -7,13 +7,13 @@ use crate::shared::allocator::Reserved;
 use crate::shared::growth::PAGE;
 use crate::shared::journal::{Change, See, Transaction};
 use crate::shared::{Field, Members, SharedError, lie};
-use crate::sync::{Ordering, lock};
+use crate::sync::Ordering;
 
 /// A chunk that this member fills: to be linked, or given up.
 #[derive(Debug)]
 #[must_use = "a chunk that is neither linked nor given up stays reserved until its member dies"]
 pub struct Chunk {
-    block: Reserved,
+    pub(super) block: Reserved,
     size: u64,
 }
 
@@ -64,21 +64,6 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 Ok(None)
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// Frees a chunk that was reserved and is not wanted: later, if the lease cannot be had now.
-    pub fn let_fall(&self, chunk: Chunk, deadline: u64) {
-        if let Err(SharedError::Busy { .. }) = self.allocator.give_up(&chunk.block, deadline) {
-            lock(&self.unwanted).push(chunk);
-        }
-    }
-
-    /// Frees the chunks that could not be freed when they were found to be unwanted.
-    fn free_unwanted(&self, deadline: u64) {
-        let unwanted = std::mem::take(&mut *lock(&self.unwanted));
-        for chunk in unwanted {
-            self.let_fall(chunk, deadline);
         }
     }
 

@@ -147,7 +147,13 @@ impl Claims {
 
     /// The first one of a list.
     pub(super) fn first(self, t: &impl See, list: List) -> Result<Option<u64>, SharedError> {
-        let Some(index) = self.link(t, self.start + list.first)? else {
+        let first = self.link(t, self.start + list.first)?;
+        // Whoever believed a false count would look again and again for what is not there.
+        let count = t.get(self.start + list.count)?;
+        if first.is_none() != (count == 0) {
+            return Err(lie(Field::Queue, self.start + list.count, count));
+        }
+        let Some(index) = first else {
             return Ok(None);
         };
         if self.state(t, index)?.0 != list.state {

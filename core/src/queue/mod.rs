@@ -14,6 +14,7 @@
 mod chain;
 mod claims;
 pub mod layout;
+mod leftovers;
 pub mod parcel;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -27,12 +28,12 @@ use crate::shared::allocator::{self, Allocator};
 use crate::shared::growth::PAGE;
 use crate::shared::journal::{Change, See, Transaction};
 use crate::shared::{Field, Members, SharedError, Words, lie};
-use crate::sync::lock;
 use claims::{BACK, Claims, DEAD_LETTERS, List, State};
 use layout::*;
+use leftovers::Leftovers;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Items of up to so many bytes, head and all, share chunks, and are copied within a transaction.
@@ -217,8 +218,7 @@ pub struct Stats {
 /// A queue, as one process has it.
 pub struct Queue<W, M> {
     allocator: Allocator<W, M>,
-    /// Chunks of this member that are not wanted, and could not be freed when they were found to be so.
-    unwanted: Mutex<Vec<Chunk>>,
+    leftovers: Leftovers,
     start: u64,
     limits: Limits,
     claims: Claims,
@@ -246,7 +246,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         let begin = start + SIZE;
         Ok(Queue {
             allocator: Allocator::new(words, file, begin, limits.memory, members)?,
-            unwanted: Mutex::default(),
+            leftovers: Leftovers::default(),
             start,
             limits,
             claims: Claims { start },
@@ -1035,7 +1035,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// Gives back all that this member holds, who does nothing any more.
     pub fn abandon(&self, deadline: u64) -> Result<News, SharedError> {
-        lock(&self.unwanted).clear();
+        self.leftovers.clear();
         self.allocator.abandon(deadline)?;
         let me = self.me();
         self.give_back_all(slot_of(me), |owner| owner == me, deadline)

@@ -67,6 +67,10 @@ fields! {
     Item = "the head of an item",
     /// A claim of a queue.
     Claim = "an entry of the table of claims",
+    /// What stands before the parts of an item with buffers.
+    Parts = "the beginning of an item with buffers",
+    /// The same, or the head, of an item that was copied: where it was is not known any more.
+    Copied = "the beginning of an item that was taken",
 }
 
 /// What cannot be true: somebody has written where only those who keep to the rules write.
@@ -99,12 +103,12 @@ impl fmt::Display for Lie {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (field, at, found) = (self.field.text(), self.at, self.found);
         match self.field {
-            Field::CutOff => write!(out, "{field} was cut off by a member"),
-            _ => write!(
-                out,
-                "{field} at byte {at} is {found:#x}, which cannot be true: a member has written where it must not"
-            ),
+            Field::CutOff => return write!(out, "{field} was cut off by a member"),
+            Field::Copied => write!(out, "{field}")?,
+            _ => write!(out, "{field} at byte {at}")?,
         }
+        let why = "which cannot be true: a member has written where it must not";
+        write!(out, " is {found:#x}, {why}")
     }
 }
 

@@ -1,0 +1,80 @@
+//! What this member could not end, since a process that is stopped has the lease: it is remembered, and ended later.
+
+use super::{Bytes, Chunk, Claim, News, Queue};
+use crate::shared::{Members, SharedError};
+use crate::sync::lock;
+use std::sync::Mutex;
+
+/// Chunks that are not wanted, and claims that nobody refers to.
+#[derive(Default)]
+pub(super) struct Leftovers {
+    chunks: Mutex<Vec<Chunk>>,
+    /// Each, and whether its item was dealt with.
+    claims: Mutex<Vec<(Claim, bool)>>,
+}
+
+impl Leftovers {
+    /// All that we had was given back.
+    pub(super) fn clear(&self) {
+        lock(&self.chunks).clear();
+        lock(&self.claims).clear();
+    }
+}
+
+impl<W: Bytes, M: Members> Queue<W, M> {
+    /// Frees a chunk that was reserved and is not wanted: later, if the lease cannot be had now.
+    pub fn let_fall(&self, chunk: Chunk, deadline: u64) {
+        if let Err(SharedError::Busy { .. }) = self.allocator.give_up(&chunk.block, deadline) {
+            lock(&self.leftovers.chunks).push(chunk);
+        }
+    }
+
+    /// Frees the chunks that could not be freed when they were found to be unwanted. Whether all were, and there were some.
+    pub(super) fn free_unwanted(&self, deadline: u64) -> bool {
+        let unwanted = std::mem::take(&mut *lock(&self.leftovers.chunks));
+        let found = !unwanted.is_empty();
+        for chunk in unwanted {
+            self.let_fall(chunk, deadline);
+        }
+        found && lock(&self.leftovers.chunks).is_empty()
+    }
+
+    /// A claim is to be ended by [`tidy_up`](Self::tidy_up): nobody refers to it any more. `is_over`: it was acknowledged,
+    /// and its item's memory was kept.
+    pub fn drop_claim(&self, claim: Claim, is_over: bool) {
+        lock(&self.leftovers.claims).push((claim, is_over));
+    }
+
+    /// Whether there is anything that was not ended.
+    pub fn has_leftovers(&self) -> bool {
+        !lock(&self.leftovers.chunks).is_empty() || !lock(&self.leftovers.claims).is_empty()
+    }
+
+    /// Ends what was not ended so far. Busy if some of it is left.
+    pub fn tidy_up(&self, deadline: u64, news: &mut News) -> Result<(), SharedError> {
+        if self.free_unwanted(deadline) {
+            news.room = true;
+            news.freed = true;
+        }
+        loop {
+            let Some((claim, is_over)) = lock(&self.leftovers.claims).pop() else {
+                return Ok(());
+            };
+            let ended = if is_over {
+                self.let_go(&claim, deadline)
+            } else {
+                let ended = self.give_back(&claim, deadline);
+                ended.map(Option::unwrap_or_default)
+            };
+            match ended {
+                Ok(some) => *news = news.and(some),
+                Err(error) => {
+                    if matches!(error, SharedError::Busy { .. }) {
+                        self.drop_claim(claim, is_over);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+}

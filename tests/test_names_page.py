@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 import shmrpc
@@ -34,7 +36,11 @@ def at(heading: str, what: str) -> int:
 
 
 MEMORY, MEMBERS, SET = "2. The memory", "3. Members", "5. A wait set"
+QUEUE, CLAIM, CHUNK, JOURNAL = "6. A queue", "7. Claims", "8. Chunks and items", "9. The journal"
 AT_MEMBERS, AT_PERMITS = at(MEMORY, "members"), at(MEMORY, "permits")
+#: Where a queue begins, and the pages of one of 1 MiB, behind the map of 16 bytes for each.
+AT_QUEUE = int(re.findall(r"The queue itself begins at (\d+),", PAGE)[0])
+AT_PAGES = AT_QUEUE + at(QUEUE, "map") + 16 * 512
 FIRST_SET, SECOND_SET = (offset for name, (offset, _, _) in rows(MEMORY).items() if name.startswith("sleepers"))
 
 
@@ -60,6 +66,9 @@ class Mapped:
     def half(self, offset: int) -> int:
         number: int = struct.unpack_from("=I", self._memory, offset)[0]
         return number
+
+    def copy(self, offset: int, size: int) -> bytes:
+        return self._memory[offset : offset + size]
 
     def close(self) -> None:
         self._memory.close()
@@ -87,6 +96,7 @@ def fnv(numbers: list[int]) -> int:
         ("sync.Lock({0!r})", 4, AT_PERMITS + 8),
         ("sync.Event({0!r})", 5, AT_PERMITS),
         ("sync.memory({0!r}, 1000)", 2, 65536 + 1000),
+        ("sync.queue({0!r}, 7, max_memory=1 << 20, max_deliveries=2, raw=True)", 6, AT_PAGES + 2 * (1 << 20)),
     ],
 )
 def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, made: str, kind: int, size: int) -> None:
@@ -101,7 +111,9 @@ def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, ma
     marked = [offset for offset, _, mark in rows(MEMORY).values() if mark]
     assert len(marked) == 10
     assert memory[at(MEMORY, "signature")] == fnv([*marked, 65536])
-    assert memory[at(MEMORY, "amount")] == {3: 3, 4: 1, 5: 0, 2: 1000}[kind]
+    assert memory[at(MEMORY, "amount")] == {3: 3, 4: 1, 5: 0, 2: 1000, 6: 1 << 20}[kind]
+    bounds = at(MEMORY, "bounds")
+    assert (memory[bounds], memory[bounds + 8]) == ((7, 2 | 1 << 63) if kind == 6 else (0, 0))
     memory.close()
 
 
@@ -138,6 +150,112 @@ def test_an_event_counts_as_the_page_says(runtime: Path, member: MemberProcess) 
     member.do("it.clear()")
     memory[event] = memory[event] + 3
     member.do("it.wait(60)")
+    memory.close()
+
+
+class Chunks:
+    """The queue of a name, read by the page alone."""
+
+    def __init__(self, memory: Mapped) -> None:
+        self._memory = memory
+
+    def word(self, what: str) -> int:
+        return self._memory[AT_QUEUE + at(QUEUE, what)]
+
+    def claim(self, index: int, what: str) -> int:
+        return self._memory[AT_QUEUE + at(QUEUE, "claims") + 64 * index + at(CLAIM, what)]
+
+    def journal(self, what: str) -> int:
+        return self._memory[AT_QUEUE + at(QUEUE, "journal") + at(JOURNAL, what)]
+
+    def item(self, place: int) -> tuple[int, bytes, int]:
+        """Its form, its payload, and where the next one is."""
+        head = self._memory[place]
+        form, size = head >> 40, head & (1 << 40) - 1
+        begin = place + 8 if form != 2 else (place + 8 + 63) & ~63
+        return form, self._memory.copy(begin, size), (begin + size + 7) & ~7
+
+    def items(self) -> list[tuple[int, bytes]]:
+        """Those of the chain."""
+        found: list[tuple[int, bytes]] = []
+        chunk, place = self.word("first chunk"), self.word("first item")
+        while len(found) < self.word("put") - self.word("taken"):
+            is_last = chunk == self.word("last chunk")
+            if place == (self.word("next item") if is_last else self._memory[chunk + at(CHUNK, "end")]):
+                assert not is_last
+                chunk = self._memory[chunk + at(CHUNK, "next")]
+                place = chunk + at(CHUNK, "items")
+            assert chunk < place < chunk + self._memory[chunk + at(CHUNK, "size")]
+            form, payload, place = self.item(place)
+            found.append((form, payload))
+        return found
+
+    def pins(self, chunk: int) -> int:
+        return self._memory[chunk + at(CHUNK, "pins")]
+
+
+def parts(payload: bytes) -> list[bytes]:
+    """The body and the buffers of an item that has some."""
+    body, count = struct.unpack_from("=II", payload)
+    lengths = struct.unpack_from(f"={count}Q", payload, 8)
+    place = 8 + 8 * count
+    found = [payload[place : place + body]]
+    place += body
+    for length in lengths:
+        place = (place + 63) & ~63
+        found.append(payload[place : place + length])
+        place += length
+    assert place == len(payload)
+    return found
+
+
+def test_items_that_wait_stand_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+    member.do(f"import numpy as np; q = sync.queue({OURS!r}); q.put('gone'); q.get()")
+    member.do("q.put({'id': 1}); q.put_many(list(range(500))); q.put(np.arange(9000)); q.put(b'x' * 40_000); q.put(7)")
+    queue = Chunks(memory := Mapped(runtime))
+    items = queue.items()
+    values = [{"id": 1}, *range(500)]
+    assert [(form, msgspec.msgpack.decode(payload)) for form, payload in items[:501]] == [(0, each) for each in values]
+    assert items[-1] == (0, b"\7")
+    for (form, payload), buffer in zip(items[501:503], (np.arange(9000).tobytes(), b"x" * 40_000), strict=True):
+        assert form == 2
+        assert parts(payload)[1:] == [buffer]
+    assert [queue.word(what) for what in ("put", "taken", "done", "held", "shut")] == [505, 1, 0, 0, 0]
+    assert queue.word("gotten") == 1
+    member.do("q.task_done(); q.shutdown()")
+    assert [queue.word(what) for what in ("done", "shut", "gotten")] == [1, 1, 0]
+    assert (queue.journal("lease"), queue.journal("sequence") % 2, queue.journal("count")) == (0, 0, 0)
+    memory.close()
+
+
+def test_claims_stand_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+    member.do(f"q = sync.queue({OURS!r}, raw=True, max_deliveries=2); q.put_many([b'a', b'b', b'c', b'd'])")
+    member.do("for _ in range(2): q.claim().give_back()")
+    member.do("c = q.claim(lease_timeout=60); q.claim().give_back()")
+    queue = Chunks(memory := Mapped(runtime))
+    entry = memory[AT_MEMBERS + at(MEMBERS, "entry")]
+    counts = [
+        queue.word(what) for what in ("put", "taken", "returned 2", "held", "dead 4", "used claims", "free claims")
+    ]
+    assert counts == [4, 3, 1, 1, 1, 3, 0]
+    dead, held, back = queue.word("dead claims") - 1, 1, queue.word("returned claims") - 1
+    assert (dead, back) == (0, 2)
+    assert [queue.claim(each, "state") for each in (dead, held, back)] == [3 | 2 << 8, 1 | 1 << 8, 2 | 1 << 8]
+    assert [queue.claim(each, "number") for each in (dead, held, back)] == [0, 1, 2]
+    assert [queue.item(queue.claim(each, "item"))[:2] for each in (dead, held, back)] == [
+        (1, b"a"),
+        (1, b"b"),
+        (1, b"c"),
+    ]
+    assert [queue.claim(each, "owner") for each in (dead, held, back)] == [0, entry >> 32 << 32 | 1, 0]
+    assert queue.claim(held, "ends") - queue.claim(held, "since") == 60 * 10**9
+    assert queue.word("expiry") == queue.claim(held, "ends")
+    assert queue.claim(held, "chunk") == queue.word("first chunk")
+    assert queue.pins(queue.word("first chunk")) == 3
+    assert queue.items() == [(1, b"d")]
+    member.do("c.ack()")
+    assert queue.claim(held, "state") == 0
+    assert queue.word("free claims") == held + 1
     memory.close()
 
 

@@ -673,6 +673,11 @@ fn members_that_write_over_a_name() {
     scripts("names", 8, scaled(200, 10_000), hostile::names::names);
 }
 
+#[test]
+fn members_that_write_over_a_queue() {
+    scripts("queues", 9, scaled(2_000, 100_000), hostile::queue::queue);
+}
+
 fn open_memfds() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
@@ -966,13 +971,14 @@ type Reading = fn(&[u8]);
 /// What the fuzzer once found, or began with: all of core/fuzz/corpus.
 #[test]
 fn the_corpus_breaks_nothing() {
-    let targets: [(&str, Reading); 6] = [
+    let targets: [(&str, Reading); 7] = [
         ("ring", hostile::ring),
         ("parcel", hostile::parcel),
         ("release", hostile::release),
         ("news", hostile::news),
         ("shared", hostile::shared::shared),
         ("names", hostile::names::names),
+        ("queue", hostile::queue::queue),
     ];
     for (name, run) in targets {
         let folder = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));

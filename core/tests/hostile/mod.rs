@@ -5,6 +5,7 @@
 
 pub mod descriptors;
 pub mod names;
+pub mod queue;
 pub mod reading;
 pub mod shared;
 

@@ -265,11 +265,11 @@ class InvalidArguments(CallError, TypeError):
 
 
 class EncodeError(CallError, TypeError):
-    """An argument or a result cannot be sent as MessagePack; or a validated result is not of its declared type."""
+    """An argument, a result or an item cannot be sent; or a validated result is not of its declared type."""
 
 
 class DecodeError(CallError, ValueError):
-    """The result cannot be read, or is not what the endpoint's function declares. Or an item of a queue cannot be."""
+    """The result, or an item of a queue, cannot be read; or the result is not what the endpoint's function declares."""
 
 
 class FrameTooLarge(CallError, ValueError):

@@ -64,7 +64,14 @@ def test_peek_takes_nothing_and_counts_no_delivery(q: shmrpc.sync.Queue) -> None
     claim = q.claim()
     claim.give_back()
     first, second, large = lines("peek", "--json", "-n", "3", NAME)
-    assert first == {"number": 0, "deliveries": 1, "size": first["size"], "is_large": False, "value": "back"}
+    assert first == {
+        "number": 0,
+        "deliveries": 1,
+        "size": first["size"],
+        "is_large": False,
+        "value": "back",
+        "error": None,
+    }
     assert (second["number"], second["value"], second["deliveries"]) == (1, {"id": 1}, 0)
     assert large["is_large"] and large["value"] is None and large["size"] > 100_000
     head, *rows, rest = run("peek", "-n", "3", NAME).stdout.splitlines()
@@ -100,8 +107,19 @@ def test_peek_sees_the_items_that_are_got(q: shmrpc.sync.Queue, sizes: tuple[int
 def test_an_item_that_could_not_be_printed_comes_back(q: shmrpc.sync.Queue) -> None:
     with shmrpc.sync.queue(NAME, codec="pickle") as pickles:
         pickles.put(np.float32)
-    assert run("get", NAME).exit_code != 0
+    done = run("get", NAME)
+    assert done.exit_code == 4
+    assert done.stderr.count("\n") == 1 and "item 0 cannot be read: " in done.stderr and "pickled" in done.stderr
     assert q.qsize() == 1 and q.claim().redelivered
+
+
+def test_peek_shows_an_item_that_cannot_be_read_among_the_others(q: shmrpc.sync.Queue) -> None:
+    with shmrpc.sync.queue(NAME, codec="pickle") as pickles:
+        pickles.put_many([1, np.float32, 3])
+    _, *rows = run("peek", NAME).stdout.splitlines()
+    assert [each.split(maxsplit=3)[3] for each in (rows[0], rows[2])] == ["1", "3"]
+    assert rows[1].split(maxsplit=3)[3].startswith("cannot be read: ") and "pickled" in rows[1]
+    assert [each["error"] is None for each in lines("peek", "--json", NAME)] == [True, False, True]
 
 
 def test_raw_bytes_are_base64() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -139,12 +140,60 @@ def test_nothing_at_all_is_put_for_an_empty_batch(q: shmrpc.sync.Queue) -> None:
     assert q.empty() and q.stats().put == 0
 
 
-def test_an_item_that_cannot_be_encoded_puts_nothing_of_its_batch(q: shmrpc.sync.Queue) -> None:
-    with pytest.raises(TypeError):
-        q.put_many([1, object(), 2])
-    with pytest.raises(TypeError):
-        q.put(object())
+def _cyclic() -> list[Any]:
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    return cyclic
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (object(), "type object is unsupported"),
+        ([{"a": object()}], "type object is unsupported"),
+        ("\ud800", "surrogates not allowed"),
+        (_cyclic(), "contains itself"),
+        (np.array([None]), "Python objects"),
+        (len, "send a name"),
+    ],
+    ids=["object", "inner", "text", "cycle", "array", "function"],
+)
+def test_an_item_that_cannot_be_encoded_puts_nothing_of_its_batch(q: shmrpc.sync.Queue, value: Any, why: str) -> None:
+    with pytest.raises(shmrpc.EncodeError, match=f"^queue '{OURS}': the item at index 1 cannot be put: .*{why}"):
+        q.put_many([1, value, 2])
+    for put in (q.put, q.put_nowait):
+        with pytest.raises(shmrpc.EncodeError, match=f"^queue '{OURS}': the item cannot be put: .*{why}") as raised:
+            put(value)
+        assert isinstance(raised.value.__cause__, (TypeError, ValueError, RecursionError)), "the cause is kept"
     assert q.empty()
+
+
+def test_what_an_iterable_raises_is_no_error_of_an_item(q: shmrpc.sync.Queue) -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise TypeError("of the iterable")
+
+    with pytest.raises(TypeError, match="^of the iterable$") as raised:
+        q.put_many(items())
+    assert not isinstance(raised.value, shmrpc.ShmrpcError) and q.empty()
+
+
+@pytest.mark.parametrize("shape", [3, 3_000_000])
+def test_an_array_that_could_not_be_put_is_not_reserved(q: shmrpc.sync.Queue, shape: int) -> None:
+    with pytest.raises(shmrpc.EncodeError, match="Python objects"), q.reserve(shape, "O"):
+        raise AssertionError
+    with shmrpc.sync.queue(OURS, codec="pickle") as pickles:
+        with pickles.reserve(shape // 1000, "O") as array:
+            array[:] = Point(1, 2.0)
+        assert (pickles.get() == array).all()
+
+
+def test_what_is_not_bytes_is_refused_among_raw_bytes() -> None:
+    with shmrpc.sync.queue(OURS, raw=True) as q:
+        for value in ("text", 5, memoryview(b"abcdef")[::2]):
+            with pytest.raises(shmrpc.EncodeError, match=f"^queue '{OURS}': the item cannot be put: "):
+                q.put(value)
+        assert q.empty()
 
 
 def test_what_is_not_there_is_said_as_pythons_queues_say_it(q: shmrpc.sync.Queue) -> None:
@@ -699,8 +748,9 @@ def test_an_item_that_cannot_be_read_costs_no_other(q: shmrpc.sync.Queue) -> Non
     with shmrpc.sync.queue(OURS, codec="pickle") as pickles:
         pickles.put_many([1, 2, Point(1, 2.0), 3])
         assert q.get_many(10) == [1, 2]
-        with pytest.raises(Exception, match="pickle"):
+        with pytest.raises(shmrpc.DecodeError, match=f"^queue '{OURS}': an item that was removed .*pickled") as raised:
             q.get_many(10)
+        assert isinstance(raised.value.__cause__, msgspec.DecodeError)
         assert q.get_many(10) == [3]
 
 
@@ -718,3 +768,48 @@ def test_more_claims_than_a_queue_has_places_for_are_an_error_that_says_what_to_
     claims.pop().give_back()
     assert q.claim().value == 4095
     assert [claim.value for claim in claims] == list(range(4095))
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_an_item_that_cannot_be_read_stays_with_its_claim(q: shmrpc.sync.Queue, size: int) -> None:
+    with shmrpc.sync.queue(OURS, codec="pickle") as pickles:
+        pickles.put([Point(1, 2.0), np.zeros(size)])
+        for _ in range(2):
+            with pytest.raises(shmrpc.DecodeError, match="item 0 cannot be read: .*pickled"), q.claim(timeout=0) as c:
+                assert c.value
+        assert pickles.get()[0] == Point(1, 2.0)
+
+
+def test_an_item_that_cannot_be_read_hides_no_other(q: shmrpc.sync.Queue) -> None:
+    with shmrpc.sync.queue(OURS, codec="pickle") as pickles:
+        pickles.put_many([1, Point(1, 2.0), 3])
+    first, second, third = q.peek(10)
+    assert (first.value, first.error, third.value, third.error) == (1, None, 3, None)
+    assert second.value is None and not second.is_large and second.size > 40
+    assert isinstance(second.error, shmrpc.DecodeError) and "item 1 cannot be read" in str(second.error)
+
+
+def test_what_a_signal_handler_raises_is_no_error_of_an_item(q: shmrpc.sync.Queue) -> None:
+    def interrupt(*_: object) -> None:
+        raise ValueError("of the handler")
+
+    class Interrupted(dict[str, int]):
+        def items(self) -> Any:
+            signal.raise_signal(signal.SIGALRM)
+            return super().items()
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(ValueError, match="^of the handler$") as raised:
+            q.put(Interrupted(a=1))
+        assert not isinstance(raised.value, shmrpc.EncodeError)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("size", [0, 5, 4095, 4096, 2_000_000])
+def test_the_value_of_a_claim_of_raw_bytes_is_a_read_only_view(size: int) -> None:
+    with shmrpc.sync.queue(OURS, raw=True) as q:
+        q.put(b"x" * size)
+        with q.claim() as claim:
+            assert type(claim.value) is memoryview and claim.value.readonly and claim.value == b"x" * size

@@ -85,18 +85,23 @@ def ls(as_json: bool) -> None:
 def peek(name: str, count: int, as_json: bool) -> None:
     """Show the first items of the queue NAME, and leave them there.
 
-    Of an item of over 16 KiB only the size is shown. Fewer are shown if they are many bytes.
+    Of an item of over 16 KiB only the size is shown, and of one that cannot be read why not. Fewer are shown if they
+    are many bytes.
     """
     with _attached(name) as found:
         items = found.peek(count)
         depth = found.qsize()
     if as_json:
         for item in items:
-            click.echo(to_json({each.name: getattr(item, each.name) for each in dataclasses.fields(item)}))
+            shown = {each.name: getattr(item, each.name) for each in dataclasses.fields(item)}
+            click.echo(to_json({**shown, "error": None if item.error is None else str(item.error)}))
         return
     rows = [("NUMBER", "DELIVERIES", "BYTES", "VALUE")]
     for item in items:
-        text = "..." if item.is_large else to_text(item.value, compact=True)
+        if item.error is not None:
+            text = f"cannot be read: {' '.join(str(item.error.__cause__).split())}"
+        else:
+            text = "..." if item.is_large else to_text(item.value, compact=True)
         rows.append((str(item.number), str(item.deliveries), f"{item.size:,}", text))
     print_table(rows)
     if depth > len(items):
@@ -150,7 +155,7 @@ def _item(text: str | bytes, raw: bool) -> Any:
 def get(name: str, count: int, timeout: float | None) -> None:
     """Get items of the queue NAME and print them as JSON, one to a line.
 
-    An item is taken away once it is printed. If this command is stopped before, the item comes back.
+    An item is taken away once it is printed. If this command is stopped before, or cannot read it, the item comes back.
     """
     end = None if timeout is None else time.monotonic() + timeout
     with _attached(name) as found:

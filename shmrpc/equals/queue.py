@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -198,7 +198,7 @@ class Claiming:
         self._lease = lease
         self._claim: Claim | None = None
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, None, Claim]:
         return self._queue._claim(self._timeout, self._lease, None).__await__()
 
     async def __aenter__(self) -> Claim:

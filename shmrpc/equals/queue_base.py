@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, NoReturn, Self
 
 from shmrpc import _core
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import Handle, opened
+from shmrpc.equals.item_errors import undecodable, unencodable
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
-from shmrpc.errors import DecodeError, QueueEmpty, QueueFull, WaitTimeout
-from shmrpc.wire.codec import UNREADABLE, Body, Codec, CodecName, get_codec
+from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
+from shmrpc.wire.codec import Codec, CodecName, get_codec
 
 _log = logging.getLogger("shmrpc")
 
@@ -64,18 +66,6 @@ def lease_of(timeout: float | None) -> float:
     return timeout
 
 
-def reader(name: str, codec: Codec) -> Callable[[Body], Any]:
-    """What makes a value of an item's body, which another process has written."""
-
-    def read(body: Body) -> Any:
-        try:
-            return codec.decode(body)
-        except UNREADABLE as error:
-            raise DecodeError(f"queue {name!r}: an item cannot be read: {error}") from None
-
-    return read
-
-
 class DeadLetters:
     """The items of a queue that were delivered ``max_deliveries`` times and never acknowledged."""
 
@@ -116,9 +106,15 @@ class QueueBase(Handle):
         """Makes a handle of a queue that this process has opened."""
         handle = super().of(name)
         values = get_codec(codec)
-        raw = name.is_raw
         handle._codec = values
-        handle._native = _core.Queue(name, values.encoder, values.encode, reader(name.name, values), raw)
+        handle._native = _core.Queue(
+            name,
+            values.encoder,
+            values.encode,
+            values.decode,
+            functools.partial(unencodable, name.name),
+            functools.partial(undecodable, name.name),
+        )
         if handle._native.lost:
             _log.warning(
                 "queue %r: %d items are lost: all processes that had it open were killed",
@@ -207,8 +203,8 @@ class QueueBase(Handle):
         Fewer, if they are many bytes: about 256 KiB are looked at.
         """
         return [
-            WaitingItem(number, deliveries, size, not value, value[0] if value else None)
-            for number, deliveries, size, value in self._native.peek(at_least_one(most))
+            WaitingItem(number, deliveries, size, not (value or error), value[0] if value else None, error)
+            for number, deliveries, size, value, error in self._native.peek(at_least_one(most))
         ]
 
     def task_done(self, count: int = 1) -> None:

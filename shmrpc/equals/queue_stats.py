@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from shmrpc.errors import DecodeError
 from shmrpc.host.processes import process, stopped
 
 
@@ -32,7 +33,10 @@ class WaitingItem:
     size: int
     #: Whether it has over 16 KiB: then it was not copied, and ``value`` is None.
     is_large: bool
+    #: The item; None if it is large or cannot be read.
     value: Any
+    #: Why it cannot be read; None if it can.
+    error: DecodeError | None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shmrpc import _core
-from shmrpc.values.blocks import LARGE_ARRAY
+from shmrpc.equals.item_errors import unencodable
 
 if TYPE_CHECKING:
     import numpy.typing
@@ -44,11 +44,13 @@ class Reserving(Generic[_Q]):
         import numpy as np  # Only who asks for arrays needs it.
 
         model = np.empty(self._shape, self._dtype)
-        if model.nbytes < LARGE_ARRAY:  # It travels in the body of a value: it is copied there.
+        try:
+            body = self._queue._codec.encode(model)
+        except Exception as error:
+            raise unencodable(self._queue.name, error) from error
+        if not isinstance(body, _core.Parcel):  # It travels in the body of a value: it is copied there.
             self._array = model
             return 0, b""
-        body = self._queue._codec.encode(model)
-        assert isinstance(body, _core.Parcel)
         return model.nbytes, body.body
 
     def _view(self, reservation: _core.Reservation) -> Any:

@@ -40,19 +40,24 @@ impl Held {
         }
     }
 
-    /// The value of the item, which refers to no memory of the queue.
-    pub(super) fn copy<'py>(&self, py: Python<'py>, queue: &Queue) -> PyResult<Bound<'py, PyAny>> {
+    /// The value of the item, which refers to no memory of the queue. `number` as `Queue::value` has it.
+    pub(super) fn copy<'py>(
+        &self,
+        py: Python<'py>,
+        queue: &Queue,
+        number: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let claim = &self.claim;
         let copy = |at, len| copied(py, &self.membership, claim.at + at, len);
         match claim.form {
             Form::Raw => Ok(copy(0, claim.len)?.into_any()),
-            Form::Value => queue.value(py, copy(0, claim.len)?.as_bytes()),
+            Form::Value => queue.value(py, copy(0, claim.len)?.as_bytes(), number),
             Form::Parcel => {
                 let parts = self.parts(py, queue)?;
                 let buffers = parts.buffers.iter().map(|&(at, len)| copy(at, len));
                 let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
                 let body = copy(parts.body.0, parts.body.1)?;
-                queue.parcel(py, body, PyTuple::new(py, buffers)?)
+                queue.parcel(py, body, PyTuple::new(py, buffers)?, number)
             }
         }
     }
@@ -148,12 +153,16 @@ impl Claim {
 
     fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (queue, claim, held) = (self.queue.get(), &self.claim, self.held()?);
-        if claim.form == Form::Raw && claim.len >= LARGE {
-            let block = Bound::new(py, block(py, &held, 0, claim.len)?)?;
-            return Ok(PyMemoryView::from(&block)?.into_any());
+        let number = Some(claim.number);
+        if claim.form == Form::Raw {
+            let bytes = match claim.len >= LARGE {
+                true => Bound::new(py, block(py, &held, 0, claim.len)?)?.into_any(),
+                false => held.copy(py, queue, number)?,
+            };
+            return Ok(PyMemoryView::from(&bytes)?.into_any());
         }
         if claim.form != Form::Parcel {
-            return held.copy(py, queue);
+            return held.copy(py, queue, number);
         }
         let parts = held.parts(py, queue)?;
         let blocks = parts.buffers.iter().map(|&(at, len)| {
@@ -167,7 +176,7 @@ impl Claim {
             claim.at + parts.body.0,
             parts.body.1,
         )?;
-        queue.parcel(py, body, PyTuple::new(py, blocks)?)
+        queue.parcel(py, body, PyTuple::new(py, blocks)?, number)
     }
 
     /// Ends the claim as `end` says; false if it had ended before.
@@ -198,7 +207,7 @@ fn block(py: Python<'_>, held: &Arc<Held>, at: u64, len: u64) -> PyResult<Block>
     })
 }
 
-/// Raw bytes from here on are looked at where they are.
+/// Raw bytes from here on are looked at where they are; fewer are copied.
 const LARGE: u64 = 4096;
 
 #[pymethods]

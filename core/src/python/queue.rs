@@ -18,7 +18,7 @@ use crate::queue::parcel::{MOST_BUFFERS, Parts};
 use crate::queue::{Claimed, End, Form, Head, Put, Source, Taken};
 use crate::shared::{Field, Lie};
 use crate::sync::lock;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyTuple};
 use std::sync::{Arc, Mutex};
@@ -28,11 +28,12 @@ const PATIENCE_TO_END: u64 = 1_000_000_000;
 /// Bytes from here on are copied without the GIL.
 const LONG: u64 = 64 << 10;
 
-/// A queue of a name: values in and out. With `raw` they are bytes.
+/// A queue of a name: values in and out, or bytes.
 ///
-/// `encoder` writes plain values, `encode` makes the body of any other, `decode` the value of a body. QueueShutDown is
-/// raised by what finds the queue shut down, WaitTimeout if a member keeps the queue from being changed, ValueError for
-/// what can never be in it.
+/// `encoder` writes plain values, `encode` makes the body of any other, `decode` the value of a body. What these raise is
+/// raised as what `unencodable` makes of it, with the item's index among those that are put together, and `undecodable`,
+/// with the item's number; None for what is not known. QueueShutDown is raised by what finds the queue shut down,
+/// WaitTimeout if a member keeps the queue from being changed, ValueError for what can never be in it.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Queue {
     name: Py<Name>,
@@ -40,6 +41,8 @@ pub struct Queue {
     encoder: Py<Encoder>,
     encode: Py<PyAny>,
     decode: Py<PyAny>,
+    unencodable: Py<PyAny>,
+    undecodable: Py<PyAny>,
     raw: bool,
     /// Items that this process has taken, and not read so far.
     left: Mutex<Vec<u8>>,
@@ -74,6 +77,18 @@ fn attempt_for<T: Send, A: Fn(u64) -> Result<T, NameError> + Sync>(
         done => done,
     };
     done.map_err(|error| failed(py, membership, error))
+}
+
+/// What is raised in the place of an exception: what this function makes of that, and of the number of an item.
+#[cold]
+fn told_as(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Option<u64>) -> PyErr {
+    if !error.is_instance_of::<PyException>(py) {
+        return error;
+    }
+    match function.bind(py).call1((error.into_value(py), number)) {
+        Ok(told) => PyErr::from_value(told),
+        Err(error) => error,
+    }
 }
 
 /// Nothing more is put into it.
@@ -218,6 +233,30 @@ impl Encoded {
         used as u64
     }
 
+    /// Adds a value of this body.
+    #[cold]
+    fn add_body(&mut self, py: Python<'_>, body: &Bound<'_, PyAny>) -> PyResult<()> {
+        let Ok(parcel) = body.cast::<Parcel>() else {
+            let body = Flat::new(body)?;
+            append(&mut self.small.body, &body, Form::Value);
+            return Ok(());
+        };
+        let body = parcel.get().body(py).as_bytes();
+        let buffers = parcel.get().buffers(py)?;
+        let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
+        let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
+        self.add_large(Large::parcel(body, buffers)?);
+        Ok(())
+    }
+
+    fn add_raw(&mut self, bytes: Flat) {
+        if bytes.len() as u64 + 8 <= crate::queue::SMALL {
+            append(&mut self.small.body, &bytes, Form::Raw);
+        } else {
+            self.add_large(Large::raw(bytes.len() as u64, vec![bytes]));
+        }
+    }
+
     fn add_large(&mut self, large: Large) {
         self.end_small();
         self.len += large.room();
@@ -325,16 +364,20 @@ impl Queue {
         self.name.get().open(py).map(drop)
     }
 
-    /// Writes one item behind the others.
+    /// Writes one item behind the others; `index`: its place among them, if it is not alone.
     fn encode_into(
         &self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
         encoded: &mut Encoded,
+        index: Option<u64>,
     ) -> PyResult<()> {
         encoded.count += 1;
+        let unencodable = |error| told_as(py, &self.unencodable, error, index);
         if self.raw {
-            return self.encode_raw(value, encoded);
+            let bytes = Flat::new(value).map_err(unencodable)?;
+            encoded.add_raw(bytes);
+            return Ok(());
         }
         let small = &mut encoded.small;
         let at = small.body.len();
@@ -342,8 +385,8 @@ impl Queue {
         if self.encoder.get().write(value, small).is_err() {
             small.body.truncate(at);
             small.beside.clear();
-            let body = self.encode.bind(py).call1((value,))?;
-            return self.encode_body(py, &body, encoded);
+            let body = self.encode.bind(py).call1((value,)).map_err(unencodable)?;
+            return encoded.add_body(py, &body);
         }
         if !small.beside.is_empty() {
             let buffers = std::mem::take(&mut small.beside);
@@ -353,36 +396,6 @@ impl Queue {
             return Ok(());
         }
         finish(&mut small.body, at, Form::Value);
-        Ok(())
-    }
-
-    #[cold]
-    fn encode_body(
-        &self,
-        py: Python<'_>,
-        body: &Bound<'_, PyAny>,
-        encoded: &mut Encoded,
-    ) -> PyResult<()> {
-        let Ok(parcel) = body.cast::<Parcel>() else {
-            let body = Flat::new(body)?;
-            append(&mut encoded.small.body, &body, Form::Value);
-            return Ok(());
-        };
-        let body = parcel.get().body(py).as_bytes();
-        let buffers = parcel.get().buffers(py)?;
-        let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
-        let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
-        encoded.add_large(Large::parcel(body, buffers)?);
-        Ok(())
-    }
-
-    fn encode_raw(&self, value: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
-        let bytes = Flat::new(value)?;
-        if bytes.len() as u64 + 8 <= crate::queue::SMALL {
-            append(&mut encoded.small.body, &bytes, Form::Raw);
-            return Ok(());
-        }
-        encoded.add_large(Large::raw(bytes.len() as u64, vec![bytes]));
         Ok(())
     }
 
@@ -444,12 +457,13 @@ impl Queue {
         taken.map_err(|error| failed(py, membership, error))
     }
 
-    /// Reads the first item, and removes it.
+    /// Reads the first item, and removes it; its `number`, if that is known.
     fn read_first<'py>(
         &self,
         py: Python<'py>,
         items: &[u8],
         at: &mut usize,
+        number: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Some((head, payload)) = item_at(items, *at) else {
             let found = first_word(items.get(*at..).unwrap_or_default());
@@ -459,7 +473,7 @@ impl Queue {
         *at = (*at + 8 + payload.len()).next_multiple_of(8);
         match head.form() {
             Some(Form::Raw) => Ok(PyBytes::new(py, payload).into_any()),
-            Some(Form::Value) => self.value(py, payload),
+            Some(Form::Value) => self.value(py, payload, number),
             Some(Form::Parcel) => {
                 let parts = Parts::read(head.size(), |at, to| {
                     to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
@@ -471,33 +485,49 @@ impl Queue {
                     PyBytes::new(py, &payload[at as usize..(at + len) as usize])
                 };
                 let buffers = PyTuple::new(py, parts.buffers.iter().map(part))?;
-                self.parcel(py, part(&parts.body), buffers)
+                self.parcel(py, part(&parts.body), buffers, number)
             }
             None => Err(self.unreadable(py, Field::Copied, 0, head.0)),
         }
     }
 
-    /// The value of a body.
-    pub(super) fn value<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    /// The value of an item's body.
+    pub(super) fn value<'py>(
+        &self,
+        py: Python<'py>,
+        body: &[u8],
+        number: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         match Reader::only(py, body, None, &Expected::ANY) {
             Ok(value) => Ok(value),
-            Err(_) => self.decode.bind(py).call1((PyBytes::new(py, body),)),
+            Err(_) => self.decoded(py, PyBytes::new(py, body).as_any(), number),
         }
     }
 
-    /// The value of a body with buffers.
+    fn decoded<'py>(
+        &self,
+        py: Python<'py>,
+        body: &Bound<'py, PyAny>,
+        number: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let value = self.decode.bind(py).call1((body,));
+        value.map_err(|error| told_as(py, &self.undecodable, error, number))
+    }
+
+    /// The value of an item's body with buffers.
     pub(super) fn parcel<'py>(
         &self,
         py: Python<'py>,
         body: Bound<'py, PyBytes>,
         buffers: Bound<'py, PyTuple>,
+        number: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let beside = Buffers::new(buffers.iter().collect());
         if let Ok(value) = Reader::only(py, body.as_bytes(), Some(&beside), &Expected::ANY) {
             return Ok(value);
         }
-        let parcel = Parcel::make(body, buffers, 0);
-        self.decode.bind(py).call1((parcel,))
+        let parcel = Bound::new(py, Parcel::make(body, buffers, 0))?;
+        self.decoded(py, parcel.as_any(), number)
     }
 
     /// An item cannot be what is found `at` a byte.
@@ -544,7 +574,7 @@ impl Queue {
         let mut failed = None;
         while at < items.len() && values.len() < most {
             let before = at;
-            match self.read_first(py, items, &mut at) {
+            match self.read_first(py, items, &mut at, None) {
                 Ok(value) => values.push(value),
                 Err(_) if !values.is_empty() => {
                     at = before; // The error is for whoever gets it.
@@ -571,7 +601,7 @@ impl Queue {
         let Some(held) = self.hold_now(py, source, 0)? else {
             return Ok(None);
         };
-        let value = held.copy(py, self);
+        let value = held.copy(py, self, None);
         held.acknowledge(py, End::Gotten, false)?;
         value.map(Some)
     }
@@ -662,15 +692,19 @@ impl Queue {
         encoder: Py<Encoder>,
         encode: Py<PyAny>,
         decode: Py<PyAny>,
-        raw: bool,
+        unencodable: Py<PyAny>,
+        undecodable: Py<PyAny>,
     ) -> PyResult<Self> {
         let membership = name.get().open(py)?.clone();
+        let raw = membership.shape().is_raw();
         Ok(Queue {
             name,
             membership,
             encoder,
             encode,
             decode,
+            unencodable,
+            undecodable,
             raw,
             left: Mutex::default(),
         })
@@ -681,7 +715,7 @@ impl Queue {
         let (us, py) = (slf.get(), slf.py());
         us.check(py)?;
         let mut encoded = Encoded::new();
-        us.encode_into(py, value, &mut encoded)?;
+        us.encode_into(py, value, &mut encoded, None)?;
         Queue::or_wait(slf, encoded)
     }
 
@@ -690,13 +724,13 @@ impl Queue {
         let (us, py) = (slf.get(), slf.py());
         us.check(py)?;
         let mut encoded = Encoded::new();
+        let mut add = |value: &Bound<'_, PyAny>| {
+            let index = Some(encoded.count);
+            us.encode_into(py, value, &mut encoded, index)
+        };
         match values.cast_exact::<PyList>() {
-            Ok(values) => values
-                .iter()
-                .try_for_each(|value| us.encode_into(py, &value, &mut encoded)),
-            Err(_) => values
-                .try_iter()?
-                .try_for_each(|value| us.encode_into(py, &value?, &mut encoded)),
+            Ok(values) => values.iter().try_for_each(|value| add(&value)),
+            Err(_) => values.try_iter()?.try_for_each(|value| add(&value?)),
         }?;
         Queue::or_wait(slf, encoded)
     }
@@ -753,19 +787,26 @@ impl Queue {
         Ok(Some(PyList::new(py, values)?.into_any()))
     }
 
-    /// The next up to `most` items, which stay: the number of each, how often it was delivered, its bytes, and a tuple of
-    /// its value, empty if it is large. Fewer if they are many bytes.
+    /// The next up to `most` items, which stay: the number of each, how often it was delivered, its bytes, a tuple of its
+    /// value, empty if it is large or cannot be read, and the DecodeError if it cannot. Fewer if they are many bytes.
     fn peek<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
         self.check(py)?;
         let membership = &self.membership;
         let found = attempt(py, membership, |patience| membership.peek(most, patience))?;
         let seen = PyList::empty(py);
+        let unreadable = py.import("shmrpc.errors")?.getattr("DecodeError")?;
         for item in found {
-            let value = match item.copy.is_empty() {
-                true => PyTuple::empty(py),
-                false => PyTuple::new(py, [self.read_first(py, &item.copy, &mut 0)?])?,
-            };
-            seen.append((item.number, item.deliveries, item.len, value))?;
+            let (mut value, mut wrong) = (PyTuple::empty(py), None);
+            if !item.copy.is_empty() {
+                match self.read_first(py, &item.copy, &mut 0, Some(item.number)) {
+                    Ok(read) => value = PyTuple::new(py, [read])?,
+                    Err(error) if error.is_instance(py, &unreadable) => {
+                        wrong = Some(error.into_value(py));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            seen.append((item.number, item.deliveries, item.len, value, wrong))?;
         }
         Ok(seen)
     }

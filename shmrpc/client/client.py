@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc import _core
+from shmrpc.basics.checks import check_seconds
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.base import PartialCall
 from shmrpc.client.batch import Batch
@@ -50,7 +51,6 @@ from shmrpc.transport.options import (
     DEFAULT_SPIN,
     ConnectionOptions,
     check_connecting,
-    check_seconds,
 )
 from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shmrpc.basics.checks import check_real
 from shmrpc.service.call import Metadata, check_metadata
-from shmrpc.transport.options import check_real
 
 #: The longest timeout of a call, in seconds: three years.
 MAX_CALL_TIMEOUT: Final = 1e8

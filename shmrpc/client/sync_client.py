@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc import _core
+from shmrpc.basics.checks import check_seconds
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.base import PartialCall
 from shmrpc.client.batch import SyncBatch
@@ -48,7 +49,6 @@ from shmrpc.transport.options import (
     DEFAULT_SPIN,
     ConnectionOptions,
     check_connecting,
-    check_seconds,
 )
 from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames

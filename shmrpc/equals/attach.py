@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Final, TypeAlias
 
 from shmrpc._core import Descriptor, Name, watch_for_names
+from shmrpc.basics.checks import called, check_real
 from shmrpc.equals import places
 from shmrpc.equals.blocking_queue import BlockingQueue
 from shmrpc.equals.event import BlockingEvent, Event
@@ -67,6 +68,7 @@ async def _readable(watch: Descriptor, seconds: float) -> None:
         loop.remove_reader(watch.fileno())
 
 
+@called("attach")
 def blocking_attach(name: str, timeout: float = 5.0) -> _Blocking:
     """Opens a name as :func:`shmrpc.attach` does, and blocks the thread until it is there."""
     with contextlib.closing(_waits(name, timeout)) as waits:
@@ -101,7 +103,8 @@ def _waits(name: str, timeout: float) -> Generator[tuple[Descriptor | None, floa
     watched before the look, so nobody comes unseen. The system lets a user watch only so much: beyond that, there is
     nothing to be readable, and the next look is soon.
     """
-    end = time.monotonic() + bounded(timeout)
+    check_real("timeout", timeout, "a number of seconds (math.inf: for ever)")
+    end = time.monotonic() + (bounded(timeout) or 0.0)
     left = 1.0
     while left > 0:
         left = end - time.monotonic()

@@ -11,7 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
+from shmrpc.basics.checks import called
 from shmrpc.equals.claim import Claim
+from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import Reserving
@@ -34,6 +36,8 @@ class BlockingQueue(QueueBase):
 
     def put(self, item: Any, timeout: float | None = None) -> None:
         """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
+        if timeout is not None:
+            timeout = bounded(timeout)
         try:
             waiting = self._native.put_now(item)
         except QueueBusy:
@@ -43,6 +47,8 @@ class BlockingQueue(QueueBase):
 
     def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
         """Puts items that stay together, and waits for room for all of them."""
+        if timeout is not None:
+            timeout = bounded(timeout)
         if not isinstance(items, list):
             items = list(items)  # It may be needed twice.
         try:
@@ -54,6 +60,8 @@ class BlockingQueue(QueueBase):
 
     def get(self, timeout: float | None = None) -> Any:
         """Waits for an item, removes it and returns it."""
+        if timeout is not None:
+            timeout = bounded(timeout)
         try:
             item = self._native.get_now(NOTHING)
         except QueueBusy:
@@ -62,6 +70,7 @@ class BlockingQueue(QueueBase):
 
     def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
         """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
+        timeout = bounded(timeout)
         get = functools.partial(self._native.wait_get, at_least_one(most))
         items = self._again(get, timeout)
         if items is None:
@@ -75,7 +84,7 @@ class BlockingQueue(QueueBase):
 
         With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered to another.
         """
-        return self._claim(timeout, lease_of(lease_timeout), None)
+        return self._claim(bounded(timeout), lease_of(lease_timeout), None)
 
     def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> Iterator[Claim]:
         """Claims one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
@@ -100,10 +109,11 @@ class BlockingQueue(QueueBase):
         What it holds at first may be anything. If the block raises, there is no item. Of a queue of raw bytes it is a
         memoryview of ``shape`` bytes.
         """
-        return BlockingReserving(self, shape, dtype, timeout)
+        return BlockingReserving(self, shape, dtype, bounded(timeout))
 
     def join(self, timeout: float | None = None) -> None:
         """Waits until all items that were put are dealt with. Raises WaitTimeout."""
+        timeout = bounded(timeout)
         self._block(functools.partial(self._again, self._native.wait_done), timeout, DONE)
 
     def _again(self, wait: Callable[[float | None], _T], timeout: float | None) -> _T:
@@ -184,6 +194,7 @@ class BlockingReserving(Reserving[BlockingQueue]):
                 self._give_up()
 
 
+@called("queue")
 def blocking_queue(
     name: str,
     maxsize: int = 0,

@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from shmrpc import _core
+from shmrpc.equals.uncopied import Uncopied
 from shmrpc.errors import LocalProtocolError, StaleClaim
 
 
-class Claim:
+class Claim(Uncopied):
     """An item that this process deals with, and nobody else meanwhile.
 
     ``ack()`` ends that: the item is gone. ``give_back()`` makes it the first item of the queue again, and so does the
@@ -71,6 +72,13 @@ class Claim:
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()
+
+    def _what_instead(self) -> tuple[str, str]:
+        return (
+            f"the claim of item {self.number} of queue {self._name!r}",
+            f"another process opens the queue by its name, shmrpc.sync.queue({self._name!r}), and claims what it deals"
+            " with; or hand on the value",
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from shmrpc.equals.handle import Handle, opened
+from shmrpc.basics.checks import called
+from shmrpc.equals.handle import Handle, bounded, opened
 
 
 class EventBase(Handle):
     """What an event is in loops and in threads alike."""
 
+    @called("Event")
     def __new__(cls, name: str) -> Self:
         """Open the event, and make it if nobody else has."""
         return cls.of(opened(name, "event", 0))
@@ -41,6 +43,7 @@ class Event(EventBase):
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
+        timeout = bounded(timeout)
         since = self._name.event()
         if since & 1:
             return
@@ -55,7 +58,7 @@ class BlockingEvent(EventBase):
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
-        self._block(self._name.wait_event, timeout)
+        self._block(self._name.wait_event, bounded(timeout))
 
 
 def _nothing() -> None:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Final, NoReturn, Self, TypeVar
 
 from shmrpc._core import Hold, Name
+from shmrpc.basics.checks import check_real
 from shmrpc.equals import places
 from shmrpc.equals.line import Line, stopped_wait
+from shmrpc.equals.uncopied import Uncopied
 from shmrpc.errors import LocalProtocolError, WaitTimeout
 from shmrpc.host.processes import process, stopped
 
@@ -28,17 +30,20 @@ def opened(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), 
 _LONGEST: Final = 1e8
 
 
-def bounded(timeout: float) -> float:
-    """A timeout that a timer can have. Raises ValueError if it is no time."""
+def bounded(timeout: float | None) -> float | None:
+    """A timeout that a timer can have; None: none. Raises TypeError or ValueError if it is no time."""
+    if timeout is None:
+        return None
+    check_real("timeout", timeout, "a number of seconds (None: no limit)")
     if timeout != timeout:
         raise ValueError("timeout: expected seconds, got nan")
-    return min(timeout, _LONGEST)
+    return float(min(timeout, _LONGEST))
 
 
 _L = TypeVar("_L", bound=Line)
 
 
-class Handle:
+class Handle(Uncopied):
     """A name that this process has open, as one of its members."""
 
     _name: Name
@@ -80,6 +85,11 @@ class Handle:
         closed = ", closed" if self._name.is_closed else ""
         return f"<shmrpc {self._name.kind} {self.name!r}{closed}>"
 
+    def _what_instead(self) -> tuple[str, str]:
+        face = "shmrpc.sync" if type(self).__name__.startswith("Blocking") else "shmrpc"
+        opened = f"open it by its name in the other process: {face}.attach({self.name!r})"
+        return f"{self._name.kind} {self.name!r}", f"{opened}; within this one, share the handle"
+
     def _line(self, place: int, kind: type[_L]) -> _L:
         """The line of this loop for one of the name's wait sets, always of the same kind."""
         loop = asyncio.get_running_loop()
@@ -94,8 +104,7 @@ class Handle:
         self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None, place: int = 0
     ) -> None:
         """Waits in the loop until ``take()`` is true. Raises WaitTimeout and WaitStopped."""
-        line = self._line(place, Line)
-        if not await line.wait(take, undo, None if timeout is None else bounded(timeout)):
+        if not await self._line(place, Line).wait(take, undo, timeout):
             self._timed_out(timeout, place)
 
     def _block(self, wait: Callable[[float | None], bool | None], timeout: float | None, place: int = 0) -> None:
@@ -170,6 +179,7 @@ class AwaitedHeld(Held):
 
         Raises WaitTimeout, which names who has it, and WaitStopped after :meth:`stop`.
         """
+        timeout = bounded(timeout)
         owner = self._owner()
         if not self._try(owner):
             await self._wait(functools.partial(self._try, owner), functools.partial(self._give_back, owner), timeout)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Self
 
+from shmrpc.basics.checks import called, check_flag
 from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, opened
 
 
 class LockBase(Held):
     """What a lock is in loops and in threads alike."""
 
+    @called("Lock")
     def __new__(cls, name: str, *, reentrant: bool = False) -> Self:
         """Open the lock, and make it if nobody else has."""
+        check_flag("reentrant", reentrant)
         return cls.of(opened(name, "lock", 1), reentrant)
 
     def _in_vain(self) -> str:

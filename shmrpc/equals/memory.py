@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from shmrpc.basics.checks import called, check_whole
 from shmrpc.equals.handle import Handle, opened
 from shmrpc.equals.lock import BlockingLock, Lock
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 class MemoryBase(Handle):
     """What a memory is in loops and in threads alike."""
 
+    @called("Memory")
     def __new__(cls, name: str, size: int) -> Self:
         """Open the memory, and make it if nobody else has."""
+        size = check_whole(f"memory {name!r}: size", size, "a number of bytes")
         if not 1 <= size < 1 << 36:
             raise ValueError(f"memory {name!r}: expected a size of 1 byte to 64 GiB, got {size}")
         return cls.of(opened(name, "memory", size))
@@ -86,6 +89,7 @@ def memory(name: str, size: int) -> Memory:
     return Memory(name, size)
 
 
+@called("memory")
 def blocking_memory(name: str, size: int) -> BlockingMemory:
     """Opens ``size`` bytes as :func:`shmrpc.memory` does, with a lock that blocks the thread that waits for it."""
     return BlockingMemory(name, size)

@@ -37,6 +37,8 @@ class Queue(QueueBase):
 
     async def put(self, item: Any, timeout: float | None = None) -> None:
         """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
+        if timeout is not None:
+            timeout = bounded(timeout)
         try:
             waiting = self._native.put_now(item)
         except QueueBusy:
@@ -46,6 +48,8 @@ class Queue(QueueBase):
 
     async def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
         """Puts items that stay together, and waits for room for all of them."""
+        if timeout is not None:
+            timeout = bounded(timeout)
         if not isinstance(items, list):
             items = list(items)  # It may be needed twice.
         try:
@@ -57,6 +61,8 @@ class Queue(QueueBase):
 
     async def get(self, timeout: float | None = None) -> Any:
         """Waits for an item, removes it and returns it."""
+        if timeout is not None:
+            timeout = bounded(timeout)
         try:
             item = self._native.get_now(NOTHING)
         except QueueBusy:
@@ -65,6 +71,8 @@ class Queue(QueueBase):
 
     async def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
         """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
+        if timeout is not None:
+            timeout = bounded(timeout)
         try:
             items = self._native.get_many_now(at_least_one(most), False)
         except QueueBusy:
@@ -76,7 +84,7 @@ class Queue(QueueBase):
 
         With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered to another.
         """
-        return Claiming(self, timeout, lease_of(lease_timeout))
+        return Claiming(self, bounded(timeout), lease_of(lease_timeout))
 
     async def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> AsyncIterator[Claim]:
         """Claims one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
@@ -107,10 +115,11 @@ class Queue(QueueBase):
         What it holds at first may be anything. If the block raises, there is no item. Of a queue of raw bytes it is a
         memoryview of ``shape`` bytes.
         """
-        return AwaitedReserving(self, shape, dtype, timeout)
+        return AwaitedReserving(self, shape, dtype, bounded(timeout))
 
     async def join(self, timeout: float | None = None) -> None:
         """Waits until all items that were put are dealt with. Raises WaitTimeout."""
+        timeout = bounded(timeout)
         if not self._native.is_done():
             done = await self._turn(DONE, self._native.is_done, self._is_done, timeout)
             if done is None:
@@ -158,9 +167,7 @@ class Queue(QueueBase):
     ) -> _T | None:
         """Waits in the loop until ``take()`` returns something; None if the timeout is over."""
         wake_other = functools.partial(self._native.wake, place == ROOM)
-        return await self._line(place, Turns).take(
-            may_take, take, wake_other, None if timeout is None else bounded(timeout)
-        )
+        return await self._line(place, Turns).take(may_take, take, wake_other, timeout)
 
     def _may_take(self) -> bool:
         """Whether there may be an item. If not, the loop looks again when the next claim ends by itself."""

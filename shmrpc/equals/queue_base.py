@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from typing import Any, Final, NoReturn, Self
 
 from shmrpc import _core
+from shmrpc.basics.checks import check_count, check_flag, check_real, check_whole
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import Handle, opened
 from shmrpc.equals.item_errors import undecodable, unencodable
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
+from shmrpc.equals.uncopied import Uncopied
 from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
 from shmrpc.wire.codec import Codec, CodecName, get_codec
 
@@ -25,52 +27,62 @@ DONE: Final = 2
 NOTHING: Final = object()
 _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _LEAST, _MOST = 64 << 10, 16 << 30
+#: As many items as anybody may speak of.
+_MOST_ITEMS: Final = (1 << 63) - 1
+#: Seconds of a lease that never ends.
+_LONGEST_LEASE: Final = 1e9
 
 
 def opened_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: int, raw: bool) -> _core.Name:
-    """Opens a queue, and makes it if nobody else has. Raises ValueError for what no queue can be."""
-    if maxsize < 0 or max_deliveries < 0:
-        raise ValueError(
-            f"queue {name!r}: expected maxsize and max_deliveries of 0 or more, got {maxsize} and {max_deliveries}"
-        )
-    return opened(name, "queue", _bytes_of(max_memory), (maxsize, max_deliveries), raw)
+    """Opens a queue, and makes it if nobody else has. Raises TypeError and ValueError for what no queue can be."""
+    maxsize = check_count(f"queue {name!r}: maxsize", maxsize, 0, _MOST_ITEMS)
+    memory = _bytes_of(f"queue {name!r}: max_memory", max_memory)
+    max_deliveries = check_count(f"queue {name!r}: max_deliveries", max_deliveries, 0, _MOST_ITEMS)
+    check_flag(f"queue {name!r}: raw", raw)
+    return opened(name, "queue", memory, (maxsize, max_deliveries), raw)
 
 
-def _bytes_of(size: int | str) -> int:
+def _bytes_of(option: str, size: int | str) -> int:
     """Bytes of a size such as ``"64MiB"``."""
+    expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
     if isinstance(size, str):
         number = size.rstrip("BKMGikmg ")
         unit = size[len(number) :].strip() or "B"
         try:
-            size = int(float(number) * _UNITS[unit])
-        except (KeyError, ValueError):
-            raise ValueError(f"expected a size such as '64MiB' or a number of bytes, got {size!r}") from None
-    if not _LEAST <= size <= _MOST:
-        raise ValueError(f"max_memory: expected 64 KiB to 16 GiB, got {size} bytes")
-    return size
+            found = int(float(number) * _UNITS[unit])
+        except (KeyError, ValueError, OverflowError):
+            raise ValueError(f"{option}: expected {expected}, got {size!r}") from None
+    else:
+        found = check_whole(option, size, expected)
+    if not _LEAST <= found <= _MOST:
+        raise ValueError(f"{option}: expected 64 KiB to 16 GiB, got {found} bytes")
+    return found
 
 
 def at_least_one(most: int) -> int:
-    """The same number. Raises ValueError if it is less than 1."""
-    if most < 1:
-        raise ValueError(f"expected a number of items of 1 or more, got {most}")
-    return most
+    """How many items are asked for, as the core has it. Raises TypeError or ValueError for less than 1."""
+    return min(check_count("number of items", most, 1), _MOST_ITEMS)
 
 
 def lease_of(timeout: float | None) -> float:
-    """A lease_timeout as the core has it: 0 for none. Raises ValueError if it is no time."""
+    """A lease_timeout as the core has it: 0 for none. Raises TypeError or ValueError if it is no time."""
     if timeout is None:
         return 0.0
+    check_real("lease_timeout", timeout, "a number of seconds (None: no limit)")
     if not timeout > 0:
         raise ValueError(f"lease_timeout: expected seconds above 0, got {timeout}")
-    return timeout
+    return float(max(min(timeout, _LONGEST_LEASE), 1e-9))
 
 
-class DeadLetters:
+class DeadLetters(Uncopied):
     """The items of a queue that were delivered ``max_deliveries`` times and never acknowledged."""
 
     def __init__(self, queue: QueueBase) -> None:
         self._queue = queue
+
+    def _what_instead(self) -> tuple[str, str]:
+        what, instead = self._queue._what_instead()
+        return f"dead_letters of {what}", instead
 
     def qsize(self) -> int:
         """How many there are."""
@@ -82,7 +94,7 @@ class DeadLetters:
 
     def get_many_nowait(self, most: int = 256) -> list[Any]:
         """Removes up to ``most`` of them and returns them. Raises QueueEmpty if there is none."""
-        got = self._queue._native.get_many_now(most, True)
+        got = self._queue._native.get_many_now(at_least_one(most), True)
         if not got:
             raise QueueEmpty(f"queue {self._queue.name!r} has no dead letters")
         return got
@@ -212,10 +224,12 @@ class QueueBase(Handle):
 
         What a process has got that dies counts as dealt with. Raises ValueError if it has not got so many.
         """
-        if count < 0:
-            raise ValueError(f"queue {self.name!r}: expected a number of items, got {count}")
-        if not self._native.task_done(count):
-            raise ValueError(f"queue {self.name!r}: task_done() was called for more items than this process has got")
+        count = check_count(f"queue {self.name!r}: task_done(): count", count, 0)
+        if not self._native.task_done(min(count, _MOST_ITEMS)):
+            raise ValueError(
+                f"queue {self.name!r}: task_done() was called for {count} items, which is more than this process has"
+                " got, and has not said so of"
+            )
 
     def shutdown(self, immediate: bool = False) -> None:
         """Lets nothing more be put, by anybody: QueueShutDown is raised instead, and to getters once it is empty.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final, Self
 
 from shmrpc._core import Hold
-from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, opened
+from shmrpc.basics.checks import called, check_count
+from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, bounded, opened
 
 #: The wait set of those that wait for a signal.
 _SIGNALS: Final = 1
@@ -14,10 +15,10 @@ _SIGNALS: Final = 1
 class SemaphoreBase(Held):
     """What a semaphore is in loops and in threads alike."""
 
+    @called("Semaphore")
     def __new__(cls, name: str, permits: int = 1) -> Self:
         """Open the semaphore, and make it if nobody else has."""
-        if not 1 <= permits <= 65536:
-            raise ValueError(f"semaphore {name!r}: expected 1 to 65536 permits, got {permits}")
+        permits = check_count(f"semaphore {name!r}: permits", permits, 1, 65536)
         return cls.of(opened(name, "semaphore", permits))
 
     @property
@@ -55,6 +56,7 @@ class Semaphore(SemaphoreBase, AwaitedHeld):
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
+        timeout = bounded(timeout)
         if not self._name.try_signal():
             await self._wait(self._name.try_signal, self._put_back, timeout, _SIGNALS)
 

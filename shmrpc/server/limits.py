@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
+from shmrpc.basics.checks import check_count
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway, Waiting
-from shmrpc.transport.options import check_count
 from shmrpc.wire.codec import Body, body_weight
 from shmrpc.wire.frames import Rejected
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any, Final
 
+from shmrpc.basics.checks import check_seconds
 from shmrpc.errors import LocalProtocolError
 from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.dispatch import Dispatcher
@@ -22,7 +23,7 @@ from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTI
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.transport.listening import OpenInbox
-from shmrpc.transport.options import DEFAULT_SPIN, ConnectionOptions, check_seconds
+from shmrpc.transport.options import DEFAULT_SPIN, ConnectionOptions
 from shmrpc.transport.places import Transport, transport_at
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec, CodecName, get_codec

@@ -10,9 +10,9 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal
 
+from shmrpc.basics.checks import check_count
 from shmrpc.service.interceptors import Interceptor
 from shmrpc.service.signature import Signature
-from shmrpc.transport.options import check_count
 from shmrpc.wire.frames import Shape
 
 #: Where an endpoint's function runs: in the server's loop, in a thread, or in another process.

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeVar, overload
 
+from shmrpc.basics.checks import check_count
 from shmrpc.errors import LocalProtocolError
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.service.endpoints import Endpoint, Options, RunIn, check_function
 from shmrpc.service.interceptors import Interceptor, check_interceptors, check_takes_one
 from shmrpc.service.marks import marked
-from shmrpc.transport.options import check_count
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

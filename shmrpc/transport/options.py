@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Collection
 from typing import Final
 
+from shmrpc.basics.checks import check_flag, check_real, check_seconds, check_whole
 from shmrpc.host.credentials import NOBODY_ELSE, is_anybody
 from shmrpc.wire.codec import CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, MAX_MAX_MEMORY, MIN_MAX_MEMORY
@@ -38,10 +38,10 @@ class ConnectionOptions:
     allow_uids: Collection[int] = NOBODY_ELSE
 
     def __post_init__(self) -> None:
-        _check_whole("max_memory", self.max_memory, "a number of bytes")
+        object.__setattr__(self, "max_memory", check_whole("max_memory", self.max_memory, "a number of bytes"))
         if not MIN_MAX_MEMORY <= self.max_memory <= MAX_MAX_MEMORY:
             raise ValueError(f"max_memory: expected {MIN_MAX_MEMORY} to {MAX_MAX_MEMORY} bytes, got {self.max_memory}")
-        _check_whole("max_frame", self.max_frame, "a number of bytes")
+        object.__setattr__(self, "max_frame", check_whole("max_frame", self.max_frame, "a number of bytes"))
         if not MIN_MAX_FRAME <= self.max_frame <= MAX_MAX_FRAME:
             raise ValueError(f"max_frame: expected {MIN_MAX_FRAME} to {MAX_MAX_FRAME} bytes, got {self.max_frame}")
         check_real("spin", self.spin, "a number of microseconds")
@@ -70,33 +70,7 @@ class ConnectionOptions:
 def check_connecting(timeout: float, reconnect: bool) -> None:
     """Raises ValueError or TypeError for arguments of connect() that cannot be."""
     check_seconds("timeout", timeout)
-    if not isinstance(reconnect, bool):
-        raise TypeError(f"reconnect: expected True or False, got {reconnect!r}")
-
-
-def check_seconds(option: str, seconds: float) -> None:
-    """Raises TypeError or ValueError for what is no time to wait; ``math.inf`` is one."""
-    check_real(option, seconds, "a number of seconds (math.inf: for ever)")
-    if not seconds >= 0:
-        raise ValueError(f"{option}: expected seconds, 0 or more, got {seconds}")
-
-
-def check_count(option: str, count: int, least: int) -> None:
-    """Raises TypeError or ValueError unless ``count`` is a whole number of at least ``least``."""
-    _check_whole(option, count, "a whole number")
-    if count < least:
-        raise ValueError(f"{option}: expected {least} or more, got {count}")
-
-
-def _check_whole(option: str, value: object, expected: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{option}: expected {expected}, got {value!r}")
-
-
-def check_real(option: str, value: object, expected: str) -> None:
-    """Raises TypeError for what is no number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{option}: expected {expected}, got {value!r}")
+    check_flag("reconnect", reconnect)
 
 
 def check_uids(allow_uids: Collection[int]) -> frozenset[int]:

@@ -1,6 +1,6 @@
 //! `Hold`: what semaphores and locks have in common, which is that they are acquired and released.
 
-use super::name::Name;
+use super::name::{Name, seconds};
 use crate::equals::membership::Want;
 use crate::memory::region::Kind;
 use pyo3::exceptions::PyValueError;
@@ -93,9 +93,8 @@ fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 /// Takes what was not there, however long that takes; `_gave_up` raises what is to be raised if it was not to be had.
-fn wait(slf: &Bound<'_, Hold>, want: Want, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
-    let seconds = timeout.as_ref().map(|each| each.extract()).transpose()?;
-    let waited = slf.get().name.get().wait(slf.py(), want, seconds)?;
+fn wait(slf: &Bound<'_, Hold>, want: Want, timeout: Option<f64>) -> PyResult<()> {
+    let waited = slf.get().name.get().wait(slf.py(), want, timeout)?;
     if waited != Some(true) {
         let why = (waited, timeout, want.set());
         slf.call_method1(intern!(slf.py(), "_gave_up"), why)?;
@@ -175,6 +174,7 @@ impl Hold {
     #[pyo3(signature = (timeout=None))]
     fn _acquire(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let (us, py) = (slf.get(), slf.py());
+        let timeout = timeout.as_ref().map(seconds).transpose()?;
         let owner = us._owner(py)?;
         if us._try(py, owner)? {
             return Ok(());
@@ -206,6 +206,7 @@ impl Hold {
     /// Raises WaitTimeout, and WaitStopped after ``stop()``.
     #[pyo3(signature = (timeout=None))]
     fn _wait_signal(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let timeout = timeout.as_ref().map(seconds).transpose()?;
         let name = slf.get().name.get();
         let taken = name.open(slf.py())?.try_take(Want::Signal);
         match name.told(slf.py(), taken)? {

@@ -14,10 +14,10 @@ use crate::memory::mapping::SharedMapping;
 use crate::memory::region::Kind;
 use crate::queue::Limits;
 use crate::sync::lock;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBool, PyDict, PyList};
 use std::os::raw::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,7 +94,7 @@ impl Name {
         take: impl FnMut() -> Result<bool, NameError> + Send,
     ) -> PyResult<Option<bool>> {
         let membership = self.open(py)?;
-        let deadline = deadline(timeout)?;
+        let deadline = deadline(timeout);
         let interrupted = || {
             Python::attach(|py| {
                 py.check_signals()?;
@@ -123,15 +123,29 @@ pub(super) fn failed(py: Python<'_>, membership: &Membership, error: NameError) 
 }
 
 /// When so many seconds from now are over; None: never.
-fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    let Some(seconds) = timeout else {
-        return Ok(None);
+fn deadline(timeout: Option<f64>) -> Option<Instant> {
+    let limit = Duration::try_from_secs_f64(timeout?.max(0.0)).ok()?;
+    Instant::now().checked_add(limit)
+}
+
+/// The seconds of a timeout that a user gave.
+pub(super) fn seconds(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
+    let seconds = match timeout.is_instance_of::<PyBool>() {
+        true => None,
+        false => timeout.extract().ok(),
     };
-    if seconds.is_nan() {
-        return Err(PyValueError::new_err("timeout: expected seconds, got nan"));
+    match seconds {
+        Some(seconds) if f64::is_nan(seconds) => {
+            Err(PyValueError::new_err("timeout: expected seconds, got nan"))
+        }
+        Some(seconds) => Ok(seconds),
+        None => {
+            let given = timeout.repr()?;
+            let text =
+                format!("timeout: expected a number of seconds (None: no limit), got {given}");
+            Err(PyTypeError::new_err(text))
+        }
     }
-    let limit = Duration::try_from_secs_f64(seconds.max(0.0)).ok();
-    Ok(limit.and_then(|limit| Instant::now().checked_add(limit)))
 }
 
 /// The exception of `shmrpc.errors` for what went wrong with a name.

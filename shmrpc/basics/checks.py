@@ -1,0 +1,54 @@
+"""Checks of what users give: TypeError for what is of a wrong type, ValueError for what cannot be."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def check_whole(option: str, value: object, expected: str) -> int:
+    """The number, also one of NumPy's, as an int. Raises TypeError for what is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{option}: expected {expected}, got {value!r}")
+    return int(value)
+
+
+def check_count(option: str, count: int, least: int, most: int | None = None) -> int:
+    """The number. Raises TypeError or ValueError unless it is whole, and within these bounds."""
+    count = check_whole(option, count, "a whole number")
+    if count < least or (most is not None and count > most):
+        bounds = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ValueError(f"{option}: expected {bounds}, got {count}")
+    return count
+
+
+def check_real(option: str, value: object, expected: str) -> None:
+    """Raises TypeError for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{option}: expected {expected}, got {value!r}")
+
+
+def check_seconds(option: str, seconds: float) -> None:
+    """Raises TypeError or ValueError for what is no time to wait; ``math.inf`` is one."""
+    check_real(option, seconds, "a number of seconds (math.inf: for ever)")
+    if not seconds >= 0:
+        raise ValueError(f"{option}: expected seconds, 0 or more, got {seconds}")
+
+
+def check_flag(option: str, value: object) -> None:
+    """Raises TypeError for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{option}: expected True or False, got {value!r}")
+
+
+def called(name: str) -> Callable[[_F], _F]:
+    """Gives a function the name by which users call it, which is in the errors for its arguments."""
+
+    def rename(function: _F) -> _F:
+        function.__name__ = function.__qualname__ = name
+        return function
+
+    return rename

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import functools
 import gc
 import os
 import queue as plain_queues
@@ -26,7 +27,7 @@ import shmrpc.sync
 from shmrpc.host import cleanup
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
-from tests.helpers.server_process import eventually
+from tests.helpers.server_process import InThread, eventually
 
 LONG = 60.0
 #: A name that no other run of these tests has.
@@ -813,3 +814,182 @@ def test_the_value_of_a_claim_of_raw_bytes_is_a_read_only_view(size: int) -> Non
         q.put(b"x" * size)
         with q.claim() as claim:
             assert type(claim.value) is memoryview and claim.value.readonly and claim.value == b"x" * size
+
+
+@pytest.mark.parametrize("memory", [64, 72, 100])
+def test_whatever_a_queue_may_ever_hold_fits_into_it_while_it_is_empty(memory: int) -> None:
+    for size in [*range(200, (memory - 4) << 10, 1_200), (memory - 1) << 10]:
+        with shmrpc.sync.queue(OURS, max_memory=f"{memory}KiB") as q:
+            q.put_nowait(b"x" * size)
+            q.put_nowait(b"y" * 100) if size < 12_000 else None
+            assert len(q.get_nowait()) == size
+            with contextlib.suppress(shmrpc.QueueFull, ValueError):
+                q.put_many_nowait([b"z" * 100] * (size // 200))
+
+
+def test_getters_wait_for_what_may_come_back_also_after_a_shutdown(q: shmrpc.sync.Queue) -> None:
+    q.put_many([1, 2])
+    mine = q.claim()
+    q.shutdown()
+    got = InThread(lambda: [q.get(), q.get()])
+    assert eventually(lambda: q.stats().getters == 1 and q.empty())
+    with pytest.raises(shmrpc.QueueEmpty):
+        q.get_nowait()
+    mine.give_back()
+    assert got.join() == [2, 1]
+    with pytest.raises(shmrpc.QueueShutDown):
+        q.get()
+
+
+def test_the_last_acknowledgement_ends_all_that_wait_after_a_shutdown(q: shmrpc.sync.Queue) -> None:
+    q.put(1)
+    mine = q.claim()
+    q.shutdown()
+    waiting = [InThread(q.get), InThread(q.claim), InThread(lambda: list(q.claims()))]
+    assert eventually(lambda: q.stats().getters == 3)
+    mine.ack()
+    ends = [each.join() for each in waiting]
+    assert [type(end) for end in ends] == [shmrpc.QueueShutDown, shmrpc.QueueShutDown, list]
+
+
+def test_an_item_whose_holder_is_killed_after_the_shutdown_is_done_by_another(
+    q: shmrpc.sync.Queue, other: MemberProcess
+) -> None:
+    other.do(f"q = shmrpc.sync.queue({OURS!r}); result = 0")
+    q.put_many([1, 2])
+    other.do("mine = q.claim()")
+    q.shutdown()
+    values = []
+
+    def work() -> None:
+        for claim in q.claims():
+            with claim:
+                values.append((claim.value, claim.redelivered))
+
+    worker = InThread(work)
+    assert eventually(lambda: len(values) == 1)
+    other.kill()
+    assert worker.join() is None
+    assert values == [(2, False), (1, True)]
+    q.join(LONG)
+
+
+def test_what_a_dead_process_had_claimed_is_seen_by_one_that_only_looks(
+    q: shmrpc.sync.Queue, other: MemberProcess
+) -> None:
+    other.do(f"q = shmrpc.sync.queue({OURS!r}); result = 0")
+    q.put(1)
+    other.do("mine = q.claim()")
+    assert (q.qsize(), len(q.stats().held)) == (0, 1)
+    other.kill()
+    assert eventually(lambda: not q.empty())
+    assert q.stats().held == []
+    assert [item.value for item in q.peek()] == [1]
+
+
+def test_an_item_whose_lease_is_over_is_seen_by_one_that_only_looks(q: shmrpc.sync.Queue) -> None:
+    q.put(1)
+    mine = q.claim(lease_timeout=0.01)
+    assert eventually(lambda: q.qsize() == 1)
+    assert q.stats().held == []
+    with pytest.raises(shmrpc.StaleClaim):
+        mine.ack()
+
+
+@pytest.mark.parametrize("end", ["stop_waits", "close"])
+def test_an_iterator_of_claims_that_waits_for_one_to_end_is_ended(q: shmrpc.sync.Queue, end: str) -> None:
+    q.put_many([1, 2, 3])
+    claims: list[shmrpc.Claim] = []
+    taken = InThread(lambda: claims.extend(q.claims(prefetch=2)))
+    assert eventually(lambda: len(q.stats().held) == 2)
+    getattr(q, end)()
+    error = {"stop_waits": shmrpc.WaitStopped, "close": shmrpc.LocalProtocolError}[end]
+    assert isinstance(taken.join(), error)
+
+
+def test_a_claim_whose_lease_is_over_leaves_its_place_to_the_next(q: shmrpc.sync.Queue) -> None:
+    q.put_many([1, 2, 3])
+    claims = q.claims(prefetch=1, lease_timeout=0.05)
+    assert [next(claims).value for _ in range(2)] == [1, 1]
+
+
+async def test_iterators_of_claims_in_a_loop_end_and_go_on_as_those_of_threads() -> None:
+    async with shmrpc.queue(OURS) as q:
+        await q.put_many([1, 2, 3])
+        claims = q.claims(prefetch=1, lease_timeout=0.05)
+        first = await anext(claims)
+        assert (first.value, (await anext(claims)).value) == (1, 1)
+        kept = q.claims(prefetch=1)
+        held = await anext(kept)
+        waiting = asyncio.ensure_future(anext(kept))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        q.stop_waits()
+        with pytest.raises(shmrpc.WaitStopped):
+            await waiting
+        held.ack()
+
+
+def test_claims_refuse_what_is_no_number_of_items_at_once(q: shmrpc.sync.Queue) -> None:
+    with pytest.raises(ValueError, match="1 or more, got 0"):
+        q.claims(0)
+
+
+def test_nothing_is_reserved_once_nothing_can_be_put(q: shmrpc.sync.Queue) -> None:
+    q.shutdown()
+    for size in (10, 1_000_000):
+        with pytest.raises(shmrpc.QueueShutDown), q.reserve(size):
+            raise AssertionError("it was entered")
+
+
+def test_lost_items_are_told_once_in_a_process(other: MemberProcess) -> None:
+    other.do(f"q = shmrpc.sync.queue({OURS!r}); q.put_many([1, 2, 3])")
+    other.kill()
+    with shmrpc.sync.queue(OURS) as first, shmrpc.sync.queue(OURS) as second:
+        assert (first.lost, first.lost, second.lost) == (3, 3, 0)
+
+
+@pytest.mark.parametrize("how", ["put", "reserve"])
+async def test_room_for_two_wakes_two_writers_in_loops_though_one_puts_no_more(how: str) -> None:
+    first, second = (shmrpc.queue(OURS, 4, max_memory="5MiB") for _ in range(2))
+    async with first, second:
+
+        async def write(q: shmrpc.Queue) -> None:
+            if how == "put":
+                await q.put(1, LONG)
+            else:
+                async with q.reserve(1 << 20, timeout=LONG) as frame:
+                    frame[:] = 1
+
+        for _ in range(4):
+            await write(first)
+        writers = [asyncio.ensure_future(write(q)) for q in (first, second)]
+        while first.stats().putters < 2:
+            await asyncio.sleep(0.001)
+        assert len([await first.get() for _ in range(4)]) == 4
+        await asyncio.wait_for(asyncio.gather(*writers), LONG / 2)
+
+
+def test_room_for_two_wakes_two_threads_that_reserve_though_one_reserves_no_more() -> None:
+    with shmrpc.sync.queue(OURS, max_memory="5MiB") as first, shmrpc.sync.queue(OURS, max_memory="5MiB") as second:
+
+        def write(q: shmrpc.sync.Queue) -> None:
+            with q.reserve(1 << 20, timeout=LONG) as frame:
+                frame[:] = 1
+
+        for _ in range(4):
+            write(first)
+        writers = [InThread(functools.partial(write, q)) for q in (first, second)]
+        assert eventually(lambda: first.stats().putters == 2)
+        assert len([first.get() for _ in range(4)]) == 4
+        assert [writer.join() for writer in writers] == [None, None]
+
+
+def test_what_is_given_back_after_a_shutdown_at_once_is_dropped(q: shmrpc.sync.Queue) -> None:
+    q.put_many([1, 2])
+    mine = q.claim()
+    q.shutdown(immediate=True)
+    mine.give_back()
+    with pytest.raises(shmrpc.QueueShutDown):
+        q.get()
+    q.join(LONG)

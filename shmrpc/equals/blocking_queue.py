@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
+import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -15,6 +15,7 @@ from shmrpc.basics.checks import called
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
+from shmrpc.equals.prefetched import Prefetched
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import Reserving
 from shmrpc.equals.turns import PAUSE
@@ -89,17 +90,30 @@ class BlockingQueue(QueueBase):
     def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> Iterator[Claim]:
         """Claims one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
 
-        Each claim is to be ended, in any thread: only then the next one comes.
+        Each claim is to be ended, in any thread, or by its lease: only then the next one comes. What somebody has
+        claimed may come back: until that is decided, the queue is not empty here.
         """
-        free = threading.Semaphore(at_least_one(prefetch))
-        while True:
-            free.acquire()
-            try:
-                claim = self._claim(None, lease_of(lease_timeout), free.release)
-            except QueueShutDown:
-                return
-            yield claim
-            del claim
+        return self._claims(at_least_one(prefetch), lease_of(lease_timeout))
+
+    def _claims(self, prefetch: int, lease: float) -> Iterator[Claim]:
+        changes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        wake = functools.partial(changes.put, None)
+        given = Prefetched(prefetch, lease, wake)
+        self._wakes.add(wake)
+        try:
+            while True:
+                while given.is_full():
+                    self._check_waits()
+                    with contextlib.suppress(queue.Empty):
+                        changes.get(timeout=given.next_over())
+                try:
+                    claim = self._claim(None, lease, given)
+                except QueueShutDown:
+                    return
+                yield claim
+                del claim
+        finally:
+            self._wakes.discard(wake)
 
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
@@ -138,7 +152,7 @@ class BlockingQueue(QueueBase):
     def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
         self._block(functools.partial(self._again, waiting.wait), timeout, ROOM)
 
-    def _claim(self, timeout: float | None, lease: float, ended: Callable[[], None] | None) -> Claim:
+    def _claim(self, timeout: float | None, lease: float, given: Prefetched | None) -> Claim:
         claim = None
         with contextlib.suppress(QueueBusy):
             claim = self._native.claim_now(lease, False)
@@ -149,7 +163,7 @@ class BlockingQueue(QueueBase):
             if waited is False:
                 self._timed_out(timeout, ITEMS)
             claim = waited
-        return Claim(self.name, claim, ended)
+        return Claim(self.name, claim, None if given is None else given.add())
 
     def __iter__(self) -> Self:
         return self

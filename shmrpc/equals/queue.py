@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from shmrpc import _core
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
+from shmrpc.equals.prefetched import Prefetched
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import Reserving
 from shmrpc.equals.turns import PAUSE, Turns
@@ -86,26 +87,38 @@ class Queue(QueueBase):
         """
         return Claiming(self, bounded(timeout), lease_of(lease_timeout))
 
-    async def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> AsyncIterator[Claim]:
+    def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> AsyncIterator[Claim]:
         """Claims one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
 
-        Each claim is to be ended, in any task or thread: only then the next one comes.
+        Each claim is to be ended, in any task or thread, or by its lease: only then the next one comes. What somebody
+        has claimed may come back: until that is decided, the queue is not empty here.
         """
-        free = asyncio.Semaphore(at_least_one(prefetch))
-        loop = asyncio.get_running_loop()
+        return self._claims(at_least_one(prefetch), lease_of(lease_timeout))
 
-        def ended() -> None:
+    async def _claims(self, prefetch: int, lease: float) -> AsyncIterator[Claim]:
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                loop.call_soon_threadsafe(free.release)
+                loop.call_soon_threadsafe(changed.set)
 
-        while True:
-            await free.acquire()
-            try:
-                claim = await self._claim(None, lease_of(lease_timeout), ended)
-            except QueueShutDown:
-                return
-            yield claim
-            del claim
+        given = Prefetched(prefetch, lease, wake)
+        self._wakes.add(wake)
+        try:
+            while True:
+                while given.is_full():
+                    self._check_waits()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), given.next_over())
+                    changed.clear()
+                try:
+                    claim = await self._claim(None, lease, given)
+                except QueueShutDown:
+                    return
+                yield claim
+                del claim
+        finally:
+            self._wakes.discard(wake)
 
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
@@ -150,7 +163,7 @@ class Queue(QueueBase):
             self._timed_out(timeout, ITEMS)
         return items
 
-    async def _claim(self, timeout: float | None, lease: float, ended: Callable[[], None] | None) -> Claim:
+    async def _claim(self, timeout: float | None, lease: float, given: Prefetched | None) -> Claim:
         claim = None
         with contextlib.suppress(QueueBusy):
             claim = self._native.claim_now(lease, False)
@@ -160,14 +173,17 @@ class Queue(QueueBase):
             )
         if claim is None:
             self._timed_out(timeout, ITEMS)
-        return Claim(self.name, claim, ended)
+        return Claim(self.name, claim, None if given is None else given.add())
 
     async def _turn(
         self, place: int, may_take: Callable[[], bool], take: Callable[[], _T | None], timeout: float | None
     ) -> _T | None:
         """Waits in the loop until ``take()`` returns something; None if the timeout is over."""
         wake_other = functools.partial(self._native.wake, place == ROOM)
-        return await self._line(place, Turns).take(may_take, take, wake_other, timeout)
+        taken = await self._line(place, Turns).take(may_take, take, wake_other, timeout)
+        if place == ROOM and taken is not None:
+            wake_other()  # We may have been woken alone for room that others need, too.
+        return taken
 
     def _may_take(self) -> bool:
         """Whether there may be an item. If not, the loop looks again when the next claim ends by itself."""
@@ -230,7 +246,7 @@ class AwaitedReserving(Reserving[Queue]):
         reservation = core.reserve_now(size, body)
         if reservation is None:
             reserve = functools.partial(core.reserve_now, size, body)
-            reservation = await self._queue._turn(ROOM, lambda: True, reserve, self._timeout)
+            reservation = await self._queue._turn(ROOM, core.may_put, reserve, self._timeout)
         if reservation is None:
             self._queue._timed_out(self._timeout, ROOM)
         return self._view(reservation)

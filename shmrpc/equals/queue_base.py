@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, Self
 
 from shmrpc import _core
@@ -12,6 +12,7 @@ from shmrpc.basics.checks import check_count, check_flag, check_real, check_whol
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import Handle, opened
 from shmrpc.equals.item_errors import undecodable, unencodable
+from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
 from shmrpc.equals.uncopied import Uncopied
 from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
@@ -112,6 +113,9 @@ class QueueBase(Handle):
 
     _native: _core.Queue
     _codec: Codec
+    _lost: int
+    #: What wakes the iterators of claims that wait until one has ended.
+    _wakes: set[Callable[[], object]]
 
     @classmethod
     def of(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
@@ -127,11 +131,11 @@ class QueueBase(Handle):
             functools.partial(unencodable, name.name),
             functools.partial(undecodable, name.name),
         )
-        if handle._native.lost:
+        handle._wakes = set()
+        handle._lost = handle._native.take_lost()
+        if handle._lost:
             _log.warning(
-                "queue %r: %d items are lost: all processes that had it open were killed",
-                name.name,
-                handle._native.lost,
+                "queue %r: %d items are lost: all processes that had it open were killed", name.name, handle._lost
             )
         return handle
 
@@ -156,7 +160,7 @@ class QueueBase(Handle):
 
         That is counted once: the next one that opens it is told 0.
         """
-        return self._native.lost
+        return self._lost
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -237,6 +241,26 @@ class QueueBase(Handle):
         With ``immediate`` the items that wait are dropped. What is claimed may still be acknowledged.
         """
         self._native.shut_down(immediate)
+
+    def close(self) -> None:
+        """Closes it, as other names are; an iterator of claims ends with LocalProtocolError."""
+        super().close()
+        self._wake_iterators()
+
+    def stop(self) -> None:
+        """As :meth:`stop_waits`."""
+        super().stop()
+        self._wake_iterators()
+
+    def _wake_iterators(self) -> None:
+        for wake in list(self._wakes):
+            wake()
+
+    def _check_waits(self) -> None:
+        """Raises WaitStopped after :meth:`stop_waits`, and LocalProtocolError if it is closed."""
+        if self._name.is_stopped:
+            raise stopped_wait(self._name)
+        self._native.qsize()
 
     def stop_waits(self) -> None:
         """Ends all waits of this handle, and those that begin from now on, with WaitStopped."""

@@ -34,7 +34,8 @@ class Reserving(Generic[_Q]):
         self._array: Any = None
 
     def _prepare(self) -> tuple[int, bytes | None]:
-        """The bytes that are needed, and the body of the value; None for raw bytes."""
+        """The bytes that are needed, and the body of the value; None for raw bytes. Raises QueueShutDown."""
+        self._queue._native.check_may_put()
         if self._queue._name.is_raw:
             if isinstance(self._shape, tuple):
                 raise TypeError(

@@ -6,7 +6,7 @@ use super::membership::{Members, Membership, Memory, NameError};
 use crate::clock;
 use crate::memory::mapping::SharedMapping;
 use crate::queue::{
-    Chunk, Claim, Claimed, End, Look, News, Put, Queue, Source, Stats, Taken, Waiting,
+    Chunk, Claim, Claimed, End, Look, News, Put, Queue, Room, Source, Stats, Taken, Waiting,
 };
 use crate::shared::SharedError;
 use crate::sync::lock;
@@ -135,7 +135,8 @@ impl Membership {
         self.queue.as_ref().ok_or(NameError::NotHeld("is no queue"))
     }
 
-    /// The queue, for a member that takes from it: it also sees to it that what the dead have claimed comes back.
+    /// The queue, for a member that takes from it or looks at it: it also sees to it that what the dead have claimed comes
+    /// back.
     #[inline]
     fn contents_to_take(&self) -> Result<&Contents, NameError> {
         // Acquire: as in `watch`.
@@ -191,11 +192,15 @@ impl Membership {
     }
 
     fn spread(&self, news: News) {
-        if news.items {
+        if news.over {
+            self.wake_all(ITEMS);
+        } else if news.items {
             self.wake_next(ITEMS);
         }
-        if news.room {
-            self.wake_next(ROOM);
+        match news.room {
+            Room::No => {}
+            Room::One => drop(self.wake_next(ROOM)),
+            Room::All => self.wake_all(ROOM),
         }
         if news.done {
             self.wake_all(DONE);
@@ -261,7 +266,7 @@ impl Membership {
         let contents = self.contents()?;
         contents.queue.let_fall(chunk, deadline(patience));
         self.keep_leftovers(contents);
-        self.wake_next(ROOM);
+        self.wake_all(ROOM);
         Ok(())
     }
 
@@ -392,7 +397,7 @@ impl Membership {
 
     /// Whether all items are dealt with.
     pub fn is_done(&self, patience: u64) -> Result<bool, NameError> {
-        let done = self.contents()?.queue.is_done(deadline(patience));
+        let done = self.contents_to_take()?.queue.is_done(deadline(patience));
         done.map_err(|error| self.refused(error))
     }
 
@@ -409,7 +414,11 @@ impl Membership {
 
     /// How many items wait: a hint.
     pub fn queue_len(&self) -> Result<u64, NameError> {
-        Ok(self.contents()?.queue.len())
+        let contents = self.contents_to_take()?;
+        match self.expire_claims(contents, 0) {
+            Ok(()) | Err(NameError::Changing { .. }) => Ok(contents.queue.len()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether there may be something to take, or to hear of: a hint that is right once it was announced that somebody
@@ -420,7 +429,7 @@ impl Membership {
         };
         let queue = &contents.queue;
         !queue.is_empty()
-            || queue.is_shut()
+            || queue.may_be_over()
             || queue.expiry().is_some_and(|expiry| expiry <= clock::now())
     }
 
@@ -434,7 +443,7 @@ impl Membership {
 
     /// Copies items that wait, as [`Queue::peek`] does.
     pub fn peek(&self, most: usize, patience: u64) -> Result<Vec<Waiting>, NameError> {
-        let contents = self.contents()?;
+        let contents = self.contents_to_take()?;
         self.expire_claims(contents, patience)?;
         let found = contents.queue.peek(most, deadline(patience));
         found.map_err(|error| self.refused(error))
@@ -442,14 +451,21 @@ impl Membership {
 
     /// What can be seen of the queue; each claim's member as its process.
     pub fn queue_stats(&self, patience: u64) -> Result<Stats, NameError> {
-        let stats = self.contents()?.queue.stats(deadline(patience));
+        let contents = self.contents_to_take()?;
+        self.expire_claims(contents, patience)?;
+        let stats = contents.queue.stats(deadline(patience));
         stats.map_err(|error| self.refused(error))
     }
 
-    /// Items that were in the queue when all its members were killed, and are lost.
-    pub fn lost(&self) -> u64 {
+    /// Items that were in the queue when all its members were killed, and are lost. Said once: 0 from then on.
+    pub fn take_lost(&self) -> u64 {
         let contents = self.queue.as_ref();
-        contents.map_or(0, |contents| contents.lost.load(Relaxed))
+        contents.map_or(0, |contents| contents.lost.swap(0, Relaxed))
+    }
+
+    /// Whether nothing more is put.
+    pub fn is_shut_down(&self) -> Result<bool, NameError> {
+        Ok(self.contents()?.queue.is_shut())
     }
 
     /// Where the bytes of a claim or a chunk are in our memory. They stay mapped as long as the membership lives.

@@ -125,6 +125,10 @@ fn wait_for<T: Send>(
         found = act().transpose();
         Ok(found.is_some())
     })?;
+    if set == ROOM && waited == Some(true) {
+        // We may have been woken alone for room that others need, too.
+        membership.wake_next(ROOM);
+    }
     match found {
         Some(found) if waited == Some(true) => {
             let found = found.map_err(|error| failed(py, membership, error));
@@ -152,8 +156,6 @@ pub(super) fn wait_to_put(
     match waited {
         Ok(put) => {
             told(py, membership, put)?;
-            // It may have been woken alone for room that others need, too.
-            membership.wake_next(ROOM);
             Ok(Some(true))
         }
         Err(in_vain) => Ok(in_vain),
@@ -931,6 +933,11 @@ impl Queue {
         Ok(len + here)
     }
 
+    /// Whether there may be room: a hint.
+    fn may_put(&self) -> bool {
+        self.membership.may_put(0)
+    }
+
     /// Whether there may be something to take, or to hear of: a hint.
     fn may_take(&self) -> bool {
         !lock(&self.left).is_empty() || self.membership.may_take()
@@ -950,10 +957,19 @@ impl Queue {
         Ok(())
     }
 
-    /// Items that were lost when all members were killed.
-    #[getter]
-    fn lost(&self) -> u64 {
-        self.membership.lost()
+    /// Items that were lost when all members were killed: said once in a process.
+    fn take_lost(&self) -> u64 {
+        self.membership.take_lost()
+    }
+
+    /// Raises what a put would raise that can put nothing any more: QueueShutDown, or that it is closed.
+    fn check_may_put(&self, py: Python<'_>) -> PyResult<()> {
+        self.check(py)?;
+        let shut = self.membership.is_shut_down();
+        match shut.map_err(|error| failed(py, &self.membership, error))? {
+            true => Err(shut_down(py, &self.membership)),
+            false => Ok(()),
+        }
     }
 
     /// What can be seen of it.

@@ -58,7 +58,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     /// A chunk of this size for this member; None if there is no room for it now.
     pub(super) fn chunk(&self, size: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
         self.free_unwanted(deadline);
-        match self.allocator.reserve(size, deadline) {
+        match self.allocator.reserve_pages(size, deadline) {
             Ok(block) => Ok(Some(Chunk { block, size })),
             Err(SharedError::Limit { .. }) if size.div_ceil(PAGE) <= self.limits.memory / PAGE => {
                 Ok(None)

@@ -7,7 +7,7 @@
 //!     24  returned    u64   items that were taken and have come back, and are not taken again
 //!     32  held        u64   claims that have not ended
 //!     40  dead        u64   dead letters
-//!     48  shut        u64   1: nothing more is put
+//!     48  shut        u64   1: nothing more is put; 2: and what would come back is dropped
 //!     56  full        u64   bit 0: a writer sleeps until there are fewer items; bit 1: until there is more memory
 //!     64  head chunk  u64   the first chunk of the chain, or 0
 //!     72  head at     u64   where the next item is
@@ -45,6 +45,8 @@ pub(super) const RETURNED: u64 = 24;
 pub(super) const HELD: u64 = 32;
 pub(super) const DEAD: u64 = 40;
 pub(super) const SHUT: u64 = 48;
+/// In it: what would come back is dropped.
+pub(super) const AT_ONCE: u64 = 2;
 pub(super) const FULL: u64 = 56;
 pub(super) const HEAD_CHUNK: u64 = 64;
 pub(super) const HEAD_AT: u64 = 72;

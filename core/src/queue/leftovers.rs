@@ -1,6 +1,6 @@
 //! What this member could not end, since a process that is stopped has the lease: it is remembered, and ended later.
 
-use super::{Bytes, Chunk, Claim, News, Queue};
+use super::{Bytes, Chunk, Claim, News, Queue, Room};
 use crate::shared::{Members, SharedError};
 use crate::sync::lock;
 use std::sync::Mutex;
@@ -26,6 +26,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     pub fn let_fall(&self, chunk: Chunk, deadline: u64) {
         if let Err(SharedError::Busy { .. }) = self.allocator.give_up(&chunk.block, deadline) {
             lock(&self.leftovers.chunks).push(chunk);
+        } else {
+            self.has_freed_memory(deadline);
         }
     }
 
@@ -53,7 +55,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     /// Ends what was not ended so far. Busy if some of it is left.
     pub fn tidy_up(&self, deadline: u64, news: &mut News) -> Result<(), SharedError> {
         if self.free_unwanted(deadline) {
-            news.room = true;
+            news.room = Room::All;
             news.freed = true;
         }
         loop {

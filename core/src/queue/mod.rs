@@ -96,7 +96,7 @@ pub enum Taken {
     Large,
     /// There is none.
     Empty,
-    /// There is none, and nothing more is put.
+    /// There is none, and nothing will ever come: nothing is put any more, and nobody has claimed what may come back.
     Shut,
 }
 
@@ -142,10 +142,22 @@ pub enum Claimed {
     Item(Claim),
     /// There is none.
     Empty,
-    /// There is none, and nothing more is put.
+    /// There is none, and nothing will ever come.
     Shut,
     /// There is one, and no place for another claim.
     Crowded,
+}
+
+/// Which writers that sleep are to look again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// None.
+    #[default]
+    No,
+    /// One, which wakes the next if it has put something: there may be room for it too.
+    One,
+    /// All: memory is free, and it may be enough for any of them.
+    All,
 }
 
 /// What an operation leaves for others to do.
@@ -153,12 +165,14 @@ pub enum Claimed {
 pub struct News {
     /// Items wait.
     pub items: bool,
-    /// A writer that slept has room.
-    pub room: bool,
+    /// For whom there is room that slept for it.
+    pub room: Room,
     /// All items are done.
     pub done: bool,
     /// A chunk is free.
     pub freed: bool,
+    /// Nothing will ever come.
+    pub over: bool,
 }
 
 /// What is remembered from one look at the memory to the next.
@@ -345,7 +359,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// A chunk for items to share, with room for `len` bytes; None if there is none.
     fn next_chunk(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
-        let least = CHUNK_HEAD + len;
+        let least = (CHUNK_HEAD + len).next_multiple_of(PAGE);
         let wanted = self.chunk_size(deadline)?.max(least);
         match self.chunk(wanted, deadline)? {
             // A small one may fit where a large one does not.
@@ -599,33 +613,47 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         };
         let taken = match got {
             0 if left > 0 => Taken::Large,
-            0 if self.get(t, SHUT)? != 0 => Taken::Shut,
+            0 if source == Source::Queue && self.is_over(t)? => Taken::Shut,
             0 => Taken::Empty,
             got => Taken::Items(got),
         };
         let news = News {
             items: left > 0,
             room: self.has_made_room(t, freed > 0)?,
-            done: false,
             freed: freed > 0,
+            ..News::default()
         };
         Ok((taken, news))
     }
 
     /// Whether a writer that sleeps is to look again: there are half as many items as there may be, or a chunk is free.
     /// It says itself that it sleeps on.
-    fn has_made_room(&self, t: &mut impl Change, has_freed: bool) -> Result<bool, SharedError> {
+    fn has_made_room(&self, t: &mut impl Change, has_freed: bool) -> Result<Room, SharedError> {
         let full = self.get(t, FULL)?;
         if full == 0 {
-            return Ok(false);
+            return Ok(Room::No);
         }
         let depth = self.depth(t)?;
-        let has_room = full & OF_ITEMS != 0 && depth <= self.limits.items / 2
-            || full & OF_MEMORY != 0 && (has_freed || depth == 0);
-        if has_room {
-            self.set(t, FULL, 0)?;
+        let has_items = full & OF_ITEMS != 0 && depth <= self.limits.items / 2;
+        let has_memory = full & OF_MEMORY != 0 && (has_freed || depth == 0);
+        if !has_items && !has_memory {
+            return Ok(Room::No);
         }
-        Ok(has_room)
+        self.set(t, FULL, 0)?;
+        let is_for_all = full & OF_MEMORY != 0;
+        Ok(if is_for_all { Room::All } else { Room::One })
+    }
+
+    /// Memory was freed otherwise than by taking items: those that wait for it are to look again.
+    fn has_freed_memory(&self, deadline: u64) {
+        if self.hint(FULL) & OF_MEMORY == 0 {
+            return;
+        }
+        // What is wrong, whoever comes next reads too.
+        let _ = self.allocator.journal().transact(deadline, |t| {
+            let full = self.get(t, FULL)?;
+            self.set(t, FULL, full & !OF_MEMORY)
+        });
     }
 
     /// Where it says how many items a member has got.
@@ -664,8 +692,12 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                     index
                 }
                 None => {
-                    let shut = self.get(t, SHUT)? != 0;
-                    let found = if shut { Claimed::Shut } else { Claimed::Empty };
+                    let is_over = source == Source::Queue && self.is_over(t)?;
+                    let found = if is_over {
+                        Claimed::Shut
+                    } else {
+                        Claimed::Empty
+                    };
                     return Ok((found, News::default()));
                 }
             };
@@ -713,8 +745,10 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 self.set(t, EXPIRY, ends)?;
             }
         }
-        let held = self.get(t, HELD)?;
-        self.set(t, HELD, held.wrapping_add(1))?;
+        if source == Source::Queue {
+            let held = self.get(t, HELD)?;
+            self.set(t, HELD, held.wrapping_add(1))?;
+        }
         let (at_item, head) = self.item_of(t, index)?;
         let form = head
             .form()
@@ -751,7 +785,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             if !self.holds(t, claim, held_from(claim.source))? {
                 return Ok(None);
             }
-            self.count_out(t)?;
+            if claim.source == Source::Queue {
+                self.count_out(t)?;
+            }
             let mut freed = false;
             if keeps {
                 let (index, deliveries) = (claim.index, claim.deliveries);
@@ -773,6 +809,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 room,
                 done,
                 freed,
+                over: self.is_over(t)?,
             }))
         });
         crash::point!(ClaimEnded);
@@ -804,19 +841,43 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         ended
     }
 
-    fn put_back(&self, t: &mut impl Change, index: u64) -> Result<News, SharedError> {
+    fn put_back(&self, t: &mut Transaction<'_, W, M>, index: u64) -> Result<News, SharedError> {
         let (state, deliveries) = self.claims.state(t, index)?;
         let most = self.limits.deliveries;
         let was_dead = state == State::Examined;
+        if !was_dead && self.get(t, SHUT)? == AT_ONCE {
+            self.count_out(t)?;
+            let freed = self.forget(t, index)?;
+            return Ok(News {
+                room: self.has_made_room(t, freed)?,
+                done: self.finish(t, 1)?,
+                freed,
+                over: self.is_over(t)?,
+                ..News::default()
+            });
+        }
         let is_dead = was_dead || most != 0 && deliveries >= most;
         let list = if is_dead { DEAD_LETTERS } else { BACK };
         self.claims.insert(t, list, index, deliveries)?;
-        self.count_out(t)?;
+        if !was_dead {
+            self.count_out(t)?;
+        }
         Ok(News {
             items: !is_dead,
             done: is_dead && !was_dead && self.finish(t, 1)?,
+            over: self.is_over(t)?,
             ..News::default()
         })
+    }
+
+    /// Whether nothing will ever come: no item waits, none is claimed that may come back, and none is put any more.
+    fn is_over(&self, t: &impl See) -> Result<bool, SharedError> {
+        let may_come_back = match self.get(t, SHUT)? {
+            0 => return Ok(false),
+            AT_ONCE => false,
+            _ => self.get(t, HELD)? > 0,
+        };
+        Ok(!may_come_back && self.depth(t)? == 0)
     }
 
     fn count_out(&self, t: &mut impl Change) -> Result<(), SharedError> {
@@ -883,9 +944,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// When the next claim ends by itself: a hint.
     pub fn expiry(&self) -> Option<u64> {
-        // Relaxed: a hint.
-        let word = self.words().word(self.start + EXPIRY)?;
-        let found = word.load(crate::sync::Ordering::Relaxed);
+        let found = self.hint(EXPIRY);
         (found != 0).then_some(found)
     }
 
@@ -914,19 +973,23 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         (0..high).filter(holds).count()
     }
 
-    /// Whether there is no room for so many items, and somebody was told so: a hint that is true until whoever makes room
-    /// wakes a writer.
+    /// Whether there is no room for so many items, or no memory, and somebody was told so: a hint that is true until whoever
+    /// makes room wakes a writer.
     pub fn is_known_full(&self, count: u64) -> bool {
-        let word = self.words().word(self.start + FULL);
-        let full = word.map_or(0, |word| word.load(crate::sync::Ordering::Relaxed));
+        let full = self.hint(FULL);
         let items = self.limits.items;
-        full & OF_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
+        full & OF_MEMORY != 0
+            || full & OF_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
     }
 
-    /// Lets nothing more be put. With `immediate` what waits is dropped.
+    /// Lets nothing more be put. With `immediate` what waits is dropped, and what would come back.
     pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), SharedError> {
         let journal = self.allocator.journal();
-        journal.transact(deadline, |t| self.set(t, SHUT, 1))?;
+        journal.transact(deadline, |t| {
+            let how = if immediate { AT_ONCE } else { 1 };
+            let before = self.get(t, SHUT)?;
+            self.set(t, SHUT, before.max(how))
+        })?;
         if !immediate {
             return Ok(());
         }
@@ -938,15 +1001,10 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// How many items wait, as of now: a hint.
     pub fn len(&self) -> u64 {
-        // Relaxed: a hint.
-        let load = |at| {
-            let word = self.words().word(self.start + at);
-            word.map_or(0, |word| word.load(crate::sync::Ordering::Relaxed))
-        };
-        let taken = load(TAKEN);
-        load(PUT)
+        let taken = self.hint(TAKEN);
+        self.hint(PUT)
             .saturating_sub(taken)
-            .saturating_add(load(RETURNED))
+            .saturating_add(self.hint(RETURNED))
     }
 
     /// Bytes of memory that its file has.
@@ -961,8 +1019,23 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// Whether nothing more is put.
     pub fn is_shut(&self) -> bool {
-        let word = self.words().word(self.start + SHUT);
-        word.is_some_and(|word| word.load(crate::sync::Ordering::Relaxed) != 0)
+        self.hint(SHUT) != 0
+    }
+
+    /// Whether there is nothing, and nothing will ever come: a hint.
+    pub fn may_be_over(&self) -> bool {
+        match self.hint(SHUT) {
+            0 => false,
+            AT_ONCE => true,
+            _ => self.hint(HELD) == 0,
+        }
+    }
+
+    /// A word as it is now.
+    fn hint(&self, at: u64) -> u64 {
+        // Relaxed: a hint.
+        let word = self.words().word(self.start + at);
+        word.map_or(0, |word| word.load(crate::sync::Ordering::Relaxed))
     }
 
     /// Whether all items that were put were dealt with.
@@ -1004,10 +1077,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     /// since the `last` look, and it was not both times much more. What this look has seen; None if nothing is left to do.
     pub fn settle(&self, last: Look, deadline: u64) -> Option<Look> {
         let usage = self.allocator.usage(deadline).ok()?;
-        let word = self.words().word(self.start + PUT)?;
         let look = Look {
-            // Relaxed: a hint.
-            put: word.load(crate::sync::Ordering::Relaxed),
+            put: self.hint(PUT),
             is_low: usage.backed.saturating_sub(usage.spare) < usage.backed / 4,
         };
         if look.put == last.put || look.is_low && last.is_low {
@@ -1077,8 +1148,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             self.finish(t, gotten)
         })?;
         self.allocator.recover(is_gone, deadline)?;
+        self.has_freed_memory(deadline);
         Ok(news.and(News {
-            room: true,
+            room: Room::All,
             done,
             freed: true,
             ..News::default()
@@ -1116,9 +1188,10 @@ impl News {
     fn and(self, other: News) -> News {
         News {
             items: self.items || other.items,
-            room: self.room || other.room,
+            room: self.room.max(other.room),
             done: self.done || other.done,
             freed: self.freed || other.freed,
+            over: self.over || other.over,
         }
     }
 }

@@ -185,8 +185,24 @@ impl<W: Words, M: Members> Allocator<W, M> {
 
     /// Allocates a block of at least `len` bytes, for this member to fill. What it holds may be anything.
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
-        let reserved = self.with_room(len, deadline, |t| {
-            let Some(offset) = self.carve(t, len, true)? else {
+        self.reserve_as(len, pages_for(len), deadline, |t| self.carve(t, len, true))
+    }
+
+    /// The same, of pages of its own, however small it is: so it fits whenever so many pages are free.
+    pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
+        let pages = len.div_ceil(PAGE);
+        self.reserve_as(len, pages, deadline, |t| self.carve_pages(t, pages, true))
+    }
+
+    fn reserve_as(
+        &self,
+        len: u64,
+        pages: u64,
+        deadline: u64,
+        carve: impl Fn(&mut Transaction<'_, W, M>) -> Result<Option<u64>, SharedError>,
+    ) -> Result<Reserved, SharedError> {
+        let reserved = self.with_room(len, pages, deadline, |t| {
+            let Some(offset) = carve(t)? else {
                 return Ok(None);
             };
             let entry = self.filling.add(t, offset)?;
@@ -230,7 +246,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Allocates a block of at least `len` bytes that is everybody's at once. If this process dies before it has told
     /// anybody, nobody frees it.
     pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, SharedError> {
-        self.with_room(len, deadline, |t| self.carve(t, len, false))
+        self.with_room(len, pages_for(len), deadline, |t| self.carve(t, len, false))
     }
 
     /// Frees a block that nobody fills.
@@ -352,7 +368,15 @@ impl<W: Words, M: Members> Allocator<W, M> {
         if len <= slabs::LARGEST {
             return slabs::allocate(&self.pages, t, len, fills);
         }
-        let pages = len.div_ceil(PAGE);
+        self.carve_pages(t, len.div_ceil(PAGE), fills)
+    }
+
+    fn carve_pages(
+        &self,
+        t: &mut impl Change,
+        pages: u64,
+        fills: bool,
+    ) -> Result<Option<u64>, SharedError> {
         let Some(page) = self.pages.take(t, Kind::Spare, pages)? else {
             return Ok(None);
         };
@@ -385,21 +409,18 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok((spare > limit).then_some(limit / 2))
     }
 
-    /// Does what takes room for a block of `len` bytes; with more memory, if it finds that there is not enough.
+    /// Does what takes room for a block of `len` bytes, and `need` pages at most; with more memory, if it finds that there
+    /// is not enough.
     fn with_room<R>(
         &self,
         len: u64,
+        need: u64,
         deadline: u64,
         mut carve: impl FnMut(&mut Transaction<'_, W, M>) -> Result<Option<R>, SharedError>,
     ) -> Result<R, SharedError> {
         if let Some(result) = self.journal.transact(deadline, &mut carve)? {
             return Ok(result);
         }
-        let need = if len <= slabs::LARGEST {
-            slabs::class_of(len).pages
-        } else {
-            len.div_ceil(PAGE)
-        };
         // More than is needed; only that; and only that once all that is free was given back.
         let mut refused = None;
         for attempt in 0..3 {
@@ -634,5 +655,14 @@ impl<W: Words, M: Members> Allocator<W, M> {
     #[cfg(test)]
     pub(super) fn layout(&self) -> (&Pages, &Filling, &Growth) {
         (&self.pages, &self.filling, &self.growth)
+    }
+}
+
+/// The most pages that a block of so many bytes may take: a whole slab for a small one.
+fn pages_for(len: u64) -> u64 {
+    if len <= slabs::LARGEST {
+        slabs::class_of(len).pages
+    } else {
+        len.div_ceil(PAGE)
     }
 }

@@ -74,13 +74,17 @@ _html = click.option(
     "--html", "html_path", type=_output_file, callback=_writable, help="Write a page with plots there."
 )
 _png = click.option(
-    "--png", "png_path", type=_output_directory, callback=_drawable, help="Draw latency, sizes and scaling there."
+    "--png",
+    "png_path",
+    type=_output_directory,
+    callback=_drawable,
+    help="Draw latency, sizes, scaling and queues there.",
 )
 
 
 @click.group(invoke_without_command=True)
-@click.option("--quick", is_flag=True, help="One round: a minute.")
-@click.option("--full", is_flag=True, help="Five long rounds and every case: half an hour.")
+@click.option("--quick", is_flag=True, help="One round: two minutes.")
+@click.option("--full", is_flag=True, help="Five long rounds and every case: three quarters of an hour.")
 @click.option("--only", multiple=True, type=click.Choice(list(QUESTIONS)), help="Ask only this question.")
 @click.option(
     "--rivals", "rivals", default="all", callback=_families, metavar="NAMES", help="Families, or all, or none."
@@ -101,13 +105,13 @@ def main(
     html_path: Path | None,
     png_path: Path | None,
 ) -> None:
-    """Measure what a call costs, with us and with every rival. Without a command it measures, for five minutes."""
+    """Measure what a call costs, with us and with every rival. Without a command it measures, for eight minutes."""
     if context.invoked_subcommand is not None:
         return
     if quick and full:
         raise click.UsageError("--quick or --full, not both")
     console, form = _console(), QUICK if quick else FULL if full else USUAL
-    questions = [name for name in QUESTIONS if not only or name in only]
+    questions = [name for name in QUESTIONS if name in only or (not only and not QUESTIONS[name].apart)]
     outcome, broken = _measure(form, questions, [*OURS, *rivals], pin, console)
     if json_path is not None:
         files.write(outcome, json_path)

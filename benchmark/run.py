@@ -129,7 +129,8 @@ class Pair:
             parameters["seconds"] = seconds
         self.client.order(load, **parameters)
         result: Result = self.client.result(seconds + patience)
-        result.cpu = max(0.0, sum(map(cpu_of, pids)) - before)
+        # To what processes that have come and gone have said themselves.
+        result.cpu += max(0.0, sum(map(cpu_of, pids)) - before)
         return result
 
     def sides(self) -> dict[str, Child]:
@@ -247,17 +248,18 @@ class Run:
         seconds: float | None = None,
         patience: float = _PATIENCE,
         beside: Sequence[Turn] = (),
+        module: str = "",
         **parameters: Any,
     ) -> list[Row]:
         """Every subject does the load in turn, round after round, after a turn that warms up.
 
-        ``load`` is written without its module: blocking clients do that of the same name in ``sync_loads``.
+        ``load`` is one of ``module``; without that of ``loads`` or, for blocking clients, of ``sync_loads``.
         ``beside`` are turns of another kind that have their place in the rounds, such as a floor's.
         """
         with self.pairs(subjects) as pairs:
             there = {pair.subject.name: pair for pair in pairs}
             turns = [
-                Turn(there[each.name], f"benchmark.{module_of(each)}:{load}", parameters, role=each.role)
+                Turn(there[each.name], f"benchmark.{module or module_of(each)}:{load}", parameters, role=each.role)
                 for each in subjects
                 if each.name in there
             ]

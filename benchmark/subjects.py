@@ -21,8 +21,25 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``clients``: many client processes of one server;
 #: ``connections``: many connections of one client process;
 #: ``lock``: ``lock``, and an ``add(a, b)`` that it protects, without a server: see :mod:`benchmark.sharing`;
-#: ``signals``: an ``add(a, b)`` that is a signal to another process and one back: see there.
-Ability = Literal["call", "concurrent", "stream", "bulk", "in place", "clients", "connections", "lock", "signals"]
+#: ``signals``: an ``add(a, b)`` that is a signal to another process and one back: see there;
+#: ``queue``: a :class:`benchmark.queue_work.Way`, for many writers and readers, with batches;
+#: ``queue, one``: the same also for items that are put and got one at a time;
+#: ``queue, copied``, ``queue, in place``: the same for arrays that are copied, or lie in shared memory on both sides.
+Ability = Literal[
+    "call",
+    "concurrent",
+    "stream",
+    "bulk",
+    "in place",
+    "clients",
+    "connections",
+    "lock",
+    "signals",
+    "queue",
+    "queue, one",
+    "queue, copied",
+    "queue, in place",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +117,20 @@ NAMES: Final = (
 )
 #: Our memory, which stands beside memory of the process.
 MEMORY: Final = _alone("shmrpc.memory", "our_names:connect_memory", "none", "ours")
+
+
+def _queue(name: str, form: str, *abilities: Ability) -> Subject:
+    """Ours with processes of its own, which the client forks."""
+    connect = f"benchmark.queue_ours:connect_{form}"
+    return Subject(name, connect, None, "none", "none", frozenset(("queue", "queue, one", *abilities)), "ours")
+
+
+#: Our queues, in threads and in loops.
+QUEUES: Final = (
+    _queue("shmrpc.sync.Queue", "threads", "queue, copied", "queue, in place"),
+    _queue("shmrpc.Queue, uvloop", "uvloop"),
+    _queue("shmrpc.Queue, asyncio", "asyncio"),
+)
 
 #: No call at all, and a server that is another thread.
 DIRECT: Final = tuple(_alone(f"direct await, {loop}", "context:connect_direct", loop) for loop in _LOOPS)

@@ -25,16 +25,25 @@ from benchmark.questions import (
     many_clients,
     memory,
     options,
+    queue_arrays,
+    queue_batches,
+    queue_crowd,
+    queue_growth,
+    queue_hand_over,
+    queue_idle,
+    queue_single,
+    queue_study,
     shared_bytes,
     signals,
     startup,
     streams,
 )
+from benchmark.queue_work import COPIED, IN_PLACE, Ledger, Stock, check
 from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
 from benchmark.run import Form, Run, Turn
-from benchmark.subjects import DIRECT, FLOORS, NAMES, OURS, Subject
+from benchmark.subjects import DIRECT, FLOORS, NAMES, OURS, QUEUES, Subject
 from benchmark.targets import verdicts
 from benchmark.work import nested
 from shmrpc.server import server
@@ -60,6 +69,8 @@ AT_HAND = [rival for rival in RIVALS if rival.family in ("asyncio_protocol", "pi
 EQUALS_AT_HAND = [
     rival for rival in RIVALS if rival.family in ("multiprocessing_locks", "posix_semaphores", "record_locks")
 ]
+#: The same of queues.
+QUEUES_AT_HAND = [rival for rival in RIVALS if "queue" in rival.abilities and not rival.needs]
 SOCKET = "socket, msgpack, uvloop"
 UVLOOP, ASYNCIO = "shmrpc, uvloop", "shmrpc, asyncio"
 
@@ -210,13 +221,45 @@ async def test_who_cannot_keep_up_is_found_out() -> None:
     assert found.extra["kept up"] < 0.5
 
 
+# Every item through a queue comes once.
+
+
+@pytest.mark.parametrize("size", [0, 8, 50])
+def test_a_ledger_finds_an_item_that_is_lost_or_doubled(size: int) -> None:
+    stock = Stock(2, 10, size)
+    one, other = stock.batches(0), stock.batches(1)
+    assert len(set(stock.items)) == len(stock.items)
+    for put, found in (([*one, *one[:3]], True), ([*one, *one[1:4]], False), ([*one, *one[:2]], False)):
+        ledgers = [Ledger(stock), Ledger(stock)]
+        for number, batch in enumerate(put):
+            # A part of a batch, and what is left of it with the next one.
+            ledgers[number % 2].note(batch[:4])
+            ledgers[number % 2].note([*batch[4:], *other[0]] if number == 0 else batch[4:])
+        batches = [len(one) + 3, 1]
+        if found:
+            check(stock, batches, [ledger.seen for ledger in ledgers])
+        else:
+            with pytest.raises(ValueError, match="lost or came twice"):
+                check(stock, batches, [ledger.seen for ledger in ledgers])
+
+
+def test_a_ledger_finds_an_item_that_is_another_or_none() -> None:
+    stock = Stock(1, 4, 0)
+    with pytest.raises(ValueError, match="after item 0"):
+        Ledger(stock).note([0, 1, 3, 2])
+    with pytest.raises(KeyError, match="-1"):
+        Ledger(stock).note([0, 1, 2, 3, -1])
+
+
 # Every question, in a form that tells nothing but that it works.
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
-    with Run(TINY, [*OURS, *AT_HAND, *EQUALS_AT_HAND]) as run:
+    with pytest.MonkeyPatch.context() as patch, Run(TINY, [*OURS, *AT_HAND, *EQUALS_AT_HAND, *QUEUES_AT_HAND]) as run:
+        patch.setattr(queue_study, "SIZES", (8, 64))
+        patch.setattr(queue_study, "MOST", 1)
         for name, question in QUESTIONS.items():
             found[name] = question.ask(run)
         assert not run.absent
@@ -279,6 +322,24 @@ def test_locks_and_signals_are_asked_for_what_they_can_do(answers: dict[str, lis
     assert signals == subjects(answers["signals"], "busy") == subjects(answers["signals"], "asleep")
 
 
+def test_queues_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
+    subjects_ = [*QUEUES, *QUEUES_AT_HAND]
+    for name, ability in ((queue_batches.NAME, "queue"), (queue_single.NAME, "queue, one")):
+        assert {each.line.case for each in answers[name]} == {case for case, _, _ in queue_batches.cases()}
+        able = {subject.name for subject in subjects_ if ability in subject.abilities}
+        assert able == subjects(answers[name], "ints, 3 to 3") == subjects(answers[name], "50 bytes, 1 to 3")
+    assert able == subjects(answers[queue_hand_over.NAME], "awake") == subjects(answers[queue_hand_over.NAME], "asleep")
+    assert able == subjects(answers[queue_idle.NAME], "3 processes")
+    assert able == subjects(answers[queue_crowd.NAME], "one at a time, 4 to 4")
+    assert {each.subject for each in answers[queue_study.NAME] if each.line.case == "64 B, 1 to 1"} == {
+        queue_study.batches(count) for count in queue_study.BATCHES
+    }
+
+
+def test_only_the_study_is_asked_by_name_alone() -> None:
+    assert [name for name, question in QUESTIONS.items() if question.apart] == [queue_study.NAME]
+
+
 def test_the_floors_are_there(answers: dict[str, list[Row]]) -> None:
     assert {each.role for each in answers["floors"]} == {"floor"}
     for name in ("small", "record", "payload-bytes", "bulk", "frame", "shared-bytes"):
@@ -294,7 +355,7 @@ def test_bulk_is_counted_in_bytes(answers: dict[str, list[Row]]) -> None:
 def test_every_target_of_the_questions_is_judged(answers: dict[str, list[Row]]) -> None:
     judged = verdicts([each for rows in answers.values() for each in rows])
     # All but those that are set against rivals which did not take part.
-    assert len(judged) == 35
+    assert len(judged) == 53
     assert {type(verdict.met) for verdict in judged} == {bool}
 
 
@@ -369,7 +430,7 @@ def other_rows(*, good: bool) -> list[Row]:
         return Row(Line(question, case), subject, "ours", [value], extra=extra)
 
     def rival(question: str, case: str, value: float) -> Row:
-        line = Line(question, case, higher_is_better=question == contention.NAME)
+        line = Line(question, case, higher_is_better=question in (contention.NAME, queue_single.NAME))
         return Row(line, f"takes {value}", "rival", [value])
 
     rate = 10.0 if good else 4.9
@@ -381,8 +442,35 @@ def other_rows(*, good: bool) -> list[Row]:
     ]
     if not good:
         sizes[0].rounds = [10.1]
+    threads = QUEUES[0].name
+    queues = []
+    for case, _, _ in queue_batches.cases():
+        queues += [
+            made(queue_batches.NAME, case, threads, 6e6),
+            *(made(queue_batches.NAME, case, f"multiprocessing.{name}", 3e5) for name in ("Queue", "SimpleQueue")),
+            *(made(queue_batches.NAME, case, f"multiprocessing.{name}, lists", 1) for name in ("Queue", "SimpleQueue")),
+            made(queue_single.NAME, case, threads, 1e6 if good else 1e6 - 1),
+            rival(queue_single.NAME, case, 3e5),
+        ]
+    if not good:
+        queues[-7].rounds = [6e6 - 1]
     return [
         *sizes,
+        *queues,
+        made(queue_hand_over.NAME, queue_hand_over.AWAKE, threads, 3 if good else 3.1),
+        rival(queue_hand_over.NAME, queue_hand_over.AWAKE, 10),
+        made(queue_hand_over.NAME, queue_hand_over.ASLEEP, threads, 12 if good else 12.1),
+        made(queue_hand_over.NAME, queue_hand_over.ASLEEP, "socket, dealing, uvloop", 10),
+        made(queue_arrays.NAME, COPIED, threads, rate),
+        made(queue_arrays.NAME, COPIED, "faster-fifo, queue", 5),
+        made(queue_arrays.NAME, IN_PLACE, threads, rate),
+        made(queue_arrays.NAME, IN_PLACE, "iceoryx2, samples", 10),
+        made(queue_crowd.NAME, "batches, 4 to 4", threads, 3e6, least=0.3 if good else 0.29),
+        made(queue_crowd.NAME, "batches, 1 to 1", threads, 5e6),
+        made(queue_crowd.NAME, "one at a time, 4 to 4", threads, 5e5 if good else 4.9e5, least=0.3),
+        made(queue_crowd.NAME, "one at a time, 1 to 1", threads, 1e5),
+        made(queue_growth.NAME, "", threads, 5000 if good else 5001),
+        made(queue_idle.NAME, "3", threads, 0, **{"CPU ms": 0 if good else 0.1, "wake-ups": 0, "seconds": 10}),
         made(acquire.NAME, acquire.THREADS, "shmrpc.sync.Semaphore", 0.29),
         rival(acquire.NAME, acquire.THREADS, 0.3 if good else 0.29),
         made(acquire.NAME, acquire.LOOPS, "shmrpc.Semaphore, asyncio", 0.6 if good else 0.61),
@@ -420,7 +508,7 @@ def other_rows(*, good: bool) -> list[Row]:
 @pytest.mark.parametrize("good", [True, False])
 def test_targets_are_met_on_one_side_of_a_bound_and_missed_on_the_other(good: bool) -> None:
     judged = verdicts(other_rows(good=good))
-    assert len(judged) == 16
+    assert len(judged) == 26
     assert {verdict.met for verdict in judged} == {good}, judged
 
 

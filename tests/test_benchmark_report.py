@@ -22,7 +22,7 @@ from rich.console import Console
 
 from benchmark import environment
 from benchmark.__main__ import main
-from benchmark.questions import QUESTIONS
+from benchmark.questions import QUESTIONS, queue_study
 from benchmark.report import charts, compare, files, markdown, page, plots, png, tables, terminal
 from benchmark.report.files import Outcome, Unreadable
 from benchmark.report.standings import LineStanding, standings
@@ -89,6 +89,9 @@ def swept() -> list[Row]:
         for question, count in itertools.product(("in-flight", "many-clients"), (1, 8, 64)):
             line = Line(question, f"{count}", "rate", "/s", higher_is_better=True)
             made.append(row(line, subject, role, near(1e6 / start)))
+    for size, readers, batch in itertools.product((8, 64), (1, 2), (1, 100)):
+        line = Line(queue_study.NAME, queue_study.case(size, 1, readers), "rate", "/s", higher_is_better=True)
+        made.append(row(line, queue_study.batches(batch), "ours", near(1e6 * batch / size)))
     return made
 
 
@@ -313,8 +316,8 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     parser.feed(text)
     parser.close()
     assert parser.open == []
-    # Small calls as bars; their distribution and that of sparse ones; two sweeps; two kinds of scaling.
-    assert parser.seen.count("svg") == 7
+    # Small calls as bars; their distribution and that of sparse ones; two sweeps; two kinds of scaling; the study.
+    assert parser.seen.count("svg") == 9
     assert parser.references == ["data:,"]
     assert "script" not in parser.seen
     assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
@@ -349,7 +352,12 @@ def test_a_page_of_nothing_is_a_page() -> None:
 
 def test_a_plot_stays_within_its_frame_and_names_its_axes() -> None:
     rows = won_and_lost() + swept()
-    drawable: list[charts.Chart | charts.Bars] = [*charts.latency(rows), *charts.sizes(rows), *charts.scaling(rows)]
+    drawable: list[charts.Chart | charts.Bars] = [
+        *charts.latency(rows),
+        *charts.sizes(rows),
+        *charts.scaling(rows),
+        *charts.study(rows),
+    ]
     for chart in [*drawable, *charts.small_calls(rows)]:
         drawn = plots.draw(chart)
         width, height = map(int, re.findall(r'viewBox="0 0 (\d+) (\d+)"', drawn)[0])
@@ -386,7 +394,7 @@ def test_over_one_place_there_is_no_line() -> None:
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     drawn = png.draw(outcome(won_and_lost() + swept()), tmp_path)
-    assert [path.name for path in drawn] == ["latency.png", "sizes.png", "scaling.png"]
+    assert [path.name for path in drawn] == ["latency.png", "sizes.png", "scaling.png", "queues.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
 
 

@@ -14,14 +14,15 @@ from typing import Final
 import pytest
 
 from benchmark.processes import Child, Failed, client, descendants
+from benchmark.queue_work import COPIED, IN_PLACE
 from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import Line, Row
 from benchmark.run import QUICK, Pair, Run
-from benchmark.subjects import NAMES, OURS, Ability, Subject
+from benchmark.subjects import NAMES, OURS, QUEUES, Ability, Subject
 from tests.helpers.server_process import Script, eventually
 
-SUBJECTS: Final = (*OURS, *NAMES, *RIVALS)
+SUBJECTS: Final = (*OURS, *NAMES, *QUEUES, *RIVALS)
 #: Seconds for what takes a moment, on a machine that lets a process wait for seconds.
 PATIENCE: Final = 60.0
 
@@ -114,6 +115,35 @@ def signals_come_after_what_was_written_before_them(pair: Pair) -> None:
     do(pair, "call_often")
 
 
+def put_and_got(pair: Pair, batch: int) -> None:
+    """The load says itself if an item is lost, comes twice or is another."""
+    for size in (0, 50):
+        given = {"writers": 2, "readers": 2, "batch": batch, "size": size}
+        assert pair.do("benchmark.queue_loads:rate", seconds=0.02, patience=PATIENCE, **given).calls > 0
+
+
+def batches_come_whole_and_once(pair: Pair) -> None:
+    put_and_got(pair, 10)
+
+
+def items_come_once(pair: Pair) -> None:
+    put_and_got(pair, 1)
+
+
+def an_item_goes_from_hand_to_hand(pair: Pair) -> None:
+    for asleep in (False, True):
+        result = pair.do("benchmark.queue_loads:hand_over", seconds=0.02, patience=PATIENCE, asleep=asleep)
+        assert result.times is not None and len(result.times) == result.calls > 0
+
+
+def arrays_are_copied(pair: Pair) -> None:
+    assert pair.do("benchmark.queue_loads:arrays", seconds=0.02, patience=PATIENCE, how=COPIED).calls > 0
+
+
+def arrays_are_filled_in_place(pair: Pair) -> None:
+    assert pair.do("benchmark.queue_loads:arrays", seconds=0.02, patience=PATIENCE, how=IN_PLACE).calls > 0
+
+
 PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("call", sums_and_equal_values_come_back),
     ("concurrent", many_at_once_get_each_its_own_answer),
@@ -124,6 +154,11 @@ PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("connections", a_process_may_have_several_connections),
     ("lock", a_lock_lets_in_one_at_a_time),
     ("signals", signals_come_after_what_was_written_before_them),
+    ("queue", batches_come_whole_and_once),
+    ("queue, one", items_come_once),
+    ("queue, one", an_item_goes_from_hand_to_hand),
+    ("queue, copied", arrays_are_copied),
+    ("queue, in place", arrays_are_filled_in_place),
     ("clients", clients_do_not_feel_each_other_nor_the_death_of_one),
 )
 

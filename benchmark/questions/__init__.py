@@ -24,6 +24,14 @@ from benchmark.questions import (
     options,
     payload_bytes,
     payload_ints,
+    queue_arrays,
+    queue_batches,
+    queue_crowd,
+    queue_growth,
+    queue_hand_over,
+    queue_idle,
+    queue_single,
+    queue_study,
     record,
     shared_bytes,
     signals,
@@ -45,11 +53,13 @@ class Question:
     ask: Callable[[Run], list[Row]]
     title: str
     about: str
+    #: Whether it is asked only by name.
+    apart: bool = False
 
 
 #: In the order in which they are asked and shown.
 QUESTIONS: Final = {
-    module.NAME: Question(module.ask, module.TITLE, " ".join((module.__doc__ or "").split()))
+    module.NAME: Question(module.ask, module.TITLE, " ".join((module.__doc__ or "").split()), module is queue_study)
     for module in (
         floors,
         small,
@@ -77,5 +87,13 @@ QUESTIONS: Final = {
         signals,
         contention,
         shared_bytes,
+        queue_batches,
+        queue_single,
+        queue_hand_over,
+        queue_arrays,
+        queue_crowd,
+        queue_growth,
+        queue_idle,
+        queue_study,
     )
 }

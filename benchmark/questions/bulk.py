@@ -8,7 +8,7 @@ stays in the cache, and into as much memory as our messages lay in at once: what
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from benchmark.processes import Failed
 from benchmark.rows import Line, Row
@@ -29,7 +29,7 @@ def ask(run: Run) -> list[Row]:
     """Ask every subject that has messages one way."""
     able = run.able("bulk")
     ours = [subject for subject in able if subject.role == "ours"]
-    messages = {"size": _SIZE, "messages": run.form.messages}
+    messages: dict[str, Any] = {"size": _SIZE, "messages": run.form.messages}
     floors = _floors(run, ours, messages)
 
     def line(case: str) -> Line:
@@ -46,7 +46,7 @@ def ask(run: Run) -> list[Row]:
     return rows
 
 
-def _floors(run: Run, ours: list[Subject], messages: dict[str, int]) -> list[Turn]:
+def _floors(run: Run, ours: list[Subject], messages: dict[str, Any]) -> list[Turn]:
     floors = run.floor("copies", "memcpy, one place", size=_SIZE)
     pair = run.pair(ours[0]) if ours else None
     if pair is None:

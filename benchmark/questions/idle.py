@@ -19,26 +19,27 @@ NAME: Final = "idle"
 TITLE: Final = "Idle connections"
 
 #: Seconds after which what spins or tidies up after the last call has stopped.
-_SETTLE: Final = 0.5
+SETTLE: Final = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class _Used:
+class Used:
     """What the threads of a process and of its descendants have used."""
 
     cpu_ms: float
     wake_ups: int
 
     @staticmethod
-    def by(pid: int) -> _Used:
-        return _Used(cpu_of(pid) * 1e3, sum(map(switches_of, (pid, *descendants(pid)))))
+    def by(pid: int) -> Used:
+        """What those of a process have used by now."""
+        return Used(cpu_of(pid) * 1e3, sum(map(switches_of, (pid, *descendants(pid)))))
 
 
 def ask(run: Run) -> list[Row]:
     """Ask every subject that can have many connections."""
     line, subjects = Line(NAME, f"{run.form.connections} connections", "CPU ms/s", "ms/s"), run.able("connections")
     with run.pairs(subjects) as pairs, held(run, line, pairs, run.form.connections) as (holding, rows):
-        time.sleep(_SETTLE)
+        time.sleep(SETTLE)
         run.progress(f"{line}: watching for {run.form.idle:g} s")
         before = {pair.subject.name: _used(pair) for pair in holding}
         start = time.monotonic()
@@ -49,11 +50,11 @@ def ask(run: Run) -> list[Row]:
     return rows + run.notes(line, subjects)
 
 
-def _used(pair: Pair) -> dict[str, _Used]:
-    return {name: _Used.by(child.pid) for name, child in pair.sides().items()}
+def _used(pair: Pair) -> dict[str, Used]:
+    return {name: Used.by(child.pid) for name, child in pair.sides().items()}
 
 
-def _row(line: Line, pair: Pair, seconds: float, before: dict[str, _Used], after: dict[str, _Used]) -> Row:
+def _row(line: Line, pair: Pair, seconds: float, before: dict[str, Used], after: dict[str, Used]) -> Row:
     extra = {"seconds": seconds}
     for side, used in after.items():
         extra[f"{side} CPU ms"] = max(0.0, used.cpu_ms - before[side].cpu_ms)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from benchmark.questions import queue_study
 from benchmark.report.figures import heading, number, short
 from benchmark.report.standings import by_line
 from benchmark.report.tables import title
@@ -83,6 +84,36 @@ def sizes(rows: Iterable[Row]) -> list[Chart]:
 def scaling(rows: Iterable[Row]) -> list[Chart]:
     """The leading figure over how many call at once."""
     return _over(rows, {"in-flight": "tasks that call at once", "many-clients": "client processes"})
+
+
+def study(rows: Iterable[Row]) -> list[Chart]:
+    """Of the study of queues: items a second over their size, and over how many read."""
+    known = {(row.line.case, row.subject): row for row in rows if row.line.question == queue_study.NAME and row.value}
+
+    def curve(name: str, points: Iterable[tuple[int, str, str]]) -> Series:
+        found = ((x, known[case, subject].value or 0.0) for x, case, subject in points if (case, subject) in known)
+        return Series(name, "ours", tuple((float(x), y) for x, y in found))
+
+    batches = [queue_study.batches(count) for count in queue_study.BATCHES]
+    sides = range(1, queue_study.MOST + 1)
+    by_size = [
+        curve(name, ((size, queue_study.case(size, 1, 1), name) for size in queue_study.SIZES)) for name in batches
+    ]
+    size, name = queue_study.SIZES[1], queue_study.batches(100)
+    by_readers = [
+        curve(f"{writers} writing", ((readers, queue_study.case(size, writers, readers), name) for readers in sides))
+        for writers in sides
+    ]
+    made = []
+    for text, label, series in (
+        ("1 to 1", "bytes of an item", by_size),
+        (f"{size} bytes, {name}", "reading processes", by_readers),
+    ):
+        kept = tuple(each for each in series if len(each.points) > 1)
+        if kept:
+            ticks = tuple((x, f"{x:,.0f}") for x in sorted({x for each in kept for x, _ in each.points}))
+            made.append(Chart(f"{title(queue_study.NAME)}: {text}", label, "items/s", kept, ticks))
+    return made
 
 
 def _over(rows: Iterable[Row], questions: dict[str, str]) -> list[Chart]:

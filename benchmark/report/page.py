@@ -86,7 +86,13 @@ def page(outcome: Outcome) -> str:
 
 def _charts(outcome: Outcome) -> list[charts.Chart | charts.Bars]:
     rows = outcome.rows
-    return [*charts.small_calls(rows), *charts.latency(rows), *charts.sizes(rows), *charts.scaling(rows)]
+    return [
+        *charts.small_calls(rows),
+        *charts.latency(rows),
+        *charts.sizes(rows),
+        *charts.scaling(rows),
+        *charts.study(rows),
+    ]
 
 
 def _table(table: Table) -> str:

@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any, Final
 
-from benchmark.report.charts import Chart, latency, scaling, sizes, ticks
+from benchmark.report.charts import Chart, latency, scaling, sizes, study, ticks
 from benchmark.report.files import Outcome
 from benchmark.report.plots import LIGHT, numbered
 from benchmark.rows import Role
@@ -30,9 +30,10 @@ def check() -> None:
 
 
 def draw(outcome: Outcome, directory: Path) -> list[Path]:
-    """latency.png, sizes.png and scaling.png, as far as there are figures for them; returns what was written."""
+    """Draws latency.png, sizes.png, scaling.png and queues.png where there are figures; returns what was written."""
     check()
-    found = {"latency": latency(outcome.rows), "sizes": sizes(outcome.rows), "scaling": scaling(outcome.rows)}
+    kinds = {"latency": latency, "sizes": sizes, "scaling": scaling, "queues": study}
+    found = {name: charts(outcome.rows) for name, charts in kinds.items()}
     made = []
     for name, charts in found.items():
         if charts:

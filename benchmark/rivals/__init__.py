@@ -49,6 +49,13 @@ def _signals(name: str, module: str, form: str = "signals", **more: Any) -> Subj
     return _rival(name, module, "none", "signals", form=form, **more)
 
 
+def _queue(name: str, module: str, *abilities: Ability, **more: Any) -> Subject:
+    """Its processes are forked by the client; they have a loop if they need one."""
+    return _rival(name, module, "none", "queue", *abilities, serves=False, **more)
+
+
+_ONE: Final = "queue, one"
+_FIFO: Final = "faster_fifo_queue"
 _SOCKET: Final[tuple[Ability, ...]] = ("call", "concurrent", "stream", "bulk", "clients", "connections")
 
 RIVALS: Final = (
@@ -83,5 +90,23 @@ RIVALS: Final = (
     _signals("posix_ipc.Semaphore, signals", "posix_semaphores", needs=("posix_ipc",)),
     _signals("UDP", "datagrams", form="udp"),
     _signals("local datagrams", "datagrams", form="unix"),
+    _queue("multiprocessing.Queue", "multiprocessing_queues", _ONE, "queue, copied", form="queue", family="queue"),
+    _queue("multiprocessing.Queue, lists", "multiprocessing_queues", form="queue_lists", family="queue"),
+    _queue(
+        "multiprocessing.SimpleQueue", "multiprocessing_queues", _ONE, "queue, copied", form="simple", family="queue"
+    ),
+    _queue("multiprocessing.SimpleQueue, lists", "multiprocessing_queues", form="simple_lists", family="queue"),
+    _queue("faster-fifo, queue", "faster_fifo_ends", _ONE, "queue, copied", family=_FIFO, needs=("faster_fifo",)),
+    _queue("pyzmq, PUSH and PULL", "zmq_push", _ONE, "queue, copied", family="pyzmq_sync", needs=("zmq",)),
+    _queue(
+        "iceoryx2, samples",
+        "iceoryx_ends",
+        _ONE,
+        "queue, in place",
+        family="iceoryx",
+        needs=("iceoryx2",),
+        restless=True,
+    ),
+    _queue("socket, dealing, uvloop", "dealing_socket", _ONE),
     _rival("InterProcessPyObjects", "inter_process_py_objects", "none", "bulk", needs=("ipc_py_objects",)),
 )

@@ -37,7 +37,7 @@ MSGPACK: Final = Codec(msgpack.packb, functools.partial(msgpack.unpackb, strict_
 MSGSPEC: Final = Codec(msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode)
 
 
-class _Frames(asyncio.Protocol):
+class Frames(asyncio.Protocol):
     """Cuts what comes into frames."""
 
     transport: asyncio.Transport
@@ -49,9 +49,11 @@ class _Frames(asyncio.Protocol):
         self._need = 4
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """There is a connection."""
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        """Cuts what has come."""
         if self._parts:
             # A frame that comes in many parts is put together once.
             self._parts.append(data)
@@ -74,18 +76,21 @@ class _Frames(asyncio.Protocol):
             self._parts.append(data[start:])
             self._filled, self._need = end - start, need
 
-    def message_received(self, message: list[Any]) -> None:
+    def message_received(self, message: Any) -> None:
+        """A frame has come."""
         raise NotImplementedError
 
     def frame(self, value: Any) -> bytes:
+        """The bytes of a frame."""
         body = self.encode(value)
         return _LENGTH.pack(len(body)) + body
 
     def send(self, value: Any) -> None:
+        """Sends a frame."""
         self.transport.write(self.frame(value))
 
 
-class _Server(_Frames):
+class _Server(Frames):
     """One connection of the server's."""
 
     def __init__(self, codec: Codec) -> None:
@@ -136,7 +141,7 @@ class _Server(_Frames):
         self._streams.close()
 
 
-class _Client(_Frames):
+class _Client(Frames):
     """Calls over the socket."""
 
     def __init__(self, codec: Codec) -> None:

@@ -21,7 +21,7 @@ from benchmark.work import Taken, add, echo
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
-_BYTES: Final = iox2.Slice[ctypes.c_uint8]
+BYTES: Final = iox2.Slice[ctypes.c_uint8]
 #: Bytes that there is room for at first; for a larger message more is allocated.
 _ROOM: Final = 1 << 16
 #: Messages that may be published and not yet taken.
@@ -29,7 +29,7 @@ _BUFFERED: Final = 8
 #: Clients over the time of a server: one that was killed keeps its place for a while.
 _CLIENTS: Final = 8
 #: How often one looks before others may have the CPU.
-_LOOKS: Final = 2000
+LOOKS: Final = 2000
 
 
 class _Services(NamedTuple):
@@ -39,27 +39,32 @@ class _Services(NamedTuple):
     messages: Any
 
 
-def _prefix(place: Place) -> str:
+def prefix(place: Place) -> str:
     """All that is made in /dev/shm has a name that begins so."""
     return f"{Path(place.directory).name}_"
 
 
-def _open(place: Place) -> _Services:
+def node_of(place: Place) -> Any:
+    """What a process needs to open services that lie in this place."""
     iox2.set_log_level(iox2.LogLevel.Fatal)
     config = iox2.config.default()
     config.global_cfg.root_path = iox2.Path.new(f"{place.directory}/")
-    config.global_cfg.prefix = iox2.FileName.new(_prefix(place))
-    node = (
+    config.global_cfg.prefix = iox2.FileName.new(prefix(place))
+    return (
         iox2.NodeBuilder.new()
         .config(config)
         .signal_handling_mode(iox2.SignalHandlingMode.Disabled)
         .create(iox2.ServiceType.Ipc)
     )
+
+
+def _open(place: Place) -> _Services:
+    node = node_of(place)
     name = iox2.ServiceName.new("benchmark")
     # As little memory as does: the same places are used again and again, and stay in the cache.
     calls = (
         node.service_builder(name)
-        .request_response(_BYTES, _BYTES)
+        .request_response(BYTES, BYTES)
         .max_clients(_CLIENTS)
         .max_servers(1)
         .max_active_requests_per_client(1)
@@ -70,7 +75,7 @@ def _open(place: Place) -> _Services:
     )
     messages = (
         node.service_builder(name)
-        .publish_subscribe(_BYTES)
+        .publish_subscribe(BYTES)
         .max_publishers(_CLIENTS)
         .max_subscribers(1)
         .enable_safe_overflow(False)  # Who publishes waits for room: no message is lost.
@@ -80,19 +85,27 @@ def _open(place: Place) -> _Services:
     return _Services(calls, messages)
 
 
-def _grows(builder: Any) -> Any:
+def grows(builder: Any) -> Any:
+    """A port whose memory grows with what is sent."""
     return builder.initial_max_slice_len(_ROOM).allocation_strategy(iox2.AllocationStrategy.PowerOfTwo).create()
 
 
-def _send(loan: Any, data: bytes) -> Any:
+def send(loan: Any, data: bytes) -> Any:
+    """Copies bytes into what was loaned, and sends it."""
     ctypes.memmove(loan.payload_ptr, data, len(data))
     return loan.assume_init().send()
 
 
-def _bytes(message: Any) -> memoryview:
+def as_bytes(message: Any) -> memoryview:
     """Its bytes where they lie, until it is deleted."""
     view: memoryview = message.payload().as_memory_view()
     return view.cast("B")
+
+
+def remove(place: Place) -> None:
+    """Removes what processes have left that were killed."""
+    for path in Path("/dev/shm").glob(f"{prefix(place)}*"):
+        path.unlink(missing_ok=True)
 
 
 def serve(place: Place, ready: Callable[[], None]) -> None:
@@ -100,16 +113,14 @@ def serve(place: Place, ready: Callable[[], None]) -> None:
     try:
         with contextlib.ExitStack() as stack:
             services = _open(place)
-            server = _grows(services.calls.server_builder())
+            server = grows(services.calls.server_builder())
             stack.callback(server.delete)
             subscriber = services.messages.subscriber_builder().create()
             stack.callback(subscriber.delete)
             ready()
             _answer(server, subscriber)
     finally:
-        # What clients have left that were killed, as well.
-        for path in Path("/dev/shm").glob(f"{_prefix(place)}*"):
-            path.unlink(missing_ok=True)
+        remove(place)
 
 
 def _answer(server: Any, subscriber: Any) -> None:
@@ -117,16 +128,16 @@ def _answer(server: Any, subscriber: Any) -> None:
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
     receive, receive_sample = server.receive, subscriber.receive
     while True:
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
             # What was published before a request is there before it.
             request = receive()
             while (sample := receive_sample()) is not None:
-                taken.take(_bytes(sample))
+                taken.take(as_bytes(sample))
                 sample.delete()
             if request is not None:
-                name, arguments = _decode(_bytes(request))
+                name, arguments = _decode(as_bytes(request))
                 answer = _encode(functions[name](*arguments))
-                _send(request.loan_slice_uninit(len(answer)), answer)
+                send(request.loan_slice_uninit(len(answer)), answer)
                 request.delete()
                 break
         else:
@@ -139,9 +150,9 @@ class _Client:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         data = _encode((name, arguments))
-        pending = _send(self._client.loan_slice_uninit(len(data)), data)
+        pending = send(self._client.loan_slice_uninit(len(data)), data)
         response = _wait(pending.receive)
-        result = _decode(_bytes(response))
+        result = _decode(as_bytes(response))
         response.delete()
         pending.delete()
         return result
@@ -155,13 +166,13 @@ class _Client:
     def bulk(self, data: bytes, messages: int) -> None:
         loan = self._publisher.loan_slice_uninit
         for _ in range(messages):
-            _send(loan(len(data)), data)
+            send(loan(len(data)), data)
         assert self._call("taken") == [messages, messages * data[-1]]
 
 
 def _wait(receive: Callable[[], Any]) -> Any:
     while True:
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
             if (response := receive()) is not None:
                 return response
         os.sched_yield()
@@ -172,8 +183,8 @@ def connect(place: Place) -> Iterator[_Client]:
     """A client."""
     with contextlib.ExitStack() as stack:
         services = _open(place)
-        client = _grows(services.calls.client_builder())
+        client = grows(services.calls.client_builder())
         stack.callback(client.delete)
-        publisher = _grows(services.messages.publisher_builder())
+        publisher = grows(services.messages.publisher_builder())
         stack.callback(publisher.delete)
         yield _Client(client, publisher)

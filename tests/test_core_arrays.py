@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
 from shmrpc import _core
+from shmrpc.values.aliases import without_aliases
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.blocks import LARGE, LARGE_ARRAY
 from shmrpc.values.encode import ValueEncoder, enc_hook
-from shmrpc.values.aliases import without_aliases
 from shmrpc.values.expected import expected
 from shmrpc.wire.codec import UNREADABLE, Body, get_codec
 from tests.helpers.array_lies import ARRAY, ARRAY_LIES, LIED_OF

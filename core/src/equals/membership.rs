@@ -413,6 +413,7 @@ impl Membership {
         let Some(place) = places.find(|&place| self.take_permit(place)) else {
             return false;
         };
+        self.hint.store((place + 1) % count, Relaxed);
         lock(&self.held).push(place as u32);
         true
     }

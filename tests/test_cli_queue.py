@@ -201,6 +201,13 @@ def test_how_many_were_put_before_an_error_is_said() -> None:
         assert run("get", NAME).exit_code == 3
 
 
+def test_no_item_is_put_if_one_that_is_given_is_wrong(q: shmrpc.sync.Queue) -> None:
+    done = run("put", NAME, "1", "wrong", "3")
+    assert done.exit_code == 2 and "wrong is not JSON" in done.stderr and q.empty()
+    assert "1 of the items were put" in run("put", NAME, stdin="1\nwrong\n3").stderr
+    assert q.get_many_nowait() == [1]
+
+
 def test_another_kind_of_name_is_named() -> None:
     with shmrpc.sync.Semaphore(NAME):
         done = run("peek", NAME)

@@ -113,13 +113,17 @@ def peek(name: str, count: int, as_json: bool) -> None:
 @_name
 @click.argument("items", metavar="[JSON]...", nargs=-1)
 def put(name: str, items: tuple[str, ...], timeout: float | None) -> None:
-    """Put items into the queue NAME: those that are given, or else the lines of standard input."""
-    lines: Iterable[str | bytes] = items or (line for line in sys.stdin.buffer if line.strip())
+    """Put items into the queue NAME: those that are given, or else the lines of standard input.
+
+    If one that is given is wrong, none is put.
+    """
     done = 0
     with _attached(name) as found:
+        values: Iterable[Any] = [_item(each, found.raw) for each in items]  # All, before the first one is put.
+        if not items:
+            values = (_item(line, found.raw) for line in sys.stdin.buffer if line.strip())
         try:
-            for line in lines:
-                item = _item(line, found.raw)
+            for item in values:
                 try:
                     found.put(item, timeout)
                 except ValueError as error:  # It is larger than the queue may ever be.

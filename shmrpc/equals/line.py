@@ -89,6 +89,8 @@ class Line:
             self._sleeper.withdraw()
             self._serve()
         except Exception as error:  # Our place was written over: nobody would wake us any more.
+            if self._name.sleeps_on():
+                return
             for waiter in self._waiting:
                 if not waiter.future.done():
                     waiter.future.set_exception(error)
@@ -123,6 +125,8 @@ class Line:
                 return False
             future.set_result(True)
         except Exception as error:
+            if self._name.sleeps_on():
+                return False
             future.set_exception(error)
         self._waiting.popleft()
         return True

@@ -285,14 +285,14 @@ class QueueBase(Handle):
             raise QueueFull(self._why_full(f"for {timeout:g} s"))
         if place == ITEMS:
             raise QueueEmpty(f"queue {self.name!r}: no item came within {timeout:g} s{holders(stats)}")
-        raise WaitTimeout(
-            f"queue {self.name!r}: {stats.unfinished} items were not done within {timeout:g} s{holders(stats)}"
-        )
+        undone = "1 item was" if stats.unfinished == 1 else f"{stats.unfinished} items were"
+        raise WaitTimeout(f"queue {self.name!r}: {undone} not done within {timeout:g} s{holders(stats)}")
 
     def _why_full(self, since: str) -> str:
         stats = self.stats()
         of = f" of {self.maxsize}" if self.maxsize else ""
+        waiting = "item waits" if stats.depth == 1 and not of else "items wait"
         return (
-            f"queue {self.name!r} had no room {since}: {stats.depth}{of} items wait, with {stats.used} of"
+            f"queue {self.name!r} had no room {since}: {stats.depth}{of} {waiting}, with {stats.used} of"
             f" {self.max_memory} bytes{holders(stats)}"
         )

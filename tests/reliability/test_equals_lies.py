@@ -118,7 +118,7 @@ def test_all_members_are_told_what_one_has_found(other: MemberProcess) -> None:
         other.do(f"gate = sync.Semaphore({OURS!r}, 2)")
         gate.acquire()
         write(PERMITS, 0x123)
-        said = rf"semaphore '{OURS}': cannot be used any more: the holder of a permit, .*, at byte {PERMITS} is 0x123, "
+        said = rf"semaphore '{OURS}' cannot be used any more: the holder of a permit, .*, at byte {PERMITS} is 0x123, "
         with pytest.raises(shmrpc.RemoteProtocolError, match=said):
             gate.release()
         with pytest.raises(RuntimeError, match=f"RemoteProtocolError: {said}"):

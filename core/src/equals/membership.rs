@@ -100,6 +100,25 @@ pub(super) fn words_of(holder: Holder) -> String {
 }
 
 impl NameError {
+    /// Whether its text says what the name does, and so goes on where the name was said.
+    pub fn is_predicate(&self) -> bool {
+        match self {
+            NameError::Mismatch { .. }
+            | NameError::Foreign(_)
+            | NameError::Busy { .. }
+            | NameError::Full
+            | NameError::Poisoned(_)
+            | NameError::Left
+            | NameError::Forked
+            | NameError::Crowded
+            | NameError::Claimed { .. } => true,
+            NameError::Os { .. }
+            | NameError::NotHeld(_)
+            | NameError::Changing { .. }
+            | NameError::TooLarge(_) => false,
+        }
+    }
+
     pub(super) fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> NameError {
         let what = what.into();
         move |error| NameError::Os { what, error }
@@ -445,8 +464,15 @@ impl Membership {
         if self.owner.load(Relaxed) == owner {
             self.check()?;
             if !again {
-                let text = "this task or thread holds it already, and would wait for itself; open it with reentrant=True";
-                return Err(NameError::NotHeld(text));
+                return Err(NameError::NotHeld(match self.shape().kind {
+                    Kind::Lock => {
+                        "this task or thread holds it already, and would wait for itself; open it with reentrant=True"
+                    }
+                    _ => {
+                        "this task or thread holds its lock already, and would wait for itself; release it before, or use \
+                         a shmrpc.Lock with reentrant=True"
+                    }
+                }));
             }
             self.depth.fetch_add(1, Relaxed);
             return Ok(true);
@@ -983,14 +1009,19 @@ impl std::fmt::Display for Shape {
         let amount = self.amount;
         match self.kind {
             Kind::Memory => write!(out, "a memory of {amount} bytes"),
+            Kind::Semaphore if amount == 1 => write!(out, "a semaphore of 1 permit"),
             Kind::Semaphore => write!(out, "a semaphore of {amount} permits"),
             Kind::Event => write!(out, "an event"),
             Kind::Queue => {
-                let (limits, raw) = (self.limits(), if self.is_raw() { " raw" } else { "" });
+                let limits = self.limits();
+                let what = match self.is_raw() {
+                    true => "raw bytes (raw=True)",
+                    false => "values (raw=False)",
+                };
                 let (items, deliveries) = (limits.items, limits.deliveries);
                 write!(
                     out,
-                    "a{raw} queue of maxsize={items}, max_memory={amount}, max_deliveries={deliveries}"
+                    "a queue of {what} with maxsize={items}, max_memory={amount}, max_deliveries={deliveries}"
                 )
             }
             _ => write!(out, "a {}", self.kind.word()),

@@ -178,7 +178,7 @@ impl Membership {
             SharedError::Poisoned(lie) => self.poisoned(lie),
             SharedError::Detached => self.check().err().unwrap_or(NameError::Forked),
             SharedError::Limit { asked, limit, .. } => NameError::TooLarge(format!(
-                "{asked} bytes are more than it may ever hold: its max_memory is {limit}"
+                "{asked} bytes are more than it may ever hold: an item may have {limit} at most"
             )),
             SharedError::System { asked, error } => {
                 let what = format!("there is no room for {asked} bytes more in /dev/shm");

@@ -19,7 +19,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 /// How long the door of a name may be held by another process.
@@ -105,8 +106,18 @@ fn stem(lock_file: &Path) -> PathBuf {
     lock_file.with_extension("")
 }
 
+/// The thread in which this process leaves all names, since it ends.
+static ENDING: OnceLock<ThreadId> = OnceLock::new();
+
+/// Whether this process ends, in another thread than this one: nobody is told what becomes of its waits.
+pub fn ends_elsewhere() -> bool {
+    let ending = ENDING.get();
+    ending.is_some_and(|&ending| ending != thread::current().id())
+}
+
 /// Leaves all names: at the end of the process.
 pub fn leave_all() {
+    let _ = ENDING.set(thread::current().id());
     let Some(mut names) = names().ok().map(lock) else {
         return;
     };

@@ -22,6 +22,7 @@ use std::os::raw::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A name that this process has open: a member's part of it. Closed when it goes, or by `close`.
@@ -105,13 +106,34 @@ impl Name {
                 }
             })
         };
-        let waited = py.detach(|| membership.wait(set, deadline, &self.stopped, take, interrupted));
+        let waited = py.detach(|| {
+            let waited = membership.wait(set, deadline, &self.stopped, take, interrupted);
+            match waited {
+                Err(_) if self.sleeps_on() => {
+                    sleep_until(deadline);
+                    Ok(Waited::TimedOut)
+                }
+                waited => waited,
+            }
+        });
         match waited {
             Ok(Waited::Taken) => Ok(Some(true)),
             Ok(Waited::TimedOut) => Ok(Some(false)),
             Ok(Waited::Stopped) => Ok(None),
             Err(Interrupted::Name(error)) => Err(self.failed(py, error)),
             Err(Interrupted::Caller(error)) => Err(error),
+        }
+    }
+}
+
+/// Sleeps until then; None: for as long as the process lives.
+fn sleep_until(deadline: Option<Instant>) {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match left {
+            Some(Duration::ZERO) => return,
+            Some(left) => thread::park_timeout(left),
+            None => thread::park(),
         }
     }
 }
@@ -163,7 +185,8 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
         }
         NameError::Left | NameError::Forked | NameError::NotHeld(_) => "LocalProtocolError",
     };
-    let text = format!("{kind} {name:?}: {error}").replace('"', "'");
+    let joint = if error.is_predicate() { " " } else { ": " };
+    let text = format!("{kind} {name:?}{joint}{error}").replace('"', "'");
     let made = || {
         let class = py.import("shmrpc.errors")?.getattr(class)?;
         match error {
@@ -366,6 +389,12 @@ impl Name {
             membership.wake_everybody();
         }
         Ok(())
+    }
+
+    /// Whether a wait of this thread is to go on sleeping, as a lock of `threading` does: the process ends, and has left
+    /// the name meanwhile.
+    fn sleeps_on(&self) -> bool {
+        self.membership.has_left() && registry::ends_elsewhere()
     }
 
     #[getter]

@@ -122,7 +122,10 @@ fn wait_for<T: Send>(
 ) -> PyResult<Result<T, Option<bool>>> {
     let mut found = None;
     let waited = name.wait_in(py, set, timeout, || {
-        found = act().transpose();
+        found = match act() {
+            Err(NameError::Left) => return Err(NameError::Left),
+            acted => acted.transpose(),
+        };
         Ok(found.is_some())
     })?;
     if set == ROOM && waited == Some(true) {

@@ -35,6 +35,7 @@ from shmrpc.equals.lock import Lock
 from shmrpc.equals.members import Member, members
 from shmrpc.equals.memory import Memory, memory
 from shmrpc.equals.queue import Queue, queue
+from shmrpc.equals.queue_base import DeadLetters
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem
 from shmrpc.equals.semaphore import Semaphore
 from shmrpc.errors import (
@@ -85,6 +86,7 @@ __all__ = [
     "Claim",
     "Client",
     "ConnectionLost",
+    "DeadLetters",
     "DeadlineExceeded",
     "DecodeError",
     "Description",

@@ -661,6 +661,9 @@ def test_a_memory_is_seen_by_all_as_bytes_and_arrays(other: MemberProcess) -> No
             frame.array(1, object)
         with pytest.raises(ValueError, match="from byte -1"):
             frame.array(1, "u1", -1)
+        for shape in (-1, (-1, 5), (-2, -2)):
+            with pytest.raises(ValueError, match="memory 'frame': expected lengths of 0 or more"):
+                frame.array(shape)
 
 
 def test_what_is_referred_to_can_be_read_after_the_name_is_gone() -> None:

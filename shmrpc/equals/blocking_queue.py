@@ -70,7 +70,10 @@ class BlockingQueue(QueueBase):
         return self.get_many(1, timeout)[0] if item is NOTHING else item
 
     def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
-        """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
+        """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them.
+
+        Fewer if they are many bytes, about 256 KiB at once; a large one comes alone.
+        """
         timeout = bounded(timeout)
         get = functools.partial(self._native.wait_get, at_least_one(most))
         items = self._again(get, timeout)

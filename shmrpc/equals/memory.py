@@ -43,7 +43,7 @@ class MemoryBase(Handle):
     def array(self, shape: int | Sequence[int], dtype: Any = "u1", offset: int = 0) -> np.ndarray[Any, Any]:
         """A NumPy array of this shape and dtype that lies in the memory, ``offset`` bytes from its beginning.
 
-        Raises ValueError if it is not within the memory.
+        Raises ValueError if it is not within the memory, or a length is negative.
         """
         import numpy as np  # Only who asks for arrays needs it.
 
@@ -53,6 +53,8 @@ class MemoryBase(Handle):
                 f"memory {self.name!r}: an array of {kind} has Python objects, which no other process can see"
             )
         lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(length < 0 for length in lengths):
+            raise ValueError(f"memory {self.name!r}: expected lengths of 0 or more, got shape {lengths}")
         needed = offset + math.prod(lengths) * kind.itemsize
         if offset < 0 or needed > self.size:
             raise ValueError(

@@ -71,7 +71,10 @@ class Queue(QueueBase):
         return (await self._get(1, timeout))[0] if item is NOTHING else item
 
     async def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
-        """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them."""
+        """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them.
+
+        Fewer if they are many bytes, about 256 KiB at once; a large one comes alone.
+        """
         if timeout is not None:
             timeout = bounded(timeout)
         try:

@@ -137,6 +137,56 @@ def test_what_cannot_be_so_large_is_refused(make: Callable[[], object]) -> None:
         make()
 
 
+@contextlib.contextmanager
+def _greedy(other: MemberProcess | None, name: str) -> Iterator[list[int]]:
+    """Somebody who releases a lock and acquires it again at once, as long as the block lasts; how often so far."""
+    turns, is_over = [0], threading.Event()
+
+    def hold() -> None:
+        with closing(lock := shmrpc.sync.Lock(name)):
+            while not is_over.is_set():
+                with lock:
+                    time.sleep(0.002)
+                turns[0] += 1
+
+    if other is not None:
+        other.begin(
+            f"import time, shmrpc.sync\nlock = shmrpc.sync.Lock({name!r})\nwhile True:\n with lock: time.sleep(0.002)"
+        )
+        yield turns
+        other.kill()
+        return
+    thread = InThread(hold)
+    try:
+        yield turns
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("place", ["thread", "process"])
+async def test_tasks_get_a_lock_beside_somebody_who_takes_it_again_at_once(place: str, other: MemberProcess) -> None:
+    lock = shmrpc.Lock("it")
+    with closing(lock), _greedy(other if place == "process" else None, "it"):
+
+        async def use() -> None:
+            await lock.acquire(LONG)
+            lock.release()
+
+        async with asyncio.timeout(LONG):
+            await asyncio.gather(*(use() for _ in range(100)))
+
+
+@pytest.mark.parametrize("place", ["thread", "process"])
+def test_a_thread_gets_a_lock_beside_somebody_who_takes_it_again_at_once(place: str, other: MemberProcess) -> None:
+    lock = shmrpc.sync.Lock("it")
+    with closing(lock), _greedy(other if place == "process" else None, "it"):
+        end = time.monotonic() + LONG
+        for _ in range(100):
+            lock.acquire(end - time.monotonic())
+            lock.release()
+
+
 def test_the_most_permits_can_all_be_had() -> None:
     gate = shmrpc.sync.Semaphore("it", 65536)
     with closing(gate):

@@ -101,10 +101,15 @@ class Handle(Uncopied):
         return line
 
     async def _wait(
-        self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None, place: int = 0
+        self,
+        take: Callable[[], bool],
+        undo: Callable[[], None],
+        timeout: float | None,
+        place: int = 0,
+        insist: Callable[[], bool] | None = None,
     ) -> None:
-        """Waits in the loop until ``take()`` is true. Raises WaitTimeout and WaitStopped."""
-        if not await self._line(place, Line).wait(take, undo, timeout):
+        """Waits in the loop until ``take()`` is true, as :meth:`Line.wait` does. Raises WaitTimeout and WaitStopped."""
+        if not await self._line(place, Line).wait(take, undo, timeout, insist):
             self._timed_out(timeout, place)
 
     def _block(self, wait: Callable[[float | None], bool | None], timeout: float | None, place: int = 0) -> None:
@@ -182,4 +187,5 @@ class AwaitedHeld(Held):
         timeout = bounded(timeout)
         owner = self._owner()
         if not self._try(owner):
-            await self._wait(functools.partial(self._try, owner), functools.partial(self._give_back, owner), timeout)
+            take, insist = functools.partial(self._try, owner), functools.partial(self._insist, owner)
+            await self._wait(take, functools.partial(self._give_back, owner), timeout, insist=insist)

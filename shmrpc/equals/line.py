@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shmrpc._core import LoopSleeper, Name
 from shmrpc.errors import WaitStopped
+
+#: Seconds after which one that waits insists, as in the core.
+_LONG: Final = 0.02
 
 
 class _Waiter(NamedTuple):
     #: True once it has what it waited for, False once its time is over.
     future: asyncio.Future[bool]
     take: Callable[[], bool]
+    #: Instead of ``take``, once it has waited for long.
+    insist: Callable[[], bool]
+    since: float
 
 
 def stopped_wait(name: Name) -> WaitStopped:
@@ -34,13 +41,21 @@ class Line:
         self._waiting: deque[_Waiter] = deque()
         self._is_asleep = False
 
-    async def wait(self, take: Callable[[], bool], undo: Callable[[], None], timeout: float | None) -> bool:
-        """Waits until ``take()`` is true. False if the timeout, in seconds, is over before.
+    async def wait(
+        self,
+        take: Callable[[], bool],
+        undo: Callable[[], None],
+        timeout: float | None,
+        insist: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Waits until ``take()`` is true, or ``insist()`` once it has waited for long.
+
+        False if the timeout, in seconds, is over before.
 
         If it is cancelled after that, ``undo()`` gives back what was taken. Raises WaitStopped, and what ``take``
         raises.
         """
-        waiter = _Waiter(self._loop.create_future(), take)
+        waiter = _Waiter(self._loop.create_future(), take, insist or take, time.monotonic())
         self._waiting.append(waiter)
         timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), self._time_out, waiter.future)
         try:
@@ -102,6 +117,8 @@ class Line:
         while self._waiting:
             self._sleeper.announce()
             if not self._serve_first():
+                if kept := self._name.kept_for():  # Nobody rings when that is over.
+                    self._loop.call_later(kept, self.look)
                 return
             self._sleeper.withdraw()
 
@@ -117,11 +134,12 @@ class Line:
             self._waiting.popleft()
         if not self._waiting:
             return False
-        future, take = self._waiting[0]
+        future, take, insist, since = self._waiting[0]
         try:
             if self._name.is_stopped:
                 raise stopped_wait(self._name)
-            if not take():
+            is_taken = take() if take is insist or time.monotonic() - since < _LONG else insist()
+            if not is_taken:
                 return False
             future.set_result(True)
         except Exception as error:

@@ -10,6 +10,7 @@
 //!   8320  the wait set of permits, or of an event: 256 slots
 //!  12544  the wait set of signals: 256 slots
 //!  16768  looking       u64    until when a thread looks again and again for the only permit: see `looking.rs`
+//!  16776  kept          2 u64  for whom has waited for long: see `fairness.rs`
 //!  16832  permits       u64 each: the member that has it, or 0
 //!         data          from the next multiple of 64 KiB on: the bytes of a memory; of a queue, the wait set of those
 //!                       that wait until all is done, and from the next multiple of 64 KiB on the queue
@@ -44,6 +45,7 @@ pub const AT_SETS: [usize; 2] = {
 };
 /// In a cache line of its own.
 pub const AT_LOOKING: usize = AT_SETS[1] + size_for(SLEEPERS);
+pub const AT_KEPT: usize = AT_LOOKING + 8;
 pub const AT_PERMITS: usize = AT_LOOKING + 64;
 /// Bytes of a name without permits and data.
 pub const LEAST_BYTES: u64 = AT_PERMITS as u64;
@@ -151,7 +153,7 @@ impl Shape {
             size,
             signature: signature(&[
                 AT_POISON, AT_AMOUNT, AT_EVENT, AT_SIGNALS, AT_BOUNDS, AT_MEMBERS, AT_SETS[0],
-                AT_SETS[1], AT_LOOKING, AT_PERMITS, PAGE,
+                AT_SETS[1], AT_LOOKING, AT_KEPT, AT_PERMITS, PAGE,
             ]),
         }
     }

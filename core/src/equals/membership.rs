@@ -1,8 +1,9 @@
 //! This process as a member of a name: what it shares with the others, and what of it is its own.
 
+use super::fairness::Fairness;
 use super::layout::{
-    AT_AMOUNT, AT_BOUNDS, AT_EVENT, AT_LOOKING, AT_MEMBERS, AT_PERMITS, AT_POISON, AT_SIGNALS,
-    SLEEPERS, Shape,
+    AT_AMOUNT, AT_BOUNDS, AT_EVENT, AT_KEPT, AT_LOOKING, AT_MEMBERS, AT_PERMITS, AT_POISON,
+    AT_SIGNALS, SLEEPERS, Shape,
 };
 use super::lock_file::{FileId, LockFile};
 use super::looking::is_looked_for;
@@ -162,6 +163,7 @@ pub struct Membership {
     lock_file: Arc<LockFile>,
     members: Arc<Members>,
     permits: Permits<Arc<SharedMapping>>,
+    pub(super) fairness: Fairness,
     sets: Vec<Arc<Set>>,
     /// What a queue has.
     pub(super) queue: Option<Contents>,
@@ -302,6 +304,7 @@ impl Membership {
             is_watching: AtomicBool::new(false),
             spun_in_vain: AtomicUsize::new(0),
             permits: Permits::new(mapping.clone(), AT_PERMITS, shape.permits()),
+            fairness: Fairness::new(mapping.clone(), AT_KEPT),
             shape,
             spare: sets.iter().map(|_| Mutex::default()).collect(),
             sets,
@@ -418,6 +421,27 @@ impl Membership {
 
     #[inline]
     fn try_permit(&self) -> bool {
+        !self.fairness.keeps() && self.take_a_permit()
+    }
+
+    /// As [`try_take`](Self::try_take) a permit, for one that has waited for long: also one that is kept for such.
+    pub fn insist(&self) -> Result<bool, NameError> {
+        self.check()?;
+        let taken = self.take_a_permit();
+        match taken {
+            true => self.fairness.clear(),
+            false => self.fairness.want(),
+        }
+        self.there(taken)
+    }
+
+    /// For how long a permit is kept for those who have waited for long, if it is.
+    pub fn kept_for(&self) -> Option<Duration> {
+        self.fairness.keeps().then(|| self.fairness.left())?
+    }
+
+    #[inline]
+    fn take_a_permit(&self) -> bool {
         if self.has_one_permit() {
             return self.take_permit(0);
         }
@@ -522,11 +546,12 @@ impl Membership {
 
     #[inline]
     fn give_back(&self, place: usize) -> Result<(), NameError> {
+        let is_kept = self.fairness.keep();
         self.free_permit(place)?;
         // Relaxed: a hint.
         self.hint.store(place, Relaxed);
         crash::point!(PermitFreed);
-        match self.has_one_permit() {
+        match self.has_one_permit() && !is_kept {
             true => self.leave_or_wake(),
             false => drop(self.wake_next(0)),
         }

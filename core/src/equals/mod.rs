@@ -4,6 +4,7 @@
 #[cfg(not(loom))]
 pub mod arrivals;
 #[cfg(not(loom))]
+mod fairness;
 mod layout;
 #[cfg(not(loom))]
 pub mod lock_file;

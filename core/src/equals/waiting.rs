@@ -1,5 +1,6 @@
 //! How a thread waits for what a name has.
 
+use super::fairness::LONG as LONG_WAIT;
 use super::looking::{self, Looking};
 use super::membership::{Membership, NameError};
 use crate::clock;
@@ -50,14 +51,14 @@ impl<E> From<NameError> for Interrupted<E> {
 
 impl Membership {
     /// Blocks this thread until `take` is true, which has taken what is waited for then, or `deadline` has passed, or
-    /// `stop` is true: whoever sets that wakes everybody. It sleeps in this wait set. `interrupted` is asked after each
-    /// wake-up whether to go on.
+    /// `stop` is true: whoever sets that wakes everybody. It sleeps in this wait set. `take` is told whether it has waited
+    /// for long. `interrupted` is asked after each wake-up whether to go on.
     pub fn wait<E>(
         self: &Arc<Self>,
         set: usize,
         deadline: Option<Instant>,
         stop: &AtomicBool,
-        mut take: impl FnMut() -> Result<bool, NameError>,
+        mut take: impl FnMut(bool) -> Result<bool, NameError>,
         interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Waited, Interrupted<E>> {
         let is_only = set == 0 && self.has_one_permit();
@@ -80,7 +81,7 @@ impl Membership {
         set: usize,
         deadline: Option<Instant>,
         stop: &AtomicBool,
-        mut take: impl FnMut() -> Result<bool, NameError>,
+        mut take: impl FnMut(bool) -> Result<bool, NameError>,
         mut interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Waited, Interrupted<E>> {
         self.prepare_to_sleep()?;
@@ -88,6 +89,7 @@ impl Membership {
         let is_stopped = || stop.load(Relaxed);
         let mut sleeper = self.sleeper(set)?;
         sleeper.line_up();
+        let begun = Instant::now();
         let ended = loop {
             if is_stopped() {
                 break Ok(Waited::Stopped);
@@ -98,15 +100,14 @@ impl Membership {
             if limit.is_zero() {
                 break Ok(Waited::TimedOut);
             }
-            let nap = self
-                .next_expiry()
-                .map_or(limit, |left| limit.min(left.max(TICK)));
+            let soon = self.next_expiry().into_iter().chain(self.kept_for());
+            let nap = soon.fold(limit, |nap, left| nap.min(left.max(TICK)));
             // Not asked again afterwards: what was taken is ours, also if waits were stopped since.
             let mut is_taken = false;
             let slept = sleeper.sleep(nap, || {
                 let is_over = is_stopped() || self.has_left();
                 // What is wrong is found after the sleep.
-                is_taken = !is_over && take().unwrap_or(false);
+                is_taken = !is_over && take(begun.elapsed() >= LONG_WAIT).unwrap_or(false);
                 is_over || is_taken
             });
             match slept {
@@ -138,9 +139,9 @@ impl Membership {
         is_only: bool,
         deadline: Option<Instant>,
         stop: &AtomicBool,
-        take: &mut impl FnMut() -> Result<bool, NameError>,
+        take: &mut impl FnMut(bool) -> Result<bool, NameError>,
     ) -> Result<bool, NameError> {
-        if take()? {
+        if take(false)? {
             return Ok(true);
         }
         // Relaxed, all: hints.
@@ -185,7 +186,7 @@ impl Membership {
                 break;
             }
             std::hint::spin_loop();
-            if take()? {
+            if take(false)? {
                 self.spun_in_vain.store(0, Relaxed);
                 return Ok(true);
             }

@@ -147,6 +147,17 @@ impl Hold {
         name.told(py, taken)
     }
 
+    /// Acquires it for a task that has waited for long: False if it is not free. No lock that this owner may have already.
+    fn _insist(&self, py: Python<'_>, owner: u64) -> PyResult<bool> {
+        let name = self.name.get();
+        let membership = name.open(py)?;
+        let taken = name.told(py, membership.insist())?;
+        if taken && self.is_owned {
+            membership.own(owner);
+        }
+        Ok(taken)
+    }
+
     /// Releases what this owner has acquired. LocalProtocolError if it has not.
     #[inline]
     fn _give_back(&self, py: Python<'_>, owner: u64) -> PyResult<()> {

@@ -83,7 +83,10 @@ impl Name {
         timeout: Option<f64>,
     ) -> PyResult<Option<bool>> {
         let membership = self.open(py)?;
-        self.wait_in(py, want.set(), timeout, || membership.try_take(want))
+        self.wait_in(py, want.set(), timeout, |is_long| match want {
+            Want::Permit if is_long => membership.insist(),
+            want => membership.try_take(want),
+        })
     }
 
     /// Blocks this thread until `take` is true: True, False if the timeout is over, None if waits were stopped.
@@ -92,7 +95,7 @@ impl Name {
         py: Python<'_>,
         set: usize,
         timeout: Option<f64>,
-        take: impl FnMut() -> Result<bool, NameError> + Send,
+        take: impl FnMut(bool) -> Result<bool, NameError> + Send,
     ) -> PyResult<Option<bool>> {
         let membership = self.open(py)?;
         let deadline = deadline(timeout);
@@ -400,6 +403,12 @@ impl Name {
     #[getter]
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Seconds for which a permit is kept for those that have waited for long; 0: it is not.
+    fn kept_for(&self, py: Python<'_>) -> PyResult<f64> {
+        let membership = self.open(py)?;
+        Ok(membership.kept_for().map_or(0.0, |left| left.as_secs_f64()))
     }
 
     /// Gives back what dead members hold, and watches the living: what is done before a sleep.

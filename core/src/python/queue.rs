@@ -121,7 +121,7 @@ fn wait_for<T: Send>(
     mut act: impl FnMut() -> Result<Option<T>, NameError> + Send,
 ) -> PyResult<Result<T, Option<bool>>> {
     let mut found = None;
-    let waited = name.wait_in(py, set, timeout, || {
+    let waited = name.wait_in(py, set, timeout, |_| {
         found = match act() {
             Err(NameError::Left) => return Err(NameError::Left),
             acted => acted.transpose(),
@@ -908,7 +908,7 @@ impl Queue {
     fn wait_done(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let membership = &self.membership;
         let done = || membership.is_done(PATIENCE);
-        self.name.get().wait_in(py, DONE, timeout, done)
+        self.name.get().wait_in(py, DONE, timeout, |_| done())
     }
 
     /// Lets nothing more be put; with `immediate` what waits is dropped.

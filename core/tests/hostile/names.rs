@@ -84,7 +84,7 @@ fn use_it(name: &Arc<Membership>, script: &mut Script, file: &File) {
                     want.set(),
                     deadline,
                     &AtomicBool::new(false),
-                    || name.try_take(want),
+                    |_| name.try_take(want),
                     none,
                 ) {
                     Ok(Waited::Taken | Waited::TimedOut) => Ok(()),

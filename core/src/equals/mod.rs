@@ -5,6 +5,7 @@
 pub mod arrivals;
 #[cfg(not(loom))]
 mod fairness;
+#[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]
 pub mod lock_file;

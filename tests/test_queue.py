@@ -993,3 +993,17 @@ def test_what_is_given_back_after_a_shutdown_at_once_is_dropped(q: shmrpc.sync.Q
     with pytest.raises(shmrpc.QueueShutDown):
         q.get()
     q.join(LONG)
+
+
+def test_arrays_of_ended_claims_that_are_kept_are_named_where_there_is_no_room() -> None:
+    with shmrpc.sync.queue(OURS, max_memory="4MiB") as q:
+        q.put(np.zeros(3 << 20, "u1"))
+        with q.claim() as claim:
+            kept = claim.value
+        assert (q.stats().viewed, q.stats().held) == (1, [])
+        with pytest.raises(shmrpc.QueueFull, match="arrays of 1 claims that have ended are still referred to"):
+            q.put_nowait(np.zeros(3 << 20, "u1"))
+        del kept, claim
+        gc.collect()
+        q.put_nowait(np.zeros(3 << 20, "u1"))
+        assert q.stats().viewed == 0

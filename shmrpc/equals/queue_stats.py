@@ -60,6 +60,8 @@ class QueueStats:
     maxsize: int
     #: The claims that have not ended.
     held: list[HeldItem]
+    #: Items of claims that have ended, whose arrays are still referred to: their memory is in use as long as that.
+    viewed: int
     #: Threads and loops of all processes that wait for an item.
     getters: int
     #: The same of those that wait for room.
@@ -67,9 +69,11 @@ class QueueStats:
 
 
 def holders(stats: QueueStats) -> str:
-    """Who holds claims."""
+    """Who holds claims, or memory of such that have ended."""
     by_process: dict[int, int] = {}
     for each in stats.held:
         by_process[each.pid] = by_process.get(each.pid, 0) + 1
     named = [f"{process(pid)} holds {count}{stopped(pid)}" for pid, count in by_process.items()]
+    if stats.viewed:
+        named.append(f"arrays of {stats.viewed} claims that have ended are still referred to")
     return f"; {', '.join(named)}" if named else ""

@@ -18,6 +18,7 @@ mod hold;
 mod ids;
 mod incoming;
 mod isolation;
+mod items;
 mod loop_endpoint;
 mod loop_sleeper;
 mod msgpack;

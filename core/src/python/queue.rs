@@ -3,9 +3,9 @@
 use super::buffer::bytes_of;
 use super::claim::{Claim, Held};
 use super::encoder::Encoder;
+use super::items::{Encoded, Large, finish};
 use super::msgpack::expected::Expected;
 use super::msgpack::reader::{Buffers, Reader};
-use super::msgpack::writer::Written;
 use super::name::{Name, failed};
 use super::parcel::{Flat, Parcel};
 use super::reservation::{Plan, Reservation};
@@ -14,7 +14,7 @@ use crate::bytes::u64_at;
 use crate::equals::membership::{Membership, NameError};
 pub(super) use crate::equals::queueing::LEASE_PATIENCE as PATIENCE;
 use crate::equals::queueing::{DONE, ITEMS, ROOM};
-use crate::queue::parcel::{MOST_BUFFERS, Parts};
+use crate::queue::parcel::Parts;
 use crate::queue::{Claimed, End, Form, Head, Put, Source, Taken};
 use crate::shared::{Field, Lie};
 use crate::sync::lock;
@@ -25,8 +25,6 @@ use std::sync::{Arc, Mutex};
 
 /// How long a lease is waited for, in nanoseconds, by what ends something: a claim, a task.
 const PATIENCE_TO_END: u64 = 1_000_000_000;
-/// Bytes from here on are copied without the GIL.
-const LONG: u64 = 64 << 10;
 
 /// A queue of a name: values in and out, or bytes.
 ///
@@ -170,194 +168,11 @@ fn in_vain<'py>(py: Python<'py>, waited: Option<bool>) -> Option<Bound<'py, PyAn
     waited.map(|waited| PyBool::new(py, waited).to_owned().into_any())
 }
 
-/// A large item that is put: copied once, into the queue.
-pub(super) struct Large {
-    head: Head,
-    /// What comes before the buffers.
-    before: Vec<u8>,
-    parts: Parts,
-    buffers: Vec<Flat>,
-}
-
-enum Piece {
-    /// So many bytes of the items that are small.
-    Small(usize),
-    Large(Large),
-}
-
 /// Values that are encoded, and wait for room in the queue.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Items {
     queue: Py<Queue>,
     encoded: Encoded,
-}
-
-/// Values as items.
-struct Encoded {
-    count: u64,
-    /// The small items, as they lie in the queue.
-    small: Written,
-    /// What they are among, if there are large ones.
-    pieces: Vec<Piece>,
-    /// Bytes of all.
-    len: u64,
-}
-
-impl Encoded {
-    fn new() -> Self {
-        Encoded {
-            count: 0,
-            small: Written::new(),
-            pieces: Vec::new(),
-            len: 0,
-        }
-    }
-
-    fn put(&self, membership: &Membership, patience: u64) -> Result<Put, NameError> {
-        if self.pieces.is_empty() {
-            return membership.put(&self.small.body, self.count, patience);
-        }
-        membership.put_aside(self.len, self.count, patience, |to, at| self.write(to, at))
-    }
-
-    /// Writes all into a chunk that has room; the bytes used.
-    fn write(&self, to: *mut u8, at: u64) -> u64 {
-        let (mut done, mut used) = (0, 0);
-        for piece in &self.pieces {
-            match piece {
-                Piece::Small(len) => {
-                    let from = self.small.body[done..done + len].as_ptr();
-                    // SAFETY: the chunk has room for all pieces with their gaps, see `add_large`; it is nobody else's.
-                    unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(used), *len) };
-                    done += len;
-                    used += len;
-                }
-                Piece::Large(large) => used = large.write(to, at, used),
-            }
-        }
-        used as u64
-    }
-
-    /// Adds a value of this body.
-    #[cold]
-    fn add_body(&mut self, py: Python<'_>, body: &Bound<'_, PyAny>) -> PyResult<()> {
-        let Ok(parcel) = body.cast::<Parcel>() else {
-            let body = Flat::new(body)?;
-            append(&mut self.small.body, &body, Form::Value);
-            return Ok(());
-        };
-        let body = parcel.get().body(py).as_bytes();
-        let buffers = parcel.get().buffers(py)?;
-        let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
-        let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
-        self.add_large(Large::parcel(body, buffers)?);
-        Ok(())
-    }
-
-    fn add_raw(&mut self, bytes: Flat) {
-        if bytes.len() as u64 + 8 <= crate::queue::SMALL {
-            append(&mut self.small.body, &bytes, Form::Raw);
-        } else {
-            self.add_large(Large::raw(bytes.len() as u64, vec![bytes]));
-        }
-    }
-
-    fn add_large(&mut self, large: Large) {
-        self.end_small();
-        self.len += large.room();
-        self.pieces.push(Piece::Large(large));
-    }
-
-    /// The small items so far are a piece before what comes.
-    fn end_small(&mut self) {
-        let before = self.pieces.iter().map(|piece| match piece {
-            Piece::Small(len) => *len,
-            Piece::Large(_) => 0,
-        });
-        let len = self.small.body.len() - before.sum::<usize>();
-        if len > 0 {
-            self.pieces.push(Piece::Small(len));
-            self.len += len as u64;
-        }
-    }
-
-    /// Whether it takes long to copy.
-    fn is_long(&self) -> bool {
-        self.small.body.len() as u64 >= LONG || self.len >= LONG
-    }
-}
-
-impl Large {
-    /// A value of this body, with these buffers.
-    fn parcel(body: &[u8], buffers: Vec<Flat>) -> PyResult<Self> {
-        let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
-        let parts = laid_out(body, lengths)?;
-        Ok(Large::new(Form::Parcel, parts, body, buffers))
-    }
-
-    /// One whose only buffer, of `len` bytes, somebody else fills: of a value of this body, or no value.
-    pub(super) fn to_fill(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
-        Ok(match body {
-            Some(body) => {
-                let parts = laid_out(body, std::iter::once(len))?;
-                Large::new(Form::Parcel, parts, body, Vec::new())
-            }
-            None => Large::raw(len, Vec::new()),
-        })
-    }
-
-    /// Bytes that are no value.
-    fn raw(len: u64, buffers: Vec<Flat>) -> Self {
-        let parts = Parts {
-            body: (0, 0),
-            buffers: vec![(0, len)],
-            len,
-        };
-        Large::new(Form::Raw, parts, &[], buffers)
-    }
-
-    fn new(form: Form, parts: Parts, body: &[u8], buffers: Vec<Flat>) -> Self {
-        let mut before = match form {
-            Form::Parcel => parts.head(),
-            _ => Vec::new(),
-        };
-        before.extend_from_slice(body);
-        Large {
-            head: Head::new(parts.len, form),
-            before,
-            parts,
-            buffers,
-        }
-    }
-
-    /// The bytes that it takes at most, wherever it begins.
-    pub(super) fn room(&self) -> u64 {
-        8 + 64 + self.parts.len.next_multiple_of(8)
-    }
-
-    /// Where its first buffer is, and how long it is, if it begins at `at`.
-    pub(super) fn first_buffer(&self, at: u64) -> (u64, u64) {
-        let (begin, len) = self.parts.buffers[0];
-        (self.head.payload_from(at) + begin, len)
-    }
-
-    /// Writes it `used` bytes into a chunk that has room, whose items begin at `to` in our memory and at `at` in the queue's;
-    /// the bytes used then.
-    pub(super) fn write(&self, to: *mut u8, at: u64, used: usize) -> usize {
-        let begin = self.head.payload_from(at + used as u64) - at;
-        let place = |part: u64| to.wrapping_add((begin + part) as usize);
-        // SAFETY: the chunk has `room`, and is nobody else's.
-        unsafe {
-            let head = self.head.0.to_ne_bytes();
-            std::ptr::copy_nonoverlapping(head.as_ptr(), to.wrapping_add(used), head.len());
-            let before = &self.before;
-            std::ptr::copy_nonoverlapping(before.as_ptr(), place(0), before.len());
-            for (buffer, &(part, len)) in self.buffers.iter().zip(&self.parts.buffers) {
-                std::ptr::copy_nonoverlapping(buffer.as_ptr(), place(part), len as usize);
-            }
-        }
-        (begin + self.parts.len).next_multiple_of(8) as usize
-    }
 }
 
 impl Queue {
@@ -645,40 +460,6 @@ pub(super) fn first_word(bytes: &[u8]) -> u64 {
     let len = bytes.len().min(word.len());
     word[..len].copy_from_slice(&bytes[..len]);
     u64::from_ne_bytes(word)
-}
-
-/// What is written from `at` on is an item's payload: its head and its end.
-fn finish(items: &mut Vec<u8>, at: usize, form: Form) {
-    let head = Head::new((items.len() - at - 8) as u64, form);
-    items[at..at + 8].copy_from_slice(&head.0.to_ne_bytes());
-    items.resize(items.len().next_multiple_of(8), 0);
-}
-
-/// Writes an item of these bytes.
-fn append(items: &mut Vec<u8>, payload: &Flat, form: Form) {
-    let at = items.len();
-    items.extend_from_slice(&[0; 8]);
-    let len = payload.len();
-    items.reserve(len);
-    // SAFETY: there is room for them; a buffer of Python's that another thread writes meanwhile is its user's affair.
-    unsafe {
-        let to = items.as_mut_ptr().add(at + 8);
-        std::ptr::copy_nonoverlapping(payload.as_ptr(), to, len);
-        items.set_len(at + 8 + len);
-    }
-    finish(items, at, form);
-}
-
-/// Where the parts of a value go.
-fn laid_out(body: &[u8], lengths: impl ExactSizeIterator<Item = u64>) -> PyResult<Parts> {
-    let fits = u32::try_from(body.len()).is_ok() && lengths.len() <= MOST_BUFFERS;
-    let parts = fits
-        .then(|| Parts::new(body.len() as u64, lengths))
-        .flatten();
-    parts.ok_or_else(|| {
-        let text = "the value is too large for a queue: it has over 4 GiB, or 65536 buffers";
-        PyValueError::new_err(text)
-    })
 }
 
 fn source(is_dead: bool) -> Source {
@@ -988,6 +769,7 @@ impl Queue {
         found.set_item("is_shut_down", stats.shut)?;
         found.set_item("used", stats.used)?;
         found.set_item("memory", stats.memory)?;
+        found.set_item("viewed", stats.viewed)?;
         let held = PyList::empty(py);
         for holding in stats.held {
             let pid = membership.process_of(holding.member);

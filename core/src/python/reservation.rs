@@ -1,8 +1,9 @@
 //! `Reservation`: memory of a queue that this process fills.
 
 use super::buffer::fill;
+use super::items::Large;
 use super::name::{Name, failed};
-use super::queue::{Large, PATIENCE, attempt, told, wait_to_put};
+use super::queue::{PATIENCE, attempt, told, wait_to_put};
 use crate::equals::membership::{Membership, NameError};
 use crate::queue::Chunk;
 use crate::sync::lock;

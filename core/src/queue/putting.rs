@@ -1,0 +1,176 @@
+//! Putting: small items behind the last ones, large ones in a chunk of their own.
+
+use super::layout::{CHUNK_HEAD, FULL, OF_ITEMS, OF_MEMORY, PUT, SHUT, TAIL_AT};
+use super::{Bytes, Chunk, Put, Queue, SMALL};
+use crate::crash;
+use crate::shared::growth::PAGE;
+use crate::shared::journal::{Change, Transaction};
+use crate::shared::{Members, SharedError};
+
+impl<W: Bytes, M: Members> Queue<W, M> {
+    /// Puts `count` items, each a [`Head`] and a payload up to the next multiple of 8, and no parcels among them: all of
+    /// them, or none.
+    pub fn put(&self, items: &[u8], count: u64, deadline: u64) -> Result<Put, SharedError> {
+        let len = items.len() as u64;
+        if len > SMALL {
+            return self.put_aside(len, count, deadline, |to, _| {
+                // SAFETY: the chunk has room for them, and is nobody else's.
+                unsafe { std::ptr::copy_nonoverlapping(items.as_ptr(), to, items.len()) };
+                len
+            });
+        }
+        let (mut spare, mut has_told): (Option<Chunk>, bool) = (None, false);
+        loop {
+            let put = self.allocator.journal().transact(deadline, |t| {
+                if let Some(why) = self.refusal(t, count)? {
+                    return Ok(Some(why));
+                }
+                let Some(at) = self.room_for(t, len, &mut spare)? else {
+                    return Ok(None);
+                };
+                let to = self.bytes(at, len)?;
+                // SAFETY: it is within the mapping; nobody reads it before the tail has moved but one who breaks the
+                // rules, and then it is bytes.
+                unsafe { std::ptr::copy_nonoverlapping(items.as_ptr(), to, items.len()) };
+                crash::point!(ItemsWritten);
+                self.set(t, TAIL_AT, at + len)?;
+                self.count_in(t, count)?;
+                Ok(Some(Put::Done))
+            });
+            let needs_chunk = matches!(put, Ok(None));
+            if let Some(unused) = spare.take() {
+                self.let_fall(unused, deadline);
+            }
+            if !needs_chunk {
+                crash::point!(ItemsPut);
+                return put.map(|put| put.unwrap_or(Put::Full));
+            }
+            spare = self.next_chunk(len, deadline)?;
+            if spare.is_none() && !self.waits_for_memory(&mut has_told, deadline)? {
+                return Ok(Put::Full);
+            }
+        }
+    }
+
+    /// A chunk for items to share, with room for `len` bytes; None if there is none.
+    fn next_chunk(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+        let least = (CHUNK_HEAD + len).next_multiple_of(PAGE);
+        let wanted = self.chunk_size(deadline)?.max(least);
+        match self.chunk(wanted, deadline)? {
+            // A small one may fit where a large one does not.
+            None if wanted > least => self.chunk(least, deadline),
+            found => Ok(found),
+        }
+    }
+
+    /// No chunk was to be had: tells whoever frees one. False if that was done before; else it is to be tried again,
+    /// since one may have become free before we told.
+    fn waits_for_memory(&self, has_told: &mut bool, deadline: u64) -> Result<bool, SharedError> {
+        if std::mem::replace(has_told, true) {
+            return Ok(false);
+        }
+        self.allocator.journal().transact(deadline, |t| {
+            self.free_empty(t)?;
+            self.say_full(t, OF_MEMORY)
+        })?;
+        Ok(true)
+    }
+
+    fn say_full(&self, t: &mut impl Change, of: u64) -> Result<(), SharedError> {
+        let full = self.get(t, FULL)?;
+        if full & of == 0 {
+            self.set(t, FULL, full | of)?;
+        }
+        Ok(())
+    }
+
+    /// Puts items of `len` bytes together, with all heads and gaps, which `fill` writes into a chunk of their own. It
+    /// gets where they go, in our memory and in the queue's, and says where they end.
+    pub fn put_aside(
+        &self,
+        len: u64,
+        count: u64,
+        deadline: u64,
+        fill: impl FnOnce(*mut u8, u64) -> u64,
+    ) -> Result<Put, SharedError> {
+        let refusal = self
+            .allocator
+            .journal()
+            .transact(deadline, |t| self.refusal(t, count))?;
+        if let Some(why) = refusal {
+            return Ok(why);
+        }
+        let Some(chunk) = self.reserve_or_tell(len, deadline)? else {
+            return Ok(Put::Full);
+        };
+        let used = fill(self.bytes(chunk.items(), len)?, chunk.items());
+        let mut chunk = Some(chunk);
+        let linked = self.link(&mut chunk, used, count, deadline);
+        if let Some(unused) = chunk {
+            self.let_fall(unused, deadline);
+        }
+        linked
+    }
+
+    /// A chunk for `len` bytes of items, to be filled; None if there is no room now, of which nobody is told.
+    pub fn reserve(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+        self.chunk(CHUNK_HEAD + len, deadline)
+    }
+
+    /// As [`reserve`](Self::reserve); where there is no room, whoever makes some is told that somebody waits for it.
+    pub fn reserve_or_tell(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+        let mut has_told = false;
+        loop {
+            let chunk = self.reserve(len, deadline)?;
+            if chunk.is_some() || !self.waits_for_memory(&mut has_told, deadline)? {
+                return Ok(chunk);
+            }
+        }
+    }
+
+    /// Puts the items of a chunk that was reserved: `used` bytes of it. It is there still if they were not put.
+    pub fn link(
+        &self,
+        chunk: &mut Option<Chunk>,
+        used: u64,
+        count: u64,
+        deadline: u64,
+    ) -> Result<Put, SharedError> {
+        let linked = self.allocator.journal().transact(deadline, |t| {
+            if let Some(why) = self.refusal(t, count)? {
+                return Ok(why);
+            }
+            if let Some(chunk) = chunk.take() {
+                let at = chunk.items() + used;
+                self.append(t, chunk)?;
+                self.set(t, TAIL_AT, at)?;
+                self.count_in(t, count)?;
+            }
+            Ok(Put::Done)
+        });
+        crash::point!(ItemsPut);
+        linked
+    }
+
+    /// Whether nothing can be put now, whatever room there is in chunks.
+    fn refusal(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        count: u64,
+    ) -> Result<Option<Put>, SharedError> {
+        if self.get(t, SHUT)? != 0 {
+            return Ok(Some(Put::Shut));
+        }
+        let items = self.limits.items;
+        if items != 0 && self.depth(t)?.saturating_add(count) > items {
+            self.say_full(t, OF_ITEMS)?;
+            return Ok(Some(Put::Full));
+        }
+        Ok(None)
+    }
+
+    fn count_in(&self, t: &mut impl Change, count: u64) -> Result<(), SharedError> {
+        let put = self.get(t, PUT)?;
+        self.set(t, PUT, put.wrapping_add(count))
+    }
+}

@@ -1,0 +1,92 @@
+//! What members leave behind: those that die, and this one when it leaves.
+
+use super::claims::{self, State};
+use super::{Bytes, News, Queue, Room, slot_of};
+use crate::crash;
+use crate::shared::journal::{See, Transaction};
+use crate::shared::{Field, Members, SharedError, lie};
+
+impl<W: Bytes, M: Members> Queue<W, M> {
+    /// Gives back what members of this slot have left who are dead. The one that has it now may be this member.
+    pub fn recover(&self, slot: u32, deadline: u64) -> Result<News, SharedError> {
+        let (slot, me) = (u64::from(slot), self.me());
+        self.give_back_all(
+            slot,
+            |owner| slot_of(owner) == slot && owner != me,
+            deadline,
+        )
+    }
+
+    /// Lets no other thread of this process change anything any more, and waits until none does.
+    pub fn close(&self, deadline: u64) {
+        self.allocator.journal().close(deadline);
+    }
+
+    /// Gives back all that this member holds, who does nothing any more.
+    pub fn abandon(&self, deadline: u64) -> Result<News, SharedError> {
+        self.leftovers.clear();
+        self.allocator.abandon(deadline)?;
+        let me = self.me();
+        self.give_back_all(slot_of(me), |owner| owner == me, deadline)
+    }
+
+    fn give_back_all(
+        &self,
+        slot: u64,
+        is_gone: impl Fn(u64) -> bool,
+        deadline: u64,
+    ) -> Result<News, SharedError> {
+        let journal = self.allocator.journal();
+        let mut news = News::default();
+        let mut from = 0;
+        loop {
+            let step = journal.transact(deadline, |t| {
+                for index in from..self.claims.high(t)? {
+                    let owner = t.get(self.claims.at(index) + claims::OWNER)?;
+                    if owner != 0 && is_gone(owner) {
+                        return Ok(Some((index, self.take_from(t, index)?)));
+                    }
+                }
+                Ok(None)
+            })?;
+            let Some((index, some)) = step else {
+                break;
+            };
+            crash::point!(ClaimRecovered);
+            news = news.and(some);
+            from = index + 1;
+        }
+        let done = journal.transact(deadline, |t| {
+            let at = self.gotten(slot);
+            let gotten = self.get(t, at)?;
+            if gotten == 0 {
+                return Ok(false);
+            }
+            self.set(t, at, 0)?;
+            self.finish(t, gotten)
+        })?;
+        self.allocator.recover(is_gone, deadline)?;
+        self.has_freed_memory(deadline);
+        Ok(news.and(News {
+            room: Room::All,
+            done,
+            freed: true,
+            ..News::default()
+        }))
+    }
+
+    /// Ends a claim whose holder is gone.
+    fn take_from(&self, t: &mut Transaction<'_, W, M>, index: u64) -> Result<News, SharedError> {
+        match self.claims.state(t, index)?.0 {
+            State::Held | State::Examined => self.put_back(t, index),
+            State::Over => {
+                let freed = self.forget(t, index)?;
+                Ok(News {
+                    room: self.has_made_room(t, freed)?,
+                    ..News::default()
+                })
+            }
+            state => Err(lie(Field::Claim, self.claims.at(index), state as u64)),
+        }
+    }
+}

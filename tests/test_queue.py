@@ -1007,3 +1007,10 @@ def test_arrays_of_ended_claims_that_are_kept_are_named_where_there_is_no_room()
         gc.collect()
         q.put_nowait(np.zeros(3 << 20, "u1"))
         assert q.stats().viewed == 0
+
+
+def test_a_clean_up_tells_what_a_dead_queue_takes_and_not_how_long_its_file_may_be(other: MemberProcess) -> None:
+    other.do(f"q = shmrpc.sync.queue({OURS!r}, max_memory='1GiB'); q.put(b'x' * 1_000_000)")
+    other.kill()
+    left = [each for each in cleanup.clean(dry_run=True) if each.file == "segment" and f".{OURS}@" in each.path]
+    assert len(left) == 1 and 1_000_000 < left[0].size < 16 << 20

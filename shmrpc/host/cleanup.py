@@ -384,7 +384,8 @@ def _leftover(
     except KeyError:
         owner = f"uid {status.st_uid}"
     owner = owner if pid is None else f"{owner}, pid {pid}"
-    return Leftover(str(path), _kind(match), file, status.st_size, owner, why)
+    used = min(status.st_size, status.st_blocks * 512)  # Files of queues are sparse.
+    return Leftover(str(path), _kind(match), file, used, owner, why)
 
 
 def report(found: Sequence[Leftover], *, dry_run: bool, as_json: bool) -> str:

@@ -110,6 +110,8 @@ impl<W: Words, M: Members> Journal<W, M> {
                 drop(transaction);
                 Err(match error {
                     SharedError::Poisoned(lie) => self.poison(lie),
+                    // What was not there was read as zeros, and found to be wrong.
+                    _ if self.words.is_cut_off() => self.poison(Lie::CUT_OFF),
                     other => other,
                 })
             }

@@ -23,7 +23,7 @@ from tests.helpers.hypothesis_draws import drawn
 from tests.helpers.scale import scaled
 
 #: Examples of each test that draws some.
-DRAWN: Final = scaled(100, 2_000)
+DRAWN: Final = scaled(60, 2_000)
 #: Values at the bounds of each form that MessagePack has.
 BOUNDS: list[Any] = [
     None,

@@ -277,7 +277,7 @@ QUEUE_USES = [
 
 
 @pytest.mark.parametrize("size", [0, QUEUE, JOURNAL, PAGES, PAGES + 4096])
-@pytest.mark.parametrize("first", range(0, len(QUEUE_USES), scaled(6, 1)))
+@pytest.mark.parametrize("first", range(0, len(QUEUE_USES), scaled(9, 1)))
 def test_no_use_of_a_queue_that_is_cut_off_is_a_crash(size: int, first: int) -> None:
     """It begins with each of some uses, since what one has found all others are told."""
     with MemberProcess() as member:

@@ -75,7 +75,7 @@ PARENT = """
 
 
 def test_children_work_and_the_parent_is_unharmed(server: ServerProcess) -> None:
-    forks = scaled(25, 400)
+    forks = scaled(15, 400)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PARENT), str(forks)],
         capture_output=True,

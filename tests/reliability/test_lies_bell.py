@@ -28,7 +28,7 @@ from tests.helpers.services import service
 from tests.helpers.wire_client import ON_BELL, READER_WAITS, WireClient
 
 #: Rings that go unheard, of which a socket holds some hundreds.
-RINGS = scaled(600, 3000)
+RINGS = scaled(300, 3000)
 
 ENDED = "the bell was closed, and the connection was not"
 

@@ -118,7 +118,7 @@ PLAIN: Final = [
 
 
 def test_what_the_core_reads_of_mutated_bodies_is_what_the_codec_reads() -> None:
-    dice, count, read = random.Random(4), scaled(20_000, 1_000_000), 0
+    dice, count, read = random.Random(4), scaled(10_000, 1_000_000), 0
 
     def by_core(core: _core.Expected, body: bytes) -> tuple[Any] | None:
         try:
@@ -155,9 +155,9 @@ def test_parcels_that_were_mutated() -> None:
         for decode in (FAST.decode, REFERENCE.decode, FAST.decoder(list[Any])):
             decode(_core.Parcel(body, buffers))
 
-    refused, rate = beaten(read, bodies, scaled(3000, 20_000), 1, UNREADABLE)
+    refused, rate = beaten(read, bodies, scaled(1500, 20_000), 1, UNREADABLE)
     assert refused
-    figures.note("lies: parcels", mutated=scaled(3000, 20_000), refused=refused, per_second=f"{rate:.0f}")
+    figures.note("lies: parcels", mutated=scaled(1500, 20_000), refused=refused, per_second=f"{rate:.0f}")
 
 
 def test_arguments_that_were_mutated() -> None:
@@ -205,7 +205,7 @@ def test_frames_and_messages_that_were_mutated() -> None:
         control.Refuse("no", True),
         control.Confirm(),
     ]
-    count, refused = scaled(4000, 100_000), 0
+    count, refused = scaled(2000, 100_000), 0
     for read, sent, allowed in (
         (read_failure, failures, ()),
         (read_credit, [frames.encode_credit(2**n) for n in range(0, 40, 3)], ()),

@@ -212,7 +212,7 @@ def test_mutated_frames_are_answered_or_end_their_connection() -> None:
         before = client.descriptors()
         liar = Liar(random.Random(8))
         began = time.monotonic()
-        liar.lie(scaled(8000, 80_000))
+        liar.lie(scaled(4000, 80_000))
         seconds = time.monotonic() - began
         liar.close()
         assert client.add(1, 2) == 3
@@ -266,7 +266,7 @@ async def test_mutated_frames_of_a_server_are_answers_or_errors(runtime: Path, b
             outcomes["mutated"] += 1
             server.send(*any_frame(dice, call_id))
 
-    for number in range(scaled(40, 400)):
+    for number in range(scaled(20, 400)):
         with babbling(runtime, lie):
             async with connected(blocking) as client:
                 for _ in range(2):

@@ -139,7 +139,7 @@ def test_a_storm_of_connections(open_server: ServerProcess) -> None:
 
 
 def test_clients_that_come_and_go_leave_nothing_behind(open_server: ServerProcess) -> None:
-    server, count = open_server, scaled(300, 10_000)
+    server, count = open_server, scaled(150, 10_000)
     holds: list[dict[str, int]] = []
     with shmrpc.sync.connect("tested.watched") as first:
         assert first.add(1, 2) == 3

@@ -23,7 +23,7 @@ from tests.helpers.scale import LONG, scaled
 SEED = int(os.environ.get("SHMRPC_SEED", random.randrange(1 << 32) if LONG else 1))
 
 SETTINGS = hypothesis.settings(
-    max_examples=scaled(20, 110),
+    max_examples=scaled(12, 110),
     stateful_step_count=scaled(40, 60),
     deadline=None,
     database=None,

@@ -17,6 +17,8 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
+from shmrpc.host import cleanup
+from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually
 
@@ -79,6 +81,8 @@ def member(runtime: Path) -> Iterator[MemberProcess]:
     """Another process, which holds the lock file so that this one may open and close it."""
     with MemberProcess() as process:
         yield process
+    with host_to_oneself():  # What a last member leaves that was killed is there until a clean-up.
+        cleanup.clean()
 
 
 def fnv(numbers: list[int]) -> int:

@@ -45,23 +45,22 @@ impl Fairness {
         self.mapping.u64_at(self.at + 8)
     }
 
-    /// Whether permits are kept for those who have waited for long.
+    /// For how long permits are kept for those who have waited for long, if they are.
     #[inline]
-    pub(super) fn keeps(&self) -> bool {
-        self.until().load(Relaxed) != 0 && self.left().is_some()
+    pub(super) fn left(&self) -> Option<Duration> {
+        match self.until().load(Relaxed) {
+            0 => None,
+            until => self.left_until(until),
+        }
     }
 
-    /// For how long they are kept, if they are.
     #[cold]
-    pub(super) fn left(&self) -> Option<Duration> {
-        let until = self.until().load(Relaxed);
+    fn left_until(&self, until: u64) -> Option<Duration> {
         let left = until.saturating_sub(clock::now());
         if (1..=KEPT).contains(&left) {
             return Some(Duration::from_nanos(left));
         }
-        if until != 0 {
-            self.clear();
-        }
+        self.clear();
         None
     }
 
@@ -104,10 +103,10 @@ mod tests {
     #[test]
     fn what_nobody_wants_is_not_kept() {
         let fairness = fairness();
-        assert!(!fairness.keep() && !fairness.keeps());
+        assert!(!fairness.keep() && fairness.left().is_none());
         fairness.want();
         fairness.clear();
-        assert!(!fairness.keep() && !fairness.keeps());
+        assert!(!fairness.keep() && fairness.left().is_none());
     }
 
     #[test]
@@ -118,7 +117,7 @@ mod tests {
         let left = fairness.left().map_or(0, |left| left.as_nanos());
         assert!(left <= u128::from(KEPT));
         sleep(Duration::from_nanos(KEPT));
-        assert!(!fairness.keeps());
+        assert!(fairness.left().is_none());
         assert!(!fairness.keep(), "it was forgotten who wanted it");
     }
 
@@ -127,7 +126,7 @@ mod tests {
         let fairness = fairness();
         for until in [1, clock::now() + 2 * KEPT, u64::MAX] {
             fairness.until().store(until, Relaxed);
-            assert!(!fairness.keeps());
+            assert!(fairness.left().is_none());
             assert_eq!(fairness.until().load(Relaxed), 0);
         }
     }

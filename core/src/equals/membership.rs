@@ -421,7 +421,7 @@ impl Membership {
 
     #[inline]
     fn try_permit(&self) -> bool {
-        !self.fairness.keeps() && self.take_a_permit()
+        self.fairness.left().is_none() && self.take_a_permit()
     }
 
     /// As [`try_take`](Self::try_take) a permit, for one that has waited for long: also one that is kept for such.
@@ -437,7 +437,7 @@ impl Membership {
 
     /// For how long a permit is kept for those who have waited for long, if it is.
     pub fn kept_for(&self) -> Option<Duration> {
-        self.fairness.keeps().then(|| self.fairness.left())?
+        self.fairness.left()
     }
 
     #[inline]

@@ -94,28 +94,15 @@ impl<W: Words, M: Members> Journal<W, M> {
         change: impl FnOnce(&mut Transaction<'_, W, M>) -> Result<R, SharedError>,
     ) -> Result<R, SharedError> {
         let mut transaction = self.begin(deadline)?;
-        match change(&mut transaction) {
-            // Forked within the change: the parent ends it.
-            Ok(_) if !self.is_ours() => Err(SharedError::Detached),
-            Ok(result) => {
-                transaction.commit();
-                drop(transaction);
-                // What was not there was read as zeros, and changed in vain.
-                if self.words.is_cut_off() {
-                    return Err(self.poison(Lie::CUT_OFF));
-                }
-                Ok(result)
+        let changed = change(&mut transaction);
+        if changed.is_ok() {
+            if !self.is_ours() {
+                return Err(SharedError::Detached); // Forked within the change: the parent ends it.
             }
-            Err(error) => {
-                drop(transaction);
-                Err(match error {
-                    SharedError::Poisoned(lie) => self.poison(lie),
-                    // What was not there was read as zeros, and found to be wrong.
-                    _ if self.words.is_cut_off() => self.poison(Lie::CUT_OFF),
-                    other => other,
-                })
-            }
+            transaction.commit();
         }
+        drop(transaction);
+        self.settled(changed)
     }
 
     /// Copies what a transaction may be changing, all of one moment. `copy` is called again if it was none, and must
@@ -147,11 +134,13 @@ impl<W: Words, M: Members> Journal<W, M> {
         self.transact(deadline, |_| copy(&look))
     }
 
-    fn settled<R>(&self, copied: Result<R, SharedError>) -> Result<R, SharedError> {
-        match copied {
+    /// What is found wrong is told to all. Of memory that was cut off, zeros were read, whatever came of that.
+    #[inline]
+    fn settled<R>(&self, done: Result<R, SharedError>) -> Result<R, SharedError> {
+        match done {
             Err(SharedError::Poisoned(lie)) => Err(self.poison(lie)),
-            Ok(_) if self.words.is_cut_off() => Err(self.poison(Lie::CUT_OFF)),
-            other => other,
+            _ if self.words.is_cut_off() => Err(self.poison(Lie::CUT_OFF)),
+            done => done,
         }
     }
 

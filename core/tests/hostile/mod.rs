@@ -17,11 +17,27 @@ use _core::memory::extent::Extent;
 use _core::memory::news::{self, News};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
+use _core::shared::Members;
 use descriptors::{Told, sockets};
 use reading::drain;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+
+/// A deadline that has passed: each lease is had at once, or not at all.
+const AT_ONCE: u64 = 0;
+
+/// The only one that lives.
+struct Alone;
+
+impl Members for Alone {
+    fn me(&self) -> u64 {
+        1 << 32 | 1
+    }
+    fn lives(&self, member: u64) -> bool {
+        member == self.me()
+    }
+}
 
 /// Numbers out of bytes; zeros after their end.
 pub struct Script<'a>(&'a [u8]);

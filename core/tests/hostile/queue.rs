@@ -1,12 +1,12 @@
 //! A queue that another member writes over, and what a member does with it.
 
-use super::Script;
 use super::descriptors::memfd;
+use super::{AT_ONCE, Alone, Script};
 use _core::memory::mapping::SharedMapping;
 use _core::queue::parcel::{MOST_BUFFERS, Parts};
 use _core::queue::{Bytes, Chunk, Claim, Claimed, End, Form, Head, Limits, News, Queue, SMALL};
 use _core::queue::{Source, Taken, sizes};
-use _core::shared::{Members, SharedError, Words};
+use _core::shared::{SharedError, Words};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -18,23 +18,9 @@ const LIMITS: Limits = Limits {
     memory: 1 << 20,
     deliveries: 3,
 };
-/// A deadline that has passed: each lease is had at once, or not at all.
-const AT_ONCE: u64 = 0;
 /// Offsets of words that say where a chunk is, or an item in one: see `queue/layout.rs`.
 const POINTERS: [u64; 4] = [64, 72, 80, 88];
 const CLAIMS: u64 = 4096;
-
-/// The only one that lives.
-struct Alone;
-
-impl Members for Alone {
-    fn me(&self) -> u64 {
-        1 << 32 | 1
-    }
-    fn lives(&self, member: u64) -> bool {
-        member == self.me()
-    }
-}
 
 type Ours = Queue<Arc<SharedMapping>, Alone>;
 

@@ -1,7 +1,7 @@
 //! Shared memory that another member writes over, and what a member does in it.
 
-use super::Script;
 use super::descriptors::memfd;
+use super::{AT_ONCE, Alone, Script};
 use _core::memory::mapping::SharedMapping;
 use _core::shared::allocator::{Allocator, Reserved, file_size};
 use _core::shared::growth::PAGE;
@@ -14,20 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const MAX_MEMORY: u64 = 1 << 20;
-/// A deadline that has passed: each lease is had at once, or not at all.
-const AT_ONCE: u64 = 0;
-
-/// The only one that lives.
-struct Alone;
-
-impl Members for Alone {
-    fn me(&self) -> u64 {
-        1 << 32 | 1
-    }
-    fn lives(&self, member: u64) -> bool {
-        member == self.me()
-    }
-}
 
 /// What a member does while another one writes what the bytes say.
 pub fn shared(bytes: &[u8]) {

@@ -8,11 +8,15 @@ CARGO := cargo
 FUZZ_SECONDS ?= 60
 # Processes that share the Python tests: one more than there are CPUs, since many tests wait for something.
 WORKERS ?= $(shell expr $$(nproc) + 1)
+# What may take longer than a test may otherwise.
+LONG := -o faulthandler_timeout=7200
 PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A test's module is made to tell what an assertion has seen, which takes longer than to import it: pytest keeps that.
+KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint format bench build clean tools
+.PHONY: demo test test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -21,13 +25,13 @@ test: test-rust test-python  ## Every test, Rust's and Python's.
 
 test-rust: tools
 	$(CARGO) test $(CORE) --quiet
-	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --release --target-dir core/target/loom --test protocol
+	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loom --target-dir core/target/loom --test protocol
 
 test-python: build crashpoints compiled
 	$(BIN)/python $(PYTEST)
 
 test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB.
-	SHMRPC_LONG=1 $(BIN)/python -m pytest tests/test_large_streams.py
+	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/test_large_streams.py
 
 test-lowest: build crashpoints  ## The Python tests with the lowest versions of what we depend on, in .venv-lowest.
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
@@ -38,12 +42,13 @@ test-lowest: build crashpoints  ## The Python tests with the lowest versions of 
 
 torture: build crashpoints compiled  ## The long forms of tests, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test lies -- --nocapture
-	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --lib -- shared:: --nocapture
-	SHMRPC_TORTURE=1 $(BIN)/python -m pytest tests/reliability \
+	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --lib -- shared:: topic:: --nocapture
+	SHMRPC_TORTURE=1 $(BIN)/python -m pytest $(LONG) tests/reliability \
 		tests/test_interrupted_loops.py tests/test_lease_workload.py tests/test_codec.py tests/test_core_values.py
 
-compiled: build  ## Bytecode, as an installation has it: hundreds of processes that the tests start need not compile us.
+compiled: build  ## Bytecode, as an installation has it, and pytest's: what the tests start need not compile us.
 	$(BIN)/python -m compileall -q shmrpc tests benchmark examples
+	-$(KEEP_BYTECODE) $(BIN)/python -m pytest --collect-only -qq >/dev/null  # What does not import is for the tests to tell.
 
 crashpoints: build  ## The native core with points where a test lets its process die, beside the one in use.
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet
@@ -55,18 +60,23 @@ sanitize: tools  ## The core's tests under AddressSanitizer and ThreadSanitizer;
 fuzz: tools  ## What reads a hostile peer's bytes, guided by coverage: FUZZ_SECONDS (60) for each target. Needs nightly Rust.
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || { echo "nightly Rust is missing: rustup toolchain install nightly"; exit 1; }
 	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz"; exit 1; }
-	for target in ring parcel release news shared names queue; do \
+	for target in ring parcel release news shared names queue topic; do \
 		mkdir -p core/fuzz/target/found/$$target && \
 		$(CARGO) +nightly fuzz run --fuzz-dir core/fuzz $$target core/fuzz/target/found/$$target core/fuzz/corpus/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) -max_len=600 -rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=1 || exit 1; \
 	done
 
-lint: build  ## ruff, mypy strict, pyright, who imports whom, clippy and the formatters, warnings as errors.
+lint:  ## ruff, mypy strict, pyright, who imports whom, clippy and the formatters, warnings as errors.
+	+$(MAKE) --jobs=2 lint-python lint-rust
+
+lint-python: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+lint-rust: build
 	$(CARGO) fmt $(CORE) --check
 	$(CARGO) clippy $(CORE) --all-targets --quiet -- -D warnings
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features python --quiet -- -D warnings

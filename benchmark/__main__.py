@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmark import environment
 from benchmark.progress import Shown
-from benchmark.questions import QUESTIONS
+from benchmark.questions import QUESTIONS, topic_study
 from benchmark.report import compare as comparing
 from benchmark.report import files, png, terminal
 from benchmark.report.files import Outcome, Unreadable
@@ -78,19 +78,23 @@ _png = click.option(
     "png_path",
     type=_output_directory,
     callback=_drawable,
-    help="Draw latency, sizes, scaling and queues there.",
+    help="Draw latency, sizes, scaling, queues and topics there.",
 )
+_json = click.option("--json", "json_path", type=_output_file, callback=_writable, help="Write the result there.")
+_quick = click.option("--quick", is_flag=True, help="One round.")
+_full = click.option("--full", is_flag=True, help="Five long rounds and every case.")
+_pin = click.option("--pin", is_flag=True, help="Keep each client on one CPU and each server on another.")
 
 
 @click.group(invoke_without_command=True)
-@click.option("--quick", is_flag=True, help="One round: two minutes.")
-@click.option("--full", is_flag=True, help="Five long rounds and every case: three quarters of an hour.")
+@_quick
+@_full
 @click.option("--only", multiple=True, type=click.Choice(list(QUESTIONS)), help="Ask only this question.")
 @click.option(
     "--rivals", "rivals", default="all", callback=_families, metavar="NAMES", help="Families, or all, or none."
 )
-@click.option("--pin", is_flag=True, help="Keep each client on one CPU and each server on another.")
-@click.option("--json", "json_path", type=_output_file, callback=_writable, help="Write the result there.")
+@_pin
+@_json
 @_html
 @_png
 @click.pass_context
@@ -105,13 +109,51 @@ def main(
     html_path: Path | None,
     png_path: Path | None,
 ) -> None:
-    """Measure what a call costs, with us and with every rival. Without a command it measures, for eight minutes."""
-    if context.invoked_subcommand is not None:
-        return
+    """Measure what a call costs, with us and with every rival. Without a command it measures, for eight minutes.
+
+    The quick form takes about two minutes, the full one three quarters of an hour.
+    """
+    if context.invoked_subcommand is None:
+        questions = [name for name in QUESTIONS if name in only or (not only and not QUESTIONS[name].apart)]
+        _ask(context, _form(quick, full), questions, rivals, pin, json_path, html_path, png_path)
+
+
+@main.command()
+@_quick
+@_full
+@_json
+@_html
+@_png
+@click.pass_context
+def study(
+    context: click.Context,
+    quick: bool,
+    full: bool,
+    json_path: Path | None,
+    html_path: Path | None,
+    png_path: Path | None,
+) -> None:
+    """Measure what a published experiment did with queues in shared memory and TCP, with our topics beside them."""
+    _ask(context, _form(quick, full), [topic_study.NAME], RIVALS, False, json_path, html_path, png_path)
+
+
+def _form(quick: bool, full: bool) -> Form:
     if quick and full:
         raise click.UsageError("--quick or --full, not both")
-    console, form = _console(), QUICK if quick else FULL if full else USUAL
-    questions = [name for name in QUESTIONS if name in only or (not only and not QUESTIONS[name].apart)]
+    return QUICK if quick else FULL if full else USUAL
+
+
+def _ask(
+    context: click.Context,
+    form: Form,
+    questions: Sequence[str],
+    rivals: Sequence[Subject],
+    pin: bool,
+    json_path: Path | None,
+    html_path: Path | None,
+    png_path: Path | None,
+) -> None:
+    console = _console()
     outcome, broken = _measure(form, questions, [*OURS, *rivals], pin, console)
     if json_path is not None:
         files.write(outcome, json_path)

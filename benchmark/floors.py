@@ -8,17 +8,15 @@ import ctypes
 import functools
 import itertools
 import mmap
-import os
 import statistics
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any, Final
 
 import msgpack
 import msgspec
 
+from benchmark.compiled import library
 from benchmark.histogram import Histogram
 from benchmark.payloads import payload
 from benchmark.processes import Caller, Place
@@ -26,15 +24,6 @@ from benchmark.results import Result
 
 #: How many round trips of a ping-pong make one figure.
 _BATCH: Final = 10_000
-#: Optimised as the core is.
-_RUSTC: Final = (
-    "rustc",
-    "--edition=2024",
-    "--crate-type=cdylib",
-    "-Copt-level=3",
-    "-Ccodegen-units=1",
-    "-Cpanic=abort",
-)
 #: Blocks of shared memory begin where a page does.
 _PAGE: Final = mmap.PAGESIZE
 
@@ -67,15 +56,8 @@ def _timed(do: Callable[[], object], seconds: float) -> Result:
 
 @functools.cache
 def _passing() -> Callable[[int], float]:
-    """Build and load ``ping_pong.rs``: passes a word between two threads; the nanoseconds of a round trip."""
-    source = Path(__file__).with_name("ping_pong.rs")
-    library = source.parent / "target" / "libping_pong.so"
-    if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
-        library.parent.mkdir(exist_ok=True)
-        fresh = library.with_suffix(f".{os.getpid()}.so")
-        subprocess.run([*_RUSTC, "-o", fresh, source], check=True)
-        fresh.replace(library)
-    function = ctypes.CDLL(str(library)).ping_pong
+    """``ping_pong.rs``: passes a word between two threads; the nanoseconds of a round trip."""
+    function = library("ping_pong.rs").ping_pong
     function.argtypes, function.restype = (ctypes.c_uint32,), ctypes.c_double
     return function
 

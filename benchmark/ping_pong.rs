@@ -1,4 +1,4 @@
-//! What the machine itself takes, for the benchmark to hold the rest against. `floors.py` builds and loads it.
+//! What the machine itself takes, for the benchmark to hold the rest against. `floors.py` loads it.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};

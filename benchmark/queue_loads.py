@@ -39,7 +39,7 @@ _PUT, _GOT, _GROWN = range(3)
 
 
 @dataclasses.dataclass
-class _Done:
+class Done:
     """What a process has done: from when to when, by a clock that all share, and with how much CPU time."""
 
     start: int
@@ -52,27 +52,29 @@ class _Done:
 
     @property
     def items(self) -> int:
+        """How many items were got."""
         return sum(self.seen)
 
 
-class _Watch:
+class Watch:
     """Takes the time of a process."""
 
     def __init__(self, cpu: Clock = time.process_time) -> None:
         self._cpu = cpu
         self.start, self._used = _now(), cpu()
 
-    def done(self, **more: Any) -> _Done:
-        return _Done(self.start, _now(), self._cpu() - self._used, **more)
+    def done(self, **more: Any) -> Done:
+        """What is done by now."""
+        return Done(self.start, _now(), self._cpu() - self._used, **more)
 
 
 # Items for a while, by any number of writers, to any number of readers.
 
 
-def _put_for(end: End, stock: Stock, number: int, seconds: float, cpu: Clock = time.process_time) -> _Done:
+def _put_for(end: End, stock: Stock, number: int, seconds: float, cpu: Clock = time.process_time) -> Done:
     put, put_many, single = end.put, end.put_many, stock.batch == 1
     batches, count = stock.batches(number), 0
-    watch = _Watch(cpu)
+    watch = Watch(cpu)
     until = watch.start + int(seconds * 1e9)
     for batch in itertools.cycle(batches):
         if single:
@@ -85,18 +87,20 @@ def _put_for(end: End, stock: Stock, number: int, seconds: float, cpu: Clock = t
     return watch.done(batches=count)
 
 
-def _put(duty: Duty, *, stock: Stock, seconds: float) -> None:
+def put_all(duty: Duty, *, stock: Stock, seconds: float) -> None:
+    """A writer of all that it can put in that time."""
     duty.begin()
     duty.tell(_put_for(duty.end, stock, duty.part.number, seconds))
     duty.end.end()
     duty.tell("ended")
 
 
-async def _put_in_loop(duty: Duty, *, stock: Stock, seconds: float) -> None:
+async def put_all_in_loop(duty: Duty, *, stock: Stock, seconds: float) -> None:
+    """The same in a loop."""
     put, put_many, single = duty.end.put, duty.end.put_many, stock.batch == 1
     batches, count = stock.batches(duty.part.number), 0
     await asyncio.to_thread(duty.begin)
-    watch = _Watch()
+    watch = Watch()
     end = watch.start + int(seconds * 1e9)
     for batch in itertools.cycle(batches):
         if single:
@@ -111,10 +115,10 @@ async def _put_in_loop(duty: Duty, *, stock: Stock, seconds: float) -> None:
     await asyncio.to_thread(duty.tell, "ended")
 
 
-def _get_all(end: End, stock: Stock, cpu: Clock = time.process_time) -> _Done:
+def _get_all(end: End, stock: Stock, cpu: Clock = time.process_time) -> Done:
     ledger, get, get_many = Ledger(stock), end.get, end.get_many
     note, seen, places, batch = ledger.note, ledger.seen, stock.places, stock.batch
-    watch, over = _Watch(cpu), False
+    watch, over = Watch(cpu), False
     with contextlib.suppress(QueueShutDown):
         while not over:
             try:
@@ -127,16 +131,16 @@ def _get_all(end: End, stock: Stock, cpu: Clock = time.process_time) -> _Done:
     return watch.done(seen=seen)
 
 
-def _get(duty: Duty, *, stock: Stock) -> _Done:
+def _get(duty: Duty, *, stock: Stock) -> Done:
     duty.begin()
     return _get_all(duty.end, stock)
 
 
-async def _get_in_loop(duty: Duty, *, stock: Stock) -> _Done:
+async def _get_in_loop(duty: Duty, *, stock: Stock) -> Done:
     ledger, get, get_many = Ledger(stock), duty.end.get, duty.end.get_many
     note, seen, places, batch = ledger.note, ledger.seen, stock.places, stock.batch
     await asyncio.to_thread(duty.begin)
-    watch, over = _Watch(), False
+    watch, over = Watch(), False
     with contextlib.suppress(QueueShutDown):
         while not over:
             try:
@@ -170,19 +174,19 @@ def rate(
         putting = crew.add(
             way,
             [part("put", number) for number in range(writers)],
-            _put if blocks else _put_in_loop,
+            put_all if blocks else put_all_in_loop,
             stock=stock,
             seconds=seconds,
         )
         crew.begin()
-        put: list[_Done] = crew.hear(putting, seconds)
+        put: list[Done] = crew.hear(putting, seconds)
         crew.end(putting)
-        got: list[_Done] = crew.hear(getting, 0.0)
+        got: list[Done] = crew.hear(getting, 0.0)
         crew.part()
     return _together(stock, put, got)
 
 
-def _together(stock: Stock, put: list[_Done], got: list[_Done]) -> Result:
+def _together(stock: Stock, put: list[Done], got: list[Done]) -> Result:
     check(stock, [each.batches for each in put], [each.seen for each in got])
     took = max(each.end for each in got) - min(each.start for each in put)
     shares = [_least([each.batches for each in put]), _least([each.items for each in got])]
@@ -206,7 +210,7 @@ def _hand(duty: Duty, *, seconds: float, asleep: bool) -> None:
     put = duty.end.put
     with words(duty.place) as shared:
         duty.begin()
-        watch = _Watch()
+        watch = Watch()
         for number in itertools.count(1):
             if asleep:
                 time.sleep(_ASLEEP)
@@ -227,7 +231,7 @@ async def _hand_in_loop(duty: Duty, *, seconds: float, asleep: bool) -> None:
     put = duty.end.put
     with words(duty.place) as shared:
         await asyncio.to_thread(duty.begin)
-        watch = _Watch()
+        watch = Watch()
         for number in itertools.count(1):
             if asleep:
                 await asyncio.sleep(_ASLEEP)
@@ -250,11 +254,11 @@ def _spin(seconds: float) -> None:
         pass
 
 
-def _take(duty: Duty) -> _Done:
+def _take(duty: Duty) -> Done:
     get, times = duty.end.get, list[int]()
     with words(duty.place) as shared:
         duty.begin()
-        watch, over = _Watch(), False
+        watch, over = Watch(), False
         with contextlib.suppress(QueueShutDown):
             while not over:
                 stamp = get()
@@ -263,11 +267,11 @@ def _take(duty: Duty) -> _Done:
     return watch.done(times=times)
 
 
-async def _take_in_loop(duty: Duty) -> _Done:
+async def _take_in_loop(duty: Duty) -> Done:
     get, times = duty.end.get, list[int]()
     with words(duty.place) as shared:
         await asyncio.to_thread(duty.begin)
-        watch, over = _Watch(), False
+        watch, over = Watch(), False
         with contextlib.suppress(QueueShutDown):
             while not over:
                 stamp = await get()
@@ -300,14 +304,16 @@ def hand_over(caller: Caller, *, seconds: float, asleep: bool) -> Result:
 
 
 def _one_way(crew: Crew, putting: list[Any], getting: list[Any], seconds: float) -> Result:
-    """What comes of one writer and one reader, of which the reader has taken the times."""
+    """What comes of one writer, and of readers that have got all of it and taken the times."""
     (put,) = crew.hear(putting, seconds)
     crew.end(putting)
-    (got,) = crew.hear(getting, 0.0)
+    got: list[Done] = crew.hear(getting, 0.0)
     crew.part()
-    if len(got.times) != put.batches:
-        raise ValueError(f"{put.batches} items were put, {len(got.times)} came")
-    return Result(put.batches, (got.end - put.start) / 1e9, Histogram.of(got.times), cpu=put.cpu + got.cpu)
+    for each in got:
+        if len(each.times) != put.batches:
+            raise ValueError(f"{put.batches} items were put, {len(each.times)} came")
+    took, times = max(each.end for each in got) - put.start, itertools.chain.from_iterable(each.times for each in got)
+    return Result(put.batches, took / 1e9, Histogram.of(list(times)), cpu=put.cpu + sum(each.cpu for each in got))
 
 
 # Arrays, of which both sides touch every element.
@@ -316,7 +322,7 @@ def _one_way(crew: Crew, putting: list[Any], getting: list[Any], seconds: float)
 def _put_arrays(duty: Duty, *, seconds: float, how: str) -> None:
     put, _ = duty.end.arrays[how]()
     duty.begin()
-    watch = _Watch()
+    watch = Watch()
     for number in itertools.count():
         put(number)
         if _now() > watch.start + seconds * 1e9:
@@ -326,11 +332,11 @@ def _put_arrays(duty: Duty, *, seconds: float, how: str) -> None:
     duty.tell("ended")
 
 
-def _get_arrays(duty: Duty, *, how: str) -> _Done:
+def _get_arrays(duty: Duty, *, how: str) -> Done:
     _, get = duty.end.arrays[how]()
     times: list[int] = []
     duty.begin()
-    watch = _Watch()
+    watch = Watch()
     before = watch.start
     for number in itertools.count():
         total = get()
@@ -344,14 +350,15 @@ def _get_arrays(duty: Duty, *, how: str) -> _Done:
     return watch.done(times=times)
 
 
-def arrays(caller: Caller, *, seconds: float, how: str) -> Result:
-    """Arrays one way, filled by one side and summed up by the other."""
+def arrays(caller: Caller, *, seconds: float, how: str, readers: int = 1) -> Result:
+    """Arrays one way, filled by one side and summed up by the other; of several readers each gets all of them."""
     import numpy  # noqa: F401 - imported here once, and not by each process that is forked
 
     way: Way = caller.client
     with Crew() as crew:
-        getting = crew.add(way, [Part("get", 0, 1, 1, most=16)], _get_arrays, how=how)
-        putting = crew.add(way, [Part("put", 0, 1, 1, most=16)], _put_arrays, seconds=seconds, how=how)
+        parts = [Part("get", number, 1, readers, most=16) for number in range(readers)]
+        getting = crew.add(way, parts, _get_arrays, how=how)
+        putting = crew.add(way, [Part("put", 0, 1, readers, most=16)], _put_arrays, seconds=seconds, how=how)
         crew.begin()
         result = _one_way(crew, putting, getting, seconds)
     result.extra = {"GB/s": result.calls * ELEMENTS * 8 / result.seconds / 1e9}
@@ -366,7 +373,7 @@ def _fill(duty: Duty, *, stock: Stock, most: int) -> None:
     items = itertools.cycle(itertools.chain.from_iterable(stock.batches(duty.part.number)))
     with words(duty.place) as shared:
         duty.begin()
-        watch = _Watch()
+        watch = Watch()
         before = watch.start
         for number, item in enumerate(items, 1):
             put(item)
@@ -383,12 +390,12 @@ def _fill(duty: Duty, *, stock: Stock, most: int) -> None:
     duty.tell("ended")
 
 
-def _nibble(duty: Duty, *, stock: Stock) -> _Done:
+def _nibble(duty: Duty, *, stock: Stock) -> Done:
     """Gets few items until the queue has grown, and then all."""
     get_many, ledger = duty.end.get_many, Ledger(stock)
     with words(duty.place) as shared:
         duty.begin()
-        watch = _Watch()
+        watch = Watch()
         with contextlib.suppress(QueueShutDown):
             while True:
                 ledger.note(get_many(_UNWATCHED))
@@ -419,7 +426,7 @@ def growth(caller: Caller, *, seconds: float, most: int, size: int) -> Result:
 # Threads of two processes, which share a handle or have one each.
 
 
-def _in_threads(duty: Duty, way: Way, work: Callable[[End, int], _Done], threads: int, one_handle: bool) -> list[_Done]:
+def _in_threads(duty: Duty, way: Way, work: Callable[[End, int], Done], threads: int, one_handle: bool) -> list[Done]:
     """What each thread has done, once all have ended."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(threads) as pool:
         others: Any = () if one_handle else (stack.enter_context(way.open(duty.part)) for _ in range(threads))  # type: ignore[arg-type]
@@ -429,7 +436,7 @@ def _in_threads(duty: Duty, way: Way, work: Callable[[End, int], _Done], threads
 
 
 def _put_in_threads(duty: Duty, *, way: Way, stock: Stock, seconds: float, threads: int, one_handle: bool) -> None:
-    def work(end: End, number: int) -> _Done:
+    def work(end: End, number: int) -> Done:
         return _put_for(end, stock, number, seconds, time.thread_time)
 
     duty.tell(_in_threads(duty, way, work, threads, one_handle))
@@ -437,8 +444,8 @@ def _put_in_threads(duty: Duty, *, way: Way, stock: Stock, seconds: float, threa
     duty.tell("ended")
 
 
-def _get_in_threads(duty: Duty, *, way: Way, stock: Stock, threads: int, one_handle: bool) -> list[_Done]:
-    def work(end: End, _: int) -> _Done:
+def _get_in_threads(duty: Duty, *, way: Way, stock: Stock, threads: int, one_handle: bool) -> list[Done]:
+    def work(end: End, _: int) -> Done:
         return _get_all(end, stock, time.thread_time)
 
     return _in_threads(duty, way, work, threads, one_handle)

@@ -1,4 +1,4 @@
-"""Queues of whatever make: their ends, what is put into them, and the check that each item has come once."""
+"""Queues and topics of whatever make: their ends, what is put into them, and the check that each item has come once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DIFFERENT: Final = 4_000
 _BYTES: Final = 1 << 22
 #: Says to a reader that a writer has ended: neither an item, nor is what it consists of.
 OVER: Final = "."
-#: The ways in which arrays go.
-COPIED, IN_PLACE = "copied", "in place"
+#: The ways in which arrays go: through a queue, or to all readers of a topic.
+COPIED, IN_PLACE, TO_ALL = "copied", "in place", "to all"
 
 #: Puts an array of which each element is that number; gets an array and returns its sum.
 Arrays = tuple[Callable[[int], Any], Callable[[], int]]
@@ -40,22 +40,27 @@ class Part:
     raw: bool = False
 
 
+def missing_side(*_: Any) -> Any:
+    """What an end with one direction has as its other one."""
+    raise NotImplementedError("this end has one direction")
+
+
 @dataclasses.dataclass
 class End:
     """One process's end of a queue, as functions; in a loop they are asynchronous, but ``is_over`` and ``end``."""
 
-    put: Callable[[Any], Any]
-    put_many: Callable[[list[Any]], Any]
-    get: Callable[[], Any]
+    put: Callable[[Any], Any] = missing_side
+    put_many: Callable[[list[Any]], Any] = missing_side
+    get: Callable[[], Any] = missing_side
     #: At least one item, at most so many.
-    get_many: Callable[[int], Any]
+    get_many: Callable[[int], Any] = missing_side
     #: Says that this writer has put what it had. The first writer says so when all others have said it.
-    end: Callable[[], Any]
+    end: Callable[[], Any] = missing_side
     #: A reader has got this, which is no item: whether that was the last there is for it.
     is_over: Callable[[Any], bool] = bool
     #: How many items wait, where that can be asked.
     size: Callable[[], int] = int
-    #: Makes, for each of the ways in which it has arrays, :data:`COPIED` and :data:`IN_PLACE`, the functions for them.
+    #: Makes, for each of the ways in which it has arrays, the functions for them.
     arrays: Mapping[str, Callable[[], Arrays]] = dataclasses.field(default_factory=dict)
 
 
@@ -116,6 +121,23 @@ def countdown(part: Part) -> Callable[[Any], bool]:
     """``is_over`` for a reader to which each writer says that it has ended."""
     left = itertools.count(part.writers - 1, -1)
     return lambda _: next(left) == 0
+
+
+class Follower:
+    """Looks at what the reader of a topic gets: all that its one writer puts, in order."""
+
+    def __init__(self, stock: Stock) -> None:
+        self._items, self._twice = len(stock.items), stock.items * 2
+        self.count = 0
+
+    def note(self, items: list[Any]) -> None:
+        """Looks at items. Raises KeyError for what is not the next one."""
+        at = self.count % self._items
+        if items != (expected := self._twice[at : at + len(items)]):
+            right = next(number for number, pair in enumerate(zip(items, expected, strict=True)) if pair[0] != pair[1])
+            self.count += right
+            raise KeyError(items[right])
+        self.count += len(items)
 
 
 class Stock:

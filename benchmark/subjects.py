@@ -24,7 +24,10 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``signals``: an ``add(a, b)`` that is a signal to another process and one back: see there;
 #: ``queue``: a :class:`benchmark.queue_work.Way`, for many writers and readers, with batches;
 #: ``queue, one``: the same also for items that are put and got one at a time;
-#: ``queue, copied``, ``queue, in place``: the same for arrays that are copied, or lie in shared memory on both sides.
+#: ``queue, copied``, ``queue, in place``: the same for arrays that are copied, or lie in shared memory on both sides;
+#: ``topic``: the same for one writer, of which each reader gets all, in batches and one at a time;
+#: ``topic, arrays``: the same for arrays, in whatever way it has them;
+#: ``study``: the same for batches of a published experiment: see :mod:`benchmark.study_work`.
 Ability = Literal[
     "call",
     "concurrent",
@@ -39,6 +42,9 @@ Ability = Literal[
     "queue, one",
     "queue, copied",
     "queue, in place",
+    "topic",
+    "topic, arrays",
+    "study",
 ]
 
 
@@ -119,17 +125,31 @@ NAMES: Final = (
 MEMORY: Final = _alone("shmrpc.memory", "our_names:connect_memory", "none", "ours")
 
 
-def _queue(name: str, form: str, *abilities: Ability) -> Subject:
+def _forking(name: str, connect: str, *abilities: Ability) -> Subject:
     """Ours with processes of its own, which the client forks."""
-    connect = f"benchmark.queue_ours:connect_{form}"
-    return Subject(name, connect, None, "none", "none", frozenset(("queue", "queue, one", *abilities)), "ours")
+    return Subject(name, f"benchmark.{connect}", None, "none", "none", frozenset(abilities), "ours")
 
 
 #: Our queues, in threads and in loops.
 QUEUES: Final = (
-    _queue("shmrpc.sync.Queue", "threads", "queue, copied", "queue, in place"),
-    _queue("shmrpc.Queue, uvloop", "uvloop"),
-    _queue("shmrpc.Queue, asyncio", "asyncio"),
+    _forking(
+        "shmrpc.sync.Queue",
+        "queue_ours:connect_threads",
+        *("queue", "queue, one", "queue, copied", "queue, in place"),
+    ),
+    _forking("shmrpc.Queue, uvloop", "queue_ours:connect_uvloop", "queue", "queue, one"),
+    _forking("shmrpc.Queue, asyncio", "queue_ours:connect_asyncio", "queue", "queue, one"),
+)
+#: Our topics.
+TOPICS: Final = (
+    _forking("shmrpc.sync.Topic", "topic_ours:connect_threads", "topic", "topic, arrays"),
+    _forking("shmrpc.Topic, uvloop", "topic_ours:connect_uvloop", "topic"),
+    _forking("shmrpc.Topic, asyncio", "topic_ours:connect_asyncio", "topic"),
+)
+#: Ours in the published experiment.
+STUDIED: Final = (
+    _forking("shmrpc.sync.Topic, raw", "study_ours:connect_raw", "study"),
+    _forking("shmrpc.sync.Topic, arrays", "study_ours:connect_arrays", "study"),
 )
 
 #: No call at all, and a server that is another thread.

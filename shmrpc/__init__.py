@@ -25,6 +25,7 @@ except ImportError as _error:
     raise _without_core(_error) from None
 
 from shmrpc import sync
+from shmrpc._core import Message
 from shmrpc.basics.version import VERSION
 from shmrpc.client.client import Client, connect
 from shmrpc.client.stream_call import StreamCall
@@ -38,22 +39,33 @@ from shmrpc.equals.queue import Queue, queue
 from shmrpc.equals.queue_base import DeadLetters
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem
 from shmrpc.equals.semaphore import Semaphore
+from shmrpc.equals.stores.records import shared
+from shmrpc.equals.stores.store import Store, store
+from shmrpc.equals.stores.store_base import StoreStats, add, compare_and_set, update
+from shmrpc.equals.subscription import Subscription, subscribe
+from shmrpc.equals.subscription_base import Publisher, disconnect, keep_last
+from shmrpc.equals.topic import Topic, topic
+from shmrpc.equals.topic_base import Subscriber
 from shmrpc.errors import (
     ApplicationError,
     CallError,
     CallStopped,
     ConnectionLost,
+    CutOff,
     DeadlineExceeded,
     DecodeError,
     EncodeError,
     EndOfStream,
     EndpointNotFound,
     FrameTooLarge,
+    Gone,
     InvalidArguments,
     LocalProtocolError,
+    MessagesLost,
     NameInUse,
     Overloaded,
     ProtocolError,
+    PublisherGone,
     QueueBusy,
     QueueEmpty,
     QueueFull,
@@ -65,6 +77,9 @@ from shmrpc.errors import (
     SharedMemoryError,
     ShmrpcError,
     StaleClaim,
+    StoreBusy,
+    StoreFull,
+    TopicFull,
     WaitStopped,
     WaitTimeout,
 )
@@ -86,6 +101,7 @@ __all__ = [
     "Claim",
     "Client",
     "ConnectionLost",
+    "CutOff",
     "DeadLetters",
     "DeadlineExceeded",
     "DecodeError",
@@ -95,6 +111,7 @@ __all__ = [
     "EndpointNotFound",
     "Event",
     "FrameTooLarge",
+    "Gone",
     "Group",
     "HeldItem",
     "InvalidArguments",
@@ -103,9 +120,13 @@ __all__ = [
     "Lock",
     "Member",
     "Memory",
+    "Message",
+    "MessagesLost",
     "NameInUse",
     "Overloaded",
     "ProtocolError",
+    "Publisher",
+    "PublisherGone",
     "Queue",
     "QueueBusy",
     "QueueEmpty",
@@ -122,20 +143,37 @@ __all__ = [
     "SharedMemoryError",
     "ShmrpcError",
     "StaleClaim",
+    "Store",
+    "StoreBusy",
+    "StoreFull",
+    "StoreStats",
     "StreamCall",
+    "Subscriber",
+    "Subscription",
+    "Topic",
+    "TopicFull",
     "WaitStopped",
     "WaitTimeout",
     "WaitingItem",
     "Writable",
+    "add",
     "attach",
+    "compare_and_set",
     "connect",
     "current_call",
+    "disconnect",
     "endpoint",
+    "keep_last",
     "leased",
     "members",
     "memory",
     "queue",
     "register",
     "serve",
+    "shared",
+    "store",
+    "subscribe",
     "sync",
+    "topic",
+    "update",
 ]

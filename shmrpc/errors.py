@@ -11,9 +11,13 @@
     ├── WaitTimeout            what was waited for did not come in time   also TimeoutError
     │   ├── QueueBusy              a process that changes the queue is stopped
     │   ├── QueueEmpty             no item has come                      also asyncio's and queue.Empty
-    │   └── QueueFull              there was no room                     also asyncio's and queue.Full
+    │   ├── QueueFull              there was no room                     also asyncio's and queue.Full
+    │   └── TopicFull              the slowest subscriber has not read
     ├── QueueShutDown          nothing more is put, and nothing is left  from 3.13 on also asyncio's and queue.ShutDown
     ├── StaleClaim             a claim had ended before
+    ├── PublisherGone          all of a publisher is read that has ended
+    ├── CutOff                 a publisher does not wait for this subscriber any more
+    ├── MessagesLost           a subscriber has missed some
     ├── WaitStopped            ``stop()`` ended the wait
     ├── EndOfStream            a stream that was opened by hand has ended   also EOFError
     ├── ProtocolError
@@ -48,17 +52,21 @@ __all__ = [
     "CallError",
     "CallStopped",
     "ConnectionLost",
+    "CutOff",
     "DeadlineExceeded",
     "DecodeError",
     "EncodeError",
     "EndOfStream",
     "EndpointNotFound",
     "FrameTooLarge",
+    "Gone",
     "InvalidArguments",
     "LocalProtocolError",
+    "MessagesLost",
     "NameInUse",
     "Overloaded",
     "ProtocolError",
+    "PublisherGone",
     "QueueBusy",
     "QueueEmpty",
     "QueueFull",
@@ -70,6 +78,9 @@ __all__ = [
     "SharedMemoryError",
     "ShmrpcError",
     "StaleClaim",
+    "StoreBusy",
+    "StoreFull",
+    "TopicFull",
     "WaitStopped",
     "WaitTimeout",
     "application_error",
@@ -130,8 +141,64 @@ class QueueBusy(WaitTimeout):
     """A process is in the middle of changing the queue, and does not end that: it is stopped. Nothing was done."""
 
 
+class StoreBusy(WaitTimeout):
+    """Another process is within a transaction of the store, and has not ended it in time. Nothing was done."""
+
+
+class StoreFull(ShmrpcError, MemoryError):
+    """The store has no room: ``max_memory`` is in use, or a transaction changes too much. Nothing was done."""
+
+
+class Gone(ShmrpcError, ReferenceError):
+    """An object of a store was removed or replaced, and is not there any more."""
+
+
 class QueueFull(WaitTimeout, asyncio.QueueFull, queue.Full):
     """The queue has had no room in time, or has none now. Nothing was put."""
+
+
+class TopicFull(WaitTimeout):
+    """The topic has had no room in time, or has none now, since a subscriber that is waited for has not read."""
+
+    def __init__(self, message: str, pid: int = 0, lag: int = 0, published: int = 0) -> None:
+        super().__init__(message)
+        #: the process of the slowest; 0 if it cannot be seen from here
+        self.pid = pid
+        #: how many messages that is behind
+        self.lag = lag
+        #: how many of the values were published
+        self.published = published
+
+
+class PublisherGone(ShmrpcError):
+    """All was read of a publisher that has ended."""
+
+    def __init__(self, message: str, pid: int = 0, number: int = 0) -> None:
+        super().__init__(message)
+        #: its process; 0 if that could not be seen from here
+        self.pid = pid
+        #: the number of the publisher, as its messages have it
+        self.number = number
+
+
+class CutOff(ShmrpcError):
+    """A publisher does not wait for this subscriber any more, which was too slow: nothing more of it is read."""
+
+    def __init__(self, message: str, pid: int = 0, number: int = 0) -> None:
+        super().__init__(message)
+        #: the process of the publisher; 0 if that cannot be seen from here
+        self.pid = pid
+        #: the number of the publisher, as its messages have it
+        self.number = number
+
+
+class MessagesLost(ShmrpcError):
+    """This subscriber has missed messages. What is there can be read on."""
+
+    def __init__(self, message: str, count: int = 0) -> None:
+        super().__init__(message)
+        #: how many, since it was last said
+        self.count = count
 
 
 if sys.version_info >= (3, 13):

@@ -15,8 +15,10 @@ from types import ModuleType
 import pytest
 
 import shmrpc
-from tests.helpers.host_names import nothing_is_left, ours_in_shm
+from shmrpc.host import cleanup
+from tests.helpers.host_names import host_to_oneself, nothing_is_left, ours_in_shm
 from tests.helpers.loops import LOOPS
+from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import PATIENCE, ServerProcess
 from tests.helpers.services import service
 from tests.helpers.wire_client import WireClient
@@ -39,19 +41,26 @@ def pytest_collection_finish() -> None:
 
 #: Modules that take longest. They are begun first, so that no worker is left with one when the others are done.
 LONGEST = (
-    "test_example_app",
-    "test_death_points",
-    "test_benchmark_rivals",
-    "test_docs",
-    "test_stopped_while_connecting",
     "test_benchmark",
-    "test_lifecycle",
+    "test_equals_lies",
     "test_serve",
-    "test_interruptions",
-    "test_large_streams",
-    "test_model",
-    "test_wire_parcels",
+    "test_docs",
+    "test_death_points",
+    "test_example_app",
+    "test_benchmark_rivals",
+    "test_queue_death",
+    "test_lifecycle",
+    "test_testing_process",
     "test_death",
+    "test_large_streams",
+    "test_address_space",
+    "test_stopped_while_connecting",
+    "test_typing",
+    "test_handlers_that_raise",
+    "test_equals_death",
+    "test_many_clients",
+    "test_interruptions",
+    "test_model",
     "test_describe",
 )
 
@@ -188,3 +197,12 @@ def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
     """A client without a loop of the server in another process."""
     with shmrpc.sync.connect(server.name, timeout=PATIENCE) as client:
         yield client
+
+
+@pytest.fixture
+def other() -> Iterator[MemberProcess]:
+    """Another process, which opens names."""
+    with MemberProcess() as member:
+        yield member
+    with host_to_oneself():  # What a last member leaves that was killed is there until a clean-up.
+        cleanup.clean()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import dataclasses
 import importlib.util
 import json
 import math
 import random
+import re
 import time
 from pathlib import Path
 
 import pytest
 
-from benchmark import loads
+from benchmark import loads, study_work
 from benchmark.histogram import Histogram, bucket_of, width_of
 from benchmark.processes import Caller
 from benchmark.questions import (
@@ -37,13 +39,19 @@ from benchmark.questions import (
     signals,
     startup,
     streams,
+    topic_arrays,
+    topic_batches,
+    topic_hand_over,
+    topic_readers,
+    topic_single,
+    topic_study,
 )
-from benchmark.queue_work import COPIED, IN_PLACE, Ledger, Stock, check
+from benchmark.queue_work import COPIED, IN_PLACE, Follower, Ledger, Stock, check
 from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
 from benchmark.run import Form, Run, Turn
-from benchmark.subjects import DIRECT, FLOORS, NAMES, OURS, QUEUES, Subject
+from benchmark.subjects import DIRECT, FLOORS, NAMES, OURS, QUEUES, STUDIED, TOPICS, Subject
 from benchmark.targets import verdicts
 from benchmark.work import nested
 from shmrpc.server import server
@@ -71,7 +79,11 @@ EQUALS_AT_HAND = [
 ]
 #: The same of queues.
 QUEUES_AT_HAND = [rival for rival in RIVALS if "queue" in rival.abilities and not rival.needs]
+#: The same of topics.
+TOPICS_AT_HAND = [rival for rival in RIVALS if {"topic", "study"} & rival.abilities and not rival.needs]
 SOCKET = "socket, msgpack, uvloop"
+#: Questions of rates that are judged by the best rival.
+RATES = (contention.NAME, queue_single.NAME, topic_single.NAME, topic_batches.NAME)
 UVLOOP, ASYNCIO = "shmrpc, uvloop", "shmrpc, asyncio"
 
 
@@ -251,14 +263,50 @@ def test_a_ledger_finds_an_item_that_is_another_or_none() -> None:
         Ledger(stock).note([0, 1, 2, 3, -1])
 
 
+@pytest.mark.parametrize("size", [0, 50])
+def test_a_follower_finds_a_message_that_is_not_the_next(size: int) -> None:
+    stock = Stock(1, 10, size)
+    follower, batches = Follower(stock), stock.batches(0)
+    for batch in (*batches, *batches[:2]):
+        # A part of a batch, and what is left of it.
+        follower.note(batch[:4])
+        follower.note(batch[4:])
+    assert follower.count == len(stock.items) + 20
+    with pytest.raises(KeyError, match=re.escape(repr(batches[3][0]))):
+        follower.note([*batches[2][:5], *batches[3]])
+    assert follower.count == len(stock.items) + 25
+
+
+@pytest.mark.parametrize("step", [1, 7, 50, 64, 1_000])
+def test_a_look_at_objects_finds_one_that_is_not_the_next_wherever_they_are_cut(step: int) -> None:
+    def looked_at(stream: bytes) -> tuple[int, int]:
+        position, found = ctypes.c_uint64(), 0
+        for at in range(0, len(stream), step):
+            if found := study_work.native().check(stream[at : at + step], len(stream[at : at + step]), position):
+                break
+        return found, position.value
+
+    batch = study_work.Batch(1_000)
+    batch.fill(0)
+    stream = bytes(batch.bytes)
+    assert looked_at(stream) == (0, 1_000)
+    assert looked_at(stream + study_work.Batch.end().bytes) == (1, 1_000)
+    assert looked_at(stream[:500] + stream[550:]) == (2, 500)
+    assert looked_at(stream[:500] + stream[450:]) == (2, 500)
+
+
 # Every question, in a form that tells nothing but that it works.
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
-    with pytest.MonkeyPatch.context() as patch, Run(TINY, [*OURS, *AT_HAND, *EQUALS_AT_HAND, *QUEUES_AT_HAND]) as run:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Run(TINY, [*OURS, *AT_HAND, *EQUALS_AT_HAND, *QUEUES_AT_HAND, *TOPICS_AT_HAND]) as run,
+    ):
         patch.setattr(queue_study, "SIZES", (8, 64))
+        patch.setattr(topic_study, "SIZES", (1_000, 100_000))
         patch.setattr(queue_study, "MOST", 1)
         for name, question in QUESTIONS.items():
             found[name] = question.ask(run)
@@ -336,8 +384,23 @@ def test_queues_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) ->
     }
 
 
-def test_only_the_study_is_asked_by_name_alone() -> None:
-    assert [name for name, question in QUESTIONS.items() if question.apart] == [queue_study.NAME]
+def test_topics_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
+    able = {subject.name for subject in (*TOPICS, *TOPICS_AT_HAND) if "topic" in subject.abilities}
+    for name in (topic_batches.NAME, topic_single.NAME):
+        assert able == subjects(answers[name], "ints, 1 to 1") == subjects(answers[name], "50 bytes, 1 to 3")
+    for how in (topic_readers.BUSY, topic_readers.ASLEEP):
+        assert able == subjects(answers[topic_readers.NAME], topic_readers.case(how, 8))
+    assert able == subjects(answers[topic_hand_over.NAME], "awake") == subjects(answers[topic_hand_over.NAME], "asleep")
+    arrays = {subject.name for subject in (*TOPICS, *TOPICS_AT_HAND) if "topic, arrays" in subject.abilities}
+    assert arrays == subjects(answers[topic_arrays.NAME], topic_arrays.CASE)
+    studied = {subject.name for subject in (*STUDIED, *TOPICS_AT_HAND) if "study" in subject.abilities}
+    for readers in topic_study.READERS:
+        assert studied == subjects(answers[topic_study.NAME], topic_study.case(100_000, readers))
+
+
+def test_only_the_studies_are_asked_by_name_alone() -> None:
+    apart = [name for name, question in QUESTIONS.items() if question.apart]
+    assert apart == [queue_study.NAME, topic_study.NAME]
 
 
 def test_the_floors_are_there(answers: dict[str, list[Row]]) -> None:
@@ -355,7 +418,7 @@ def test_bulk_is_counted_in_bytes(answers: dict[str, list[Row]]) -> None:
 def test_every_target_of_the_questions_is_judged(answers: dict[str, list[Row]]) -> None:
     judged = verdicts([each for rows in answers.values() for each in rows])
     # All but those that are set against rivals which did not take part.
-    assert len(judged) == 53
+    assert len(judged) == 74
     assert {type(verdict.met) for verdict in judged} == {bool}
 
 
@@ -430,7 +493,7 @@ def other_rows(*, good: bool) -> list[Row]:
         return Row(Line(question, case), subject, "ours", [value], extra=extra)
 
     def rival(question: str, case: str, value: float) -> Row:
-        line = Line(question, case, higher_is_better=question in (contention.NAME, queue_single.NAME))
+        line = Line(question, case, higher_is_better=question in RATES)
         return Row(line, f"takes {value}", "rival", [value])
 
     rate = 10.0 if good else 4.9
@@ -454,9 +517,42 @@ def other_rows(*, good: bool) -> list[Row]:
         ]
     if not good:
         queues[-7].rounds = [6e6 - 1]
+    topic, raw = TOPICS[0].name, STUDIED[0].name
+    topics = []
+    for kind in queue_batches.KINDS:
+        for question, least in ((topic_single.NAME, 1e6), (topic_batches.NAME, 6e6)):
+            case = topic_batches.case(kind, 3)
+            topics += [made(question, case, topic, least), rival(question, case, 1e5)]
+    if not good:
+        topics[0].rounds, topics[2].rounds = [1e5], [6e6 - 1]
+    for how in (topic_readers.BUSY, topic_readers.ASLEEP):
+        topics += [
+            made(topic_readers.NAME, topic_readers.case(how, 1), topic, 10),
+            made(topic_readers.NAME, topic_readers.case(how, 8), topic, 12 if good else 12.1),
+        ]
+    for readers, tcp, unix in ((1, 5, 5), (3, 2, 3 if good else 3.4)):
+        case = topic_study.case(100_000, readers)
+        topics += [
+            made(topic_study.NAME, case, raw, rate),
+            made(topic_study.NAME, case, STUDIED[1].name, rate / 2),
+            made(topic_study.NAME, case, "TCP", tcp),
+            made(topic_study.NAME, case, "TCP, epoll", tcp),
+            made(topic_study.NAME, case, "UNIX socket", unix),
+        ]
+    topics += [
+        made(topic_study.NAME, topic_study.case(1_000, 3), each.name, rate / 2 if good else rate / 2.1)
+        for each in STUDIED
+    ]
     return [
         *sizes,
         *queues,
+        *topics,
+        made(topic_arrays.NAME, topic_arrays.CASE, topic, rate),
+        made(topic_arrays.NAME, topic_arrays.CASE, "iceoryx2, to all", 10),
+        made(topic_hand_over.NAME, topic_hand_over.AWAKE, topic, 3 if good else 3.1),
+        rival(topic_hand_over.NAME, topic_hand_over.AWAKE, 10),
+        made(topic_hand_over.NAME, topic_hand_over.ASLEEP, topic, 12 if good else 12.1),
+        made(topic_hand_over.NAME, topic_hand_over.ASLEEP, "UNIX socket, to all", 10),
         made(queue_hand_over.NAME, queue_hand_over.AWAKE, threads, 3 if good else 3.1),
         rival(queue_hand_over.NAME, queue_hand_over.AWAKE, 10),
         made(queue_hand_over.NAME, queue_hand_over.ASLEEP, threads, 12 if good else 12.1),
@@ -508,7 +604,7 @@ def other_rows(*, good: bool) -> list[Row]:
 @pytest.mark.parametrize("good", [True, False])
 def test_targets_are_met_on_one_side_of_a_bound_and_missed_on_the_other(good: bool) -> None:
     judged = verdicts(other_rows(good=good))
-    assert len(judged) == 26
+    assert len(judged) == 36
     assert {verdict.met for verdict in judged} == {good}, judged
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from benchmark import environment
 from benchmark.__main__ import main
-from benchmark.questions import QUESTIONS, queue_study
+from benchmark.questions import QUESTIONS, queue_study, topic_study
 from benchmark.report import charts, compare, files, markdown, page, plots, png, tables, terminal
 from benchmark.report.files import Outcome, Unreadable
 from benchmark.report.standings import LineStanding, standings
@@ -92,6 +92,9 @@ def swept() -> list[Row]:
     for size, readers, batch in itertools.product((8, 64), (1, 2), (1, 100)):
         line = Line(queue_study.NAME, queue_study.case(size, 1, readers), "rate", "/s", higher_is_better=True)
         made.append(row(line, queue_study.batches(batch), "ours", near(1e6 * batch / size)))
+    for size, readers in itertools.product(topic_study.SIZES, topic_study.READERS):
+        line = Line(topic_study.NAME, topic_study.case(size, readers), "rate", "/s", higher_is_better=True)
+        made += [row(line, "shmrpc", "ours", near(1e3 * size)), row(line, "TCP", "rival", near(1e7 / readers))]
     return made
 
 
@@ -317,7 +320,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     parser.close()
     assert parser.open == []
     # Small calls as bars; their distribution and that of sparse ones; two sweeps; two kinds of scaling; the study.
-    assert parser.seen.count("svg") == 9
+    assert parser.seen.count("svg") == 11
     assert parser.references == ["data:,"]
     assert "script" not in parser.seen
     assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
@@ -368,6 +371,21 @@ def test_a_plot_stays_within_its_frame_and_names_its_axes() -> None:
         assert "nan" not in drawn
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (3, 4_000, ["10", "100", "1,000"]),
+        (30, 400, ["50", "100", "200"]),
+        (5.98e6, 9.55e6, ["6,000,000", "7,000,000", "8,000,000", "9,000,000"]),
+        (6.1e6, 6.9e6, ["6,200,000", "6,400,000", "6,600,000", "6,800,000"]),
+        (1.013, 1.021, ["1.015", "1.02"]),
+        (7, 7, ["7"]),
+    ],
+)
+def test_an_axis_has_two_ticks_at_least_however_narrow_it_is(low: float, high: float, texts: list[str]) -> None:
+    assert [text for _, text in charts.ticks(low, high)] == texts
+
+
 def test_of_many_rivals_a_plot_holds_the_best_form_of_each() -> None:
     rows = []
     for tasks in ("8", "64"):
@@ -394,7 +412,7 @@ def test_over_one_place_there_is_no_line() -> None:
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     drawn = png.draw(outcome(won_and_lost() + swept()), tmp_path)
-    assert [path.name for path in drawn] == ["latency.png", "sizes.png", "scaling.png", "queues.png"]
+    assert [path.name for path in drawn] == ["latency.png", "sizes.png", "scaling.png", "queues.png", "topics.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
 
 
@@ -586,6 +604,18 @@ def test_a_tiny_run_from_end_to_end(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["format"] == files.FORMAT
     assert {"kernel", "python", "load before", "load after", "seconds"} <= found.environment.keys()
     assert "<svg" in html.read_text()
+
+
+def test_the_study_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_study, "SIZES", (1_000,))
+    path = tmp_path / "result.json"
+    done = cli("study", "--quick", "--json", path)
+    assert done.exit_code == 0, done.output
+    found = files.read(path)
+    assert {each.line.question for each in found.rows} == {topic_study.NAME}
+    assert {"shmrpc.sync.Topic, raw", "TCP, epoll", "ring, robust mutex"} < {each.subject for each in found.rows}
+    assert all(each.value for each in found.rows), [each.note for each in found.rows]
+    assert cli("study", "--quick", "--full").exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ from typing import Final
 import pytest
 
 from benchmark.processes import Child, Failed, client, descendants
-from benchmark.queue_work import COPIED, IN_PLACE
+from benchmark.queue_work import COPIED, IN_PLACE, TO_ALL
 from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import Line, Row
 from benchmark.run import QUICK, Pair, Run
-from benchmark.subjects import NAMES, OURS, QUEUES, Ability, Subject
+from benchmark.subjects import NAMES, OURS, QUEUES, STUDIED, TOPICS, Ability, Subject
 from tests.helpers.server_process import Script, eventually
 
-SUBJECTS: Final = (*OURS, *NAMES, *QUEUES, *RIVALS)
+SUBJECTS: Final = (*OURS, *NAMES, *QUEUES, *TOPICS, *STUDIED, *RIVALS)
 #: Seconds for what takes a moment, on a machine that lets a process wait for seconds.
 PATIENCE: Final = 60.0
 
@@ -144,6 +144,25 @@ def arrays_are_filled_in_place(pair: Pair) -> None:
     assert pair.do("benchmark.queue_loads:arrays", seconds=0.02, patience=PATIENCE, how=IN_PLACE).calls > 0
 
 
+def all_readers_get_all_in_order(pair: Pair) -> None:
+    """The load says itself if a message is lost, comes twice or is another."""
+    for batch, size, slowly in ((10, 0, False), (10, 50, True), (1, 50, False)):
+        given = {"readers": 2, "batch": batch, "size": size, "slowly": slowly}
+        assert pair.do("benchmark.topic_loads:rate", seconds=0.02, patience=PATIENCE, **given).calls > 0
+
+
+def arrays_reach_all_readers(pair: Pair) -> None:
+    given = {"how": TO_ALL, "readers": 2}
+    assert pair.do("benchmark.queue_loads:arrays", seconds=0.02, patience=PATIENCE, **given).calls > 0
+
+
+def all_objects_are_numbered_on(pair: Pair) -> None:
+    for size in (1_000, 100_000):
+        given = {"readers": 2, "size": size}
+        result = pair.do("benchmark.study_work:rate", seconds=0.02, patience=PATIENCE, **given)
+        assert result.calls > 0 and result.calls % (size // 50) == 0
+
+
 PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("call", sums_and_equal_values_come_back),
     ("concurrent", many_at_once_get_each_its_own_answer),
@@ -156,6 +175,10 @@ PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("signals", signals_come_after_what_was_written_before_them),
     ("queue", batches_come_whole_and_once),
     ("queue, one", items_come_once),
+    ("topic", all_readers_get_all_in_order),
+    ("topic", an_item_goes_from_hand_to_hand),
+    ("topic, arrays", arrays_reach_all_readers),
+    ("study", all_objects_are_numbered_on),
     ("queue, one", an_item_goes_from_hand_to_hand),
     ("queue, copied", arrays_are_copied),
     ("queue, in place", arrays_are_filled_in_place),

@@ -285,39 +285,39 @@ def of_kind(kind: str, runtime: Path) -> list[Path]:
 
 
 @pytest.fixture
-def topic(runtime: Path) -> Iterator[list[Path]]:
-    paths = of_kind("topic", runtime)
+def gadget(runtime: Path) -> Iterator[list[Path]]:
+    paths = of_kind("gadget", runtime)
     yield paths
     for path in paths:
         path.unlink(missing_ok=True)
 
 
 def test_the_dead_of_each_known_kind_are_removed(
-    topic: list[Path], runtime: Path, monkeypatch: pytest.MonkeyPatch
+    gadget: list[Path], runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup, "KINDS", {cleanup.SERVICE, "topic"})
-    held = cleanup.take_lock(topic[-1], create=False)
+    monkeypatch.setattr(cleanup, "KINDS", {cleanup.SERVICE, "gadget"})
+    held = cleanup.take_lock(gadget[-1], create=False)
     assert held is not None
-    assert [leftover.path for leftover in ours(cleanup.clean(), topic)] == [str(path) for path in topic[:2]]
+    assert [leftover.path for leftover in ours(cleanup.clean(), gadget)] == [str(path) for path in gadget[:2]]
     os.close(held)
-    found = ours(cleanup.clean(), topic)
-    assert [(leftover.kind, leftover.file) for leftover in found] == [("topic", "socket"), ("topic", "lock")]
+    found = ours(cleanup.clean(), gadget)
+    assert [(leftover.kind, leftover.file) for leftover in found] == [("gadget", "socket"), ("gadget", "lock")]
     assert os.listdir(runtime) == []
 
 
-def test_a_name_of_an_unknown_kind_is_left_alone_and_mentioned(topic: list[Path]) -> None:
-    found = ours(cleanup.clean(), topic)
-    assert sorted(leftover.path for leftover in found) == sorted(map(str, topic))
-    assert {(leftover.kind, leftover.file, leftover.removed) for leftover in found} == {("topic", "unknown", False)}
-    assert all(path.exists() for path in topic)
+def test_a_name_of_an_unknown_kind_is_left_alone_and_mentioned(gadget: list[Path]) -> None:
+    found = ours(cleanup.clean(), gadget)
+    assert sorted(leftover.path for leftover in found) == sorted(map(str, gadget))
+    assert {(leftover.kind, leftover.file, leftover.removed) for leftover in found} == {("gadget", "unknown", False)}
+    assert all(path.exists() for path in gadget)
     text, status = cleanup.run(dry_run=False, as_json=False)
     assert status == 0
-    assert f"left alone {topic[0]}  (topic, unknown, 0 bytes" in text
+    assert f"left alone {gadget[0]}  (gadget, unknown, 0 bytes" in text
     assert "not known to this version" in text
 
 
-def test_a_name_of_another_kind_is_no_service(topic: list[Path]) -> None:
-    """Whoever lists services, or looks for a similar one, asks nobody at a topic's socket."""
+def test_a_name_of_another_kind_is_no_service(gadget: list[Path]) -> None:
+    """Whoever lists services, or looks for a similar one, asks nobody at a gadget's socket."""
     said: list[str] = []
     assert statuses(silent=said.append) == []
     assert said == []
@@ -326,16 +326,16 @@ def test_a_name_of_another_kind_is_no_service(topic: list[Path]) -> None:
 
 
 def test_a_service_is_spelled_as_it_is_and_others_with_their_kind() -> None:
-    assert [cleanup.spell("jobs"), cleanup.spell("jobs", "topic")] == ["jobs", "jobs@topic"]
+    assert [cleanup.spell("jobs"), cleanup.spell("jobs", "gadget")] == ["jobs", "jobs@gadget"]
     files = [
         "jobs.lock",
         "jobs.sock",
         "a.b.sock",
-        "jobs@topic.sock",
-        "logs@topic.lock",
+        "jobs@gadget.sock",
+        "logs@gadget.lock",
         "x@service.sock",
         "x",
         "notes.txt",
     ]
     assert cleanup.names_of("service", files) == {"jobs", "a.b"}
-    assert cleanup.names_of("topic", files) == {"jobs", "logs"}
+    assert cleanup.names_of("gadget", files) == {"jobs", "logs"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,12 +17,13 @@ import pytest
 import shmrpc as shmrpc_package
 from shmrpc.cli.commands import main
 from tests.helpers.cli_runner import cli_runner
+from tests.helpers.prepared_python import run_prepared
 from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 
 
 def shmrpc(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shmrpc", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=cwd)
+    with contextlib.chdir(cwd or "."):
+        return run_prepared("-m", "shmrpc", *arguments, timeout=120)
 
 
 def test_serve_call_ls() -> None:

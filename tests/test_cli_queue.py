@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ import shmrpc
 from shmrpc.cli import main
 from tests.helpers.cli_runner import cli_runner
 from tests.helpers.member_process import MemberProcess
+from tests.helpers.prepared_python import PreparedPython
 
 NAME = f"cli_queue{os.getpid()}"
 
@@ -35,8 +35,8 @@ def lines(*arguments: str) -> list[Any]:
 
 @contextlib.contextmanager
 def _command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "shmrpc", "queue", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = ["-m", "shmrpc", "queue", *arguments]
+    with PreparedPython(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield process
         finally:

@@ -24,6 +24,7 @@ import pytest
 
 import shmrpc.service.service
 from shmrpc.cli.commands import main
+from tests.helpers.prepared_python import run_prepared
 from tests.helpers.server_process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +38,8 @@ CALCULATOR = "examples.calculator:calculator"
 _BLOCK = re.compile(r"(?:<!-- run: ([^\n]+) -->\n)?```python\n(.*?)```", re.DOTALL)
 _FILE = re.compile(r"# (\w+\.py)\n")
 _RUN = """
-import ast, asyncio, inspect, sys
+import ast, asyncio, inspect, sys, warnings
+warnings.simplefilter("error")
 code = compile(sys.stdin.read(), "<example>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 run = eval(code, {"__name__": "__main__"})
 if inspect.iscoroutine(run):
@@ -91,16 +93,21 @@ def _command(how: str, source: str) -> list[str]:
 def _run(how: str, source: str, modules: Path) -> str:
     """Run an example with warnings as errors; gives what it printed."""
     with _served(how, modules):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", *_command(how, source)],
-            input=source,
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=modules,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            timeout=240,
-        )
+        command = _command(how, source)
+        if command == ["-c", _RUN]:
+            with contextlib.chdir(modules):
+                done = run_prepared(*command, input=source, timeout=240)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-W", "error", *command],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=modules,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                timeout=240,
+            )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return "" if how == "pytest" else done.stdout
@@ -196,6 +203,8 @@ def test_every_row_of_a_table_has_the_columns_of_its_heading(page: Path) -> None
         ("serve", [shmrpc.serve]),
         ("Service", [shmrpc.Service]),
         ("Service.endpoint", [shmrpc.Service.endpoint]),
+        ("topic", [shmrpc.topic, shmrpc.sync.topic]),
+        ("subscribe", [shmrpc.subscribe, shmrpc.sync.subscribe]),
     ],
 )
 def test_the_reference_has_the_options_that_the_functions_have(
@@ -220,3 +229,18 @@ def test_the_options_of_both_decorators_are_the_same() -> None:
 def test_doctests() -> None:
     assert doctest.testmod(shmrpc.service.service).attempted > 0
     assert doctest.testmod(shmrpc.service.service).failed == 0
+
+
+def test_the_tests_that_the_page_on_reliability_names_are_there() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    sources = [
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "core").glob("src/**/*.rs"),
+        *(ROOT / "core" / "tests").rglob("*.rs"),
+    ]
+    functions = {name for path in sources for name in re.findall(r"\b(?:def|fn) (\w+)\(", path.read_text())}
+    named = [name for name in re.findall(r"`(\w+)`", page) if name.count("_") > 2]
+    assert len(named) > 50
+    assert [name for name in named if name not in functions] == []
+    files = {path.name for path in sources}
+    assert [name for name in re.findall(r"`([\w/]+\.(?:py|rs))`", page) if Path(name).name not in files] == []

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -22,11 +23,12 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
+from shmrpc.equals import line
 from shmrpc.host import cleanup
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.loops import one_loop
 from tests.helpers.member_process import MemberProcess
-from tests.helpers.server_process import InThread, eventually
+from tests.helpers.server_process import InThread, eventually, eventually_in_loop
 from tests.helpers.stopped_processes import stopped
 
 LONG = 60.0
@@ -542,14 +544,11 @@ async def test_a_timeout_that_is_no_time_is_refused() -> None:
     gate, blocking = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu")
     with closing(gate, blocking):
         await gate.acquire()
-        with pytest.raises(ValueError, match="expected seconds, got nan"):
-            await gate.acquire(math.nan)
-        with pytest.raises(ValueError, match="expected seconds, got nan"):
-            blocking.acquire(math.nan)
-        with pytest.raises(shmrpc.WaitTimeout):
-            await gate.acquire(-1)
-        with pytest.raises(shmrpc.WaitTimeout):
-            blocking.acquire(-1)
+        for wrong in (math.nan, -1, -math.inf):
+            with pytest.raises(ValueError, match=f"expected seconds, 0 or more .*, got {wrong}"):
+                await gate.acquire(wrong)
+            with pytest.raises(ValueError, match=f"expected seconds, 0 or more .*, got {wrong}"):
+                blocking.acquire(wrong)
 
 
 async def test_closing_ends_the_waits(other: MemberProcess) -> None:
@@ -808,3 +807,65 @@ asyncio.run(wait_and_compute())
         with stopped(still.pid):
             gate.release()
             await asyncio.to_thread(other.end)
+
+
+# --- loops that hear a doorbell ---
+
+
+async def _wait_once(gate: shmrpc.Semaphore) -> None:
+    with pytest.raises(shmrpc.WaitTimeout):
+        await gate.wait(0.001)
+
+
+async def _doorbell_of(gate: shmrpc.Semaphore) -> int:
+    await _wait_once(gate)
+    sleeper = gate._line(1, line.Line)._sleeper
+    assert sleeper is not None
+    return sleeper.fileno()
+
+
+@pytest.mark.parametrize("by", ["the loop", "a thread"])
+async def test_a_loop_hears_no_doorbell_of_what_is_closed(by: str) -> None:
+    """Its descriptor's number is the next one's, which nobody would hear."""
+    gate = shmrpc.Semaphore(OURS)
+    doorbell = await _doorbell_of(gate)
+    if by == "a thread":
+        await asyncio.to_thread(gate.close)
+    else:
+        gate.close()
+    await asyncio.sleep(0)
+    assert not asyncio.get_running_loop().remove_reader(doorbell)
+
+
+async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "_LINGER", 0.05)
+    loop, heard, gate = asyncio.get_running_loop(), list[bool](), shmrpc.Semaphore(OURS)
+    with closing(gate):
+        await _wait_once(gate)
+        ours = gate._line(1, line.Line)
+        for _ in range(10):
+            await _wait_once(gate)
+            await asyncio.sleep(0.02)
+            heard.append(ours._hears)
+        assert all(heard)
+        assert await eventually_in_loop(lambda: not ours._hears)
+        assert ours._sleeper is not None
+        assert not loop.remove_reader(ours._sleeper.fileno())
+        gate.signal()
+        await gate.wait(LONG)
+
+
+async def test_a_ring_that_comes_when_nobody_waits_any_more_is_not_heard_for_ever(other: MemberProcess) -> None:
+    other.do(f"gate = shmrpc.Semaphore({OURS!r})")
+    gate = shmrpc.Semaphore(OURS)
+    with closing(gate):
+        doorbell = await _doorbell_of(gate)
+        waiting = asyncio.create_task(gate.wait(LONG))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        other.do("gate.signal()")  # The loop stands still: it is rung before it hears that nobody waits.
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0.02)
+        assert select.select([doorbell], [], [], 0)[0] == []
+        await gate.wait(LONG)

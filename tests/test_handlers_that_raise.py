@@ -83,6 +83,9 @@ async def alarm() -> None:
 
 @service.endpoint
 async def alarm_for(items: AsyncIterator[int]) -> None:
+    """Once the caller's source has ended: until then, what is raised there is the source's failure."""
+    async for _ in items:
+        pass
     await alarm()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import re
@@ -39,10 +40,14 @@ def at(heading: str, what: str) -> int:
 
 MEMORY, MEMBERS, SET = "2. The memory", "3. Members", "5. A wait set"
 QUEUE, CLAIM, CHUNK, JOURNAL = "6. A queue", "7. Claims", "8. Chunks and items", "9. The journal"
+TOPIC, SEAT, LOG = "10. A topic", "11. A seat", "12. The log of a publisher"
 AT_MEMBERS, AT_PERMITS = at(MEMORY, "members"), at(MEMORY, "permits")
 #: Where a queue begins, and the pages of one of 1 MiB, behind the map of 16 bytes for each.
 AT_QUEUE = int(re.findall(r"The queue itself begins at (\d+),", PAGE)[0])
 AT_PAGES = AT_QUEUE + at(QUEUE, "map") + 16 * 512
+#: Where a topic begins, and its end.
+AT_TOPIC = int(re.findall(r"The topic itself begins at\n(\d+),", PAGE)[0])
+TOPIC_ENDS = AT_TOPIC + at(TOPIC, "seats") + 128 * 4096
 FIRST_SET, SECOND_SET = (offset for name, (offset, _, _) in rows(MEMORY).items() if name.startswith("sleepers"))
 
 
@@ -101,6 +106,7 @@ def fnv(numbers: list[int]) -> int:
         ("sync.Event({0!r})", 5, AT_PERMITS),
         ("sync.memory({0!r}, 1000)", 2, 65536 + 1000),
         ("sync.queue({0!r}, 7, max_memory=1 << 20, max_deliveries=2, raw=True)", 6, AT_PAGES + 2 * (1 << 20)),
+        ("sync.subscribe({0!r}, raw=True)", 7, TOPIC_ENDS),
     ],
 )
 def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, made: str, kind: int, size: int) -> None:
@@ -115,9 +121,10 @@ def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, ma
     marked = [offset for offset, _, mark in rows(MEMORY).values() if mark]
     assert len(marked) == 11
     assert memory[at(MEMORY, "signature")] == fnv([*marked, 65536])
-    assert memory[at(MEMORY, "amount")] == {3: 3, 4: 1, 5: 0, 2: 1000, 6: 1 << 20}[kind]
+    assert memory[at(MEMORY, "amount")] == {3: 3, 4: 1, 5: 0, 2: 1000, 6: 1 << 20, 7: 0}[kind]
     bounds = at(MEMORY, "bounds")
-    assert (memory[bounds], memory[bounds + 8]) == ((7, 2 | 1 << 63) if kind == 6 else (0, 0))
+    expected = {6: (7, 2 | 1 << 63), 7: (0, 1 << 63)}.get(kind, (0, 0))
+    assert (memory[bounds], memory[bounds + 8]) == expected
     memory.close()
 
 
@@ -260,6 +267,88 @@ def test_claims_stand_where_the_page_says(runtime: Path, member: MemberProcess) 
     member.do("c.ack()")
     assert queue.claim(held, "state") == 0
     assert queue.word("free claims") == held + 1
+    memory.close()
+
+
+class Log:
+    """The log of a publisher, read by the page alone, and by one that is not a member."""
+
+    def __init__(self, pid: int, descriptor: int) -> None:
+        with open(f"/proc/{pid}/fd/{descriptor}", "rb") as file:
+            self.seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+            self.file_size = os.fstat(file.fileno()).st_size
+            self._memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+    def word(self, what: str, beyond: int = 0) -> int:
+        return self._word(at(LOG, what) + beyond)
+
+    def _word(self, offset: int) -> int:
+        number: int = struct.unpack_from("=Q", self._memory, offset)[0]
+        return number
+
+    def message(self, seq: int) -> tuple[int, bytes, int]:
+        """Its form, its payload, and where that is."""
+        entry = at(LOG, "index") + 16 * (seq % self.word("entries"))
+        place, head = self._word(entry), self._word(entry + 8)
+        return head >> 40, self._memory[place : place + (head & (1 << 40) - 1)], place
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def listing(what: str) -> int:
+    section = PAGE[PAGE.index(f"\n## {TOPIC}") :].split("\n## ", 2)[1]
+    return int(re.findall(rf"^\| \+(\d+) \| {what} \|", section, re.MULTILINE)[0])
+
+
+def test_a_topic_stands_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+    member.do(f"s = sync.subscribe({OURS!r}, slow=shmrpc.keep_last(5)); b = sync.subscribe({OURS!r})")
+    member.do(f"import numpy as np; t = sync.topic({OURS!r}, high=50, max_memory='1MiB')")
+    member.do("t.publish({'id': 1}); t.publish_many(list(range(90, 100))); t.publish(np.arange(9000))")
+    memory = Mapped(runtime)
+    owner = memory[AT_MEMBERS + at(MEMBERS, "entry")] >> 32 << 32 | 1
+    publishes = AT_TOPIC + at(TOPIC, "listings")
+    assert memory[publishes + listing("owner")] == owner
+    generation = memory[publishes + listing("generation")]
+    assert memory[AT_TOPIC + at(TOPIC, "version")] == generation == 1
+
+    log = Log(member.pid, memory[publishes + listing("descriptor")] - 1)
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x10  # FUTURE_WRITE
+    assert log.seals & seals == seals
+    assert log.word("magic").to_bytes(8, sys.byteorder) == b"shmtopic"
+    assert log.word("token") == memory[publishes + listing("token")] != 0
+    assert log.word("size") == log.file_size
+    assert (log.word("tail"), log.word("floor")) == (12, 0)
+    messages = [log.message(seq) for seq in range(12)]
+    values = [msgspec.msgpack.decode(payload) for _, payload, _ in messages[:11]]
+    assert values == [{"id": 1}, *range(90, 100)]
+    assert [form for form, _, _ in messages] == [0] * 11 + [2]
+    assert parts(messages[11][1])[1:] == [np.arange(9000).tobytes()]
+    assert log.word("bytes") == sum(len(payload) for _, payload, _ in messages)
+    assert all(log.word("data") <= place < log.word("blocks") for _, _, place in messages[:11])
+    assert log.word("blocks") <= messages[11][2] < log.word("size")
+
+    member.do("kept = s.get_many(5)[-1].value; b.get_many(3)")
+    claims = [memory[AT_TOPIC + at(TOPIC, "claims") + 8 * seat] for seat in range(3)]
+    assert [(claim & 0xFF, claim >> 8 & 0xFF) for claim in claims] == [(2, 2), (2, 1), (0, 0)]
+    assert [memory[AT_TOPIC + at(TOPIC, "owners") + 8 * seat] for seat in range(3)] == [owner, owner, 0]
+    assert [memory[AT_TOPIC + at(TOPIC, "lags") + 8 * seat] for seat in range(2)] == [5, 0]
+    seats = [AT_TOPIC + at(TOPIC, "seats") + 4096 * seat for seat in range(2)]
+    cells = [[memory[seat + at(SEAT, "cells") + 8 * word] for word in range(4)] for seat in seats]
+    assert cells == [[generation, 12, 7, len(messages[11][1])], [generation, 3, 0, 0]]
+    assert [memory[seat + at(SEAT, "pins")] for seat in seats] == [1 << 56 | 11, 0]
+    member.do("del kept")
+    assert memory[seats[0] + at(SEAT, "pins")] == 0
+
+    member.do(f"d = sync.subscribe({OURS!r}, slow=shmrpc.disconnect(2)); t.publish_many_nowait(range(5))")
+    member.begin("t.publish_many(range(90))")
+    waits, target = (publishes + listing(what) for what in ("waits", "target"))
+    assert eventually(lambda: memory[waits] == 2)
+    assert 3 + 50 - 25 <= memory[target] <= 3 + 50
+    assert eventually(lambda: memory[SECOND_SET + at(SET, "bits")] == 1)
+    third = memory[AT_TOPIC + at(TOPIC, "claims") + 16]
+    assert (third & 0xFFFF, log.word("cuts", 16)) == (3 << 8 | 2, third >> 32 << 32 | 1)
+    log.close()
     memory.close()
 
 

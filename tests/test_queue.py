@@ -25,22 +25,12 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.host import cleanup
-from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
 
 LONG = 60.0
 #: A name that no other run of these tests has.
 OURS = f"queue{os.getpid()}"
-
-
-@pytest.fixture
-def other() -> Iterator[MemberProcess]:
-    """Another process."""
-    with MemberProcess() as member:
-        yield member
-    with host_to_oneself():
-        cleanup.clean()
 
 
 @pytest.fixture
@@ -1014,3 +1004,48 @@ def test_a_clean_up_tells_what_a_dead_queue_takes_and_not_how_long_its_file_may_
     other.kill()
     left = [each for each in cleanup.clean(dry_run=True) if each.file == "segment" and f".{OURS}@" in each.path]
     assert len(left) == 1 and 1_000_000 < left[0].size < 16 << 20
+
+
+@pytest.mark.parametrize("way", ["get", "get_many", "claim", "claims", "put", "put_many", "reserve"])
+async def test_a_loop_turns_though_others_are_so_quick_that_it_never_waits(other: MemberProcess, way: str) -> None:
+    """The others hold the queue neither empty nor full for as long as it takes."""
+    q = shmrpc.queue(OURS, maxsize=0)
+    turns, done = 0, False
+
+    async def turn() -> None:
+        nonlocal turns
+        while turns < 3:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def use() -> None:
+        nonlocal done
+        claims = q.claims()
+        for _ in range(100_000):
+            if turns >= 3:
+                break
+            match way:
+                case "get":
+                    await q.get()
+                case "get_many":
+                    await q.get_many(2)
+                case "claim":
+                    (await q.claim()).ack()
+                case "claims":
+                    (await anext(claims)).ack()
+                case "put":
+                    await q.put(1)
+                case "put_many":
+                    await q.put_many([1, 2])
+                case "reserve":
+                    async with q.reserve(20_000):
+                        pass
+                    q.get_nowait()
+        else:
+            pytest.fail("the loop has not turned")
+        done = True
+
+    async with q:
+        await q.put_many(list(range(200_000)))
+        await asyncio.gather(use(), turn())
+        assert done

@@ -41,6 +41,12 @@ from benchmark.questions import (
     streams,
     threads,
     ticker,
+    topic_arrays,
+    topic_batches,
+    topic_hand_over,
+    topic_readers,
+    topic_single,
+    topic_study,
 )
 from benchmark.rows import Row
 from benchmark.run import Run
@@ -57,9 +63,12 @@ class Question:
     apart: bool = False
 
 
+#: Those that are asked only by name.
+_APART: Final = (queue_study, topic_study)
+
 #: In the order in which they are asked and shown.
 QUESTIONS: Final = {
-    module.NAME: Question(module.ask, module.TITLE, " ".join((module.__doc__ or "").split()), module is queue_study)
+    module.NAME: Question(module.ask, module.TITLE, " ".join((module.__doc__ or "").split()), module in _APART)
     for module in (
         floors,
         small,
@@ -95,5 +104,11 @@ QUESTIONS: Final = {
         queue_growth,
         queue_idle,
         queue_study,
+        topic_batches,
+        topic_single,
+        topic_readers,
+        topic_arrays,
+        topic_hand_over,
+        topic_study,
     )
 }

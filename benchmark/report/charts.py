@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from benchmark.questions import queue_study
+from benchmark.questions import queue_study, topic_study
 from benchmark.report.figures import heading, number, short
 from benchmark.report.standings import by_line
 from benchmark.report.tables import title
@@ -116,6 +117,24 @@ def study(rows: Iterable[Row]) -> list[Chart]:
     return made
 
 
+def experiment(rows: Iterable[Row]) -> list[Chart]:
+    """Of the study of topics: objects a second over the bytes of a batch, of all that take part."""
+    known = [row for row in rows if row.line.question == topic_study.NAME and row.value]
+    made = []
+    for readers in topic_study.READERS:
+        sizes = {topic_study.case(size, readers): float(size) for size in topic_study.SIZES}
+        found: dict[tuple[str, Role], list[Point]] = {}
+        for row in known:
+            if row.line.case in sizes:
+                found.setdefault((row.subject, row.role), []).append((sizes[row.line.case], row.value or 0.0))
+        series = tuple(Series(name, role, tuple(points)) for (name, role), points in found.items() if len(points) > 1)
+        if series:
+            places = [x for each in series for x, _ in each.points]
+            text, below = f"{title(topic_study.NAME)}: 1 to {readers}", ticks(min(places), max(places))
+            made.append(Chart(text, "bytes of a batch", "objects/s", series, tuple(below)))
+    return made
+
+
 def _over(rows: Iterable[Row], questions: dict[str, str]) -> list[Chart]:
     known = list(rows)
     made = []
@@ -181,13 +200,23 @@ def _left_out(series: Sequence[Series], kept: Sequence[Series]) -> int:
 
 
 def ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Round figures for a logarithmic axis, few enough to be read."""
-    steps = (1,) if high / low > 1e3 else (1, 2, 5)
-    made, power = [], 10.0**-6
-    while power <= high * 1.0001:
-        made += [power * step for step in steps if low * 0.9999 <= power * step <= high * 1.0001]
-        power *= 10
-    return [(each, _short(each)) for each in made]
+    """Round figures for a logarithmic axis: few enough to be read, and two at least, unless there is but one figure."""
+    for steps in ((1,),) if high / low > 1e3 else ((1, 2, 5), range(1, 10)):
+        made, power = [], 10.0**-6
+        while power <= high * 1.0001:
+            made += [power * step for step in steps if low * 0.9999 <= power * step <= high * 1.0001]
+            power *= 10
+        if len(made) > 1:
+            return [(each, _short(each)) for each in made]
+    if low == high:
+        return [(low, f"{low:,.12g}")]
+    # As narrow a range is as good as linear.
+    power = 10.0 ** math.floor(math.log10(high - low))
+    for step in (5 * power, 2 * power, power, power / 2):
+        made = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        if len(made) > 1:
+            break
+    return [(each, f"{each:,.12g}") for each in made]
 
 
 def _short(value: float) -> str:

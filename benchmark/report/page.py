@@ -92,6 +92,7 @@ def _charts(outcome: Outcome) -> list[charts.Chart | charts.Bars]:
         *charts.sizes(rows),
         *charts.scaling(rows),
         *charts.study(rows),
+        *charts.experiment(rows),
     ]
 
 

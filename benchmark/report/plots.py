@@ -23,13 +23,13 @@ _NAMES, _FIGURES = 220, 70
 #: The colours of each role on a light ground and on a dark one; subjects beyond begin again.
 LIGHT: Final[dict[Role, tuple[str, ...]]] = {
     "ours": ("#0a5fc4", "#008575", "#7b3fc0", "#1c2126"),
-    "rival": ("#b06000", "#c2255c", "#6b7a00", "#7a5c45", "#2f3b46"),
+    "rival": ("#b06000", "#c2255c", "#6b7a00", "#7a5c45", "#2f3b46", "#0b7285", "#862e9c"),
     "floor": ("#6b7580",),
     "context": ("#6b7580",),
 }
 _DARK: Final[dict[Role, tuple[str, ...]]] = {
     "ours": ("#62a8ff", "#3fd0bb", "#c39bff", "#e4e8ec"),
-    "rival": ("#f0a04b", "#ff85ad", "#c3d34a", "#cdaa8c", "#f2f2f2"),
+    "rival": ("#f0a04b", "#ff85ad", "#c3d34a", "#cdaa8c", "#f2f2f2", "#66d9e8", "#da77f2"),
     "floor": ("#98a2ac",),
     "context": ("#98a2ac",),
 }

@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any, Final
 
-from benchmark.report.charts import Chart, latency, scaling, sizes, study, ticks
+from benchmark.report.charts import Chart, experiment, latency, scaling, sizes, study, ticks
 from benchmark.report.files import Outcome
 from benchmark.report.plots import LIGHT, numbered
 from benchmark.rows import Role
@@ -30,9 +30,9 @@ def check() -> None:
 
 
 def draw(outcome: Outcome, directory: Path) -> list[Path]:
-    """Draws latency.png, sizes.png, scaling.png and queues.png where there are figures; returns what was written."""
+    """Draws a picture of each kind of which there are figures, such as latency.png; returns what was written."""
     check()
-    kinds = {"latency": latency, "sizes": sizes, "scaling": scaling, "queues": study}
+    kinds = {"latency": latency, "sizes": sizes, "scaling": scaling, "queues": study, "topics": experiment}
     found = {name: charts(outcome.rows) for name, charts in kinds.items()}
     made = []
     for name, charts in found.items():

@@ -54,7 +54,18 @@ def _queue(name: str, module: str, *abilities: Ability, **more: Any) -> Subject:
     return _rival(name, module, "none", "queue", *abilities, serves=False, **more)
 
 
+def _topic(name: str, module: str, *abilities: Ability, **more: Any) -> Subject:
+    """As for a queue."""
+    return _rival(name, module, "none", "topic", *abilities, serves=False, **more)
+
+
+def _studied(name: str, module: str, form: str) -> Subject:
+    """What a published experiment compares."""
+    return _rival(name, module, "none", "study", form=form, serves=False)
+
+
 _ONE: Final = "queue, one"
+_ARRAYS: Final = "topic, arrays"
 _FIFO: Final = "faster_fifo_queue"
 _SOCKET: Final[tuple[Ability, ...]] = ("call", "concurrent", "stream", "bulk", "clients", "connections")
 
@@ -108,5 +119,17 @@ RIVALS: Final = (
         restless=True,
     ),
     _queue("socket, dealing, uvloop", "dealing_socket", _ONE),
+    _topic("pyzmq, XPUB and SUB", "zmq_pub", _ARRAYS, family="pyzmq_sync", needs=("zmq",)),
+    _topic("iceoryx2, to all", "iceoryx_topic", _ARRAYS, family="iceoryx", needs=("iceoryx2",), restless=True),
+    _topic("UNIX socket, to all", "sockets_to_all", _ARRAYS, form="unix"),
+    _topic("TCP, to all", "sockets_to_all", _ARRAYS, form="tcp"),
+    _topic("UNIX socket, to all, uvloop", "dealing_socket", form="to_all"),
+    _studied("TCP", "study_sockets", "tcp"),
+    _studied("TCP, epoll", "study_sockets", "epoll"),
+    _studied("UNIX socket", "study_sockets", "unix"),
+    _studied("one packet, lockless", "study_rings", "one_packet"),
+    _studied("ring, mutex", "study_rings", "mutex"),
+    _studied("ring, adaptive mutex", "study_rings", "adaptive"),
+    _studied("ring, robust mutex", "study_rings", "robust"),
     _rival("InterProcessPyObjects", "inter_process_py_objects", "none", "bulk", needs=("ipc_py_objects",)),
 )

@@ -1,4 +1,6 @@
-"""UNIX sockets on uvloop, written for queues: each reader listens, and each writer deals out to them in turns.
+"""UNIX sockets on uvloop, written for queues and topics: each reader listens, and a writer deals out to them in turns.
+
+To all of them, for topics, it writes the same frame.
 
 A batch, or an item that is put alone, is a frame by msgspec. A reader that has many frames reads no more for a while,
 and a writer whose socket is full waits.
@@ -95,8 +97,8 @@ class _Reading(Frames):
 class _Dealing:
     loop: Loop = "uvloop"
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, place: Place, *, to_all: bool) -> None:
+        self.place, self._to_all = place, to_all
 
     @contextlib.asynccontextmanager
     async def open(self, part: Part) -> AsyncIterator[End]:
@@ -104,7 +106,7 @@ class _Dealing:
         if part.side == "get":
             inbox = _Inbox()
             server = await loop.create_unix_server(lambda: _Reading(inbox), self._address(part.number))
-            yield End(_nothing, _nothing, inbox.get, inbox.get, _nothing, countdown(part))
+            yield End(get=inbox.get, get_many=inbox.get, is_over=countdown(part))
             server.close()
             return
         peers = [
@@ -112,16 +114,24 @@ class _Dealing:
         ]
         turns = itertools.cycle(peers)
 
-        async def put(item: Any) -> None:
+        async def deal(item: Any) -> None:
             peer = next(turns)
             peer.send(item)
             await peer.writable.wait()
+
+        async def give(item: Any) -> None:
+            frame = peers[0].frame(item)
+            for peer in peers:
+                peer.transport.write(frame)
+            for peer in peers:
+                await peer.writable.wait()
 
         def end() -> None:
             for peer in peers:
                 peer.send(OVER)
 
-        yield End(put, put, _nothing, _nothing, end)
+        put = give if self._to_all else deal
+        yield End(put, put, end=end)
         for peer in peers:
             peer.transport.close()
             await peer.closed.wait()
@@ -130,11 +140,13 @@ class _Dealing:
         return self.place.socket(f"reader-{reader}")
 
 
-def _nothing(*_: Any) -> Any:
-    raise NotImplementedError("a connection has one direction")
+@contextlib.contextmanager
+def connect(place: Place) -> Iterator[Way]:
+    """The sockets of a queue."""
+    yield _Dealing(place, to_all=False)
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Way]:
-    """The sockets."""
-    yield _Dealing(place)
+def connect_to_all(place: Place) -> Iterator[Way]:
+    """Those of a topic."""
+    yield _Dealing(place, to_all=True)

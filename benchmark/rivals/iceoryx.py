@@ -29,7 +29,7 @@ _BUFFERED: Final = 8
 #: Clients over the time of a server: one that was killed keeps its place for a while.
 _CLIENTS: Final = 8
 #: How often one looks before others may have the CPU.
-LOOKS: Final = 2000
+_LOOKS: Final = 2000
 
 
 class _Services(NamedTuple):
@@ -102,6 +102,15 @@ def as_bytes(message: Any) -> memoryview:
     return view.cast("B")
 
 
+def sought(receive: Callable[[], Any]) -> Any:
+    """What is received, when there is something at last."""
+    while True:
+        for _ in range(_LOOKS):
+            if (found := receive()) is not None:
+                return found
+        os.sched_yield()
+
+
 def remove(place: Place) -> None:
     """Removes what processes have left that were killed."""
     for path in Path("/dev/shm").glob(f"{prefix(place)}*"):
@@ -128,7 +137,7 @@ def _answer(server: Any, subscriber: Any) -> None:
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
     receive, receive_sample = server.receive, subscriber.receive
     while True:
-        for _ in range(LOOKS):
+        for _ in range(_LOOKS):
             # What was published before a request is there before it.
             request = receive()
             while (sample := receive_sample()) is not None:
@@ -151,7 +160,7 @@ class _Client:
     def _call(self, name: str, *arguments: Any) -> Any:
         data = _encode((name, arguments))
         pending = send(self._client.loan_slice_uninit(len(data)), data)
-        response = _wait(pending.receive)
+        response = sought(pending.receive)
         result = _decode(as_bytes(response))
         response.delete()
         pending.delete()
@@ -168,14 +177,6 @@ class _Client:
         for _ in range(messages):
             send(loan(len(data)), data)
         assert self._call("taken") == [messages, messages * data[-1]]
-
-
-def _wait(receive: Callable[[], Any]) -> Any:
-    while True:
-        for _ in range(LOOKS):
-            if (response := receive()) is not None:
-                return response
-        os.sched_yield()
 
 
 @contextlib.contextmanager

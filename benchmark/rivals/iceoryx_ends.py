@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,8 +16,8 @@ import iceoryx2 as iox2
 import msgspec
 
 from benchmark.processes import Place
-from benchmark.queue_work import ELEMENTS, IN_PLACE, OVER, Arrays, End, Part, Way, countdown
-from benchmark.rivals.iceoryx import BYTES, LOOKS, as_bytes, grows, node_of, remove, send
+from benchmark.queue_work import ELEMENTS, IN_PLACE, OVER, Arrays, End, Part, Way, countdown, missing_side
+from benchmark.rivals.iceoryx import BYTES, as_bytes, grows, node_of, remove, send, sought
 from benchmark.subjects import Loop
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -63,10 +62,6 @@ def _service(node: Any, reader: int) -> Any:
     )
 
 
-def _nothing(*_: Any) -> Any:
-    raise NotImplementedError("a port has one direction")
-
-
 def _publish(publisher: Any, data: bytes) -> None:
     # Although it is to wait for room, it now and then gives up, and says that nobody has got the sample.
     while not send(publisher.loan_slice_uninit(len(data)), data):
@@ -95,23 +90,16 @@ def _writing(publishers: list[Any]) -> End:
                 np.ctypeslib.as_array(array_of.from_address(loan.payload_ptr)).fill(number)
                 sent = loan.assume_init().send()
 
-        return put_array, _nothing
+        return put_array, missing_side
 
-    return End(put, put, _nothing, _nothing, end, arrays={IN_PLACE: arrays})
+    return End(put, put, end=end, arrays={IN_PLACE: arrays})
 
 
 def _reading(subscriber: Any, part: Part) -> End:
     receive = subscriber.receive
 
-    def sample() -> Any:
-        while True:
-            for _ in range(LOOKS):
-                if (found := receive()) is not None:
-                    return found
-            os.sched_yield()
-
     def get(_: int = 1) -> Any:
-        found = sample()
+        found = sought(receive)
         item = _decode(as_bytes(found))
         found.delete()
         return item
@@ -120,14 +108,14 @@ def _reading(subscriber: Any, part: Part) -> End:
         import numpy as np
 
         def get_array() -> int:
-            found = sample()
+            found = sought(receive)
             total = int(np.frombuffer(as_bytes(found), "u8").sum())
             found.delete()
             return total
 
-        return _nothing, get_array
+        return missing_side, get_array
 
-    return End(_nothing, _nothing, get, get, _nothing, countdown(part), arrays={IN_PLACE: arrays})
+    return End(get=get, get_many=get, is_over=countdown(part), arrays={IN_PLACE: arrays})
 
 
 @contextlib.contextmanager

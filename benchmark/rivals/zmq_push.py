@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from benchmark.processes import Place
-from benchmark.queue_work import COPIED, ELEMENTS, OVER, Arrays, End, Part, Way, countdown
+from benchmark.queue_work import COPIED, ELEMENTS, OVER, Arrays, End, Part, Way, countdown, missing_side
 from benchmark.subjects import Loop
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -65,10 +65,6 @@ class _Pushing:
         return f"ipc://{self.place.socket(f'reader-{reader}')}"
 
 
-def _nothing(*_: Any) -> Any:
-    raise NotImplementedError("a socket has one direction")
-
-
 def _writing(pushes: list[zmq.Socket[bytes]]) -> End:
     send = _dealing(pushes)
 
@@ -86,9 +82,9 @@ def _writing(pushes: list[zmq.Socket[bytes]]) -> End:
             # It is sent from where it lies.
             pushes[0].send(np.full(ELEMENTS, number, "u8"), copy=False)
 
-        return put_array, _nothing
+        return put_array, missing_side
 
-    return End(put, put, _nothing, _nothing, end, arrays={COPIED: arrays})
+    return End(put, put, end=end, arrays={COPIED: arrays})
 
 
 def _reading(pull: zmq.Socket[bytes], part: Part) -> End:
@@ -103,9 +99,9 @@ def _reading(pull: zmq.Socket[bytes], part: Part) -> End:
         def get_array() -> int:
             return int(np.frombuffer(pull.recv(copy=False).buffer, "u8").sum())
 
-        return _nothing, get_array
+        return missing_side, get_array
 
-    return End(_nothing, _nothing, get, get, _nothing, countdown(part), arrays={COPIED: arrays})
+    return End(get=get, get_many=get, is_over=countdown(part), arrays={COPIED: arrays})
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ mod enabled {
 
             /// Their names, by number.
             pub const NAMES: &[&str] = &[$(stringify!($name),)+ $(stringify!($shared),)+];
-            /// How many of them, the first ones, are passed from Python. The others are for `shared/tests`.
+            /// How many of them, the first ones, the tests in Python count. The others are for `shared/tests` and `topic/tests`.
             #[cfg_attr(not(feature = "python"), allow(dead_code))]
             pub const OF_PYTHON: usize = [$(stringify!($name),)+].len();
         };
@@ -167,6 +167,8 @@ mod enabled {
         SignalTaken,
         /// An event is set, and nobody was woken.
         EventSet,
+        /// A sleeper's slot says that it was woken, and nobody has rung for it.
+        SlotWoken,
         /// A dead member is ours to recover.
         RecoveryBegun,
         /// A permit of a dead member is free.
@@ -191,7 +193,55 @@ mod enabled {
         MemberLeft,
         /// The memory of a name is removed, and its lock file is not.
         MemoryRemoved,
-        ; // Those that nothing of Python passes, but shared/tests.
+        /// A store has what it begins with.
+        StoreFounded,
+        /// Something that others wait for is committed, and nobody was told.
+        StoreChanged,
+        /// A transaction of a program has the lease, and looks as that of a single operation.
+        TransactionBegun,
+        /// The same, and others can tell it from one.
+        TransactionMarked,
+        /// A transaction of a program has ended, and nobody was woken.
+        TransactionEnded,
+        /// A message is taken, and whoever takes it has not got it.
+        MessageTaken,
+        /// A buffer is pinned, and whoever looks at it has not got it.
+        BufferPinned,
+        /// A buffer is not looked at any more.
+        BufferUnpinned,
+        /// A container is watched, and nobody waits.
+        WatchBegun,
+        /// It is not watched any more.
+        WatchEnded,
+        /// What dead members of a store looked at and watched is given back.
+        StoreRecovered,
+        /// The only word of a transaction is stored, and the sequence is as before.
+        OnlyWordStored,
+        /// The entries of a log are written, and do not count.
+        LogWritten,
+        /// They count, and no word is stored.
+        LogCounted,
+        /// A word is stored, and others are not.
+        LogWordStored,
+        /// All are stored, and the sequence is odd.
+        LogEnded,
+        /// All is over, and the lease is held.
+        LogSettled,
+        /// What a dead member had committed is found, and no word is stored again.
+        RedoBegun,
+        /// A word of it is stored again.
+        RedoWordStored,
+        /// All of it is, and the sequence is odd.
+        RedoDone,
+        /// Memory is fetched, and nothing of that is committed.
+        HeapGrown,
+        /// All is committed, and memory is still to be given back.
+        HeapFreed,
+        /// It is given back, and the lease is held.
+        HeapPunched,
+        /// Memory of a dead member is given back, and perhaps not all of it.
+        RepairPunched,
+        ; // Those that are counted in shared/tests and topic/tests alone.
         /// The lease is taken, and nothing else was looked at.
         LeaseTaken,
         /// The lease of a dead member, or of nobody who said so in time, is taken.
@@ -230,6 +280,38 @@ mod enabled {
         BlockReserved,
         /// A dead member's block, or pages, are found.
         RemainsFound,
+        /// A publisher has a listing, which is not open.
+        ListingTaken,
+        /// A publisher's listing is open, and its number of changes is the old one.
+        ListingOpened,
+        /// A record is written, and not published.
+        RecordWritten,
+        /// Records are published, and nobody was woken.
+        RecordsPublished,
+        /// A publisher's floor is higher, and it has looked at nobody.
+        FloorRaised,
+        /// Records are given up, and nothing is written over.
+        RecordsGivenUp,
+        /// A subscriber is cut off.
+        CutOff,
+        /// A publisher's listing is closed, and somebody's.
+        ListingClosed,
+        /// A subscriber has a seat, and does not use it.
+        SeatTaken,
+        /// A subscriber joins, and is attached to nobody.
+        SeatJoining,
+        /// A subscriber is attached to a publisher.
+        Attached,
+        /// A subscriber's seat is active.
+        SeatActive,
+        /// Records are copied or pinned, and its head is below them.
+        RecordsCopied,
+        /// A record is pinned, and nobody has looked whether it is there still.
+        RecordPinned,
+        /// A subscriber's head is above what it has read, and nobody was woken.
+        HeadMoved,
+        /// A pin is taken back, and nobody was woken.
+        PinCleared,
     }
 
     /// No point.

@@ -26,6 +26,7 @@
 //! * [`shared`] has what equals change together: a lease that no death keeps, transactions, and blocks in a file that
 //!   grows and shrinks.
 //! * A [`queue`] is a chain of items in such a file, for many who put and many who take.
+//! * A [`topic`] has a log for each publisher, which others can read and not write, and a head for each subscriber.
 //! * [`wait::parker`] is where a thread sleeps that another one of its process wakes.
 //! * [`wait::spin`] tells when it pays to look again instead of sleeping.
 //! * [`packet`] takes a packet out of a socket, with the descriptors that come along and its sender.
@@ -73,6 +74,9 @@ pub mod ring;
 #[cfg(not(loom))]
 pub mod scheduling;
 pub mod shared;
+#[cfg(not(loom))]
+pub mod store;
+pub mod topic;
 pub mod wait;
 
 #[cfg(all(feature = "python", not(loom)))]

@@ -49,6 +49,22 @@ impl Child {
         assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
     }
 
+    pub(crate) fn id(&self) -> libc::pid_t {
+        self.0
+    }
+
+    /// Whether it is to be waited for no longer.
+    pub(crate) fn has_ended(&self) -> bool {
+        // SAFETY: zeros are a valid `siginfo_t`, which is written. It can be waited for again.
+        unsafe {
+            let mut ended: libc::siginfo_t = std::mem::zeroed();
+            let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            let done = libc::waitid(libc::P_PID, self.0 as libc::id_t, &raw mut ended, how);
+            assert_eq!(done, 0);
+            ended.si_pid() != 0
+        }
+    }
+
     /// What it has ended by: a signal, or 256 times its exit code.
     pub(crate) fn wait(self) -> libc::c_int {
         let mut status = 0;

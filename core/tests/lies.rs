@@ -678,6 +678,11 @@ fn members_that_write_over_a_queue() {
     scripts("queues", 9, scaled(2_000, 100_000), hostile::queue::queue);
 }
 
+#[test]
+fn members_that_write_over_a_topic() {
+    scripts("topics", 10, scaled(2_000, 100_000), hostile::topic::topic);
+}
+
 fn open_memfds() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
@@ -971,7 +976,7 @@ type Reading = fn(&[u8]);
 /// What the fuzzer once found, or began with: all of core/fuzz/corpus.
 #[test]
 fn the_corpus_breaks_nothing() {
-    let targets: [(&str, Reading); 7] = [
+    let targets: [(&str, Reading); 8] = [
         ("ring", hostile::ring),
         ("parcel", hostile::parcel),
         ("release", hostile::release),
@@ -979,6 +984,7 @@ fn the_corpus_breaks_nothing() {
         ("shared", hostile::shared::shared),
         ("names", hostile::names::names),
         ("queue", hostile::queue::queue),
+        ("topic", hostile::topic::topic),
     ];
     for (name, run) in targets {
         let folder = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));

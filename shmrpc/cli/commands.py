@@ -353,9 +353,9 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
     """List what lives on this host.
 
     Of services: name, kind, pid, health, uptime, connections, endpoints. Of names that have members and no server
-    (memory, semaphores, locks, events, queues): name, kind, items that wait in a queue, bytes, how many wait, and the
-    pids of the members, with what each holds. A pid is the one that you see: - for a process outside your container,
-    which has none inside.
+    (memory, semaphores, locks, events, queues, topics): name, kind, items that wait in a queue, bytes, how many wait,
+    and the pids of the members, with what each holds. A pid is the one that you see: - for a process outside your
+    container, which has none inside.
     """
     try:
         found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))

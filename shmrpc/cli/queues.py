@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import dataclasses
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import click
 import msgspec
 
 from shmrpc import sync
 from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, option, print_names, print_table, seconds
+from shmrpc.cli.items import other_kind, timeout_option, values_of
 from shmrpc.cli.values import to_json, to_text
 from shmrpc.equals.members import members, reports
 from shmrpc.errors import NameInUse, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
@@ -28,11 +27,6 @@ _REPORT_AFTER: Final = 1.0
 _WIDTH: Final = 13
 
 _name = click.argument("name")
-
-
-def _timeout(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    help_text = f"Seconds to wait for {text}; 0: not at all.  [default: as long as it takes]"
-    return option("--timeout", type=click.FloatRange(min=0), callback=seconds, help=help_text)
 
 
 @click.group()
@@ -48,6 +42,8 @@ def queue() -> None:
 def _attached(name: str) -> Iterator[sync.Queue]:
     try:
         found = sync.attach(name, timeout=0)
+    except NameInUse:  # It is what cannot be attached to.
+        raise other_kind(name, "topic", "queue") from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except WaitTimeout:
@@ -56,7 +52,7 @@ def _attached(name: str) -> Iterator[sync.Queue]:
     if not isinstance(found, sync.Queue):
         found.close()
         kind = type(found).__name__.removeprefix("Blocking").lower()
-        raise NameInUse(f"name {name!r} is open as {kind}, not as a queue")
+        raise other_kind(name, kind, "queue")
     with found:
         yield found
 
@@ -109,7 +105,7 @@ def peek(name: str, count: int, as_json: bool) -> None:
 
 
 @queue.command()
-@_timeout("room, for each item")
+@timeout_option("room, for each item")
 @_name
 @click.argument("items", metavar="[JSON]...", nargs=-1)
 def put(name: str, items: tuple[str, ...], timeout: float | None) -> None:
@@ -119,9 +115,7 @@ def put(name: str, items: tuple[str, ...], timeout: float | None) -> None:
     """
     done = 0
     with _attached(name) as found:
-        values: Iterable[Any] = [_item(each, found.raw) for each in items]  # All, before the first one is put.
-        if not items:
-            values = (_item(line, found.raw) for line in sys.stdin.buffer if line.strip())
+        values = values_of(items, found.raw, "queue")  # All that are given, before the first one is put.
         try:
             for item in values:
                 try:
@@ -135,26 +129,9 @@ def put(name: str, items: tuple[str, ...], timeout: float | None) -> None:
             raise
 
 
-def _item(text: str | bytes, raw: bool) -> Any:
-    """An item from its text. Raises UsageError."""
-    shown = (text if isinstance(text, str) else text.decode(errors="replace")).strip()[:40]
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"{shown} is not JSON: {error}; a text has quotes: '\"text\"'") from None
-    except RecursionError:
-        raise click.UsageError(f"{shown[:20]}...: nested too deeply") from None
-    if not raw:
-        return value
-    try:
-        return base64.b64decode(value, validate=True)
-    except (TypeError, ValueError, binascii.Error):
-        raise click.UsageError(f"{shown}: the queue has raw bytes; expected a text with base64") from None
-
-
 @queue.command()
 @option("-n", "--count", type=click.IntRange(min=1), default=1, help="How many.")
-@_timeout("all of them")
+@timeout_option("all of them")
 @_name
 def get(name: str, count: int, timeout: float | None) -> None:
     """Get items of the queue NAME and print them as JSON, one to a line.

@@ -8,7 +8,7 @@ import math
 import select
 import time
 from collections.abc import Callable, Generator
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from shmrpc._core import Descriptor, Name, watch_for_names
 from shmrpc.basics.checks import called, check_real
@@ -20,22 +20,26 @@ from shmrpc.equals.lock import BlockingLock, Lock
 from shmrpc.equals.memory import BlockingMemory, Memory
 from shmrpc.equals.queue import Queue
 from shmrpc.equals.semaphore import BlockingSemaphore, Semaphore
-from shmrpc.errors import WaitTimeout
+from shmrpc.equals.stores.store import BlockingStore, Store
+from shmrpc.errors import NameInUse, WaitTimeout
 
-_KINDS: dict[str, Callable[[Name], Semaphore | Lock | Event | Memory | Queue]] = {
+_KINDS: dict[str, Callable[[Name], Semaphore | Lock | Event | Memory | Queue | Store]] = {
     "semaphore": Semaphore.of,
     "lock": Lock.of,
     "event": Event.of,
     "memory": Memory.of,
     "queue": Queue.of,
+    "store": Store.of,
 }
-_Blocking: TypeAlias = BlockingSemaphore | BlockingLock | BlockingEvent | BlockingMemory | BlockingQueue
+_T = TypeVar("_T")
+_Blocking: TypeAlias = BlockingSemaphore | BlockingLock | BlockingEvent | BlockingMemory | BlockingQueue | BlockingStore
 _BLOCKING_KINDS: dict[str, Callable[[Name], _Blocking]] = {
     "semaphore": BlockingSemaphore.of,
     "lock": BlockingLock.of,
     "event": BlockingEvent.of,
     "memory": BlockingMemory.of,
     "queue": BlockingQueue.of,
+    "store": BlockingStore.of,
 }
 #: Seconds between two looks for a name where the system does not let us watch the directories.
 _PAUSE: Final = 0.05
@@ -43,15 +47,16 @@ _PAUSE: Final = 0.05
 _LONGEST: Final = 1e6
 
 
-async def attach(name: str, timeout: float = 5.0) -> Semaphore | Lock | Event | Memory | Queue:
+async def attach(name: str, timeout: float = 5.0) -> Semaphore | Lock | Event | Memory | Queue | Store:
     """Opens a name that another process makes, whatever it is; waits up to ``timeout`` seconds for it to appear.
 
-    Raises WaitTimeout if no process has it open by then.
+    Raises WaitTimeout if no process has it open by then, NameInUse if it is a topic: :func:`shmrpc.subscribe` waits for
+    what is published in that, :func:`shmrpc.topic` publishes.
     """
     with contextlib.closing(_waits(name, timeout)) as waits:
         for watch, pause in waits:
             if (found := _join(name)) is not None:
-                return _KINDS[found.kind](found)
+                return _made(found, _KINDS)
             await (asyncio.sleep(pause) if watch is None else _readable(watch, pause))
     raise AssertionError
 
@@ -74,12 +79,23 @@ def blocking_attach(name: str, timeout: float = 5.0) -> _Blocking:
     with contextlib.closing(_waits(name, timeout)) as waits:
         for watch, pause in waits:
             if (found := _join(name)) is not None:
-                return _BLOCKING_KINDS[found.kind](found)
+                return _made(found, _BLOCKING_KINDS)
             if watch is None:
                 time.sleep(pause)
             else:
                 _poll(watch, pause)
     raise AssertionError
+
+
+def _made(found: Name, kinds: dict[str, Callable[[Name], _T]]) -> _T:
+    """Returns the handle of a name of one of these kinds."""
+    if found.kind in kinds:
+        return kinds[found.kind](found)
+    found.close()
+    raise NameInUse(
+        f"name {found.name!r} is open as a {found.kind}: read it with shmrpc.subscribe(), or publish in it with"
+        " shmrpc.topic()"
+    )
 
 
 def _poll(watch: Descriptor, seconds: float) -> None:

@@ -17,7 +17,7 @@ from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.prefetched import Prefetched
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
-from shmrpc.equals.reserving import Reserving
+from shmrpc.equals.reserving import BlockingReserving
 from shmrpc.equals.turns import PAUSE
 from shmrpc.errors import QueueBusy, QueueShutDown
 from shmrpc.wire.codec import CodecName
@@ -120,7 +120,7 @@ class BlockingQueue(QueueBase):
 
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
-    ) -> BlockingReserving:
+    ) -> BlockingReserving[_core.Reservation]:
         """Makes an array in the queue's memory that is an item at the end of the block: ``with q.reserve(...) as a``.
 
         What it holds at first may be anything. If the block raises, there is no item. Of a queue of raw bytes it is a
@@ -155,6 +155,20 @@ class BlockingQueue(QueueBase):
     def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
         self._block(functools.partial(self._again, waiting.wait), timeout, ROOM)
 
+    def _add(self, value: Any, timeout: float | None) -> None:
+        self.put(value, timeout)
+
+    def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
+        reservation = self._again(functools.partial(self._native.wait_reserve, size, body), timeout)
+        if reservation is None:
+            raise stopped_wait(self._name)
+        if reservation is False:
+            self._timed_out(timeout, ROOM)
+        return reservation
+
+    def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
+        self._put(reservation, timeout)
+
     def _claim(self, timeout: float | None, lease: float, given: Prefetched | None) -> Claim:
         claim = None
         with contextlib.suppress(QueueBusy):
@@ -182,33 +196,6 @@ class BlockingQueue(QueueBase):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-class BlockingReserving(Reserving[BlockingQueue]):
-    """What :meth:`shmrpc.sync.Queue.reserve` returns."""
-
-    def __enter__(self) -> Any:
-        size, body = self._prepare()
-        if self._array is not None:
-            return self._array
-        reserve = functools.partial(self._queue._native.wait_reserve, size, body)
-        reservation = self._queue._again(reserve, self._timeout)
-        if reservation is None:
-            raise stopped_wait(self._queue._name)
-        if reservation is False:
-            self._queue._timed_out(self._timeout, ROOM)
-        return self._view(reservation)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is not None:
-            self._give_up()
-        elif self._reservation is None:
-            self._queue.put(self._array, self._timeout)
-        else:
-            try:
-                self._queue._put(self._reservation, self._timeout)
-            finally:
-                self._give_up()
 
 
 @called("queue")

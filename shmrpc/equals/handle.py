@@ -8,7 +8,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable
-from typing import Final, NoReturn, Self, TypeVar
+from typing import ClassVar, Final, NoReturn, Self, TypeVar
 
 from shmrpc._core import Hold, Name
 from shmrpc.basics.checks import check_real
@@ -35,8 +35,8 @@ def bounded(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     check_real("timeout", timeout, "a number of seconds (None: no limit)")
-    if timeout != timeout:
-        raise ValueError("timeout: expected seconds, got nan")
+    if not timeout >= 0:
+        raise ValueError(f"timeout: expected seconds, 0 or more (None: no limit), got {timeout}")
     return float(min(timeout, _LONGEST))
 
 
@@ -46,6 +46,8 @@ _L = TypeVar("_L", bound=Line)
 class Handle(Uncopied):
     """A name that this process has open, as one of its members."""
 
+    #: The function that opens another handle like this one.
+    _opened_by: ClassVar = "attach"
     _name: Name
     _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Line]]
 
@@ -83,11 +85,15 @@ class Handle(Uncopied):
 
     def __repr__(self) -> str:
         closed = ", closed" if self._name.is_closed else ""
-        return f"<shmrpc {self._name.kind} {self.name!r}{closed}>"
+        return f"<shmrpc {self._name.kind} {self.name!r}{self._role()}{closed}>"
+
+    def _role(self) -> str:
+        """What it is for, where a name has handles of several kinds, and how it was opened."""
+        return ""
 
     def _what_instead(self) -> tuple[str, str]:
         face = "shmrpc.sync" if type(self).__name__.startswith("Blocking") else "shmrpc"
-        opened = f"open it by its name in the other process: {face}.attach({self.name!r})"
+        opened = f"open it by its name in the other process: {face}.{self._opened_by}({self.name!r})"
         return f"{self._name.kind} {self.name!r}", f"{opened}; within this one, share the handle"
 
     def _line(self, place: int, kind: type[_L]) -> _L:

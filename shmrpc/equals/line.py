@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from shmrpc.errors import WaitStopped
 
 #: Seconds after which one that waits insists, as in the core.
 _LONG: Final = 0.02
+#: Seconds after the last wait for which the loop goes on hearing the doorbell: to begin and to end that takes longer
+#: than many a wait.
+_LINGER: Final = 1.0
 
 
 class _Waiter(NamedTuple):
@@ -40,6 +44,10 @@ class Line:
         self._sleeper: LoopSleeper | None = None
         self._waiting: deque[_Waiter] = deque()
         self._is_asleep = False
+        #: How often it has slept, and what stops hearing the doorbell if that has not changed.
+        self._sleeps = 0
+        self._lingering: asyncio.TimerHandle | None = None
+        self._hears = False
 
     async def wait(
         self,
@@ -85,7 +93,10 @@ class Line:
         if self._sleeper is None:
             self._sleeper = self._name.sleeper(self._place)
         self._sleeper.line_up()
-        self._loop.add_reader(self._sleeper.fileno(), self.look)
+        if not self._hears:
+            self._loop.add_reader(self._sleeper.fileno(), self.look)
+            self._hears = True
+        self._sleeps += 1
         self._is_asleep = True
         self._serve()
 
@@ -93,16 +104,37 @@ class Line:
         """Nobody waits any more."""
         if self._is_asleep and self._sleeper is not None:
             self._is_asleep = False
+            try:
+                self._sleeper.cancel()
+            finally:
+                if self._name.is_closed:
+                    self._give_back()
+                elif self._lingering is None:
+                    self._lingering = self._loop.call_later(_LINGER, self._linger, self._sleeps)
+
+    def _linger(self, sleeps: int) -> None:
+        """Stops hearing the doorbell if nobody has waited since."""
+        self._lingering = None
+        if self._is_asleep:
+            return
+        if self._sleeps == sleeps:
+            self._stop_hearing()
+        else:
+            self._lingering = self._loop.call_later(_LINGER, self._linger, self._sleeps)
+
+    def _stop_hearing(self) -> None:
+        if self._hears and self._sleeper is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._sleeper.fileno())
-            self._sleeper.cancel()
+        self._hears = False
 
     def look(self) -> None:
         """Serves those that wait, if any do."""
-        if self._sleeper is None or not self._is_asleep:
+        if self._sleeper is None:
             return
         try:
             self._sleeper.withdraw()
-            self._serve()
+            if self._is_asleep:
+                self._serve()
         except Exception as error:  # Our place was written over: nobody would wake us any more.
             if self._name.sleeps_on():
                 return
@@ -150,8 +182,19 @@ class Line:
         return True
 
     def close(self) -> None:
-        """Gives the place among the sleepers back, once nobody waits."""
+        """Gives the place among the sleepers back, once nobody waits. Any thread may do it."""
+        if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
+            self._give_back()
+        else:
+            with contextlib.suppress(RuntimeError):  # The loop is closed, and gives it back with itself.
+                self._loop.call_soon_threadsafe(self._give_back)
+
+    def _give_back(self) -> None:
         if self._sleeper is not None and not self._is_asleep:
+            self._stop_hearing()
+            if self._lingering is not None:
+                self._lingering.cancel()
+                self._lingering = None
             self._sleeper.close()
             self._sleeper = None
 

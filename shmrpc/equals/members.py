@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from shmrpc._core import Name
 from shmrpc.equals import places
+from shmrpc.equals.topic_base import Subscriber
 from shmrpc.errors import ShmrpcError
 
 
@@ -24,30 +25,56 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True)
+class Publishing:
+    """A publisher of a topic, seen from outside."""
+
+    #: Its process; 0 for one of another container.
+    pid: int
+    #: One that no other publisher of this topic has, before or after.
+    number: int
+    #: How many messages it has published; None if that cannot be seen from here, as of one in another container.
+    messages: int | None
+    #: The bytes of these.
+    bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """What can be seen of a name."""
 
-    #: "memory", "semaphore", "lock", "event" or "queue"
+    #: "memory", "semaphore", "lock", "event", "queue", "topic" or "store"
     kind: str
     name: str
-    #: Bytes of shared memory, with what it takes to keep order in it; of a queue, those that it has now.
+    #: Bytes of shared memory, with what it takes to keep order in it; of a queue or a topic, those that it has now.
     size: int
     #: Items that wait; None if it is no queue.
     depth: int | None
     #: How many threads and loops of all processes wait for it.
     waiters: int
     members: list[Member]
+    #: Whether its items or messages are bytes.
+    raw: bool
+    #: Of a topic, those that publish; None if it is none.
+    publishers: list[Publishing] | None
+    #: Of a topic, those that subscribe: how many messages they are behind, and have missed, of all that publish now.
+    subscribers: list[Subscriber] | None
 
 
 def members(name: str) -> list[Member]:
-    """Lists the processes that have a memory, a semaphore, a lock, an event or a queue of this name open.
+    """Lists the processes that have a name open: a memory, semaphore, lock, event, queue, topic or store.
 
     Raises LocalProtocolError if the directory where names are met is not safe.
     """
+    found = report_of(name)
+    return [] if found is None else found.members
+
+
+def report_of(name: str) -> Report | None:
+    """Collects what can be seen of a name; None if it has no members. Raises as :func:`members` does."""
     for path in places.lock_files(name):
         if (report := _look(name, path)) is not None:
-            return report.members
-    return []
+            return report
+    return None
 
 
 def reports(silent: Callable[[str], None]) -> list[Report]:
@@ -69,4 +96,19 @@ def _look(name: str, path: str) -> Report | None:
     if found is None:
         return None
     there = [Member(pid, datetime.fromtimestamp(since / 1e9, UTC), holds) for pid, since, holds in found["members"]]
-    return Report(found["kind"], name, found["size"], found["depth"], found["waiters"], there)
+    publishers = subscribers = None
+    if found["topic"] is not None:
+        publishing, subscribing = found["topic"]
+        publishers = [Publishing(pid, number, *(counts or (None, None))) for pid, number, counts in publishing]
+        subscribers = [Subscriber(**each) for each in subscribing]
+    return Report(
+        kind=found["kind"],
+        name=name,
+        size=found["size"],
+        depth=found["depth"],
+        waiters=found["waiters"],
+        members=there,
+        raw=found["raw"],
+        publishers=publishers,
+        subscribers=subscribers,
+    )

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from shmrpc import _core
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
+from shmrpc.equals.pausing import Pausing
 from shmrpc.equals.prefetched import Prefetched
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
-from shmrpc.equals.reserving import Reserving
+from shmrpc.equals.reserving import AwaitedReserving
 from shmrpc.equals.turns import PAUSE, Turns
 from shmrpc.errors import QueueBusy, QueueShutDown
 from shmrpc.wire.codec import CodecName
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Queue(QueueBase):
+class Queue(Pausing, QueueBase):
     """A queue of all processes that open its name, in asyncio: see :func:`shmrpc.queue`.
 
     Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items
@@ -36,12 +37,20 @@ class Queue(QueueBase):
     :meth:`stop_waits`, and LocalProtocolError if it is closed. A wait that is cancelled has put or got nothing.
     """
 
+    @functools.cached_property
+    def _slice(self) -> _core.Slice:
+        return self._native.slice
+
     async def put(self, item: Any, timeout: float | None = None) -> None:
         """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
         if timeout is not None:
             timeout = bounded(timeout)
+        waiting: _core.Items | bool | None
         try:
-            waiting = self._native.put_now(item)
+            waiting = self._native.put_next(item)
+            if waiting is False:
+                await self._pause()
+                waiting = self._native.put_now(item)
         except QueueBusy:
             waiting = await self._again(functools.partial(self._native.put_now, item), timeout)
         if waiting is not None:
@@ -53,6 +62,8 @@ class Queue(QueueBase):
             timeout = bounded(timeout)
         if not isinstance(items, list):
             items = list(items)  # It may be needed twice.
+        if self._slice.is_over():
+            await self._pause()
         try:
             waiting = self._native.put_many_now(items)
         except QueueBusy:
@@ -65,10 +76,10 @@ class Queue(QueueBase):
         if timeout is not None:
             timeout = bounded(timeout)
         try:
-            item = self._native.get_now(NOTHING)
+            item = self._native.get_next(NOTHING)
         except QueueBusy:
             item = NOTHING
-        return (await self._get(1, timeout))[0] if item is NOTHING else item
+        return (await self.get_many(1, timeout))[0] if item is NOTHING else item
 
     async def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
         """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them.
@@ -77,6 +88,8 @@ class Queue(QueueBase):
         """
         if timeout is not None:
             timeout = bounded(timeout)
+        if self._slice.is_over():
+            await self._pause()
         try:
             items = self._native.get_many_now(at_least_one(most), False)
         except QueueBusy:
@@ -125,7 +138,7 @@ class Queue(QueueBase):
 
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
-    ) -> AwaitedReserving:
+    ) -> AwaitedReserving[_core.Reservation]:
         """Makes an array in the queue's memory, an item at the end of the block: ``async with q.reserve(...) as a``.
 
         What it holds at first may be anything. If the block raises, there is no item. Of a queue of raw bytes it is a
@@ -160,6 +173,22 @@ class Queue(QueueBase):
         if put is None:
             self._timed_out(timeout, ROOM)
 
+    async def _add(self, value: Any, timeout: float | None) -> None:
+        await self.put(value, timeout)
+
+    async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
+        reservation = self._native.reserve_now(size, body)
+        if reservation is None:
+            reserve = functools.partial(self._native.reserve_now, size, body)
+            reservation = await self._turn(ROOM, self._native.may_put, reserve, timeout)
+        if reservation is None:
+            self._timed_out(timeout, ROOM)
+        return reservation
+
+    async def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
+        if not reservation.put_now():
+            await self._put(reservation, timeout)
+
     async def _get(self, most: int, timeout: float | None) -> list[Any]:
         items = await self._turn(ITEMS, self._may_take, lambda: self._native.get_many_now(most, False) or None, timeout)
         if items is None:
@@ -167,6 +196,8 @@ class Queue(QueueBase):
         return items
 
     async def _claim(self, timeout: float | None, lease: float, given: Prefetched | None) -> Claim:
+        if self._slice.is_over():
+            await self._pause()
         claim = None
         with contextlib.suppress(QueueBusy):
             claim = self._native.claim_now(lease, False)
@@ -183,7 +214,8 @@ class Queue(QueueBase):
     ) -> _T | None:
         """Waits in the loop until ``take()`` returns something; None if the timeout is over."""
         wake_other = functools.partial(self._native.wake, place == ROOM)
-        taken = await self._line(place, Turns).take(may_take, take, wake_other, timeout)
+        glance = self._native.glance if place == ITEMS else may_take
+        taken = await self._line(place, Turns).take(glance, may_take, take, wake_other, timeout)
         if place == ROOM and taken is not None:
             wake_other()  # We may have been woken alone for room that others need, too.
         return taken
@@ -236,37 +268,6 @@ class Claiming:
     ) -> None:
         if self._claim is not None:
             self._claim.__exit__(kind, error, tb)
-
-
-class AwaitedReserving(Reserving[Queue]):
-    """What :meth:`shmrpc.Queue.reserve` returns."""
-
-    async def __aenter__(self) -> Any:
-        size, body = self._prepare()
-        if self._array is not None:
-            return self._array
-        core = self._queue._native
-        reservation = core.reserve_now(size, body)
-        if reservation is None:
-            reserve = functools.partial(core.reserve_now, size, body)
-            reservation = await self._queue._turn(ROOM, core.may_put, reserve, self._timeout)
-        if reservation is None:
-            self._queue._timed_out(self._timeout, ROOM)
-        return self._view(reservation)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._give_up()
-        elif self._reservation is None:
-            await self._queue.put(self._array, self._timeout)
-        else:
-            try:
-                if not self._reservation.put_now():
-                    await self._queue._put(self._reservation, self._timeout)
-            finally:
-                self._give_up()
 
 
 def queue(

@@ -37,14 +37,14 @@ _LONGEST_LEASE: Final = 1e9
 def opened_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: int, raw: bool) -> _core.Name:
     """Opens a queue, and makes it if nobody else has. Raises TypeError and ValueError for what no queue can be."""
     maxsize = check_count(f"queue {name!r}: maxsize", maxsize, 0, _MOST_ITEMS)
-    memory = _bytes_of(f"queue {name!r}: max_memory", max_memory)
+    memory = bytes_of(f"queue {name!r}: max_memory", max_memory)
     max_deliveries = check_count(f"queue {name!r}: max_deliveries", max_deliveries, 0, _MOST_ITEMS)
     check_flag(f"queue {name!r}: raw", raw)
     return opened(name, "queue", memory, (maxsize, max_deliveries), raw)
 
 
-def _bytes_of(option: str, size: int | str) -> int:
-    """Bytes of a size such as ``"64MiB"``."""
+def bytes_of(option: str, size: int | str, least: int = _LEAST) -> int:
+    """Bytes of a size such as ``"64MiB"``. Raises ValueError if it is none, or less than ``least``."""
     expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
     if isinstance(size, str):
         number = size.rstrip("BKMGikmg ")
@@ -55,8 +55,8 @@ def _bytes_of(option: str, size: int | str) -> int:
             raise ValueError(f"{option}: expected {expected}, got {size!r}") from None
     else:
         found = check_whole(option, size, expected)
-    if not _LEAST <= found <= _MOST:
-        raise ValueError(f"{option}: expected 64 KiB to 16 GiB, got {found} bytes")
+    if not least <= found <= _MOST:
+        raise ValueError(f"{option}: expected {least >> 10} KiB to 16 GiB, got {found} bytes")
     return found
 
 
@@ -138,6 +138,12 @@ class QueueBase(Handle):
                 "queue %r: %d items are lost: all processes that had it open were killed", name.name, handle._lost
             )
         return handle
+
+    def _check_may_reserve(self) -> None:
+        self._native.check_may_put()
+
+    def _unencodable(self, error: Exception) -> Exception:
+        return unencodable(self.name, error)
 
     @property
     def maxsize(self) -> int:

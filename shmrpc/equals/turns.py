@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -35,6 +36,7 @@ class Turns(Line):
 
     async def take(
         self,
+        glance: Callable[[], bool],
         may_take: Callable[[], bool],
         take: Callable[[], _T | None],
         wake_other: Callable[[], object],
@@ -42,9 +44,9 @@ class Turns(Line):
     ) -> _T | None:
         """Waits until ``take()`` returns something, and returns that; None if the timeout, in seconds, is over before.
 
-        ``may_take()`` is a hint whether to try. ``wake_other()`` wakes a waiter of another process, for a task that was
-        given the turn and has no use for it. Raises WaitStopped, and what ``take`` raises; QueueBusy at the end of the
-        timeout only.
+        ``may_take()`` is a hint whether to try, and ``glance()`` one that looks for a moment. ``wake_other()`` wakes a
+        waiter of another process, for a task that was given the turn and has no use for it. Raises WaitStopped, and
+        what ``take`` raises; QueueBusy at the end of the timeout only.
         """
 
         def give() -> bool:
@@ -61,6 +63,11 @@ class Turns(Line):
             pass_on()
             wake_other()
 
+        # Nobody came before this one.
+        if (timeout is None or timeout > 0) and not (self._waiting or self._is_given) and glance():
+            with contextlib.suppress(QueueBusy):
+                if (taken := take()) is not None:
+                    return taken
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if end is None else end - time.monotonic()

@@ -49,7 +49,7 @@ SERVICE = "service"
 #: The meeting place of names whose members are equals, of whatever kind.
 SHARED = "shared"
 #: The kinds of names that meet there.
-MEMBER_KINDS = ("memory", "semaphore", "lock", "event", "queue")
+MEMBER_KINDS = ("memory", "semaphore", "lock", "event", "queue", "topic", "store")
 #: The kinds whose owners prove that they live as the table above says. Names of others are not touched.
 KINDS = {SERVICE, SHARED, *MEMBER_KINDS}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from shmrpc.values import arrays, arrow, buffers, pickling, registry, standard, tensors
+from shmrpc.values import arrays, arrow, buffers, pickling, references, registry, standard, tensors
 from shmrpc.values.extension import Extension
 
 #: The modules that add types. Their classes are tried in this order: NumPy's float64 is a float too.
-_MODULES: Final = (arrays, tensors, arrow, buffers, standard, registry, pickling)
+_MODULES: Final = (arrays, tensors, arrow, buffers, standard, registry, references, pickling)
 
 ALL_EXTENSIONS: Final[tuple[Extension, ...]] = tuple(each for module in _MODULES for each in module.EXTENSIONS)

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
-from shmrpc.values import arrays, defaults, fields, registry
+from shmrpc.values import arrays, defaults, fields, references, registry
 from shmrpc.values.aliases import UNIONS, type_hints, union
 from shmrpc.values.fields import CONTAINERS
 from shmrpc.values.wording import nested, readable, split
@@ -136,7 +136,7 @@ class DeclaredTypes:
             try:
                 return _convert(value, wanted)
             except msgspec.ValidationError:
-                plain = arrays.without_scalars(value)
+                plain = references.without_objects(arrays.without_scalars(value))
                 if plain is value:
                     raise
                 value = plain
@@ -172,7 +172,9 @@ class DeclaredTypes:
             return kind
         if issubclass(kind, enum.Enum) and ((instances and self._can_come(kind)) or not _is_known(kind)):
             return _choice(kind.__name__, lambda value: _member(kind, value))
-        if instances and self._can_come(kind) and fields.names_of(kind) is not None:
+        if instances and (
+            (self._can_come(kind) and fields.names_of(kind) is not None) or references.is_passed_for(kind)
+        ):
             return _choice(kind.__name__, lambda value: self._instance(kind, value))
         return kind
 

@@ -40,7 +40,9 @@ FILES: Final = (
 )
 
 #: The same for names with members.
-FILES_OF_NAMES: Final = tuple(f"equals/{path.name}" for path in (ROOT / "shmrpc" / "equals").glob("*.py"))
+FILES_OF_NAMES: Final = tuple(
+    str(path.relative_to(ROOT / "shmrpc")) for path in (ROOT / "shmrpc" / "equals").rglob("*.py")
+)
 
 #: The native points that only a name with members passes, and no conversation.
 POINTS_OF_NAMES: Final = frozenset(
@@ -56,6 +58,7 @@ POINTS_OF_NAMES: Final = frozenset(
         "Signalled",
         "SignalTaken",
         "EventSet",
+        "SlotWoken",
         "RecoveryBegun",
         "PermitRecovered",
         "Recovered",
@@ -68,6 +71,36 @@ POINTS_OF_NAMES: Final = frozenset(
 #: Those that only a queue passes.
 POINTS_OF_QUEUES: Final = frozenset(
     ("ItemsWritten", "ItemsPut", "ItemsTaken", "ItemClaimed", "ClaimEnded", "ClaimRecovered")
+)
+
+#: Those that only a store passes.
+POINTS_OF_STORES: Final = frozenset(
+    (
+        "StoreFounded",
+        "StoreChanged",
+        "TransactionBegun",
+        "TransactionMarked",
+        "TransactionEnded",
+        "MessageTaken",
+        "BufferPinned",
+        "BufferUnpinned",
+        "WatchBegun",
+        "WatchEnded",
+        "StoreRecovered",
+        "OnlyWordStored",
+        "LogWritten",
+        "LogCounted",
+        "LogWordStored",
+        "LogEnded",
+        "LogSettled",
+        "RedoBegun",
+        "RedoWordStored",
+        "RedoDone",
+        "HeapGrown",
+        "HeapFreed",
+        "HeapPunched",
+        "RepairPunched",
+    )
 )
 
 #: A line by file and number, or a native point by name and how often it was passed.

@@ -45,3 +45,12 @@ def swept() -> bool:
     with host_to_oneself():
         cleanup.clean()
     return eventually(lambda: not ours_in_shm())
+
+
+def assert_none_left(name: str, runtime: Path) -> None:
+    """Asserts that nothing of a name without a server is left; removes what is."""
+    left = [each for each in os.listdir(SHM) if f"shmrpc.{name}@" in each]
+    left += [each for each in os.listdir(runtime) if f"{name}@" in each] if runtime.exists() else []
+    with host_to_oneself():
+        cleanup.clean()
+    assert left == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import traceback
 from types import TracebackType
 from typing import Any, Final
 
+from tests.helpers.prepared_python import PreparedPython
 from tests.helpers.stopped_processes import PATIENCE
 
 _MAIN: Final = "from tests.helpers import member_process; member_process.main()"
-_WITH_POINTS: Final = "from tests.helpers import crash_points; crash_points.use_core(); "
 
 
 class MemberProcess:
@@ -25,8 +26,7 @@ class MemberProcess:
     """
 
     def __init__(self, *, points: bool = False) -> None:
-        command = [sys.executable, "-c", (_WITH_POINTS if points else "") + _MAIN]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = PreparedPython(["-c", _MAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, points=points)
         assert self._read() == "ready"
 
     @property
@@ -45,6 +45,11 @@ class MemberProcess:
         if text.startswith("raised "):
             raise RuntimeError(json.loads(text.removeprefix("raised ")))
         return json.loads(text)
+
+    def ends(self, seconds: float) -> bool:
+        """Whether the statements end within so many seconds: then ``end()`` waits for nothing."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
     def do(self, code: str) -> Any:
         self.begin(code)
@@ -104,7 +109,7 @@ def _forked(code: str, names: dict[str, Any]) -> int:
 def main() -> None:
     """Does what it is told until there is nothing more."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    import shmrpc  # The core may have been put in its place before.
+    import shmrpc
     import shmrpc.sync
     from tests.helpers import crash_points
 

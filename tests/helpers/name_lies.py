@@ -27,6 +27,9 @@ from tests.helpers.name_users import (
     OPENERS,
     QUEUE_MEMORY,
     SMALL,
+    STORE_MEMORY,
+    TREE,
+    WRONG,
     Outcomes,
     Told,
     look,
@@ -65,14 +68,25 @@ BOOKS: Final = JOURNAL + 4096
 FILLING: Final = BOOKS + 8192
 MAP: Final = FILLING + 65536
 PAGES: Final = MAP + 8192
+#: Where a store begins, and what it begins with: see core/src/store/mod.rs.
+STORE: Final = QUEUE
+ROOTS: Final = tuple(STORE + at for at in (8, 16, 24))
+PINS: Final = STORE + 64
+WATCHES: Final = PINS + 16 + 16 * 4096
+STORE_BOOKS: Final = (WATCHES + 8 + 24 * 1024 + 4095) & ~4095
+_STORE_PAGES: Final = STORE_MEMORY // 4096 * 2
+STORE_MAP: Final = STORE_BOOKS + 8192
+#: Its log, which is its end: see core/src/shared/log.rs.
+LOG: Final = STORE_MAP + (_STORE_PAGES * 16 + 4095 & ~4095) + _STORE_PAGES * 4096
+LOG_SIZE: Final = 16 << 20
 #: Bytes by which whoever is lied to may grow: what Python's allocator keeps.
 GROWTH: Final = 32 << 20
 #: Where the slots of a wait set begin in it.
 AT_SLOTS: Final = 128
 
 
-#: The offset of a word; or that of a word which says where something is, and how far behind that it stands.
-Place = int | tuple[int, int]
+#: The offset of a word; or the place of a word which says where something is, and how far behind that it stands.
+Place = int | tuple["Place", int]
 
 
 def words(kind: str) -> list[Place]:
@@ -85,9 +99,10 @@ def words(kind: str) -> list[Place]:
         found.append(start + 64)
         found += [start + AT_SLOTS + 8 * n for n in (0, 1, 2, SLOTS - 1)]
         found += [start + AT_SLOTS + 8 * (SLOTS + n) for n in (0, 1)]
-    permits = {"semaphore": 2, "event": 0, "queue": 0}.get(kind, 1)
+    permits = {"semaphore": 2, "event": 0, "queue": 0, "store": 0}.get(kind, 1)
     found += [LOOKING, *(PERMITS + 8 * n for n in range(permits))]
-    return [*found, *_words_of_queue()] if kind == "queue" else [*found]
+    more = {"queue": _words_of_queue, "store": words_of_store}.get(kind)
+    return [*found, *more()] if more is not None else [*found]
 
 
 def _words_of_queue() -> Iterator[Place]:
@@ -107,12 +122,35 @@ def _words_of_queue() -> Iterator[Place]:
     yield from ((FIRST_ITEM, at) for at in (0, 8))
 
 
+def words_of_store() -> Iterator[Place]:
+    """The offsets of the fields that only a store has."""
+    yield from (DONE_SET, DONE_SET + 64, DONE_SET + AT_SLOTS)
+    yield from (STORE, *ROOTS)
+    yield from (PINS + 8 * n for n in range(5))
+    yield from (WATCHES + 8 * n for n in range(7))
+    yield from (STORE_BOOKS + 8 * n for n in range(6))
+    yield from (STORE_BOOKS + at for at in (64, 96, 128, 128 + 8 * 47, 4096, 4096 + 2048))
+    yield from (STORE_MAP + 8 * n for n in (0, 1, 2, 3, 8, 9, 32, 33))
+    yield from (LOG + 8 * n for n in range(4))  # The lease, and what was found.
+    yield from (LOG + at for at in (40, 48, 64, 72, 80, 88, 96, 104))
+    for root in ROOTS:
+        yield from ((root, at) for at in (0, 8, 16, 24))  # The head of a container, and what it has.
+        yield from (((root, 24), at) for at in (0, 8, 16, 24, 32, 48))
+    entry = ((ROOTS[0], 24), 16 + 8 * 8)  # The entries of the dict that is the store: of eight slots at first.
+    for number in range(6):
+        at = entry[1] + 16 * number
+        yield from ((entry[0], at), (entry[0], at + 8))  # A key, and its value.
+        yield from ((((ROOTS[0], 24), at + 8), behind) for behind in (0, 8, 24))  # The head of that value.
+        yield from (((((ROOTS[0], 24), at + 8), 24), behind) for behind in (0, 8))
+
+
 def found_at(memory: int, place: Place) -> int:
     """Where a word is now: a multiple of 8 within the memory, whatever says so."""
     if isinstance(place, int):
         return place
     pointer, behind = place
-    at = int.from_bytes(os.pread(memory, 8, pointer), sys.byteorder) + behind
+    # A cell of a store has the type of what lies there in its high half.
+    at = (int.from_bytes(os.pread(memory, 8, found_at(memory, pointer)), sys.byteorder) & (1 << 40) - 1) + behind
     return min(at, os.fstat(memory).st_size - 8) & ~7
 
 
@@ -161,6 +199,10 @@ def _knows(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], Non
         held_lock = held.lock if kind == "memory" else held
         if kind == "queue":
             kept = _half_used(held)
+        elif kind == "store":
+            _fill(held)
+            seen = held["bytes"]
+            assert len(seen)
         elif kind != "event":
             held_lock.acquire(HANGS)
         sleepers = [threading.Thread(target=_sleep, args=(outcomes, kind, held)) for _ in range(2)]
@@ -205,7 +247,16 @@ def _half_used(held: shmrpc.sync.Queue) -> list[shmrpc.Claim]:
     return claims
 
 
+def _fill(held: shmrpc.sync.Store) -> None:
+    """Lets a store have something of everything."""
+    held.update(TREE)
+    held.inbox.put(SMALL)
+
+
 def _sleep(outcomes: Outcomes, kind: str, held: Any) -> None:
+    if kind == "store":
+        outcomes.note(lambda: held["tree"].wait_changed(ASLEEP), WRONG)
+        return
     if kind == "queue":
         outcomes.note(lambda: held.put(SMALL, ASLEEP))
         outcomes.note(lambda: held.join(ASLEEP))
@@ -217,6 +268,9 @@ def _sleep(outcomes: Outcomes, kind: str, held: Any) -> None:
 
 
 async def _sleep_in_loop(outcomes: Outcomes, kind: str, held: Any) -> None:
+    if kind == "store":
+        await asyncio.gather(outcomes.note_in_loop(held.changed(ASLEEP)), outcomes.note_in_loop(held.changed(ASLEEP)))
+        return
     if kind == "queue":
         await asyncio.gather(*(outcomes.note_in_loop(held.put(SMALL, ASLEEP)) for _ in range(2)))
         return
@@ -231,6 +285,11 @@ def _dies(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], None
             held.put_many([SMALL] * 3)
             kept = held.get(), held.claim(), held.reserve(ARRAY.shape, "i8").__enter__()
             assert kept
+        elif kind == "store":
+            _fill(held)
+            seen = held["bytes"]
+            held.transaction().__enter__()
+            held["list"].append(list(seen[:10]))
         elif kind != "event":
             (held.lock if kind == "memory" else held).acquire(HANGS)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -260,7 +319,9 @@ def tell_one(kind: str, name: str, place: Place, what: str, seed: int) -> tuple[
     memory = os.open(path, os.O_RDWR)
     at = found_at(memory, place)
     # A queue may grow, but not beyond the pages that there are addresses for: it counts those that have memory itself.
-    size = PAGES + 2 * QUEUE_MEMORY if kind == "queue" else os.fstat(memory).st_blocks * 512
+    # So may a store: whoever reads all of its log has memory for that.
+    most = {"queue": PAGES + 2 * QUEUE_MEMORY, "store": LOG + LOG_SIZE - STORE_MEMORY}
+    size = most.get(kind, os.fstat(memory).st_blocks * 512)
     told = values(number(memory, 0), number(memory, 1), random.Random(seed))
     os.pwrite(memory, struct.pack("=Q", told[what]), at)
     knows.go_on()

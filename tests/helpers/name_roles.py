@@ -52,6 +52,38 @@ def in_threads() -> None:
     reports(print)
     for name in (again, gate, lock, go, frame):
         name.close()
+    _changes_a_store()
+
+
+def _changes_a_store() -> None:
+    with shmrpc.sync.store("world") as world:
+        world.update(list=[3, 1, 2], set={1, "two"}, buffer=bytearray(10))
+        with world.transaction():
+            world["list"].append(world.pop("text", "a text that is long"))
+            world.setdefault("sum", [1, 2, 3]).sort()
+        with contextlib.suppress(ZeroDivisionError), world.transaction():
+            world["sum"] = 1 // 0
+        waiting = threading.Thread(target=_enters, args=(world,))
+        with world.transaction():
+            waiting.start()
+            shmrpc.update(world, "n", lambda _: 1) if "n" in world else world.setdefault("n", 1)
+        waiting.join()
+        shmrpc.compare_and_set(world, "n", 1, shmrpc.add(world, "n", 1))
+        world.inbox.put(len(world["buffer"]))
+        world.inbox.read(_LONG)
+        world.inbox.take(_LONG)
+        for wait in (world.inbox.take, world.wait_changed):
+            with contextlib.suppress(shmrpc.WaitTimeout):
+                wait(_SOON)
+        world.stats()
+        left = world.copy()
+        world.clear()
+        world.update({"sum": sorted(left["sum"])})
+
+
+def _enters(world: shmrpc.sync.Store) -> None:
+    with world.transaction(_LONG):
+        world["set"] |= {3}
 
 
 def _acquires(gate: shmrpc.sync.Semaphore) -> None:
@@ -97,6 +129,31 @@ async def _in_a_loop() -> None:
     gate.resume()
     for name in (again, gate, lock, go, frame):
         name.close()
+    await _changes_a_store_in_a_loop()
+
+
+async def _changes_a_store_in_a_loop() -> None:
+    async with shmrpc.store("world") as world:
+        entered = asyncio.create_task(_enters_in_a_loop(world))
+        async with world.transaction():
+            world["sum"] = [1, 2, 3]
+            await asyncio.sleep(0)
+        await entered
+        taken, changed = asyncio.create_task(world.inbox.take(_LONG)), asyncio.create_task(world.changed(_LONG))
+        await asyncio.sleep(0)
+        world["n"] = 1
+        await changed
+        world.inbox.put(1)
+        await taken
+        for wait in (world.inbox.read, world.changed):
+            with contextlib.suppress(shmrpc.WaitTimeout):
+                await wait(_SOON)
+        del world["n"]
+
+
+async def _enters_in_a_loop(world: shmrpc.Store) -> None:
+    async with world.transaction(_LONG):
+        world["sum"].append(world["sum"].pop())
 
 
 def in_a_loop() -> None:

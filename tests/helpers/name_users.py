@@ -29,9 +29,20 @@ SOON: Final = 0.01
 #: What a queue may hold: items, and bytes.
 QUEUE_ITEMS: Final = 20
 QUEUE_MEMORY: Final = 1 << 20
+#: Bytes that the values of a store may have.
+STORE_MEMORY: Final = 1 << 20
 #: Items of a queue: what shares a chunk, and what has one of its own.
 SMALL: Final = {"number": 7}
 ARRAY: Final = np.arange(5_000)
+#: What a store gets.
+TREE: Final[dict[str, Any]] = {
+    "n": 1,
+    "tree": {"a": [1, "a text that is long", {"deep": ["down"]}], "b": 2.5},
+    "list": list(range(100, 0, -1)),
+    "set": {1, "a member", (2, "a tuple in a set")},
+    "bytes": bytearray(b"x" * 5000),
+    "array": ARRAY,
+}
 
 #: How a name is opened in a loop, and in threads.
 OPENERS: Final[dict[str, tuple[Callable[[str], Any], Callable[[str], Any]]]] = {
@@ -43,7 +54,13 @@ OPENERS: Final[dict[str, tuple[Callable[[str], Any], Callable[[str], Any]]]] = {
         lambda name: shmrpc.queue(name, QUEUE_ITEMS, max_memory=QUEUE_MEMORY, max_deliveries=2),
         lambda name: shmrpc.sync.queue(name, QUEUE_ITEMS, max_memory=QUEUE_MEMORY, max_deliveries=2),
     ),
+    "store": (
+        lambda name: shmrpc.store(name, STORE_MEMORY, patience=SOON),
+        lambda name: shmrpc.sync.store(name, STORE_MEMORY, patience=SOON),
+    ),
 }
+#: What values that are lies may raise where they are used: as Python's own do.
+WRONG: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Outcomes:
@@ -57,11 +74,15 @@ class Outcomes:
         #: What a loop had to log.
         self.unforeseen: list[str] = []
 
-    def note(self, use: Callable[[], object]) -> Any:
+    def note(self, use: Callable[[], object], wrong: tuple[type[Exception], ...] = ()) -> Any:
+        """``wrong``: what may be raised beside errors of ours."""
         try:
             result = use()
         except shmrpc.ShmrpcError as error:
             self._failed(error)
+            return None
+        except wrong as error:
+            self.ends[type(error).__name__] += 1
             return None
         self.ends["done"] += 1
         return result
@@ -94,6 +115,9 @@ def use(outcomes: Outcomes, held: Any) -> None:
         return
     if kind == "queue":
         use_queue(outcomes, held)
+        return
+    if kind == "store":
+        use_store(outcomes, held)
         return
     for step in (lambda: held.acquire(SOON), lambda: held.acquire(SOON), held.release, held.release):
         note(step)
@@ -155,6 +179,9 @@ async def use_in_loop(outcomes: Outcomes, held: Any) -> None:
     if kind == "queue":
         await use_queue_in_loop(outcomes, held)
         return
+    if kind == "store":
+        await use_store_in_loop(outcomes, held)
+        return
     if kind == "semaphore":
         await outcomes.note_in_loop(held.wait(SOON))
     held = held.lock if kind == "memory" else held
@@ -180,6 +207,56 @@ async def fill_in_loop(held: shmrpc.Queue) -> None:
 async def claim_in_loop(held: shmrpc.Queue) -> None:
     async with held.claim(SOON) as claim:
         see(claim)
+
+
+def use_store(outcomes: Outcomes, held: shmrpc.sync.Store) -> None:
+    """Does everything with a store that is open in threads."""
+
+    def note(use: Callable[[], object]) -> Any:
+        return outcomes.note(use, WRONG)
+
+    for key, value in TREE.items():
+        note(lambda key=key, value=value: held.__setitem__(key, value))  # type: ignore[misc]
+    note(held.copy)
+    note(held.stats)
+    note(lambda: [list(held), held.items(), len(held), "n" in held])
+    note(lambda: shmrpc.add(held, "n", 1))
+    note(lambda: change_store(held))
+    note(lambda: bytes(held["bytes"]))
+    note(lambda: held["array"].sum())
+    note(lambda: held["tree"].wait_changed(SOON))
+    for message in (SMALL, ARRAY):
+        note(lambda message=message: held.inbox.put(message))  # type: ignore[misc]
+    note(lambda: held.inbox.read(SOON))
+    note(lambda: held.inbox.take(SOON))
+    note(lambda: held.inbox.take(SOON))
+    note(lambda: held["list"].sort())
+    for key in TREE:
+        note(lambda key=key: held.pop(key))  # type: ignore[misc]
+    note(held.clear)
+
+
+def change_store(held: shmrpc.sync.Store) -> None:
+    """Changes much of a store in one transaction."""
+    with held.transaction(SOON):
+        held["tree"]["a"].append([1, "another text"])
+        held["list"].extend(range(200))
+        held["set"].add("a member of the set")
+        del held["list"][:100]
+        del held["tree"]["b"]
+        held["n"] = 7
+
+
+async def use_store_in_loop(outcomes: Outcomes, held: shmrpc.Store) -> None:
+    """Waits in a loop."""
+    note = outcomes.note_in_loop
+
+    async def change() -> None:
+        async with held.transaction(SOON):
+            held["n"] = 1
+
+    await asyncio.gather(*(note(change()) for _ in range(2)))
+    await asyncio.gather(note(held.changed(SOON)), note(held.inbox.take(SOON)))
 
 
 def look(outcomes: Outcomes, name: str) -> None:

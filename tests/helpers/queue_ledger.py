@@ -13,6 +13,8 @@ import numpy as np
 #: Bytes and words of what is large: the one shares no chunk with others, the other travels beside the value's body.
 BYTES: Final = 50_000
 WORDS: Final = 20_000
+#: What ends a line of a ledger.
+END: Final = ";"
 
 
 def small(number: int) -> Any:
@@ -49,6 +51,9 @@ def number_of(value: Any) -> int:
 class Ledger:
     """Lines of one process: each is in the file before the process goes on.
 
+    A kill that comes while a line crosses from one page of the file to the next leaves the first part of it. So each
+    line begins anew, and ends with a mark: what has none was never written, since its process did nothing after it.
+
     ``put`` and ``get`` are begun before and ended after, so that what was in the hands of a dead one is known.
     """
 
@@ -62,7 +67,7 @@ class Ledger:
         "putting" and "put"; "getting" so many, and "got"; "claimed" an item, and whether it was delivered before;
         "acknowledging" and "acknowledged".
         """
-        os.write(self._file, f"{self._writer} {what} {' '.join(map(str, numbers))}\n".encode())
+        os.write(self._file, f"\n{self._writer} {what} {' '.join(map(str, numbers))} {END}\n".encode())
 
 
 class Account:
@@ -86,8 +91,9 @@ class Account:
         #: The last item of each putter that a process has seen.
         self._seen: dict[tuple[int, int], int] = defaultdict(lambda: -1)
         for line in path.read_text().splitlines():
-            writer, what, *numbers = line.split()
-            self._read(int(writer), what, [int(number) for number in numbers])
+            if line.endswith(END):
+                writer, what, *numbers = line.removesuffix(END).split()
+                self._read(int(writer), what, [int(number) for number in numbers])
 
     def _read(self, writer: int, what: str, numbers: list[int]) -> None:
         match what:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 import shmrpc
+from tests.helpers.prepared_python import PreparedPython
 
 #: Seconds that something has which comes in moments, unless the machine is busy: only a failure waits so long.
 PATIENCE = 30.0
@@ -27,16 +28,23 @@ STOPPING = 25.0
 
 
 class ServerProcess:
-    """``shmrpc serve`` of a service; killed at the end if it has not stopped before."""
+    """``shmrpc serve`` of a service; killed at the end if it has not stopped before.
+
+    ``shmrpc_command``: what a new interpreter takes for ``shmrpc``.
+    """
 
     def __init__(
         self,
         target: str = "tests.helpers.services:service",
         *options: str,
-        shmrpc_command: Sequence[str] = ("-m", "shmrpc"),
+        shmrpc_command: Sequence[str] | None = None,
     ) -> None:
-        command = [sys.executable, *shmrpc_command, "serve", target, *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        arguments = ["serve", target, *options]
+        if shmrpc_command is None:
+            self.process: subprocess.Popen[str] = PreparedPython(["-m", "shmrpc", *arguments], stderr=subprocess.PIPE)
+        else:
+            command = [sys.executable, *shmrpc_command, *arguments]
+            self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.greeting = self.process.stderr.readline()
         assert self.greeting.startswith("Serving"), self.greeting + self.process.stderr.read()
@@ -101,8 +109,12 @@ class Script:
     """
 
     def __init__(self, source: str, *arguments: str, under: Sequence[str] = ()) -> None:
-        command = [*under, sys.executable, "-c", textwrap.dedent(source), *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        program = ["-c", textwrap.dedent(source), *arguments]
+        if under:
+            command = [*under, sys.executable, *program]
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        else:
+            self.process = PreparedPython(program, stdout=subprocess.PIPE, start_new_session=True)
 
     def line(self) -> str:
         """The next line that it prints."""

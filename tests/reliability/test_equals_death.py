@@ -27,11 +27,12 @@ from tests.helpers.server_process import eventually
 KILLS = 10_000 if LONG else 300
 
 #: What a victim does, in statements.
-OPEN = 'gate = sync.Semaphore("gpu", 2); go = sync.Event("go"); lock = sync.Lock("config")'
+OPEN = 'gate = sync.Semaphore("gpu", 2); go = sync.Event("go"); lock = sync.Lock("config"); world = sync.store("world")'
 USE = (
     "gate.acquire(); gate.acquire(); gate.release(); gate.signal(2); gate.wait(); go.set(); go.clear(); lock.acquire()"
+    "; world['sum'] = [1, 2, 3]; world.transaction().__enter__(); world['sum'].append(5)"
 )
-CLOSE = "gate.close(); go.close(); lock.close()"
+CLOSE = "gate.close(); go.close(); lock.close(); world.close()"
 DIE = "import os; os.kill(os.getpid(), 9)"
 
 
@@ -52,6 +53,9 @@ def swept(runtime: Path) -> Iterator[None]:
 def survive() -> None:
     """Opens what the dead had, and uses all of it: no permit is lost, none is doubled."""
     gate, lock, go = shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Lock("config"), shmrpc.sync.Event("go")
+    world = shmrpc.sync.store("world", patience=PATIENCE)
+    assert world.get("sum", [1, 2, 3]) == [1, 2, 3]
+    world["sum"] = [1, 2, 3]
     for name in (gate, gate, lock):
         name.acquire(PATIENCE)
     with pytest.raises(shmrpc.WaitTimeout):
@@ -63,7 +67,7 @@ def survive() -> None:
     go.wait(PATIENCE)
     for name in (gate, gate, lock):
         name.release()
-    for each in (gate, lock, go):
+    for each in (gate, lock, go, world):
         each.close()
 
 
@@ -89,6 +93,7 @@ def test_a_member_that_dies_at_a_point_takes_nothing_along(
     living: list[Any] = []
     if before != "nobody":
         living = [shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Event("go"), shmrpc.sync.Lock("config")]
+        living.append(shmrpc.sync.store("world"))
         assert parent.do(f"result = forked({f'{OPEN}; {USE}; {DIE}'!r}, names)") == -9
     if before == "a dead member":
         for name in living:
@@ -102,19 +107,22 @@ def test_a_member_that_dies_at_a_point_takes_nothing_along(
     assert shmrpc.members("gpu") == []
 
 
-@pytest.mark.parametrize("point", ["PermitTaken", "PermitFreed", "Signalled", "EventSet", "LeaveBegun", "MemberLeft"])
+@pytest.mark.parametrize(
+    "point", ["PermitTaken", "PermitFreed", "Signalled", "EventSet", "SlotWoken", "LeaveBegun", "MemberLeft"]
+)
 def test_those_who_wait_for_a_member_that_dies_go_on(point: str) -> None:
     with MemberProcess(points=True) as victim, MemberProcess() as waiting, MemberProcess() as looping:
         victim.do('gate = sync.Semaphore("gpu", 1); gate.acquire(); go = sync.Event("go")')
         waiting.do('gate = sync.Semaphore("gpu", 1)')
-        waiting.begin("gate.acquire(60); gate.release()")
+        waiting.begin("gate.acquire(); gate.release()")
         looping.do('import asyncio; gate = shmrpc.Semaphore("gpu", 1)')
-        looping.begin("asyncio.run(gate.acquire(60)); gate.release()")
+        looping.begin("asyncio.run(gate.acquire()); gate.release()")
         _until_waiting(2)
         victim.begin(f"{die_at(point, 1)}; gate.release(); gate.acquire(); gate.signal(); go.set(); gate.close()")
         assert victim.wait() == -9
-        waiting.end()
-        looping.end()
+        for each in (waiting, looping):
+            assert each.ends(PATIENCE)
+            each.end()
         assert {each.holds for each in shmrpc.members("gpu")} == {0}
         waiting.do("gate.close()")
         looping.do("gate.close()")
@@ -129,7 +137,9 @@ def test_each_point_of_a_name_is_passed() -> None:
         member.do("names = globals()")
         member.do(OPEN)
         assert member.do(f"result = forked({f'{OPEN}; gate.acquire(); {DIE}'!r}, dict(sync=sync))") == -9
-        member.do(f"{USE}; {CLOSE}")
+        member.do("import threading; waiting = threading.Thread(target=gate.wait, args=(60,)); waiting.start()")
+        assert eventually(lambda: any(each.name == "gpu" and each.waiters for each in reports(print)))
+        member.do(f"gate.signal(); waiting.join(); {USE}; {CLOSE}")
         passed = dict(member.do("result = crash_points.passed()"))
     assert [name for name in sorted(crash_points.POINTS_OF_NAMES) if not passed[name]] == []
 

@@ -12,9 +12,8 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.host import cleanup
 from tests.helpers import crash_points, figures
-from tests.helpers.host_names import host_to_oneself
+from tests.helpers.host_names import assert_none_left
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.queue_ledger import Account, Ledger, item, number_of
 from tests.helpers.queue_workers import PATIENCE
@@ -36,11 +35,7 @@ def nothing_is_left(runtime: Path) -> Iterator[None]:
     crash_points.require_core()
     with bounded(scaled(120, 1800)):
         yield
-    left = [name for name in os.listdir("/dev/shm") if f"shmrpc.{OURS}@" in name]
-    left += [name for name in os.listdir(runtime) if f"{OURS}@" in name] if runtime.exists() else []
-    with host_to_oneself():
-        cleanup.clean()
-    assert left == []
+    assert_none_left(OURS, runtime)
 
 
 @pytest.fixture(scope="module")

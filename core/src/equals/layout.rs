@@ -5,7 +5,8 @@
 //!     88  amount        u64    permits of a semaphore; bytes of a memory, or for the items of a queue
 //!     96  event         u64    how often it was set, times two; plus one while it is set
 //!    104  signals       u64    those that nobody has waited for
-//!    112  bounds        2 u64  of a queue: the items that may wait; how often one is delivered, plus 2^63 if they are raw
+//!    112  bounds        2 u64  of a queue: the items that may wait; how often one is delivered, plus 2^63 if they are raw; of a
+//!                              topic: 0; 2^63 if its records are raw
 //!    128  members       256 of them, 32 bytes each: see `members.rs`
 //!   8320  the wait set of permits, or of an event: 256 slots
 //!  12544  the wait set of signals: 256 slots
@@ -13,21 +14,24 @@
 //!  16776  kept          2 u64  for whom has waited for long: see `fairness.rs`
 //!  16832  permits       u64 each: the member that has it, or 0
 //!         data          from the next multiple of 64 KiB on: the bytes of a memory; of a queue, the wait set of those
-//!                       that wait until all is done, and from the next multiple of 64 KiB on the queue
+//!                       that wait until all is done, and from the next multiple of 64 KiB on the queue; of a topic, its
+//!                       directory
 //! ```
 
 use super::members::{MEMBER_SIZE, SLOTS};
 use crate::memory::region::{Kind, Layout, signature};
 use crate::queue::{self, Limits};
+use crate::store;
+use crate::topic::directory::Capacity;
 use crate::wait::set::mapped::size_for;
 
 /// Slots of each wait set.
 pub const SLEEPERS: usize = 256;
 /// The most permits of a semaphore.
 pub const MOST_PERMITS: u64 = 1 << 16;
-/// In the bounds of a queue: its items are raw bytes.
+/// In the bounds of a queue or a topic: its items are raw bytes.
 pub const RAW: u64 = 1 << 63;
-/// The bytes that the items of a queue may have.
+/// The bytes that the items of a queue, or the values of a store, may have.
 pub const QUEUE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 34;
 /// The most bytes of a memory: what one range of the guard against SIGBUS counts, without the pages before it.
 pub const MOST_BYTES: u64 = (1 << 36) - (1 << 20);
@@ -68,11 +72,12 @@ impl Shape {
     /// The shape, if there can be one such.
     pub fn new(kind: Kind, amount: u64) -> Option<Self> {
         let fits = match kind {
-            Kind::Connection | Kind::Queue => false,
+            Kind::Connection | Kind::Queue | Kind::Topic => false,
             Kind::Memory => (1..=MOST_BYTES).contains(&amount),
             Kind::Semaphore => (1..=MOST_PERMITS).contains(&amount),
             Kind::Lock => amount == 1,
             Kind::Event => amount == 0,
+            Kind::Store => QUEUE_BYTES.contains(&amount),
         };
         fits.then_some(Shape {
             kind,
@@ -91,6 +96,15 @@ impl Shape {
         })
     }
 
+    /// The shape of a topic.
+    pub fn of_topic(raw: bool) -> Self {
+        Shape {
+            kind: Kind::Topic,
+            amount: 0,
+            bounds: [0, if raw { RAW } else { 0 }],
+        }
+    }
+
     /// What a queue of this shape may hold.
     pub fn limits(self) -> Limits {
         Limits {
@@ -100,7 +114,7 @@ impl Shape {
         }
     }
 
-    /// Whether the items of the queue are raw.
+    /// Whether the items of the queue, or the records of the topic, are raw.
     pub fn is_raw(self) -> bool {
         self.bounds[1] & RAW != 0
     }
@@ -108,21 +122,23 @@ impl Shape {
     /// Where its wait sets begin.
     pub fn sets(self) -> Vec<usize> {
         let mut sets = AT_SETS.to_vec();
-        if self.kind == Kind::Queue {
+        if matches!(self.kind, Kind::Queue | Kind::Store) {
             sets.push(self.data());
         }
         sets
     }
 
-    /// Where the queue begins.
-    pub fn queue(self) -> usize {
+    /// Where the queue or the store begins.
+    pub fn contents_at(self) -> usize {
         (self.data() + size_for(SLEEPERS)).next_multiple_of(PAGE)
     }
 
     /// How many bytes need memory from the beginning.
     pub fn used(self) -> usize {
         match self.kind {
-            Kind::Queue => queue::sizes(self.queue() as u64, self.limits()).0 as usize,
+            Kind::Queue => queue::sizes(self.contents_at() as u64, self.limits()).0 as usize,
+            Kind::Topic => self.data() + Capacity::OF_A_TOPIC.seats_at() as usize,
+            Kind::Store => store::sizes(self.contents_at() as u64, self.amount).1 as usize,
             _ => self.layout().size,
         }
     }
@@ -132,7 +148,7 @@ impl Shape {
         match self.kind {
             Kind::Semaphore => self.amount as usize,
             Kind::Memory | Kind::Lock => 1,
-            Kind::Connection | Kind::Event | Kind::Queue => 0,
+            Kind::Connection | Kind::Event | Kind::Queue | Kind::Topic | Kind::Store => 0,
         }
     }
 
@@ -145,7 +161,9 @@ impl Shape {
     pub fn layout(self) -> Layout {
         let size = match self.kind {
             Kind::Memory => self.data() + self.amount as usize,
-            Kind::Queue => queue::sizes(self.queue() as u64, self.limits()).1 as usize,
+            Kind::Queue => queue::sizes(self.contents_at() as u64, self.limits()).1 as usize,
+            Kind::Topic => self.data() + Capacity::OF_A_TOPIC.size() as usize,
+            Kind::Store => store::sizes(self.contents_at() as u64, self.amount).0 as usize,
             _ => AT_PERMITS + 8 * self.permits(),
         };
         Layout {

@@ -11,6 +11,8 @@ use super::members::{self, Holder};
 use super::permits::Permits;
 use super::queueing::Contents;
 use super::registry::Report;
+use super::stores;
+use super::topics::Topic;
 use super::watcher::{self, Watch};
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
@@ -64,14 +66,20 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 pub enum NameError {
     #[error("{what}: {error}")]
     Os { what: String, error: io::Error },
-    #[error("is {found} for the processes that have it open, and not {asked}")]
+    #[error(
+        "is {found} for the processes that have it open, and not {asked}; say the same, or take another name"
+    )]
     Mismatch { found: String, asked: String },
+    #[error(
+        "is published by another handle of this process with {found}, and not with {asked}; say the same"
+    )]
+    Limits { found: String, asked: String },
     #[error("cannot be opened by this version of shmrpc: its memory {0}")]
     Foreign(String),
     #[error("is being opened or closed by {}, which has not ended that within {seconds} s; is it stopped?", words_of(*.holder))]
     Busy { holder: Holder, seconds: f64 },
-    #[error("has 256 members already, which is the most")]
-    Full,
+    #[error("has {0} already, which is the most")]
+    Full(&'static str),
     #[error("cannot be used any more: {0}; once all have closed it, it can be opened anew")]
     Poisoned(#[from] Lie),
     #[error("is closed")]
@@ -105,9 +113,10 @@ impl NameError {
     pub fn is_predicate(&self) -> bool {
         match self {
             NameError::Mismatch { .. }
+            | NameError::Limits { .. }
             | NameError::Foreign(_)
             | NameError::Busy { .. }
-            | NameError::Full
+            | NameError::Full(_)
             | NameError::Poisoned(_)
             | NameError::Left
             | NameError::Forked
@@ -167,6 +176,10 @@ pub struct Membership {
     sets: Vec<Arc<Set>>,
     /// What a queue has.
     pub(super) queue: Option<Contents>,
+    /// What a topic has.
+    pub(super) topic: Option<Topic>,
+    /// What a store has.
+    pub(super) store: Option<stores::Contents>,
     /// The permits that we have, by their places, where there is more than one.
     held: Mutex<Vec<u32>>,
     /// Where to look first for a permit that is free: a hint.
@@ -196,6 +209,8 @@ pub struct Membership {
     pub(super) is_watching: AtomicBool,
     /// How often in a row a thread has then looked for the answer in vain, before it slept.
     pub(super) spun_in_vain: AtomicUsize,
+    /// How often in a row a loop has looked in vain before it slept, or would have.
+    pub(super) looked_in_vain: AtomicUsize,
     /// For the watcher.
     us: Weak<Membership>,
     /// Threads' places in the wait sets that no thread uses now.
@@ -215,7 +230,7 @@ impl Membership {
         let (mapping, lock_file) = (Arc::new(memory.mapping), Arc::new(lock_file));
         let joined = Members::join(mapping.clone(), AT_MEMBERS, lock_file.clone());
         let joined = joined.map_err(NameError::os("its lock file cannot be locked"))?;
-        let (members, remains) = joined.ok_or(NameError::Full)?;
+        let (members, remains) = joined.ok_or(NameError::Full("256 members"))?;
         crash::point!(MemberLocked);
         let membership = Membership::new(
             name,
@@ -234,7 +249,7 @@ impl Membership {
         if remains {
             // Only a member can take a lease.
             let slot = membership.members.slot();
-            if !membership.recover_queue(slot) {
+            if !membership.recover_contents(slot) {
                 let error = io::Error::from_raw_os_error(libc::EBUSY);
                 let what = "what a dead member has left in it cannot be given back";
                 return Err(NameError::os(what)(error));
@@ -287,6 +302,14 @@ impl Membership {
             Kind::Queue => Some(Contents::new(&mapping, &file, shape, &members)?),
             _ => None,
         };
+        let topic = match shape.kind {
+            Kind::Topic => Some(Topic::new(&mapping, &file, shape)?),
+            _ => None,
+        };
+        let store = match shape.kind {
+            Kind::Store => Some(stores::Contents::new(&mapping, &file, shape, &members)?),
+            _ => None,
+        };
         let origin = Origin::here();
         let origin = origin.map_err(NameError::os("this process cannot be told from others"))?;
         Ok(Arc::new_cyclic(|us| Membership {
@@ -303,12 +326,15 @@ impl Membership {
             recovering: Mutex::new(()),
             is_watching: AtomicBool::new(false),
             spun_in_vain: AtomicUsize::new(0),
+            looked_in_vain: AtomicUsize::new(0),
             permits: Permits::new(mapping.clone(), AT_PERMITS, shape.permits()),
             fairness: Fairness::new(mapping.clone(), AT_KEPT),
             shape,
             spare: sets.iter().map(|_| Mutex::default()).collect(),
             sets,
             queue,
+            topic,
+            store,
             mapping,
             file,
             lock_file,
@@ -340,6 +366,11 @@ impl Membership {
     #[inline]
     pub fn is_here(&self) -> bool {
         self.origin.is_here()
+    }
+
+    /// Its memory.
+    pub(super) fn mapping(&self) -> &SharedMapping {
+        &self.mapping
     }
 
     /// Its name.
@@ -701,15 +732,21 @@ impl Membership {
                 members.push((member, held));
             }
         }
+        let topic = self.topic.as_ref().map(|_| self.overview()).transpose()?;
         self.there(Report {
             shape: self.shape,
-            size: match &self.queue {
-                Some(queue) => queue
+            size: match (&self.queue, &topic, &self.store) {
+                (Some(queue), _, _) => queue
                     .allocated()
                     .map_err(NameError::os("its memory cannot be read"))?,
-                None => self.mapping.size() as u64,
+                (_, Some(topic), _) => topic.size,
+                (_, _, Some(store)) => store
+                    .allocated()
+                    .map_err(NameError::os("its memory cannot be read"))?,
+                _ => self.mapping.size() as u64,
             },
             depth: self.queue.as_ref().map(Contents::depth),
+            topic,
             members,
             waiters: self.sets.iter().map(|set| set.sleepers()).sum(),
         })
@@ -758,7 +795,7 @@ impl Membership {
             if let Ok(true) = self.members.begin_recovery(slot) {
                 crash::point!(RecoveryBegun);
                 self.recover(slot);
-                let is_whole = self.recover_queue(slot);
+                let is_whole = self.recover_contents(slot);
                 crash::point!(Recovered);
                 if is_whole {
                     let _ = self.members.end_recovery(slot);
@@ -771,13 +808,17 @@ impl Membership {
             }
         }
         if any {
+            for set in &self.sets {
+                set.ring_woken();
+            }
             self.wake_everybody();
         }
     }
 
-    /// Gives back what dead members of a slot had of the queue; false if that is to be tried again.
-    fn recover_queue(&self, slot: u32) -> bool {
+    /// Gives back what dead members of a slot had of the queue or the store; false if that is to be tried again.
+    fn recover_contents(&self, slot: u32) -> bool {
         self.queue.as_ref().is_none_or(|queue| queue.recover(slot))
+            && self.store.as_ref().is_none_or(|store| store.recover(slot))
     }
 
     /// Gives back what the last member of a slot had, whose byte we have.
@@ -785,6 +826,9 @@ impl Membership {
         self.permits.recover(slot);
         for set in &self.sets {
             set.sweep(|member| member != slot);
+        }
+        if let Some(topic) = &self.topic {
+            topic.recover(slot, self.members.us());
         }
     }
 
@@ -904,7 +948,7 @@ impl Membership {
     }
 
     /// Tells those that watch the members that we are one.
-    fn tell_watchers(&self) {
+    pub(super) fn tell_watchers(&self) {
         let watch = lock(&self.watch);
         let mut ringer = None;
         for slot in self.members.watching() {
@@ -997,6 +1041,12 @@ impl Membership {
         if let Some(queue) = &self.queue {
             queue.abandon();
         }
+        if let Some(topic) = &self.topic {
+            topic.abandon(self.members.us());
+        }
+        if let Some(store) = &self.store {
+            store.abandon(self.members.us());
+        }
         self.permits.give_back_at_last(self.members.us());
         crash::point!(LeaveBegun);
         self.wake_everybody(); // Our own waits end, others look at the permits that came back.
@@ -1025,6 +1075,8 @@ impl Kind {
             Kind::Lock => "lock",
             Kind::Event => "event",
             Kind::Queue => "queue",
+            Kind::Topic => "topic",
+            Kind::Store => "store",
         }
     }
 }
@@ -1038,18 +1090,25 @@ impl std::fmt::Display for Shape {
             Kind::Semaphore => write!(out, "a semaphore of {amount} permits"),
             Kind::Event => write!(out, "an event"),
             Kind::Queue => {
-                let limits = self.limits();
-                let what = match self.is_raw() {
-                    true => "raw bytes (raw=True)",
-                    false => "values (raw=False)",
-                };
+                let (limits, what) = (self.limits(), self.contents());
                 let (items, deliveries) = (limits.items, limits.deliveries);
                 write!(
                     out,
                     "a queue of {what} with maxsize={items}, max_memory={amount}, max_deliveries={deliveries}"
                 )
             }
+            Kind::Topic => write!(out, "a topic of {}", self.contents()),
+            Kind::Store => write!(out, "a store with max_memory={amount}"),
             _ => write!(out, "a {}", self.kind.word()),
+        }
+    }
+}
+
+impl Shape {
+    fn contents(self) -> &'static str {
+        match self.is_raw() {
+            true => "raw bytes (raw=True)",
+            false => "values (raw=False)",
         }
     }
 }

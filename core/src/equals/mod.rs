@@ -19,6 +19,10 @@ pub mod queueing;
 #[cfg(not(loom))]
 pub mod registry;
 #[cfg(not(loom))]
+pub mod stores;
+#[cfg(not(loom))]
+pub mod topics;
+#[cfg(not(loom))]
 pub mod waiting;
 #[cfg(not(loom))]
 mod watcher;

@@ -25,7 +25,7 @@ pub const ROOM: usize = 1;
 pub const DONE: usize = 2;
 
 /// For how long a lease is waited for where nobody else waits, in nanoseconds: who gives back what the dead have.
-const PATIENCE: u64 = 1_000_000_000;
+pub(super) const PATIENCE: u64 = 1_000_000_000;
 
 /// How long a lease is waited for, in nanoseconds, once it was not to be had at once: whoever holds it needs less than
 /// a thousandth of that, unless it is stopped.
@@ -53,7 +53,7 @@ impl Contents {
     ) -> Result<Self, NameError> {
         let made = file.try_clone().and_then(|file| {
             let (mapping, members) = (mapping.clone(), members.clone());
-            let start = shape.queue() as u64;
+            let start = shape.contents_at() as u64;
             Queue::new(
                 mapping,
                 Arc::new(file.into()),
@@ -72,7 +72,7 @@ impl Contents {
     /// How many items are in the queue of members who were all killed.
     pub(super) fn items_in(memory: &Memory) -> u64 {
         let word = |at| {
-            let at = memory.shape.queue() + at as usize;
+            let at = memory.shape.contents_at() + at as usize;
             memory.mapping.u64_at(at).load(Relaxed)
         };
         Queue::<Arc<SharedMapping>, Arc<Members>>::lost_in(word)
@@ -122,7 +122,7 @@ impl Contents {
 }
 
 /// When a lease is waited for no longer, this many nanoseconds from now on. With 0 it is only looked at.
-fn deadline(patience: u64) -> u64 {
+pub(super) fn deadline(patience: u64) -> u64 {
     match patience {
         0 => 0,
         patience => clock::now().saturating_add(patience),
@@ -167,7 +167,7 @@ impl Membership {
 
     /// What it means for a queue that something was not done.
     #[cold]
-    fn refused(&self, error: SharedError) -> NameError {
+    pub(super) fn refused(&self, error: SharedError) -> NameError {
         match error {
             SharedError::Busy { holder } => {
                 // If it has ended just now, it is ours to take over.
@@ -483,7 +483,7 @@ impl Membership {
     }
 
     /// Who a member is; None if it is gone.
-    fn holder_of(&self, number: Number) -> Option<Holder> {
+    pub(super) fn holder_of(&self, number: Number) -> Option<Holder> {
         let members = self.others();
         if number == members.us() {
             return Some(Holder::Process(std::process::id() as libc::pid_t));

@@ -5,6 +5,7 @@ use super::lock_file::LockFile;
 use super::members::Member;
 use super::membership::{Membership, Memory, NameError, lie_in, store_shape};
 use super::queueing::Contents;
+use super::topics::Overview;
 use super::watcher::remove_doorbells;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
@@ -158,10 +159,12 @@ pub fn open(place: &Place, shape: Option<Shape>) -> Result<Option<Handle>, NameE
 pub struct Report {
     /// What it is.
     pub shape: Shape,
-    /// Bytes of its memory; of a queue, those that it has now.
+    /// Bytes of its memory; of a queue or a topic, those that it has now.
     pub size: u64,
     /// Items that wait, if it is a queue.
     pub depth: Option<u64>,
+    /// Who publishes and subscribes, if it is a topic.
+    pub topic: Option<Overview>,
     /// Its members that live, each with how many permits it has.
     pub members: Vec<(Member, usize)>,
     /// How many wait.
@@ -294,7 +297,7 @@ fn memory_in<'a>(place: &Place, text: &'a [u8]) -> Option<&'a str> {
 }
 
 /// The memory that members left who were all killed, if it is of this shape and sound. Else it is removed, and so is a
-/// queue's: what was in it counts as `lost`.
+/// topic's, and a queue's: what was in that counts as `lost`.
 fn taken_over(place: &Place, text: &[u8], shape: Shape, lost: &mut u64) -> Option<Memory> {
     let name = memory_in(place, text)?;
     let found = open_memory(place, text).ok();
@@ -303,7 +306,7 @@ fn taken_over(place: &Place, text: &[u8], shape: Shape, lost: &mut u64) -> Optio
         .filter(|memory| memory.shape.kind == Kind::Queue);
     *lost = queue.map_or(0, Contents::items_in);
     let found = found.filter(|memory| {
-        let is_kept = memory.shape == shape && shape.kind != Kind::Queue;
+        let is_kept = memory.shape == shape && !matches!(shape.kind, Kind::Queue | Kind::Topic);
         is_kept && lie_in(&memory.mapping).is_none()
     });
     if found.is_none() {
@@ -373,7 +376,7 @@ fn open_memory(place: &Place, text: &[u8]) -> Result<Memory, NameError> {
     let kind = Kind::of_members(kind).ok_or_else(|| foreign_text(format!("is of kind {kind}")))?;
     let shape = match kind {
         // What it says of itself is checked against its size.
-        Kind::Memory | Kind::Semaphore => {
+        Kind::Memory | Kind::Semaphore | Kind::Store => {
             Shape::new(kind, read_word(&file, AT_AMOUNT).map_err(failed())?)
         }
         Kind::Queue => {
@@ -384,6 +387,10 @@ fn open_memory(place: &Place, text: &[u8]) -> Result<Memory, NameError> {
                 deliveries: word(AT_BOUNDS + 8)? & !RAW,
             };
             Shape::of_queue(limits, word(AT_BOUNDS + 8)? & RAW != 0)
+        }
+        Kind::Topic => {
+            let bounds = read_word(&file, AT_BOUNDS + 8).map_err(failed())?;
+            Some(Shape::of_topic(bounds & RAW != 0))
         }
         _ => Shape::new(kind, u64::from(kind == Kind::Lock)),
     };
@@ -434,7 +441,7 @@ fn foreign(error: RegionError) -> NameError {
     }
 }
 
-fn random() -> Result<u128, NameError> {
+pub(super) fn random() -> Result<u128, NameError> {
     let mut bytes = [0u8; 16];
     // SAFETY: so many bytes are writable. So few come at once.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };

@@ -98,7 +98,13 @@ impl Membership {
                 deadline.saturating_duration_since(Instant::now())
             });
             if limit.is_zero() {
-                break Ok(Waited::TimedOut);
+                // It may have been stopped for longer than its time, and not have looked since.
+                let found = take(begun.elapsed() >= LONG_WAIT);
+                break match found {
+                    Ok(true) => Ok(Waited::Taken),
+                    Ok(false) => Ok(Waited::TimedOut),
+                    Err(error) => Err(error.into()),
+                };
             }
             let soon = self.next_expiry().into_iter().chain(self.kept_for());
             let nap = soon.fold(limit, |nap, left| nap.min(left.max(TICK)));
@@ -131,6 +137,22 @@ impl Membership {
     pub fn prepare_to_sleep(self: &Arc<Self>) -> Result<(), NameError> {
         self.watch()?;
         self.audit()
+    }
+
+    /// Looks for a moment whether `is_there`, for an event loop that is about to sleep: whether it was. What other tasks of
+    /// the loop do waits meanwhile; so after some looks in vain most waits do without.
+    pub fn glance(
+        &self,
+        stop: &AtomicBool,
+        is_there: impl Fn() -> bool,
+    ) -> Result<bool, NameError> {
+        // Relaxed, both: hints.
+        let in_vain = self.looked_in_vain.load(Relaxed);
+        let is_tried = in_vain < IN_VAIN || in_vain % TRIES == 0;
+        let is_found = is_tried && self.spin(false, None, stop, &mut |_| Ok(is_there()))?;
+        let in_vain = if is_found { 0 } else { in_vain.wrapping_add(1) };
+        self.looked_in_vain.store(in_vain, Relaxed);
+        Ok(is_found)
     }
 
     /// Looks for a while before a sleep. `is_only`: for the only permit.

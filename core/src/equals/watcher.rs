@@ -5,8 +5,9 @@
 //! container has no such descriptor here: as long as there is one, the thread looks now and then.
 //!
 //! It also sees to it that a permit which is free does not wait for somebody who has been woken for it and does not
-//! hear, since its loop computes or it is stopped: after a while the next one is woken. And it gives memory of a queue back
-//! that is not used any more, and claims that nobody refers to, if a process that was stopped has kept us from that.
+//! hear, since its loop computes or it is stopped: after a while the next one is woken. It gives memory of a queue back
+//! that is not used any more, and claims that nobody refers to, if a process that was stopped has kept us from that. And it
+//! attaches the subscriptions of a topic to a publisher that has come.
 
 use super::members::Holder;
 use super::members::Number;
@@ -213,6 +214,7 @@ fn look_on(watcher: &Watcher) {
             if let Some(name) = name.filter(|name| !name.has_left()) {
                 look_at(&name, &mut lock(&name.watch), &watcher.poll, number);
                 name.recover_dead();
+                name.attach_subscriptions();
             }
         }
     }

@@ -48,16 +48,22 @@ pub enum Kind {
     Event = 5,
     /// Items that the members of a name put and get.
     Queue = 6,
+    /// Who publishes, who subscribes, and how far each has read.
+    Topic = 7,
+    /// Values that the members of a name change in place.
+    Store = 8,
 }
 
 impl Kind {
     /// Those of names that have members.
-    pub const OF_MEMBERS: [Self; 5] = [
+    pub const OF_MEMBERS: [Self; 7] = [
         Kind::Memory,
         Kind::Semaphore,
         Kind::Lock,
         Kind::Event,
         Kind::Queue,
+        Kind::Topic,
+        Kind::Store,
     ];
 
     /// The kind of this number among those of names that have members.

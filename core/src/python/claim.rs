@@ -1,6 +1,6 @@
 //! `Claim`: an item of a queue that this process holds.
 
-use super::buffer::{bytes_of, fill};
+use super::block::Block;
 use super::name::failed;
 use super::queue::{Queue, attempt_to_end, copied, first_word};
 use crate::equals::membership::Membership;
@@ -8,11 +8,9 @@ use crate::queue::parcel::Parts;
 use crate::queue::{self, End, Form};
 use crate::shared::Field;
 use crate::sync::lock;
-use pyo3::exceptions::{PyBufferError, PyValueError};
-use pyo3::ffi;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyTuple};
-use std::os::raw::c_int;
+use pyo3::types::{PyMemoryView, PyTuple};
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +49,17 @@ impl Held {
         let copy = |at, len| copied(py, &self.membership, claim.at + at, len);
         match claim.form {
             Form::Raw => Ok(copy(0, claim.len)?.into_any()),
-            Form::Value => queue.value(py, copy(0, claim.len)?.as_bytes(), number),
+            Form::Value => queue
+                .values()
+                .read(py, copy(0, claim.len)?.as_bytes(), number),
             Form::Parcel => {
                 let parts = self.parts(py, queue)?;
                 let buffers = parts.buffers.iter().map(|&(at, len)| copy(at, len));
                 let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
                 let body = copy(parts.body.0, parts.body.1)?;
-                queue.parcel(py, body, PyTuple::new(py, buffers)?, number)
+                queue
+                    .values()
+                    .read_parcel(py, body, PyTuple::new(py, buffers)?, number)
             }
         }
     }
@@ -176,7 +178,9 @@ impl Claim {
             claim.at + parts.body.0,
             parts.body.1,
         )?;
-        queue.parcel(py, body, PyTuple::new(py, blocks)?, number)
+        queue
+            .values()
+            .read_parcel(py, body, PyTuple::new(py, blocks)?, number)
     }
 
     /// Ends the claim as `end` says; false if it had ended before.
@@ -200,11 +204,8 @@ impl Claim {
 fn block(py: Python<'_>, held: &Arc<Held>, at: u64, len: u64) -> PyResult<Block> {
     let address = held.membership.queue_bytes(held.claim.at + at, len);
     let address = address.map_err(|error| failed(py, &held.membership, error))?;
-    Ok(Block {
-        _held: held.clone(),
-        address: address.addr(),
-        len: len as usize,
-    })
+    let bytes = (address.addr(), len as usize);
+    Ok(Block::new(held.clone(), bytes, "an item of a queue"))
 }
 
 /// Raw bytes from here on are looked at where they are; fewer are copied.
@@ -255,57 +256,5 @@ impl Claim {
     /// The item is the first one again, for anybody.
     fn give_back(&self, py: Python<'_>) -> PyResult<bool> {
         self.end(py, |held| held.give_back(py))
-    }
-}
-
-/// Bytes of an item where they lie, read-only. Their memory is not used for anything else while anybody refers to them.
-#[pyclass(frozen, module = "shmrpc._core")]
-pub struct Block {
-    /// Keeps the memory.
-    _held: Arc<Held>,
-    address: usize,
-    len: usize,
-}
-
-#[pymethods]
-impl Block {
-    /// A copy.
-    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let from = self.address;
-        // SAFETY: mapped for as long as the membership, which we hold; `to` is as long.
-        bytes_of(py, self.len, |to| unsafe {
-            std::ptr::copy_nonoverlapping(from as *const u8, to, self.len);
-        })
-    }
-
-    /// A writable copy.
-    fn private<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyByteArray>> {
-        PyByteArray::new_with(py, self.len, |to| {
-            // SAFETY: as above; it is our own, and of this length.
-            unsafe {
-                let from = self.address as *const u8;
-                std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
-            }
-            Ok(())
-        })
-    }
-
-    /// Not to be had: an item is changed by nobody.
-    fn shared(&self) -> PyResult<()> {
-        let text = "an item of a queue cannot be written: copy it";
-        Err(PyBufferError::new_err(text))
-    }
-
-    /// The claim's end gives the memory back.
-    fn release(&self) {}
-
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
-        let us = slf.get();
-        // SAFETY: mapped for as long as this object, which the view keeps alive.
-        unsafe { fill(view, slf.as_any(), us.address, us.len, false, flags) }
     }
 }

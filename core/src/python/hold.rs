@@ -50,9 +50,14 @@ fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
     })
 }
 
+/// The number of this thread.
+pub(super) fn this_thread() -> u64 {
+    PyThread_get_thread_ident()
+}
+
 /// The number of the task that runs here, or of the thread.
 #[inline]
-fn current_owner(py: Python<'_>) -> PyResult<u64> {
+pub(super) fn current_owner(py: Python<'_>) -> PyResult<u64> {
     let asyncio = asyncio(py)?;
     let running = asyncio.running_loop.bind(py).call0()?;
     if !running.is_none() {

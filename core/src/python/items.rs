@@ -1,7 +1,7 @@
 //! Values as items of a queue: small ones as they lie in it, large ones to be copied once, into a chunk of their own.
 
 use super::msgpack::writer::Written;
-use super::parcel::{Flat, Parcel};
+use super::parcel::Flat;
 use crate::equals::membership::{Membership, NameError};
 use crate::queue::parcel::{MOST_BUFFERS, Parts};
 use crate::queue::{Form, Head, Put};
@@ -13,6 +13,7 @@ const LONG: u64 = 64 << 10;
 
 /// A large item that is put: copied once, into the queue.
 pub(super) struct Large {
+    form: Form,
     head: Head,
     /// What comes before the buffers.
     before: Vec<u8>,
@@ -70,30 +71,6 @@ impl Encoded {
             }
         }
         used as u64
-    }
-
-    /// Adds a value of this body.
-    #[cold]
-    pub(super) fn add_body(&mut self, py: Python<'_>, body: &Bound<'_, PyAny>) -> PyResult<()> {
-        let Ok(parcel) = body.cast::<Parcel>() else {
-            let body = Flat::new(body)?;
-            append(&mut self.small.body, &body, Form::Value);
-            return Ok(());
-        };
-        let body = parcel.get().body(py).as_bytes();
-        let buffers = parcel.get().buffers(py)?;
-        let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
-        let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
-        self.add_large(Large::parcel(body, buffers)?);
-        Ok(())
-    }
-
-    pub(super) fn add_raw(&mut self, bytes: Flat) {
-        if bytes.len() as u64 + 8 <= crate::queue::SMALL {
-            append(&mut self.small.body, &bytes, Form::Raw);
-        } else {
-            self.add_large(Large::raw(bytes.len() as u64, vec![bytes]));
-        }
     }
 
     pub(super) fn add_large(&mut self, large: Large) {
@@ -157,6 +134,7 @@ impl Large {
         };
         before.extend_from_slice(body);
         Large {
+            form,
             head: Head::new(parts.len, form),
             before,
             parts,
@@ -171,26 +149,47 @@ impl Large {
 
     /// Where its first buffer is, and how long it is, if it begins at `at`.
     pub(super) fn first_buffer(&self, at: u64) -> (u64, u64) {
-        let (begin, len) = self.parts.buffers[0];
+        let (begin, len) = self.hole();
         (self.head.payload_from(at) + begin, len)
+    }
+
+    /// The same, counted from where its payload begins.
+    pub(super) fn hole(&self) -> (u64, u64) {
+        self.parts.buffers[0]
     }
 
     /// Writes it `used` bytes into a chunk that has room, whose items begin at `to` in our memory and at `at` in the queue's;
     /// the bytes used then.
     pub(super) fn write(&self, to: *mut u8, at: u64, used: usize) -> usize {
         let begin = self.head.payload_from(at + used as u64) - at;
-        let place = |part: u64| to.wrapping_add((begin + part) as usize);
         // SAFETY: the chunk has `room`, and is nobody else's.
         unsafe {
             let head = self.head.0.to_ne_bytes();
             std::ptr::copy_nonoverlapping(head.as_ptr(), to.wrapping_add(used), head.len());
+            self.write_payload(to.wrapping_add(begin as usize));
+        }
+        (begin + self.parts.len).next_multiple_of(8) as usize
+    }
+
+    /// What its payload is, and the bytes of it.
+    pub(super) fn payload(&self) -> (Form, u64) {
+        (self.form, self.parts.len)
+    }
+
+    /// Writes its payload, but for buffers that somebody else fills.
+    ///
+    /// # Safety
+    /// So many bytes from `to` on are writable, and nobody else's.
+    pub(super) unsafe fn write_payload(&self, to: *mut u8) {
+        let place = |part: u64| to.wrapping_add(part as usize);
+        // SAFETY: the parts lie within the payload, and do not overlap.
+        unsafe {
             let before = &self.before;
             std::ptr::copy_nonoverlapping(before.as_ptr(), place(0), before.len());
             for (buffer, &(part, len)) in self.buffers.iter().zip(&self.parts.buffers) {
                 std::ptr::copy_nonoverlapping(buffer.as_ptr(), place(part), len as usize);
             }
         }
-        (begin + self.parts.len).next_multiple_of(8) as usize
     }
 }
 

@@ -44,14 +44,29 @@ impl LoopSleeper {
     }
 }
 
+impl LoopSleeper {
+    /// Lets the descriptor be readable once there is something, and at once if there is: `is_there` is asked after it was
+    /// announced that the loop sleeps.
+    pub(super) fn arm(&self, py: Python<'_>, is_there: impl Fn() -> bool) -> PyResult<()> {
+        self.with(py, |sleeper| {
+            sleeper.withdraw()?;
+            sleeper.announce()?;
+            if is_there() {
+                sleeper.ring();
+            }
+            Ok(())
+        })
+    }
+}
+
 #[pymethods]
 impl LoopSleeper {
-    fn fileno(&self) -> i32 {
+    pub(super) fn fileno(&self) -> i32 {
         self.descriptor
     }
 
     /// Takes a place at the end of the line.
-    fn line_up(&self, py: Python<'_>) -> PyResult<()> {
+    pub(super) fn line_up(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |sleeper| {
             sleeper.line_up();
             Ok(())
@@ -74,7 +89,7 @@ impl LoopSleeper {
     }
 
     /// Gives the place back. Again: nothing.
-    fn close(&self) {
+    pub(super) fn close(&self) {
         let sleeper = lock(&self.sleeper).take();
         if !self.membership.is_here() {
             std::mem::forget(sleeper); // It is the parent's, as its doorbell is.

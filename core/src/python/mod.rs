@@ -3,6 +3,7 @@
 //! The GIL is let go around anything that can wait, and before anything is
 //! published: in one process the peer needs it to answer.
 
+mod block;
 mod buffer;
 mod calls;
 mod channel;
@@ -28,14 +29,22 @@ mod parcel;
 mod payload;
 mod poller;
 mod queue;
+mod records;
 mod reservation;
 mod running;
 mod scratch;
 mod segments;
 mod short_call;
+mod slice;
+mod store;
+mod stored;
 mod stream_sender;
+mod subscription;
 mod thread_endpoint;
+mod topic;
+mod transaction;
 mod turns;
+mod values;
 
 use pyo3::prelude::*;
 
@@ -44,13 +53,15 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
+    use super::block::Block;
+    #[pymodule_export]
     use super::buffer::{Buffer, View};
     #[pymodule_export]
     use super::calls::{Calls, Pending};
     #[pymodule_export]
     use super::channel::Channel;
     #[pymodule_export]
-    use super::claim::{Block, Claim};
+    use super::claim::Claim;
     #[pymodule_export]
     use super::coroutine::CallCoroutine;
     #[pymodule_export]
@@ -88,6 +99,8 @@ mod _core {
     #[pymodule_export]
     use super::queue::{Items, Queue};
     #[pymodule_export]
+    use super::records::Records;
+    #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]
     use super::running::Running;
@@ -96,9 +109,21 @@ mod _core {
     #[pymodule_export]
     use super::short_call::ShortCall;
     #[pymodule_export]
+    use super::slice::Slice;
+    #[pymodule_export]
+    use super::store::{
+        Carrier, DictProxy, Field, ListProxy, Pinned, Proxy, Store, StructProxy, add_to,
+    };
+    #[pymodule_export]
     use super::stream_sender::StreamSender;
     #[pymodule_export]
+    use super::subscription::{Message, Subscription};
+    #[pymodule_export]
     use super::thread_endpoint::ThreadEndpoint;
+    #[pymodule_export]
+    use super::topic::{Attaching, Publisher};
+    #[pymodule_export]
+    use super::transaction::Transaction;
     #[pymodule_export]
     use super::turns::{Turn, Turns};
 

@@ -4,11 +4,13 @@ use super::buffer::fill;
 use super::descriptor::Descriptor;
 use super::errors::os_error;
 use super::loop_sleeper::LoopSleeper;
+use super::topic::seen_subscribers;
 use crate::equals::Shape;
 use crate::equals::arrivals;
 use crate::equals::members::Holder;
 use crate::equals::membership::{Membership, NameError, Want};
 use crate::equals::registry::{self, Handle, Place, Report};
+use crate::equals::topics::Overview;
 use crate::equals::waiting::{Interrupted, Waited};
 use crate::memory::mapping::SharedMapping;
 use crate::memory::region::Kind;
@@ -32,20 +34,29 @@ use std::time::{Duration, Instant};
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Name {
     membership: Arc<Membership>,
-    handle: Mutex<Option<Handle>>,
+    handle: Mutex<Option<Arc<Handle>>>,
     closed: AtomicBool,
-    /// Whether its waits are to end.
+    /// Whether its waits are to end: they were stopped, or it is closed.
     stopped: AtomicBool,
 }
 
 impl Name {
     fn new(handle: Handle) -> Self {
+        Name::sharing(Arc::new(handle))
+    }
+
+    fn sharing(handle: Arc<Handle>) -> Self {
         Name {
             membership: handle.membership().clone(),
             handle: Mutex::new(Some(handle)),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
         }
+    }
+
+    /// What keeps this process a member though this is closed; None if it is.
+    pub(super) fn stay(&self) -> Option<Arc<Handle>> {
+        lock(&self.handle).clone()
     }
 
     /// What it is, and its name, as errors begin with them.
@@ -122,10 +133,24 @@ impl Name {
         match waited {
             Ok(Waited::Taken) => Ok(Some(true)),
             Ok(Waited::TimedOut) => Ok(Some(false)),
+            Ok(Waited::Stopped) if self.closed.load(Ordering::Relaxed) => {
+                Err(self.failed(py, NameError::Left))
+            }
             Ok(Waited::Stopped) => Ok(None),
             Err(Interrupted::Name(error)) => Err(self.failed(py, error)),
             Err(Interrupted::Caller(error)) => Err(error),
         }
+    }
+
+    /// Looks for a moment, before a loop sleeps, whether `is_there`: whether it was.
+    pub(super) fn glance(
+        &self,
+        py: Python<'_>,
+        is_there: impl Fn() -> bool + Send,
+    ) -> PyResult<bool> {
+        let membership = self.open(py)?;
+        let looked = py.detach(|| membership.glance(&self.stopped, is_there));
+        looked.map_err(|error| self.failed(py, error))
     }
 }
 
@@ -160,8 +185,11 @@ pub(super) fn seconds(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
         false => timeout.extract().ok(),
     };
     match seconds {
-        Some(seconds) if f64::is_nan(seconds) => {
-            Err(PyValueError::new_err("timeout: expected seconds, got nan"))
+        Some(seconds) if f64::is_nan(seconds) || seconds < 0.0 => {
+            let given = timeout.repr()?;
+            let text =
+                format!("timeout: expected seconds, 0 or more (None: no limit), got {given}");
+            Err(PyValueError::new_err(text))
         }
         Some(seconds) => Ok(seconds),
         None => {
@@ -176,12 +204,14 @@ pub(super) fn seconds(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
 /// The exception of `shmrpc.errors` for what went wrong with a name.
 fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
     let class = match &error {
-        NameError::Os { .. } | NameError::Full | NameError::Crowded | NameError::Claimed { .. } => {
-            "SharedMemoryError"
-        }
-        NameError::Mismatch { .. } => "NameInUse",
+        NameError::Os { .. }
+        | NameError::Full(_)
+        | NameError::Crowded
+        | NameError::Claimed { .. } => "SharedMemoryError",
+        NameError::Mismatch { .. } | NameError::Limits { .. } => "NameInUse",
         NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
         NameError::Busy { .. } => "WaitTimeout",
+        NameError::Changing { .. } if kind == Kind::Store.word() => "StoreBusy",
         NameError::Changing { .. } => "QueueBusy",
         NameError::TooLarge(_) => {
             return PyValueError::new_err(format!("{kind} '{name}': {error}"));
@@ -196,7 +226,7 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
             NameError::Os { error, .. } => {
                 class.call1((error.raw_os_error().unwrap_or(libc::EIO), text))
             }
-            NameError::Full | NameError::Crowded | NameError::Claimed { .. } => {
+            NameError::Full(_) | NameError::Crowded | NameError::Claimed { .. } => {
                 class.call1((libc::EUSERS, text))
             }
             _ => class.call1((text,)),
@@ -213,6 +243,9 @@ fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -
             deliveries,
         };
         return Shape::of_queue(limits, raw);
+    }
+    if kind == Kind::Topic.word() {
+        return Some(Shape::of_topic(raw));
     }
     let kind = Kind::OF_MEMBERS
         .into_iter()
@@ -280,7 +313,9 @@ impl Name {
     /// Closes it. This process leaves the name with the last of its handles, and gives back all that it holds. Again:
     /// nothing.
     fn close(&self, py: Python<'_>) {
+        // Relaxed, both: whoever sleeps looks at `stopped` after it was woken, and once more before it sleeps.
         self.closed.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
         let handle = lock(&self.handle).take();
         py.detach(|| {
             drop(handle);
@@ -290,12 +325,25 @@ impl Name {
         });
     }
 
+    /// Another use of the same name, to be closed by itself.
+    fn again(&self, py: Python<'_>) -> PyResult<Self> {
+        match self.stay() {
+            Some(handle) => Ok(Name::sharing(handle)),
+            None => Err(self.failed(py, NameError::Left)),
+        }
+    }
+
+    /// Whether both are uses of the name by which this process has become a member once.
+    fn is_of(&self, other: &Bound<'_, Name>) -> bool {
+        Arc::ptr_eq(&self.membership, &other.get().membership)
+    }
+
     #[getter]
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.membership.has_left()
     }
 
-    /// "memory", "semaphore", "lock", "event" or "queue".
+    /// "memory", "semaphore", "lock", "event", "queue" or "topic".
     #[getter]
     fn kind(&self) -> &'static str {
         self.membership.shape().kind.word()
@@ -319,7 +367,7 @@ impl Name {
         [limits.items, limits.deliveries]
     }
 
-    /// Whether the items of a queue are bytes.
+    /// Whether the items of a queue, or the records of a topic, are bytes.
     #[getter]
     fn is_raw(&self) -> bool {
         self.membership.shape().is_raw()
@@ -402,7 +450,7 @@ impl Name {
 
     #[getter]
     fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.stopped.load(Ordering::Relaxed) && !self.closed.load(Ordering::Relaxed)
     }
 
     /// Seconds for which a permit is kept for those that have waited for long; 0: it is not.
@@ -467,7 +515,20 @@ fn reported<'py>(py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyDict>
     found.set_item("depth", report.depth)?;
     found.set_item("members", members)?;
     found.set_item("waiters", report.waiters)?;
+    found.set_item("raw", report.shape.is_raw())?;
+    let topic = report.topic.map(|topic| seen_topic(py, topic));
+    found.set_item("topic", topic.transpose()?)?;
     Ok(found)
+}
+
+/// Those that publish, each with its process, its number, and how many messages and bytes that were; those that
+/// subscribe.
+fn seen_topic(py: Python<'_>, topic: Overview) -> PyResult<(Bound<'_, PyList>, Bound<'_, PyList>)> {
+    let publishers = PyList::empty(py);
+    for each in topic.publishers {
+        publishers.append((each.pid, each.source.number(), each.published))?;
+    }
+    Ok((publishers, seen_subscribers(py, topic.subscribers)?))
 }
 
 /// Watches directories for names: what comes back is readable once one may have appeared. Then look, and watch anew. Raises

@@ -3,22 +3,20 @@
 use super::buffer::bytes_of;
 use super::claim::{Claim, Held};
 use super::encoder::Encoder;
-use super::items::{Encoded, Large, finish};
-use super::msgpack::expected::Expected;
-use super::msgpack::reader::{Buffers, Reader};
+use super::items::Encoded;
 use super::name::{Name, failed};
-use super::parcel::{Flat, Parcel};
 use super::reservation::{Plan, Reservation};
 use super::scratch::Scratch;
-use crate::bytes::u64_at;
+use super::slice::Slice;
+use super::values::{Values, item_at};
 use crate::equals::membership::{Membership, NameError};
 pub(super) use crate::equals::queueing::LEASE_PATIENCE as PATIENCE;
 use crate::equals::queueing::{DONE, ITEMS, ROOM};
 use crate::queue::parcel::Parts;
-use crate::queue::{Claimed, End, Form, Head, Put, Source, Taken};
+use crate::queue::{Claimed, End, Form, Put, Source, Taken};
 use crate::shared::{Field, Lie};
 use crate::sync::lock;
-use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyTuple};
 use std::sync::{Arc, Mutex};
@@ -36,14 +34,12 @@ const PATIENCE_TO_END: u64 = 1_000_000_000;
 pub struct Queue {
     name: Py<Name>,
     membership: Arc<Membership>,
-    encoder: Py<Encoder>,
-    encode: Py<PyAny>,
-    decode: Py<PyAny>,
-    unencodable: Py<PyAny>,
-    undecodable: Py<PyAny>,
-    raw: bool,
+    values: Values,
     /// Items that this process has taken, and not read so far.
     left: Mutex<Vec<u8>>,
+    /// Of the loop that uses this.
+    #[pyo3(get)]
+    slice: Py<Slice>,
 }
 
 /// Does it at once, or, where a lease is held by others, without the GIL.
@@ -75,18 +71,6 @@ fn attempt_for<T: Send, A: Fn(u64) -> Result<T, NameError> + Sync>(
         done => done,
     };
     done.map_err(|error| failed(py, membership, error))
-}
-
-/// What is raised in the place of an exception: what this function makes of that, and of the number of an item.
-#[cold]
-fn told_as(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Option<u64>) -> PyErr {
-    if !error.is_instance_of::<PyException>(py) {
-        return error;
-    }
-    match function.bind(py).call1((error.into_value(py), number)) {
-        Ok(told) => PyErr::from_value(told),
-        Err(error) => error,
-    }
 }
 
 /// Nothing more is put into it.
@@ -176,6 +160,10 @@ pub struct Items {
 }
 
 impl Queue {
+    pub(super) fn values(&self) -> &Values {
+        &self.values
+    }
+
     pub(super) fn membership(&self) -> &Arc<Membership> {
         &self.membership
     }
@@ -193,29 +181,9 @@ impl Queue {
         index: Option<u64>,
     ) -> PyResult<()> {
         encoded.count += 1;
-        let unencodable = |error| told_as(py, &self.unencodable, error, index);
-        if self.raw {
-            let bytes = Flat::new(value).map_err(unencodable)?;
-            encoded.add_raw(bytes);
-            return Ok(());
-        }
-        let small = &mut encoded.small;
-        let at = small.body.len();
-        small.body.extend_from_slice(&[0; 8]);
-        if self.encoder.get().write(value, small).is_err() {
-            small.body.truncate(at);
-            small.beside.clear();
-            let body = self.encode.bind(py).call1((value,)).map_err(unencodable)?;
-            return encoded.add_body(py, &body);
-        }
-        if !small.beside.is_empty() {
-            let buffers = std::mem::take(&mut small.beside);
-            let large = Large::parcel(&small.body[at + 8..], buffers)?;
-            small.body.truncate(at);
+        if let Some(large) = self.values.write(py, value, &mut encoded.small, index)? {
             encoded.add_large(large);
-            return Ok(());
         }
-        finish(&mut small.body, at, Form::Value);
         Ok(())
     }
 
@@ -293,7 +261,7 @@ impl Queue {
         *at = (*at + 8 + payload.len()).next_multiple_of(8);
         match head.form() {
             Some(Form::Raw) => Ok(PyBytes::new(py, payload).into_any()),
-            Some(Form::Value) => self.value(py, payload, number),
+            Some(Form::Value) => self.values.read(py, payload, number),
             Some(Form::Parcel) => {
                 let parts = Parts::read(head.size(), |at, to| {
                     to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
@@ -305,49 +273,11 @@ impl Queue {
                     PyBytes::new(py, &payload[at as usize..(at + len) as usize])
                 };
                 let buffers = PyTuple::new(py, parts.buffers.iter().map(part))?;
-                self.parcel(py, part(&parts.body), buffers, number)
+                self.values
+                    .read_parcel(py, part(&parts.body), buffers, number)
             }
             None => Err(self.unreadable(py, Field::Copied, 0, head.0)),
         }
-    }
-
-    /// The value of an item's body.
-    pub(super) fn value<'py>(
-        &self,
-        py: Python<'py>,
-        body: &[u8],
-        number: Option<u64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        match Reader::only(py, body, None, &Expected::ANY) {
-            Ok(value) => Ok(value),
-            Err(_) => self.decoded(py, PyBytes::new(py, body).as_any(), number),
-        }
-    }
-
-    fn decoded<'py>(
-        &self,
-        py: Python<'py>,
-        body: &Bound<'py, PyAny>,
-        number: Option<u64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let value = self.decode.bind(py).call1((body,));
-        value.map_err(|error| told_as(py, &self.undecodable, error, number))
-    }
-
-    /// The value of an item's body with buffers.
-    pub(super) fn parcel<'py>(
-        &self,
-        py: Python<'py>,
-        body: Bound<'py, PyBytes>,
-        buffers: Bound<'py, PyTuple>,
-        number: Option<u64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let beside = Buffers::new(buffers.iter().collect());
-        if let Ok(value) = Reader::only(py, body.as_bytes(), Some(&beside), &Expected::ANY) {
-            return Ok(value);
-        }
-        let parcel = Bound::new(py, Parcel::make(body, buffers, 0))?;
-        self.decoded(py, parcel.as_any(), number)
     }
 
     /// An item cannot be what is found `at` a byte.
@@ -445,15 +375,6 @@ impl Queue {
     }
 }
 
-/// The item that begins there, if there is one: its head may have been written over after it was checked, before it was
-/// copied.
-#[inline]
-fn item_at(items: &[u8], at: usize) -> Option<(Head, &[u8])> {
-    let head = Head(u64_at(items.get(at..at + 8)?, 0));
-    let payload = items.get(at + 8..at + 8 + head.size() as usize)?;
-    Some((head, payload))
-}
-
 /// The word that these bytes begin with; what is not there of it is 0.
 pub(super) fn first_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -486,13 +407,16 @@ impl Queue {
         Ok(Queue {
             name,
             membership,
-            encoder,
-            encode,
-            decode,
-            unencodable,
-            undecodable,
-            raw,
+            values: Values {
+                encoder,
+                encode,
+                decode,
+                unencodable,
+                undecodable,
+                raw,
+            },
             left: Mutex::default(),
+            slice: Py::new(py, Slice::default())?,
         })
     }
 
@@ -503,6 +427,20 @@ impl Queue {
         let mut encoded = Encoded::new();
         us.encode_into(py, value, &mut encoded, None)?;
         Queue::or_wait(slf, encoded)
+    }
+
+    /// The same in a loop: False, and nothing is put, if that is to turn before.
+    fn put_next<'py>(
+        slf: &Bound<'py, Self>,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = slf.py();
+        if slf.get().slice.get().is_over_by_now() {
+            return Ok(Some(PyBool::new(py, false).to_owned().into_any()));
+        }
+        let waiting = Queue::put_now(slf, value)?;
+        let waiting = waiting.map(|waiting| Bound::new(py, waiting).map(Bound::into_any));
+        waiting.transpose()
     }
 
     /// Puts values together, all or none; what waits for room if there is none.
@@ -529,6 +467,18 @@ impl Queue {
     ) -> PyResult<Bound<'py, PyAny>> {
         let got = self.get_some(py, Source::Queue, 1)?;
         Ok(got.into_iter().next().unwrap_or_else(|| default.clone()))
+    }
+
+    /// The same in a loop: `default` also if that is to turn before.
+    fn get_next<'py>(
+        &self,
+        py: Python<'py>,
+        default: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self.slice.get().is_over_by_now() {
+            true => Ok(default.clone()),
+            false => self.get_now(py, default),
+        }
     }
 
     /// Up to `most` values that are there; those of dead letters if it is said so.
@@ -725,6 +675,12 @@ impl Queue {
     /// Whether there may be something to take, or to hear of: a hint.
     fn may_take(&self) -> bool {
         !lock(&self.left).is_empty() || self.membership.may_take()
+    }
+
+    /// Looks for a moment, before a loop sleeps, whether there may be something to take.
+    fn glance(&self, py: Python<'_>) -> PyResult<bool> {
+        let membership = &self.membership;
+        self.name.get().glance(py, || membership.may_take())
     }
 
     /// Seconds until a claim ends by itself, if one does.

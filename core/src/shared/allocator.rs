@@ -36,26 +36,22 @@
 //! queue perhaps, and calls [`Allocator::commit`]: from then on the block is everybody's, and lives until somebody calls
 //! [`Allocator::free`], or [`Allocator::free_within`] a transaction that takes it out again.
 
+use super::blocks::{self, Blocks, aligned, pages_for};
 use super::filling::{self, Filling};
 use super::growth::{self, Growth, PAGE};
-use super::journal::{self, Change, Journal, See, Transaction};
-use super::pages::{Entry, HEADS, Kind, MAP_ENTRY, Pages};
+use super::journal::{self, Change, Journal, Transaction};
+use super::pages::{Entry, HEADS, Kind};
 use super::slabs;
 use super::{Members, SharedError, Words};
 use crate::crash;
 use crate::sync::lock;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 const BOOKS: u64 = journal::SIZE;
 const TABLE: u64 = BOOKS + 4096 + HEADS;
 const MAP: u64 = TABLE + filling::SIZE;
-/// The map gets memory by so many bytes: that of 16 MiB of pages of 4 KiB.
-const MAP_STEP: u64 = 64 << 10;
-/// The largest file: no more can be guarded against being cut off.
-const LARGEST: u64 = ((1 << 24) - 1) * 4096;
 
 /// A block that this member fills. It is to be committed, or given up.
 #[derive(Debug)]
@@ -95,29 +91,15 @@ struct Moving {
 /// An allocator, as one process has it.
 pub struct Allocator<W, M> {
     journal: Journal<W, M>,
-    growth: Growth,
-    pages: Pages,
+    blocks: Blocks,
     filling: Filling,
-    /// Pages that may have memory.
-    most: u64,
-    /// Bytes of the map that have memory, as far as this process knows.
-    mapped: AtomicU64,
     /// Runs whose memory has come or gone, but the lease could not be had in time to say so.
     arrived: Mutex<Vec<Moving>>,
 }
 
 /// The bytes of a file in which an allocator begins `start` bytes from the beginning.
 pub fn file_size(start: u64, max_memory: u64) -> u64 {
-    // Twice as many pages as may have memory, so that a long run is found though free ones are scattered.
-    let pages = max_memory.div_ceil(PAGE).saturating_mul(2);
-    let map = aligned(pages.saturating_mul(MAP_ENTRY));
-    let size = aligned(start + MAP).saturating_add(map);
-    size.saturating_add(pages.saturating_mul(PAGE))
-        .min(LARGEST / PAGE * PAGE)
-}
-
-const fn aligned(offset: u64) -> u64 {
-    offset.div_ceil(PAGE).saturating_mul(PAGE)
+    blocks::file_size(start + MAP, max_memory)
 }
 
 impl<W: Words, M: Members> Allocator<W, M> {
@@ -133,32 +115,24 @@ impl<W: Words, M: Members> Allocator<W, M> {
         max_memory: u64,
         members: M,
     ) -> io::Result<Self> {
-        let size = words.size() as u64;
+        assert!(start % PAGE == 0);
         let map = aligned(start + MAP);
-        assert!(start % PAGE == 0 && map + 2 * PAGE <= size);
-        let mut count = (size - map) / (PAGE + MAP_ENTRY);
-        while aligned(map + count * MAP_ENTRY) + count * PAGE > size {
-            count -= 1;
-        }
-        let growth = Growth::new(file);
-        growth.allocate(start, map - start)?;
         let books = start + BOOKS;
+        let blocks = Blocks::new(
+            Growth::new(file),
+            books,
+            map,
+            words.size() as u64,
+            max_memory,
+        );
+        blocks.growth.allocate(start, map - start)?;
         Ok(Allocator {
             journal: Journal::new(words, start, members)?,
-            growth,
-            pages: Pages {
-                books,
-                heads: books + 4096,
-                map,
-                data: aligned(map + count * MAP_ENTRY),
-                count,
-            },
+            blocks,
             filling: Filling {
                 books,
                 start: start + TABLE,
             },
-            most: (max_memory / PAGE).min(count),
-            mapped: AtomicU64::new(0),
             arrived: Mutex::new(Vec::new()),
         })
     }
@@ -172,26 +146,30 @@ impl<W: Words, M: Members> Allocator<W, M> {
     pub fn usage(&self, deadline: u64) -> Result<Usage, SharedError> {
         self.journal.read(deadline, |t| {
             Ok(Usage {
-                backed: self.pages.backed(t)? * PAGE,
-                spare: self.pages.spare(t)? * PAGE,
+                backed: self.blocks.pages.backed(t)? * PAGE,
+                spare: self.blocks.pages.spare(t)? * PAGE,
             })
         })
     }
 
     /// Bytes of memory that the file has, books and all.
     pub fn allocated(&self) -> io::Result<u64> {
-        self.growth.allocated()
+        self.blocks.growth.allocated()
     }
 
     /// Allocates a block of at least `len` bytes, for this member to fill. What it holds may be anything.
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
-        self.reserve_as(len, pages_for(len), deadline, |t| self.carve(t, len, true))
+        self.reserve_as(len, pages_for(len), deadline, |t| {
+            self.blocks.carve(t, len, true)
+        })
     }
 
     /// The same, of pages of its own, however small it is: so it fits whenever so many pages are free.
     pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
         let pages = len.div_ceil(PAGE);
-        self.reserve_as(len, pages, deadline, |t| self.carve_pages(t, pages, true))
+        self.reserve_as(len, pages, deadline, |t| {
+            self.blocks.carve_pages(t, pages, true)
+        })
     }
 
     fn reserve_as(
@@ -219,13 +197,15 @@ impl<W: Words, M: Members> Allocator<W, M> {
         block: &Reserved,
     ) -> Result<(), SharedError> {
         self.filling.remove(t, block.entry, block.offset)?;
-        let (page, entry) = self.locate(t, block.offset)?;
+        let (page, entry) = self.blocks.locate(t, block.offset)?;
         match entry.kind {
             Kind::Filling => {
                 let kind = Kind::Block;
-                self.pages.mark(t, page, Entry { kind, ..entry })
+                self.blocks.pages.mark(t, page, Entry { kind, ..entry })
             }
-            Kind::Slab | Kind::SlabInner => slabs::fill(&self.pages, t, block.offset, page, entry),
+            Kind::Slab | Kind::SlabInner => {
+                slabs::fill(&self.blocks.pages, t, block.offset, page, entry)
+            }
             _ => Err(SharedError::NotFilling {
                 offset: block.offset,
             }),
@@ -236,7 +216,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     pub fn give_up(&self, block: &Reserved, deadline: u64) -> Result<(), SharedError> {
         let change = |t: &mut Transaction<'_, W, M>| {
             self.filling.remove(t, block.entry, block.offset)?;
-            self.release(t, block.offset, true)
+            self.blocks.release(t, block.offset, true)
         };
         self.journal.transact(deadline, change)?;
         self.settle(deadline);
@@ -246,14 +226,16 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Allocates a block of at least `len` bytes that is everybody's at once. If this process dies before it has told
     /// anybody, nobody frees it.
     pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, SharedError> {
-        self.with_room(len, pages_for(len), deadline, |t| self.carve(t, len, false))
+        self.with_room(len, pages_for(len), deadline, |t| {
+            self.blocks.carve(t, len, false)
+        })
     }
 
     /// Frees a block that nobody fills.
     pub fn free(&self, offset: u64, deadline: u64) -> Result<(), SharedError> {
         let excess = self.journal.transact(deadline, |t| {
             self.free_within(t, offset)?;
-            self.excess(t)
+            self.blocks.excess(t)
         })?;
         if let Some(most) = excess {
             // The block is free all the same. What is wrong, whoever comes next reads too.
@@ -268,18 +250,18 @@ impl<W: Words, M: Members> Allocator<W, M> {
         t: &mut Transaction<'_, W, M>,
         offset: u64,
     ) -> Result<(), SharedError> {
-        self.release(t, offset, false)
+        self.blocks.release(t, offset, false)
     }
 
     /// Whether much of the memory is free.
     pub fn has_excess(&self, deadline: u64) -> Result<bool, SharedError> {
-        let excess = self.journal.read(deadline, |t| self.excess(t))?;
+        let excess = self.journal.read(deadline, |t| self.blocks.excess(t))?;
         Ok(excess.is_some())
     }
 
     /// Gives memory back if much of it is free. If that takes longer than the deadline, the next one does it.
     pub fn settle(&self, deadline: u64) {
-        let much = self.journal.transact(deadline, |t| self.excess(t));
+        let much = self.journal.transact(deadline, |t| self.blocks.excess(t));
         if let Ok(Some(most)) = much {
             // What is wrong, whoever comes next reads too.
             let _ = self.shrink(most, deadline);
@@ -310,7 +292,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                     return Ok(None);
                 };
                 crash::point!(RemainsFound);
-                let located = self.locate(t, offset);
+                let located = self.blocks.locate(t, offset);
                 let (page, entry) =
                     located.map_err(|error| self.filling.explain(index, offset, error))?;
                 if entry.kind == Kind::Moving {
@@ -323,7 +305,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                     };
                     return Ok(Some((index, Some(moving))));
                 }
-                let released = self.release(t, offset, true);
+                let released = self.blocks.release(t, offset, true);
                 released.map_err(|error| self.filling.explain(index, offset, error))?;
                 self.filling.drop_entry(t, index)?;
                 Ok(Some((index, None)))
@@ -338,75 +320,6 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
         self.settle(deadline);
         Ok(found)
-    }
-
-    /// The page that an offset lies in, and what the map says of it.
-    fn locate(&self, t: &impl See, offset: u64) -> Result<(u64, Entry), SharedError> {
-        let none = SharedError::NoBlock { offset };
-        let Some(within) = offset.checked_sub(self.pages.data) else {
-            return Err(none);
-        };
-        let page = within / PAGE;
-        if page >= self.pages.frontier(t)? {
-            return Err(none);
-        }
-        let entry = self.pages.entry(t, page)?;
-        let is_run = matches!(entry.kind, Kind::Block | Kind::Filling | Kind::Moving);
-        if is_run && within % PAGE != 0 {
-            return Err(none);
-        }
-        Ok((page, entry))
-    }
-
-    /// A block out of what has memory. None if there is not enough.
-    fn carve(
-        &self,
-        t: &mut impl Change,
-        len: u64,
-        fills: bool,
-    ) -> Result<Option<u64>, SharedError> {
-        if len <= slabs::LARGEST {
-            return slabs::allocate(&self.pages, t, len, fills);
-        }
-        self.carve_pages(t, len.div_ceil(PAGE), fills)
-    }
-
-    fn carve_pages(
-        &self,
-        t: &mut impl Change,
-        pages: u64,
-        fills: bool,
-    ) -> Result<Option<u64>, SharedError> {
-        let Some(page) = self.pages.take(t, Kind::Spare, pages)? else {
-            return Ok(None);
-        };
-        let kind = if fills { Kind::Filling } else { Kind::Block };
-        self.pages.mark(t, page, Entry::new(kind, pages))?;
-        Ok(Some(self.pages.offset(page)))
-    }
-
-    fn release(&self, t: &mut impl Change, offset: u64, fills: bool) -> Result<(), SharedError> {
-        let (page, entry) = self.locate(t, offset)?;
-        match (entry.kind, fills) {
-            (Kind::Block, false) | (Kind::Filling, true) => {
-                if entry.len == 0 {
-                    return Err(self.pages.lie(page, entry));
-                }
-                self.pages.give(t, Kind::Spare, page, entry.len)
-            }
-            (Kind::Slab | Kind::SlabInner, _) => {
-                slabs::free(&self.pages, t, offset, page, entry, fills)
-            }
-            _ => Err(SharedError::NoBlock { offset }),
-        }
-    }
-
-    /// If more is spare than need be, how many pages may stay so.
-    fn excess(&self, t: &impl See) -> Result<Option<u64>, SharedError> {
-        let spare = self.pages.spare(t)?;
-        let used = self.pages.backed(t)?.saturating_sub(spare);
-        let limit = growth::spare_limit(used);
-        Ok((spare > limit).then_some(limit / 2))
     }
 
     /// Does what takes room for a block of `len` bytes, and `need` pages at most; with more memory, if it finds that there
@@ -459,7 +372,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Err(SharedError::Limit {
             asked: len,
             used: usage.backed - usage.spare,
-            limit: self.most * PAGE,
+            limit: self.blocks.most * PAGE,
         })
     }
 
@@ -472,8 +385,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
     ) -> Result<Option<Moving>, SharedError> {
         self.finish_arrivals(deadline)?;
         let moving = self.journal.transact(deadline, |t| {
-            let backed = self.pages.backed(t)?;
-            let left = self.most.saturating_sub(backed);
+            let backed = self.blocks.pages.backed(t)?;
+            let left = self.blocks.most.saturating_sub(backed);
             if need > left {
                 return Ok(None);
             }
@@ -482,21 +395,21 @@ impl<W: Words, M: Members> Allocator<W, M> {
             } else {
                 need
             };
-            let page = match self.pages.take(t, Kind::Bare, pages)? {
+            let page = match self.blocks.pages.take(t, Kind::Bare, pages)? {
                 Some(page) => page,
                 None => {
-                    let end = self.pages.frontier(t)? + pages;
-                    if end > self.pages.count {
+                    let end = self.blocks.pages.frontier(t)? + pages;
+                    if end > self.blocks.pages.count {
                         return Ok(None);
                     }
-                    self.map_up_to(end)?;
-                    match self.pages.take_new(t, pages)? {
+                    self.blocks.map_up_to(end)?;
+                    match self.blocks.pages.take_new(t, pages)? {
                         Some(page) => page,
                         None => return Ok(None),
                     }
                 }
             };
-            self.pages.add_backed(t, pages)?;
+            self.blocks.pages.add_backed(t, pages)?;
             self.set_aside(t, page, pages, Kind::Spare).map(Some)
         })?;
         if moving.is_some() {
@@ -513,8 +426,10 @@ impl<W: Words, M: Members> Allocator<W, M> {
         pages: u64,
         becomes: Kind,
     ) -> Result<Moving, SharedError> {
-        self.pages.mark(t, page, Entry::new(Kind::Moving, pages))?;
-        let entry = self.filling.add(t, self.pages.offset(page))?;
+        self.blocks
+            .pages
+            .mark(t, page, Entry::new(Kind::Moving, pages))?;
+        let entry = self.filling.add(t, self.blocks.pages.offset(page))?;
         Ok(Moving {
             page,
             pages,
@@ -523,46 +438,29 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Gives the map memory for the first `count` pages.
-    fn map_up_to(&self, count: u64) -> Result<(), SharedError> {
-        // Relaxed, here and below: what another thread has added meanwhile is only added once more.
-        let known = self.mapped.load(Ordering::Relaxed);
-        let wanted = count * MAP_ENTRY;
-        if wanted <= known {
-            return Ok(());
-        }
-        let end = wanted.next_multiple_of(MAP_STEP);
-        let end = end.min(self.pages.data - self.pages.map);
-        let set_aside = self.growth.allocate(self.pages.map + known, end - known);
-        set_aside.map_err(|error| SharedError::System {
-            asked: end - known,
-            error,
-        })?;
-        self.mapped.store(end, Ordering::Relaxed);
-        Ok(())
-    }
-
     /// Fetches the memory of pages that were set aside.
     fn fetch(&self, moving: Moving) -> io::Result<()> {
         let len = moving.pages * PAGE;
         // The kernel's count, since the one in the shared memory is a claim.
-        let most = self.pages.data + self.most * PAGE;
-        if self.growth.allocated()? + len > most {
+        let most = self.blocks.pages.data + self.blocks.most * PAGE;
+        if self.blocks.growth.allocated()? + len > most {
             return Err(io::Error::other(
                 "the file has more memory than max_memory already",
             ));
         }
-        self.growth.allocate(self.pages.offset(moving.page), len)
+        self.blocks
+            .growth
+            .allocate(self.blocks.pages.offset(moving.page), len)
     }
 
     /// Takes the memory of pages that were set aside away.
     fn punch(&self, moving: Moving, deadline: u64) -> Result<(), SharedError> {
-        let (start, len) = (self.pages.offset(moving.page), moving.pages * PAGE);
+        let (start, len) = (self.blocks.pages.offset(moving.page), moving.pages * PAGE);
         let moving = Moving {
             becomes: Kind::Bare,
             ..moving
         };
-        if let Err(error) = self.growth.punch(start, len) {
+        if let Err(error) = self.blocks.growth.punch(start, len) {
             // The pages stay this member's, and are tried again.
             lock(&self.arrived).push(moving);
             return Err(SharedError::System { asked: 0, error });
@@ -578,17 +476,17 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// The memory of pages that were set aside has come or gone.
     fn arrive(&self, t: &mut impl Change, moving: Moving) -> Result<(), SharedError> {
         let Moving { page, pages, .. } = moving;
-        let entry = self.pages.entry(t, page)?;
+        let entry = self.blocks.pages.entry(t, page)?;
         if entry != Entry::new(Kind::Moving, pages) {
-            return Err(self.pages.lie(page, entry));
+            return Err(self.blocks.pages.lie(page, entry));
         }
-        let offset = self.pages.offset(page);
+        let offset = self.blocks.pages.offset(page);
         let removed = self.filling.remove(t, moving.entry, offset);
         removed.map_err(|error| self.filling.explain(moving.entry, offset, error))?;
         if moving.becomes == Kind::Bare {
-            self.pages.drop_backed(t, pages)?;
+            self.blocks.pages.drop_backed(t, pages)?;
         }
-        self.pages.give(t, moving.becomes, page, pages)
+        self.blocks.pages.give(t, moving.becomes, page, pages)
     }
 
     /// Says of all pages whose memory has come or gone that it has.
@@ -613,17 +511,17 @@ impl<W: Words, M: Members> Allocator<W, M> {
     fn shrink(&self, most: u64, deadline: u64) -> Result<(), SharedError> {
         self.finish_arrivals(deadline)?;
         // Others may free as much meanwhile: it ends all the same.
-        for _ in 0..=self.pages.count {
+        for _ in 0..=self.blocks.pages.count {
             let moving = self.journal.transact(deadline, |t| {
-                let excess = self.pages.spare(t)?.saturating_sub(most);
+                let excess = self.blocks.pages.spare(t)?.saturating_sub(most);
                 if excess == 0 {
                     return Ok(None);
                 }
-                let Some((page, len)) = self.pages.longest(t, Kind::Spare)? else {
+                let Some((page, len)) = self.blocks.pages.longest(t, Kind::Spare)? else {
                     return Ok(None);
                 };
                 let pages = len.min(excess);
-                self.pages.cut(t, Kind::Spare, (page, len), pages)?;
+                self.blocks.pages.cut(t, Kind::Spare, (page, len), pages)?;
                 self.set_aside(t, page, pages, Kind::Bare).map(Some)
             })?;
             let Some(moving) = moving else {
@@ -638,8 +536,9 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Gives all back that is free: also the pages of empty slabs.
     fn reclaim(&self, deadline: u64) -> Result<(), SharedError> {
         for class in 0..slabs::CLASSES {
-            self.journal
-                .transact(deadline, |t| slabs::trim(&self.pages, t, class as u8))?;
+            self.journal.transact(deadline, |t| {
+                slabs::trim(&self.blocks.pages, t, class as u8)
+            })?;
         }
         self.shrink(0, deadline)
     }
@@ -653,16 +552,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     #[cfg(test)]
-    pub(super) fn layout(&self) -> (&Pages, &Filling, &Growth) {
-        (&self.pages, &self.filling, &self.growth)
-    }
-}
-
-/// The most pages that a block of so many bytes may take: a whole slab for a small one.
-fn pages_for(len: u64) -> u64 {
-    if len <= slabs::LARGEST {
-        slabs::class_of(len).pages
-    } else {
-        len.div_ceil(PAGE)
+    pub(super) fn layout(&self) -> (&super::pages::Pages, &Filling, &Growth) {
+        (&self.blocks.pages, &self.filling, &self.blocks.growth)
     }
 }

@@ -30,3 +30,18 @@ pub enum SharedError {
     #[error("block {offset} is still being filled, or is another one by now")]
     NotFilling { offset: u64 },
 }
+
+/// Why an operation was not done: something in shared memory, or more.
+pub trait Failure: From<SharedError> {
+    /// What cannot be true, if that is why.
+    fn lie(&self) -> Option<Lie>;
+}
+
+impl Failure for SharedError {
+    fn lie(&self) -> Option<Lie> {
+        match self {
+            SharedError::Poisoned(lie) => Some(*lie),
+            _ => None,
+        }
+    }
+}

@@ -29,25 +29,27 @@ const LOOKS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// A deadline that never comes. Deadlines are in nanoseconds of CLOCK_MONOTONIC.
 pub const NEVER: u64 = u64::MAX;
 
-/// Takes the lease for `me` until [`give_back`]. The caller looks at the journal next: the last holder may have died.
+/// Takes the lease for `me` until [`give_back`]. The caller looks at the entries next: the last holder may have
+/// died. Whether it is known to have.
 #[inline]
 pub(super) fn take<M: Members>(
     word: &AtomicU64,
     members: &M,
     deadline: u64,
-) -> Result<(), SharedError> {
+) -> Result<bool, SharedError> {
     let me = members.me();
     // Acquire: what the last holder has changed is seen. Relaxed: a failure is looked at again.
     let taken = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
-    if taken.is_err() {
-        wait(word, members, deadline)?;
-    }
+    let taken_over = match taken {
+        Ok(_) => false,
+        Err(_) => wait(word, members, deadline)?,
+    };
     crash::point!(LeaseTaken);
-    Ok(())
+    Ok(taken_over)
 }
 
 #[cold]
-fn wait<M: Members>(word: &AtomicU64, members: &M, deadline: u64) -> Result<(), SharedError> {
+fn wait<M: Members>(word: &AtomicU64, members: &M, deadline: u64) -> Result<bool, SharedError> {
     let me = members.me();
     for _ in 0..LOOKS {
         pause();
@@ -57,7 +59,7 @@ fn wait<M: Members>(word: &AtomicU64, members: &M, deadline: u64) -> Result<(), 
                 .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         {
-            return Ok(());
+            return Ok(false);
         }
     }
     let mut sleep = Sleep::new(deadline);
@@ -75,7 +77,7 @@ fn wait<M: Members>(word: &AtomicU64, members: &M, deadline: u64) -> Result<(), 
         match word.compare_exchange(found, wanted, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) if is_free => {
                 crash::point!(LeaseTakenOver);
-                return Ok(());
+                return Ok(holder != 0);
             }
             Ok(_) => {
                 crash::point!(LeaseAwaited);
@@ -86,6 +88,12 @@ fn wait<M: Members>(word: &AtomicU64, members: &M, deadline: u64) -> Result<(), 
             Err(now) => found = now,
         }
     }
+}
+
+/// The member that has the lease just now.
+pub(super) fn holder(word: &AtomicU64) -> u64 {
+    // Relaxed: a look.
+    word.load(Ordering::Relaxed) & !SLEEPERS
 }
 
 /// Gives the lease back. What was found in its place if that was not ours: somebody has written over it.

@@ -71,6 +71,10 @@ fields! {
     Parts = "the beginning of an item with buffers",
     /// The same, or the head, of an item that was copied: where it was is not known any more.
     Copied = "the beginning of an item that was taken",
+    /// A cell of a store.
+    Cell = "a value of the store",
+    /// The head of a container, or what it says of its payload.
+    Container = "the head of a container",
 }
 
 /// What cannot be true: somebody has written where only those who keep to the rules write.

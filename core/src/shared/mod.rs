@@ -4,6 +4,7 @@
 //!   kernel says, and what a dead one held is taken over.
 //! * A [`journal`] has the old values of what the holder has changed so far. The next holder puts them back if the last
 //!   one died before its transaction was over. Readers take no lease.
+//! * [`exclusive`] memory has both words, and a sequence for readers.
 //! * A [`growth`] is the file: what is in use has memory, what is free again gives it back. Nothing moves.
 //! * An [`allocator`] has blocks of any size in it. All it knows lies in the shared memory and is changed by
 //!   transactions alone: [`pages`] has runs of pages, [`slabs`] the small blocks, [`filling`] the blocks that a member
@@ -23,14 +24,21 @@
 
 #[cfg(not(loom))]
 pub mod allocator;
+#[cfg(not(loom))]
+mod blocks;
 mod error;
+mod exclusive;
 #[cfg(not(loom))]
 pub mod filling;
 #[cfg(not(loom))]
 pub mod growth;
+#[cfg(not(loom))]
+pub mod heap;
 pub mod journal;
 pub mod lease;
 mod lie;
+#[cfg(not(loom))]
+pub mod log;
 #[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]
@@ -38,9 +46,9 @@ pub mod slabs;
 mod words;
 
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(crate) mod tests;
 
-pub use error::SharedError;
+pub use error::{Failure, SharedError};
 pub(crate) use lie::Poison;
 #[cfg(not(loom))]
 pub(crate) use lie::lie;

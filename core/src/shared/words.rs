@@ -1,6 +1,8 @@
 //! Where shared words lie.
 
-use crate::sync::AtomicU64;
+#[cfg(not(loom))]
+use crate::sync::fence;
+use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Memory that members share, as words of eight bytes.
@@ -14,6 +16,35 @@ pub trait Words {
     #[inline]
     fn is_cut_off(&self) -> bool {
         false
+    }
+    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`. False if they are not within the memory.
+    #[inline]
+    fn copy_out(&self, at: u64, len: u64, out: &mut Vec<u8>) -> bool {
+        let end = out.len() + len as usize;
+        for index in 0..len.div_ceil(8) {
+            let Some(word) = self.word(at + 8 * index) else {
+                return false;
+            };
+            // Relaxed: whoever copies knows what orders it.
+            out.extend_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        out.truncate(end);
+        true
+    }
+    /// Copies these bytes to `at`, a multiple of 8; what is left of the last word may be anything. False if they are not
+    /// within the memory.
+    #[inline]
+    fn copy_in(&self, at: u64, bytes: &[u8]) -> bool {
+        for (index, chunk) in bytes.chunks(8).enumerate() {
+            let mut value = [0; 8];
+            value[..chunk.len()].copy_from_slice(chunk);
+            let Some(word) = self.word(at + 8 * index as u64) else {
+                return false;
+            };
+            // Release: as all stores to shared words, in the order of the program.
+            word.store(u64::from_ne_bytes(value), Ordering::Release);
+        }
+        true
     }
 }
 
@@ -29,6 +60,14 @@ impl<W: Words> Words for Arc<W> {
     #[inline]
     fn is_cut_off(&self) -> bool {
         (**self).is_cut_off()
+    }
+    #[inline]
+    fn copy_out(&self, at: u64, len: u64, out: &mut Vec<u8>) -> bool {
+        (**self).copy_out(at, len, out)
+    }
+    #[inline]
+    fn copy_in(&self, at: u64, bytes: &[u8]) -> bool {
+        (**self).copy_in(at, bytes)
     }
 }
 
@@ -49,6 +88,37 @@ impl Words for crate::memory::mapping::SharedMapping {
     #[inline]
     fn is_cut_off(&self) -> bool {
         self.is_cut_off()
+    }
+
+    #[inline]
+    fn copy_out(&self, at: u64, len: u64, out: &mut Vec<u8>) -> bool {
+        let size = self.size() as u64;
+        if len > size || at > size - len {
+            return false;
+        }
+        let (from, len) = (self.address(at as usize, len as usize), len as usize);
+        out.reserve(len);
+        // SAFETY: `from` is within the mapping, and so many bytes are reserved behind those of `out`, which are filled
+        // before they count. By C's memcpy, of which the compiler assumes nothing: others may write meanwhile.
+        unsafe {
+            libc::memcpy(out.as_mut_ptr().add(out.len()).cast(), from.cast(), len);
+            out.set_len(out.len() + len);
+        }
+        true
+    }
+
+    #[inline]
+    fn copy_in(&self, at: u64, bytes: &[u8]) -> bool {
+        let (size, len) = (self.size() as u64, bytes.len() as u64);
+        if len > size || at > size - len {
+            return false;
+        }
+        // Release: what the program has stored before is seen by whoever sees these bytes.
+        fence(Ordering::Release);
+        let to = self.address(at as usize, bytes.len());
+        // SAFETY: `to` is within the mapping, and `bytes` are ours, and not there. By C's memcpy: others may read meanwhile.
+        unsafe { libc::memcpy(to.cast(), bytes.as_ptr().cast(), bytes.len()) };
+        true
     }
 }
 

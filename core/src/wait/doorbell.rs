@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 fn socket() -> io::Result<OwnedFd> {
@@ -52,19 +52,31 @@ const ADDRESS_SIZE: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::so
 pub struct Doorbell {
     socket: OwnedFd,
     path: PathBuf,
+    /// The number of the file that we have made there.
+    inode: Option<u64>,
+}
+
+/// The number of the socket at a path, if there is one.
+fn inode_of(path: &Path) -> Option<u64> {
+    let found = fs::symlink_metadata(path).ok()?;
+    found.file_type().is_socket().then(|| found.ino())
 }
 
 impl Doorbell {
     /// Hangs it up at `path`, which is ours; in the place of one that a dead process left there.
     pub fn new(path: &Path) -> io::Result<Self> {
         let (socket, at) = (socket()?, address(path)?);
-        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        if inode_of(path).is_some() {
             fs::remove_file(path)?;
         }
         // SAFETY: an address of that size, which the kernel reads.
         done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const at).cast(), ADDRESS_SIZE) })?;
-        let path = path.to_owned();
-        Ok(Doorbell { socket, path })
+        let (path, inode) = (path.to_owned(), inode_of(path));
+        Ok(Doorbell {
+            socket,
+            path,
+            inode,
+        })
     }
 
     /// Silences it, so that the loop does not wake for the same ring twice.
@@ -89,7 +101,10 @@ impl AsFd for Doorbell {
 
 impl Drop for Doorbell {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path); // It may be gone, with its directory.
+        // It may be gone, with its directory; or be another's, where we have left a name before our loop let go of it.
+        if inode_of(&self.path) == self.inode {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -181,6 +196,15 @@ mod tests {
         assert!(!ringer.ring(&path));
         let bell = Doorbell::new(&path).unwrap();
         assert!(ringer.ring(&path) && is_readable(&bell));
+    }
+
+    #[test]
+    fn one_that_is_let_go_late_leaves_the_place_to_the_next() {
+        let path = path("late");
+        let (late, ringer) = (Doorbell::new(&path).unwrap(), Ringer::new().unwrap());
+        let next = Doorbell::new(&path).unwrap();
+        drop(late);
+        assert!(ringer.ring(&path) && is_readable(&next));
     }
 
     #[test]

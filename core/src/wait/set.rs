@@ -42,6 +42,7 @@
 //! Whatever stands in the memory, each step is bounded: a lie costs looks, rings in vain, a slot, or a sleep until its
 //! end.
 
+use crate::crash;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::Arc;
@@ -297,6 +298,17 @@ impl<B: Backing> WaitSet<B> {
             .count()
     }
 
+    /// Rings for all whose slots say that they were woken: whoever has written that may have died before it rang.
+    pub fn ring_woken(&self) {
+        for index in 0..self.backing.slots() {
+            if self.load(index).is(State::Woken) {
+                // How it sleeps is not known any more. One that is awake by now is rung in vain.
+                self.backing.ring(index, How::Futex);
+                self.backing.ring(index, How::Bell);
+            }
+        }
+    }
+
     /// How many sleep, or are about to.
     pub fn sleepers(&self) -> usize {
         self.announced().slots().count()
@@ -357,6 +369,7 @@ impl<B: Backing> WaitSet<B> {
         {
             return false;
         }
+        crash::point!(SlotWoken);
         if self.backing.ring(index, how) || self.backing.lives(found.member()) {
             return true;
         }

@@ -8,6 +8,7 @@ pub mod names;
 pub mod queue;
 pub mod reading;
 pub mod shared;
+pub mod topic;
 
 use _core::connection::channel::Channel;
 use _core::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};

@@ -1,5 +1,5 @@
 //! What two threads may do at the same time: the ring, the wait protocol, the wait set, lending, closing, transactions,
-//! and the members of a name with their permits.
+//! topics, and the members of a name with their permits.
 //!
 //! Under loom, every interleaving with up to three preemptions, and every value that the memory
 //! model lets a load return: `RUSTFLAGS="--cfg loom" cargo test --release --test protocol`.
@@ -9,6 +9,7 @@ mod closing;
 mod lending;
 mod members;
 mod model;
+mod topic;
 mod transactions;
 mod wait_set;
 mod waiting;

@@ -2,21 +2,23 @@
 
 use super::*;
 use crate::shared::filling::MOST;
+use crate::shared::heap::{self, Heap};
 use crate::shared::journal::See;
-use crate::shared::pages::Kind;
+use crate::shared::pages::{Kind, Pages};
 use crate::shared::slabs;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 /// What an allocator has.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(crate) struct Books {
     /// The offset of each block, and its size.
-    pub(super) blocks: BTreeMap<u64, u64>,
+    pub(crate) blocks: BTreeMap<u64, u64>,
     /// Those of them that a member fills.
     pub(super) filling: BTreeSet<u64>,
     /// Bytes of memory of the pages.
-    pub(super) backed: u64,
-    pub(super) spare: u64,
+    pub(crate) backed: u64,
+    pub(crate) spare: u64,
 }
 
 /// Looks at everything.
@@ -38,8 +40,37 @@ pub(super) fn checked(allocator: &Blocks) -> Books {
     books
 }
 
+/// What a heap has, and the bytes of memory that its file must have for it at least, and may have at most.
+pub(crate) fn of_heap(heap: &Heap, t: &impl See) -> (Books, RangeInclusive<u64>) {
+    let pages = &heap.blocks.pages;
+    let (books, unfinished) = of_pages(pages, t);
+    assert!(unfinished.is_empty());
+    let most = books.backed + heap::BOOKS_SIZE + pages.data - pages.map;
+    let memory = books.backed..=most;
+    (books, memory)
+}
+
 fn walk(allocator: &Blocks, t: &impl See) -> Books {
     let (pages, filling, _) = allocator.layout();
+    let (mut books, unfinished) = of_pages(pages, t);
+    let mut owned = BTreeSet::new();
+    let mut free = 0;
+    for index in 0..MOST as u64 {
+        let (owner, offset) = filling.tests_entry(t, index);
+        if owner == 0 {
+            free += 1;
+        } else {
+            assert!(owned.insert(offset), "two fill {offset}");
+        }
+    }
+    assert_eq!(owned, unfinished, "what is unfinished is somebody's");
+    assert_eq!(filling.tests_free(t), free);
+    books.filling = unfinished;
+    books
+}
+
+/// All but who fills the blocks that are unfinished, which are the others.
+fn of_pages(pages: &Pages, t: &impl See) -> (Books, BTreeSet<u64>) {
     let frontier = pages.frontier(t).unwrap();
     let mut books = Books::default();
     let mut runs: BTreeMap<u64, (Kind, u64)> = BTreeMap::new();
@@ -118,18 +149,5 @@ fn walk(allocator: &Blocks, t: &impl See) -> Books {
         let roomy = roomy.remove(&class).unwrap_or_default();
         assert_eq!(listed, roomy, "slabs of class {class} that have room");
     }
-    let mut owned = BTreeSet::new();
-    let mut free = 0;
-    for index in 0..MOST as u64 {
-        let (owner, offset) = filling.tests_entry(t, index);
-        if owner == 0 {
-            free += 1;
-        } else {
-            assert!(owned.insert(offset), "two fill {offset}");
-        }
-    }
-    assert_eq!(owned, unfinished, "what is unfinished is somebody's");
-    assert_eq!(filling.tests_free(t), free);
-    books.filling = unfinished;
-    books
+    (books, unfinished)
 }

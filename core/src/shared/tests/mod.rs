@@ -1,7 +1,7 @@
 //! What the tests of shared memory have in common.
 
 mod allocation;
-mod books;
+pub(crate) mod books;
 mod deaths;
 mod lies;
 mod transactions;
@@ -19,12 +19,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Where the allocator begins: behind words that belong to the tests.
-const START: u64 = 16 * PAGE;
-type Mapping = Arc<SharedMapping>;
+pub(crate) const START: u64 = 16 * PAGE;
+pub(crate) type Mapping = Arc<SharedMapping>;
 type Blocks = Allocator<Mapping, Member>;
 
 /// A member, whose process has a lock on its byte of the file for as long as it lives.
-struct Member {
+pub(crate) struct Member {
     number: u64,
     file: Arc<OwnedFd>,
 }
@@ -41,7 +41,7 @@ impl Member {
         }
     }
 
-    fn new(number: u64, file: Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(number: u64, file: Arc<OwnedFd>) -> Self {
         let ours = Member::lock(number);
         // SAFETY: the structure lives through the call.
         let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const ours) };
@@ -64,10 +64,10 @@ impl Members for Member {
 }
 
 /// A file that the processes of a test share.
-struct Shared {
-    file: Arc<OwnedFd>,
-    mapping: Mapping,
-    max_memory: u64,
+pub(crate) struct Shared {
+    pub(crate) file: Arc<OwnedFd>,
+    pub(crate) mapping: Mapping,
+    pub(crate) max_memory: u64,
 }
 
 impl Shared {
@@ -77,7 +77,10 @@ impl Shared {
     }
 
     fn over(file: File, max_memory: u64) -> Self {
-        let size = file_size(START, max_memory);
+        Shared::sized(file, file_size(START, max_memory), max_memory)
+    }
+
+    pub(crate) fn sized(file: File, size: u64, max_memory: u64) -> Self {
         file.set_len(size).unwrap();
         let mapping = SharedMapping::new(file.as_fd(), size as usize).unwrap();
         Shared {
@@ -87,7 +90,7 @@ impl Shared {
         }
     }
 
-    fn member(&self, number: u64) -> Member {
+    pub(crate) fn member(&self, number: u64) -> Member {
         Member::new(number, self.file.clone())
     }
 
@@ -100,17 +103,17 @@ impl Shared {
         Journal::new(self.mapping.clone(), START, self.member(number)).unwrap()
     }
 
-    fn load(&self, at: u64) -> u64 {
+    pub(crate) fn load(&self, at: u64) -> u64 {
         self.mapping.word(at).unwrap().load(Ordering::Relaxed)
     }
 
-    fn store(&self, at: u64, value: u64) {
+    pub(crate) fn store(&self, at: u64, value: u64) {
         let word = self.mapping.word(at).unwrap();
         word.store(value, Ordering::Relaxed);
     }
 
     /// A process that does this, and ends.
-    fn fork(&self, work: impl FnOnce()) -> Child {
+    pub(crate) fn fork(&self, work: impl FnOnce()) -> Child {
         let _alone = crate::FORK.lock();
         fork(work)
     }

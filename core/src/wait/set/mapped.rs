@@ -166,6 +166,11 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> LoopSlot<M, L> {
         self.slot.withdraw().map(drop)
     }
 
+    /// Makes the descriptor readable, as whoever wakes the loop does.
+    pub fn ring(&self) {
+        self.slot.set.backing.ring(self.slot.index, How::Bell);
+    }
+
     /// The loop waits no longer, or has found what it waited for before it slept: see [`Slot::cancel`].
     pub fn cancel(&mut self) -> Result<(), SetError> {
         self.slot.cancel()

@@ -1,0 +1,105 @@
+"""Our topics, as a rival's are written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import shmrpc
+from benchmark.processes import Place
+from benchmark.queue_work import ELEMENTS, OVER, TO_ALL, Arrays, End, Part, Way, missing_side
+from benchmark.subjects import Loop
+
+_NAME: Final = "messages"
+#: Messages that a reader may be behind, and bytes of large ones: as many as stay in the cache.
+_HIGH: Final = 10_000
+_MEMORY: Final = "8MiB"
+
+
+class _Blocking:
+    """Topics in threads."""
+
+    loop: Loop = "none"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    @contextlib.contextmanager
+    def open(self, part: Part) -> Iterator[End]:
+        if part.side == "get":
+            with shmrpc.sync.subscribe(_NAME) as s:
+                receive, receive_many = s.get, s.get_many
+
+                def get() -> Any:
+                    return receive().value
+
+                def get_many(most: int) -> list[Any]:
+                    return [message.value for message in receive_many(most)]
+
+                yield End(get=get, get_many=get_many, arrays={TO_ALL: lambda: (missing_side, lambda: _sum(get))})
+        else:
+            with shmrpc.sync.topic(_NAME, high=_HIGH, max_memory=_MEMORY) as t:
+                yield End(
+                    t.publish,
+                    t.publish_many,
+                    end=lambda: t.publish(OVER),
+                    arrays={TO_ALL: lambda: _built(t)},
+                )
+
+
+class _InLoop:
+    """Topics in event loops."""
+
+    def __init__(self, place: Place, loop: Loop) -> None:
+        self.place, self.loop = place, loop
+
+    @contextlib.asynccontextmanager
+    async def open(self, part: Part) -> AsyncIterator[End]:
+        if part.side == "get":
+            async with shmrpc.subscribe(_NAME) as s:
+                receive, receive_many = s.get, s.get_many
+
+                async def get() -> Any:
+                    return (await receive()).value
+
+                async def get_many(most: int) -> list[Any]:
+                    return [message.value for message in await receive_many(most)]
+
+                yield End(get=get, get_many=get_many)
+        else:
+            async with shmrpc.topic(_NAME, high=_HIGH, max_memory=_MEMORY) as t:
+                yield End(t.publish, t.publish_many, end=lambda: t.publish_nowait(OVER))
+
+
+def _built(t: shmrpc.sync.Topic) -> Arrays:
+    """Each array is made where its readers will look at it."""
+
+    def put(number: int) -> None:
+        with t.reserve(ELEMENTS, "u8") as array:
+            array.fill(number)
+
+    return put, missing_side
+
+
+def _sum(get: Any) -> int:
+    """That of an array where it lies."""
+    return int(get().sum())
+
+
+@contextlib.contextmanager
+def connect_threads(place: Place) -> Iterator[Way]:
+    """For threads."""
+    yield _Blocking(place)
+
+
+@contextlib.contextmanager
+def connect_uvloop(place: Place) -> Iterator[Way]:
+    """For uvloop."""
+    yield _InLoop(place, "uvloop")
+
+
+@contextlib.contextmanager
+def connect_asyncio(place: Place) -> Iterator[Way]:
+    """For asyncio's own loop."""
+    yield _InLoop(place, "asyncio")

@@ -1,0 +1,7 @@
+//! A topic that one publisher and any member write over.
+#![no_main]
+
+#[path = "../../tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::topic::topic(bytes));

@@ -1,0 +1,384 @@
+//! What the members of a store do with it, and whom they wake.
+
+use super::layout::Shape;
+use super::members::{Holder, Number};
+use super::membership::{Members, Membership, NameError};
+use super::queueing::{LEASE_PATIENCE, PATIENCE, deadline};
+use crate::clock;
+use crate::crash;
+use crate::memory::mapping::SharedMapping;
+use crate::shared::SharedError;
+use crate::store::value::Place;
+use crate::store::{News, Open, Root, Store, StoreError};
+use crate::sync::lock;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+
+/// The wait set of those that wait for the lease, since a transaction of somebody holds it for long.
+pub const LEASE: usize = 0;
+/// The wait set of those that wait until something has changed.
+pub const CHANGES: usize = 1;
+/// For how long, in nanoseconds, it is waited for a single operation of another process, before it is looked whose it is.
+const SOON: u64 = 5_000_000;
+/// The wait set of those that wait for a message.
+pub const MESSAGES: usize = 2;
+
+/// The store of a name, in memory.
+pub type Shared = Store<Arc<SharedMapping>, Arc<Members>>;
+
+/// A transaction that a task or a thread of this process has begun.
+pub struct Transaction {
+    open: Open,
+    /// The number of the task or thread.
+    owner: u64,
+    /// Whether it is a task: else whatever this thread does is within the transaction.
+    is_task: bool,
+    /// The thread.
+    thread: ThreadId,
+}
+
+/// The store of a name.
+pub struct Contents {
+    store: Shared,
+    /// The transaction that this process has begun, if it has one.
+    open: Mutex<Option<Transaction>>,
+    is_open: AtomicBool,
+    /// Blocks that nobody here looks at any more, of which the others are still to be told.
+    unpinned: Mutex<Vec<u64>>,
+}
+
+/// What an operation finds.
+enum Turn<'o> {
+    /// No transaction of its own.
+    Free,
+    /// The transaction that its task or thread has begun.
+    Ours(&'o mut Open),
+    /// A transaction of another task of this thread, which cannot end before this one does.
+    Stuck,
+}
+
+impl Contents {
+    pub(super) fn new(
+        mapping: &Arc<SharedMapping>,
+        file: &File,
+        shape: Shape,
+        members: &Arc<Members>,
+    ) -> Result<Self, NameError> {
+        let made = file.try_clone().and_then(|file| {
+            let (mapping, members) = (mapping.clone(), members.clone());
+            let start = shape.contents_at() as u64;
+            Store::new(mapping, Arc::new(file.into()), start, shape.amount, members)
+        });
+        let store = made.map_err(NameError::os("its memory cannot be had"))?;
+        Ok(Contents {
+            store,
+            open: Mutex::default(),
+            is_open: AtomicBool::new(false),
+            unpinned: Mutex::default(),
+        })
+    }
+
+    /// Whether this process has begun a transaction.
+    #[inline]
+    fn is_open(&self) -> bool {
+        // Relaxed: whoever has begun it sees it; others need the lease anyway.
+        self.is_open.load(Relaxed)
+    }
+
+    /// Bytes of memory that it has now.
+    pub(super) fn allocated(&self) -> io::Result<u64> {
+        self.store.allocated()
+    }
+
+    /// Gives back what dead members of a slot have left; false if that cannot be done now.
+    pub(super) fn recover(&self, slot: u32) -> bool {
+        let is_gone = |member| Number(member).slot() == Some(slot);
+        let recovered = self.store.recover(is_gone, clock::now() + PATIENCE);
+        crash::point!(StoreRecovered);
+        recovered.is_ok()
+    }
+
+    /// Gives back what this process has, which leaves.
+    pub(super) fn abandon(&self, us: Number) {
+        if let Some(transaction) = lock(&self.open).take() {
+            self.store.abandon(transaction.open);
+        }
+        // Other threads of ours first: a lease of somebody who is no member would be taken over.
+        self.store.close(clock::now() + PATIENCE);
+        let is_gone = |member| member == us.0;
+        let _ = self.store.recover(is_gone, clock::now() + PATIENCE);
+    }
+}
+
+impl Membership {
+    /// Makes what a store begins with, and the place of its root.
+    pub fn found_store(&self) -> Result<Place, Refusal> {
+        let contents = self.stored()?;
+        let deadline = deadline(PATIENCE);
+        let founded = contents.store.found(deadline);
+        crash::point!(StoreFounded);
+        let place = founded.and_then(|()| contents.store.root(Root::Store, deadline));
+        place.map_err(|error| self.told_of(error))
+    }
+
+    /// Does something with the store: in the transaction that `owner` has begun, if it has, or else in one of its own, for
+    /// whose lease it waits for as long as `patience`, in nanoseconds.
+    #[inline]
+    pub fn with_store<R>(
+        &self,
+        owner: impl FnOnce() -> u64,
+        patience: u64,
+        operate: impl FnOnce(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
+    ) -> Result<R, Refusal> {
+        let contents = self.stored()?;
+        if !contents.is_open() {
+            let done = operate(&contents.store, None, deadline(patience));
+            return self.told(contents, done);
+        }
+        let mut open = lock(&contents.open);
+        let turn = match &mut *open {
+            Some(transaction) if transaction.thread == thread::current().id() => {
+                match !transaction.is_task || owner() == transaction.owner {
+                    true => Turn::Ours(&mut transaction.open),
+                    false => Turn::Stuck,
+                }
+            }
+            _ => Turn::Free,
+        };
+        match turn {
+            Turn::Ours(open) => {
+                let done = operate(&contents.store, Some(open), deadline(patience));
+                done.map_err(|error| self.told_of(error))
+            }
+            Turn::Stuck => Err(NameError::NotHeld(
+                "another task of this thread is within a transaction, which cannot end before this operation; begin one \
+                 with 'async with'",
+            )
+            .into()),
+            Turn::Free => {
+                drop(open);
+                let done = operate(&contents.store, None, deadline(patience));
+                self.told(contents, done)
+            }
+        }
+    }
+
+    #[inline]
+    fn told<R>(&self, contents: &Contents, done: Result<R, StoreError>) -> Result<R, Refusal> {
+        let news = contents.store.take_news();
+        if news != News::default() {
+            crash::point!(StoreChanged);
+            self.spread_news(news);
+        }
+        done.map_err(|error| self.told_of(error))
+    }
+
+    /// What it means that something was not done.
+    #[cold]
+    pub fn refusal(&self, error: StoreError) -> Refusal {
+        self.told_of(error)
+    }
+
+    /// Where bytes of a buffer lie, which this process has pinned.
+    pub fn store_bytes(&self, at: u64, len: u64) -> *mut u8 {
+        self.mapping().address(at as usize, len as usize)
+    }
+
+    /// The process that changes the store just now; 0 if none does, -1 if it is one of another container.
+    pub fn store_holder(&self) -> i64 {
+        let Ok(contents) = self.stored() else {
+            return 0;
+        };
+        match contents.store.holder() {
+            0 => 0,
+            member => match self.holder_of(Number(member)) {
+                Some(Holder::Process(pid)) => i64::from(pid),
+                Some(Holder::Elsewhere) => -1,
+                None => 0,
+            },
+        }
+    }
+
+    #[cold]
+    fn told_of(&self, error: StoreError) -> Refusal {
+        match error {
+            StoreError::Shared(SharedError::Limit { asked, used, limit }) => {
+                Refusal::Full { asked, used, limit }
+            }
+            StoreError::Shared(SharedError::JournalFull { most }) => Refusal::TooMany(most),
+            StoreError::Shared(error) => Refusal::Name(self.refused(error)),
+            other => Refusal::Store(other),
+        }
+    }
+
+    /// Tells others of what was committed.
+    #[cold]
+    fn spread_news(&self, news: News) {
+        if news.changes {
+            self.wake_all(CHANGES);
+        }
+        for _ in 0..news.messages {
+            if !self.wake_next(MESSAGES) {
+                break;
+            }
+        }
+    }
+
+    /// Wakes the next one that waits for a message: there is one, which whoever was woken for it has left.
+    pub fn message_left(&self) {
+        self.wake_next(MESSAGES);
+    }
+
+    #[inline]
+    fn stored(&self) -> Result<&Contents, Refusal> {
+        self.check()?;
+        let contents = self.store.as_ref();
+        Ok(contents.ok_or(NameError::NotHeld("is no store"))?)
+    }
+
+    /// Whether this task or thread is within a transaction.
+    pub fn has_begun(&self, owner: u64) -> bool {
+        let Some(contents) = self.store.as_ref() else {
+            return false;
+        };
+        let is_ours = |open: &Transaction| open.owner == owner;
+        contents.is_open() && lock(&contents.open).as_ref().is_some_and(is_ours)
+    }
+
+    /// Begins a transaction of a task, or of a thread; false if another one is under way, whose end wakes those that wait for
+    /// it.
+    pub fn begin_transaction(&self, owner: u64, is_task: bool) -> Result<bool, Refusal> {
+        let contents = self.stored()?;
+        if contents.is_open()
+            && lock(&contents.open)
+                .as_ref()
+                .is_some_and(|transaction| transaction.owner == owner)
+        {
+            let text = "this task or thread is within a transaction already";
+            return Err(NameError::NotHeld(text).into());
+        }
+        match self.begin_soon(&contents.store) {
+            Ok(open) => {
+                let thread = thread::current().id();
+                *lock(&contents.open) = Some(Transaction {
+                    open,
+                    owner,
+                    is_task,
+                    thread,
+                });
+                contents.is_open.store(true, Relaxed);
+                Ok(true)
+            }
+            Err(None) => Ok(false),
+            Err(Some(error)) => Err(self.told_of(error)),
+        }
+    }
+
+    /// Begins a transaction. None if another one is under way; an error if a single operation is, which does not end: it is
+    /// that of a process that is stopped.
+    fn begin_soon(&self, store: &Shared) -> Result<Open, Option<StoreError>> {
+        let (mut since, mut patience) = (None, 0);
+        loop {
+            let error = match store.begin_long(deadline(patience)) {
+                Ok(open) => return Ok(open),
+                Err(error) => error,
+            };
+            let StoreError::Shared(SharedError::Busy { holder }) = error else {
+                return Err(Some(error));
+            };
+            // It has begun after we looked for it, or its end wakes us.
+            if store.is_long() {
+                return Err(None);
+            }
+            // Others follow each other without end, or one does not end.
+            let now = clock::now();
+            match since {
+                Some((known, from)) if known == holder => {
+                    if now.saturating_sub(from) > LEASE_PATIENCE {
+                        return Err(Some(error));
+                    }
+                }
+                _ => since = Some((holder, now)),
+            }
+            patience = SOON;
+        }
+    }
+
+    /// Ends the transaction of a task or thread: all its changes are everybody's, or nothing was done.
+    pub fn end_transaction(&self, owner: u64, is_kept: bool) -> Result<(), Refusal> {
+        let contents = self.stored()?;
+        let taken = {
+            let mut open = lock(&contents.open);
+            let is_ours = open.as_ref().is_some_and(|open| open.owner == owner);
+            contents.is_open.store(open.is_some() && !is_ours, Relaxed);
+            if is_ours { open.take() } else { None }
+        };
+        let Some(Transaction { open, .. }) = taken else {
+            return Err(NameError::NotHeld("this task or thread is within no transaction").into());
+        };
+        let ended = match is_kept {
+            true => contents.store.commit(open),
+            false => {
+                contents.store.abandon(open);
+                Ok(())
+            }
+        };
+        crash::point!(TransactionEnded);
+        self.wake_next(LEASE);
+        self.unpin_all(contents);
+        self.told(contents, ended)
+    }
+
+    /// Nobody here looks at this block of the store any more.
+    pub fn unpin(&self, block: u64) {
+        if let Ok(contents) = self.stored() {
+            lock(&contents.unpinned).push(block);
+            self.unpin_all(contents);
+        }
+    }
+
+    /// Tells the others of what is looked at no more, if the lease is to be had now.
+    fn unpin_all(&self, contents: &Contents) {
+        loop {
+            let Some(block) = lock(&contents.unpinned).pop() else {
+                return;
+            };
+            if contents.is_open() || contents.store.unpin(deadline(0), block).is_err() {
+                // With the next one, or when this process leaves.
+                lock(&contents.unpinned).push(block);
+                return;
+            }
+        }
+    }
+}
+
+/// Why something was not done with a store.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The name cannot be used, or not now.
+    Name(NameError),
+    /// The store.
+    Store(StoreError),
+    /// So many bytes were asked for, of so many that there may be so many are used.
+    #[allow(missing_docs, reason = "the line above says what the fields hold")]
+    Full { asked: u64, used: u64, limit: u64 },
+    /// A transaction changes so many words at most.
+    TooMany(usize),
+}
+
+impl Refusal {
+    /// Whether another process changes the store, and so it may be done later.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Refusal::Name(NameError::Changing { .. }))
+    }
+}
+
+impl From<NameError> for Refusal {
+    fn from(error: NameError) -> Self {
+        Refusal::Name(error)
+    }
+}

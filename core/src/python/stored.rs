@@ -1,0 +1,346 @@
+//! Python's values on their way into a store, and out of it.
+
+use super::store::Carrier;
+use crate::store::cell::{Cell, Content, Type};
+use crate::store::value::{Bytes, Found, Key, Value, trim};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyRecursionError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple,
+};
+use std::cell::RefCell;
+
+/// How deep a value may be nested, as the core has it.
+const DEPTH: usize = 500;
+
+/// What the values of an operation borrow from.
+#[derive(Default)]
+pub(super) struct Keeper<'py> {
+    objects: RefCell<Vec<Bound<'py, PyAny>>>,
+    buffers: RefCell<Vec<PyBuffer<u8>>>,
+}
+
+impl<'py> Keeper<'py> {
+    fn text<'k>(&'k self, text: &Bound<'py, PyString>) -> PyResult<&'k [u8]> {
+        let bytes: *const str = text.to_str()?;
+        self.objects.borrow_mut().push(text.clone().into_any());
+        // SAFETY: a str never changes, and this one lives as long as we do.
+        Ok(unsafe { &*bytes }.as_bytes())
+    }
+
+    fn bytes<'k>(&'k self, bytes: &Bound<'py, PyBytes>) -> &'k [u8] {
+        let all: *const [u8] = bytes.as_bytes();
+        self.objects.borrow_mut().push(bytes.clone().into_any());
+        // SAFETY: as above.
+        unsafe { &*all }
+    }
+
+    /// The bytes of an object with the buffer protocol, contiguous.
+    fn buffer<'k>(&'k self, object: &Bound<'py, PyAny>) -> PyResult<&'k [u8]> {
+        let buffer = PyBuffer::<u8>::get(object)?;
+        let (from, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
+        self.buffers.borrow_mut().push(buffer);
+        if len == 0 {
+            return Ok(&[]);
+        }
+        // SAFETY: the buffer stays where it is, and of this length, as long as we have it. Whoever writes to it while it
+        // is copied gets what Python gives with `bytes(buffer)`.
+        Ok(unsafe { std::slice::from_raw_parts(from, len) })
+    }
+}
+
+/// How values that are none of the core's own are told to it. Each is a function.
+pub(super) struct Hooks {
+    /// Makes of a value what can be written: `("as", value)`, `("packed", bytes)`, `("buffer", said, bytes)` or
+    /// `("record", class, fields, extra or None)`.
+    convert: Py<PyAny>,
+    /// Makes of a key a plain value that equals it, or else the bytes that it is compared by, and those of which it is
+    /// made again.
+    key: Py<PyAny>,
+    /// Makes of such bytes, or of packed ones, the value.
+    unpack: Py<PyAny>,
+    /// Makes the instance of a class out of its number, its fields and what it has beyond them.
+    instance: Py<PyAny>,
+    /// Makes a buffer's value out of what is said of it and its bytes.
+    copied: Py<PyAny>,
+    /// What a program sees of a list, a dict, a set and a buffer: made of a [`Carrier`](super::store::Carrier), and of where
+    /// it lies and its number.
+    views: [Py<PyAny>; 4],
+    /// The same of a record, by the number of its class.
+    record: Py<PyAny>,
+}
+
+impl Hooks {
+    pub(super) fn new(all: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let get = |name: &str| Ok::<_, PyErr>(all.getattr(name)?.unbind());
+        Ok(Hooks {
+            convert: get("convert")?,
+            key: get("key")?,
+            unpack: get("unpack")?,
+            instance: get("instance")?,
+            copied: get("copied")?,
+            views: [get("list")?, get("dict")?, get("set")?, get("buffer")?],
+            record: get("record")?,
+        })
+    }
+
+    /// A value, to be written.
+    pub(super) fn value<'k, 'py>(
+        &self,
+        object: &Bound<'py, PyAny>,
+        keeper: &'k Keeper<'py>,
+        depth: usize,
+    ) -> PyResult<Value<'k>> {
+        if let Some(value) = plain(object, keeper)? {
+            return Ok(value);
+        }
+        if depth == DEPTH {
+            return Err(PyRecursionError::new_err(
+                "the value is nested too deeply for a store, or contains itself",
+            ));
+        }
+        let depth = depth + 1;
+        if let Ok(list) = object.cast_exact::<PyList>() {
+            let items: PyResult<_> = list
+                .iter()
+                .map(|item| self.value(&item, keeper, depth))
+                .collect();
+            return Ok(Value::List(items?));
+        }
+        if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+            let items: PyResult<_> = tuple
+                .iter()
+                .map(|item| self.value(&item, keeper, depth))
+                .collect();
+            return Ok(Value::Tuple(items?));
+        }
+        if let Ok(dict) = object.cast_exact::<PyDict>() {
+            return Ok(Value::Dict(self.items(dict, keeper, depth)?));
+        }
+        if let Ok(set) = object.cast_exact::<PySet>() {
+            let keys: PyResult<_> = set.iter().map(|key| self.key(&key, keeper)).collect();
+            return Ok(Value::Set(keys?));
+        }
+        if let Ok(set) = object.cast_exact::<PyFrozenSet>() {
+            let keys: PyResult<_> = set.iter().map(|key| self.key(&key, keeper)).collect();
+            return Ok(Value::FrozenSet(keys?));
+        }
+        self.converted(object, keeper, depth)
+    }
+
+    fn items<'k, 'py>(
+        &self,
+        dict: &Bound<'py, PyDict>,
+        keeper: &'k Keeper<'py>,
+        depth: usize,
+    ) -> PyResult<Vec<(Key<'k>, Value<'k>)>> {
+        let items = dict.iter();
+        items
+            .map(|(key, value)| Ok((self.key(&key, keeper)?, self.value(&value, keeper, depth)?)))
+            .collect()
+    }
+
+    fn converted<'k, 'py>(
+        &self,
+        object: &Bound<'py, PyAny>,
+        keeper: &'k Keeper<'py>,
+        depth: usize,
+    ) -> PyResult<Value<'k>> {
+        let made = self.convert.bind(object.py()).call1((object,))?;
+        let made = made.cast_into::<PyTuple>()?;
+        let (what, first) = (made.get_item(0)?, made.get_item(1)?);
+        Ok(match what.cast::<PyString>()?.to_str()? {
+            "as" => self.value(&first, keeper, depth)?,
+            "packed" => {
+                let bytes = keeper.bytes(first.cast::<PyBytes>()?);
+                Value::Blob(Type::Packed, Bytes::Borrowed(bytes))
+            }
+            "buffer" => {
+                let said = keeper.bytes(first.cast::<PyBytes>()?);
+                let bytes = keeper.buffer(&made.get_item(2)?)?;
+                Value::Buffer(Bytes::Borrowed(said), Bytes::Borrowed(bytes))
+            }
+            "record" => {
+                let fields = made.get_item(2)?.cast_into::<PyList>()?;
+                let fields: PyResult<_> = fields
+                    .iter()
+                    .map(|field| self.value(&field, keeper, depth))
+                    .collect();
+                let extra = made.get_item(3)?;
+                let extra = match extra.cast::<PyDict>() {
+                    Ok(extra) => Some(self.items(extra, keeper, depth)?),
+                    Err(_) => None,
+                };
+                Value::Record(first.extract()?, fields?, extra)
+            }
+            other => return Err(PyTypeError::new_err(format!("no such form: {other}"))),
+        })
+    }
+
+    /// A key, or a member of a set.
+    #[inline]
+    pub(super) fn key<'k, 'py>(
+        &self,
+        object: &Bound<'py, PyAny>,
+        keeper: &'k Keeper<'py>,
+    ) -> PyResult<Key<'k>> {
+        Ok(match plain(object, keeper)? {
+            Some(Value::Immediate(cell)) => Key::Immediate(cell),
+            Some(Value::Blob(kind, bytes)) => Key::Blob(kind, bytes),
+            _ => {
+                let made = self.key.bind(object.py()).call1((object,))?;
+                match plain(&made, keeper)? {
+                    Some(Value::Immediate(cell)) => Key::Immediate(cell),
+                    Some(Value::Blob(kind, bytes)) => Key::Blob(kind, bytes),
+                    _ => {
+                        let (canonical, exact) = made.extract()?;
+                        Key::Other(canonical, exact)
+                    }
+                }
+            }
+        })
+    }
+
+    /// What was found, as a program sees it.
+    pub(super) fn seen<'py>(
+        &self,
+        carrier: &Bound<'py, Carrier>,
+        found: Found,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = carrier.py();
+        Ok(match found {
+            Found::Immediate(cell) => immediate(py, cell)?,
+            Found::Blob(kind, bytes) => match kind {
+                Type::Text => PyString::from_bytes(py, &bytes)?.into_any(),
+                Type::Bytes => PyBytes::new(py, &bytes).into_any(),
+                Type::Int => int_of(py, &bytes)?,
+                _ => self.unpack.bind(py).call1((PyBytes::new(py, &bytes),))?,
+            },
+            Found::Tuple(items) => PyTuple::new(py, self.all(carrier, items)?)?.into_any(),
+            Found::FrozenSet(items) => PyFrozenSet::new(py, self.all(carrier, items)?)?.into_any(),
+            Found::Container(kind, place, class) => {
+                let place = (carrier, place.at, place.id);
+                match kind {
+                    Type::Record => self.record.bind(py).call1((class,))?.call1(place)?,
+                    Type::Dict => self.views[1].bind(py).call1(place)?,
+                    Type::Set => self.views[2].bind(py).call1(place)?,
+                    Type::Buffer => self.views[3].bind(py).call1(place)?,
+                    _ => self.views[0].bind(py).call1(place)?,
+                }
+            }
+            Found::List(items) => PyList::new(py, self.all(carrier, items)?)?.into_any(),
+            Found::Set(items) => PySet::new(py, self.all(carrier, items)?)?.into_any(),
+            Found::Dict(items) => self.dict(carrier, items)?.into_any(),
+            Found::Record(class, fields, extra) => {
+                let fields = PyList::new(py, self.all(carrier, fields)?)?;
+                let extra = self.dict(carrier, extra)?;
+                self.instance.bind(py).call1((class, fields, extra))?
+            }
+            Found::Buffer(said, bytes) => {
+                let said = (PyBytes::new(py, &said), PyBytes::new(py, &bytes));
+                self.copied.bind(py).call1(said)?
+            }
+        })
+    }
+
+    pub(super) fn all<'py>(
+        &self,
+        carrier: &Bound<'py, Carrier>,
+        items: Vec<Found>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        items
+            .into_iter()
+            .map(|item| self.seen(carrier, item))
+            .collect()
+    }
+
+    fn dict<'py>(
+        &self,
+        carrier: &Bound<'py, Carrier>,
+        items: Vec<(Found, Found)>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(carrier.py());
+        for (key, value) in items {
+            dict.set_item(self.seen(carrier, key)?, self.seen(carrier, value)?)?;
+        }
+        Ok(dict)
+    }
+}
+
+/// A value that is no container, if it is of a type of the core's own.
+#[inline]
+fn plain<'k, 'py>(
+    object: &Bound<'py, PyAny>,
+    keeper: &'k Keeper<'py>,
+) -> PyResult<Option<Value<'k>>> {
+    if let Ok(int) = object.cast_exact::<PyInt>() {
+        return int_value(int).map(Some);
+    }
+    if let Ok(text) = object.cast_exact::<PyString>() {
+        let short = Cell::text(text.to_str()?.as_bytes());
+        return Ok(Some(match short {
+            Some(cell) => Value::Immediate(cell),
+            None => Value::Blob(Type::Text, Bytes::Borrowed(keeper.text(text)?)),
+        }));
+    }
+    if let Ok(float) = object.cast_exact::<PyFloat>() {
+        return Ok(Some(Value::Immediate(Cell::float(float.value()))));
+    }
+    if object.is_none() {
+        return Ok(Some(Value::Immediate(Cell::NONE)));
+    }
+    if let Ok(bool) = object.cast_exact::<PyBool>() {
+        return Ok(Some(Value::Immediate(Cell::bool(bool.is_true()))));
+    }
+    if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+        return Ok(Some(match Cell::bytes(bytes.as_bytes()) {
+            Some(cell) => Value::Immediate(cell),
+            None => Value::Blob(Type::Bytes, Bytes::Borrowed(keeper.bytes(bytes))),
+        }));
+    }
+    Ok(None)
+}
+
+#[inline]
+fn int_value<'k>(int: &Bound<'_, PyInt>) -> PyResult<Value<'k>> {
+    if let Ok(small) = int.extract::<i64>()
+        && let Some(cell) = Cell::int(small)
+    {
+        return Ok(Value::Immediate(cell));
+    }
+    let py = int.py();
+    let bits: usize = int.call_method0(intern!(py, "bit_length"))?.extract()?;
+    let signed = PyDict::new(py);
+    signed.set_item(intern!(py, "signed"), true)?;
+    let to_bytes = intern!(py, "to_bytes");
+    let bytes = int.call_method(to_bytes, (bits / 8 + 1, "little"), Some(&signed))?;
+    let mut bytes: Vec<u8> = bytes.extract()?;
+    trim(&mut bytes);
+    Ok(Value::Blob(Type::Int, Bytes::Owned(bytes)))
+}
+
+#[cold]
+fn int_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    let signed = PyDict::new(py);
+    signed.set_item(intern!(py, "signed"), true)?;
+    let bytes = (PyBytes::new(py, bytes), "little");
+    py.get_type::<PyInt>()
+        .call_method(intern!(py, "from_bytes"), bytes, Some(&signed))
+}
+
+/// What a cell says.
+#[inline]
+pub(super) fn immediate(py: Python<'_>, cell: Cell) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match cell.content() {
+        Some(Content::Int(value)) => value.into_pyobject(py)?.into_any(),
+        Some(Content::Float(value)) => PyFloat::new(py, value).into_any(),
+        Some(Content::Text(bytes, len)) => PyString::from_bytes(py, &bytes[..len])?.into_any(),
+        Some(Content::Bytes(bytes, len)) => PyBytes::new(py, &bytes[..len]).into_any(),
+        Some(Content::Bool(value)) => PyBool::new(py, value).to_owned().into_any(),
+        Some(Content::None | Content::Nothing) => py.None().into_bound(py),
+        // The core looks at each cell that it gives out.
+        Some(Content::At(..)) | None => return Err(PyTypeError::new_err("no cell says so")),
+    })
+}

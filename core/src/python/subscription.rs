@@ -1,0 +1,565 @@
+//! `Subscription`: what Python reads of a topic.
+
+use super::block::Block;
+use super::buffer::bytes_of;
+use super::encoder::Encoder;
+use super::loop_sleeper::LoopSleeper;
+use super::name::{Name, failed};
+use super::topic::form_of;
+use super::values::Values;
+use crate::equals::membership::{Membership, NameError};
+use crate::equals::queueing::ITEMS;
+use crate::equals::registry::Handle;
+use crate::equals::topics::{self, Pin};
+use crate::queue::Form;
+use crate::queue::parcel::Parts;
+use crate::sync::lock;
+use crate::topic::Policy;
+use crate::topic::log::Why;
+use crate::topic::subscriber::{History, Payload, Source, Taken};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// What a handle reads: values, or bytes. The functions are those of [`Values`]; `publisher` makes of a process and a
+/// number what a message says of its publisher.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Subscription {
+    name: Py<Name>,
+    membership: Arc<Membership>,
+    /// None once it is closed.
+    subscription: Mutex<Option<Arc<topics::Subscription>>>,
+    values: Values,
+    publisher: Py<PyAny>,
+    /// Those that messages have named.
+    publishers: Mutex<Vec<(Source, Py<PyAny>)>>,
+    /// What was taken, and not read so far.
+    left: Mutex<Batch>,
+    /// Whether it is said that a publisher has ended.
+    hears_of_ends: bool,
+    /// For a loop of its user, if there is one.
+    bell: OnceLock<LoopSleeper>,
+}
+
+/// Messages that were taken.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    messages: Vec<topics::Message>,
+    /// Why the message before them could not be read, if nobody was told.
+    failed: Option<PyErr>,
+}
+
+impl Batch {
+    /// Its memory, if it is not too much to be kept for the next one.
+    fn emptied(mut self) -> Self {
+        if self.bytes.capacity() > KEPT {
+            self.bytes = Vec::new();
+        }
+        self.bytes.clear();
+        self.messages.clear();
+        self
+    }
+}
+
+/// More bytes are not kept for the next time.
+const KEPT: usize = 256 << 10;
+
+/// What one has published in a topic, and who has.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Message {
+    /// What was published.
+    #[pyo3(get)]
+    value: Py<PyAny>,
+    /// Its number among the messages of its publisher, from 0 on.
+    #[pyo3(get)]
+    seq: u64,
+    /// Who has published it: its `pid`, and a `number` that no other publisher of the topic has.
+    #[pyo3(get)]
+    publisher: Py<PyAny>,
+}
+
+#[pymethods]
+impl Message {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let (value, publisher) = (self.value.bind(py).repr()?, self.publisher.bind(py).repr()?);
+        let seq = self.seq;
+        Ok(format!(
+            "Message(value={value}, seq={seq}, publisher={publisher})"
+        ))
+    }
+
+    /// For `copy` and `pickle`: it is of this process, and what it has looks at shared memory.
+    fn __reduce__(&self) -> PyResult<Py<PyAny>> {
+        let seq = self.seq;
+        let text = format!(
+            "message {seq} of a topic cannot be copied or pickled: hand on what you need of it, as in m.value"
+        );
+        Err(PyTypeError::new_err(text))
+    }
+}
+
+/// What there is instead of messages.
+enum Found {
+    Messages,
+    /// None is there.
+    Nothing,
+    /// A publisher is not read any more: the class of the exception, and why.
+    Ended(&'static str, Source, String),
+}
+
+/// A block that is looked at until nobody refers to it.
+struct Held {
+    subscription: Arc<topics::Subscription>,
+    pin: Mutex<Pin>,
+    /// The pin is a member's: this process leaves the name when nothing is looked at any more.
+    _name: Option<Arc<Handle>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.subscription.let_go(&mut lock(&self.pin));
+    }
+}
+
+impl Subscription {
+    fn subscription(&self, py: Python<'_>) -> PyResult<Arc<topics::Subscription>> {
+        self.name.get().open(py)?;
+        let subscription = lock(&self.subscription).clone();
+        subscription.ok_or_else(|| failed(py, &self.membership, NameError::Left))
+    }
+
+    fn take(
+        &self,
+        subscription: &topics::Subscription,
+        most: usize,
+        batch: &mut Batch,
+    ) -> Result<Found, NameError> {
+        if let Some((source, why)) = subscription.out_of_reach()? {
+            let why = format!("cannot be read: {why}");
+            return Ok(Found::Ended("SharedMemoryError", source, why));
+        }
+        let taken = loop {
+            let taken = subscription.take(most, true, &mut batch.bytes, &mut batch.messages)?;
+            if self.hears_of_ends || !matches!(taken, Taken::Gone(_)) {
+                break taken;
+            }
+        };
+        Ok(match taken {
+            Taken::Messages(_) => Found::Messages,
+            Taken::Empty => Found::Nothing,
+            Taken::Gone(source) => {
+                let why = "has ended, and all of its messages are read".to_owned();
+                Found::Ended("PublisherGone", source, why)
+            }
+            Taken::CutOff(source, Why::Lag) => {
+                let why = "has cut this subscriber off, which was too slow: subscribe again, and read faster, \
+                           or with a larger disconnect(n), up to the publisher's high, or with keep_last(n), \
+                           which skips messages instead";
+                Found::Ended("CutOff", source, why.to_owned())
+            }
+            Taken::CutOff(source, Why::Lie) => {
+                let why = "has cut this subscriber off: a member has written where it must not";
+                Found::Ended("CutOff", source, why.to_owned())
+            }
+            Taken::False(source, lie) => {
+                let why = format!("has published what cannot be true: {lie:?}");
+                Found::Ended("RemoteProtocolError", source, why)
+            }
+        })
+    }
+
+    #[cold]
+    fn ended(
+        &self,
+        py: Python<'_>,
+        subscription: &topics::Subscription,
+        (class, source, why): (&str, Source, String),
+    ) -> PyErr {
+        let pid = subscription.process_of(source);
+        let topic = self.membership.name();
+        let number = source.number();
+        let text = format!("topic '{topic}': publisher {number} of process {pid} {why}");
+        let raised = || {
+            let made = py.import("shmrpc.errors")?.getattr(class)?;
+            match class {
+                "SharedMemoryError" => made.call1((libc::EACCES, text)),
+                "PublisherGone" | "CutOff" => made.call1((text, pid, number)),
+                _ => made.call1((text,)),
+            }
+        };
+        raised().map_or_else(|error| error, PyErr::from_value)
+    }
+
+    /// Up to `most` messages that are there. Raises once what there is to be told instead.
+    fn get_some<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Vec<Bound<'py, Message>>> {
+        let subscription = self.subscription(py)?;
+        let mut batch = std::mem::take(&mut *lock(&self.left));
+        if let Some(error) = batch.failed.take() {
+            *lock(&self.left) = batch;
+            return Err(error);
+        }
+        if batch.messages.is_empty() {
+            let found = self.take(&subscription, most, &mut batch);
+            match found.map_err(|error| failed(py, &self.membership, error))? {
+                Found::Messages => {}
+                Found::Nothing => {
+                    *lock(&self.left) = batch;
+                    if let Some(bell) = self.bell.get() {
+                        bell.arm(py, || subscription.may_take())?;
+                    }
+                    return Ok(Vec::new());
+                }
+                Found::Ended(class, source, why) => {
+                    return Err(self.ended(py, &subscription, (class, source, why)));
+                }
+            }
+        }
+        self.read_all(py, &subscription, batch, most)
+    }
+
+    /// Reads up to `most` messages. Those that are not read, since there are more, or one before cannot be, are kept.
+    fn read_all<'py>(
+        &self,
+        py: Python<'py>,
+        subscription: &Arc<topics::Subscription>,
+        mut batch: Batch,
+        most: usize,
+    ) -> PyResult<Vec<Bound<'py, Message>>> {
+        let count = batch.messages.len().min(most);
+        let mut read = Vec::with_capacity(count);
+        let mut failed = None;
+        let mut messages = std::mem::take(&mut batch.messages).into_iter();
+        let mut last = None;
+        while read.len() < count
+            && let Some(message) = messages.next()
+        {
+            match self.read(py, subscription, &batch.bytes, message, &mut last) {
+                Ok(message) => read.push(message),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        batch.messages = messages.collect();
+        if batch.messages.is_empty() {
+            batch = batch.emptied();
+        }
+        // Those before it are not lost for it: the next one is told.
+        if !read.is_empty() {
+            batch.failed = failed.take();
+        }
+        *lock(&self.left) = batch;
+        failed.map_or(Ok(read), Err)
+    }
+
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        subscription: &Arc<topics::Subscription>,
+        bytes: &[u8],
+        message: topics::Message,
+        last: &mut Option<(Source, Py<PyAny>)>,
+    ) -> PyResult<Bound<'py, Message>> {
+        let (source, seq) = (message.source, message.seq);
+        let value = match message.payload {
+            Payload::Copied(at, len) => {
+                let payload = &bytes[at..at + len];
+                self.copied(py, form_of(message.form), payload, seq)?
+            }
+            Payload::Pinned(pin) => {
+                let held = Arc::new(Held {
+                    subscription: subscription.clone(),
+                    pin: Mutex::new(pin),
+                    _name: self.name.get().stay(),
+                });
+                self.looked_at(py, form_of(message.form), &held, seq)?
+            }
+        };
+        let publisher = match last {
+            Some((known, publisher)) if *known == source => publisher.clone_ref(py),
+            _ => {
+                let publisher = self.publisher_of(py, subscription, source)?;
+                *last = Some((source, publisher.clone_ref(py)));
+                publisher
+            }
+        };
+        let value = value.unbind();
+        Bound::new(
+            py,
+            Message {
+                value,
+                seq,
+                publisher,
+            },
+        )
+    }
+
+    fn copied<'py>(
+        &self,
+        py: Python<'py>,
+        form: Option<Form>,
+        payload: &[u8],
+        seq: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match form {
+            Some(Form::Value) => self.values.read(py, payload, Some(seq)),
+            Some(Form::Raw) => Ok(PyBytes::new(py, payload).into_any()),
+            Some(Form::Parcel) => {
+                let parts = Parts::read(payload.len() as u64, |at, to| {
+                    to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
+                });
+                let parts = parts.ok_or_else(|| self.unreadable(py, seq))?;
+                let part = |&(at, len): &(u64, u64)| {
+                    PyBytes::new(py, &payload[at as usize..(at + len) as usize])
+                };
+                let buffers = PyTuple::new(py, parts.buffers.iter().map(part))?;
+                let body = part(&parts.body);
+                self.values.read_parcel(py, body, buffers, Some(seq))
+            }
+            None => Err(self.unreadable(py, seq)),
+        }
+    }
+
+    fn looked_at<'py>(
+        &self,
+        py: Python<'py>,
+        form: Option<Form>,
+        held: &Arc<Held>,
+        seq: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (from, len) = held.bytes();
+        let copy = |at: u64, len: u64| {
+            bytes_of(py, len as usize, |to| {
+                // SAFETY: within the payload, which is mapped as long as it is held; `to` is as long.
+                unsafe {
+                    let from = (from as *const u8).wrapping_add(at as usize);
+                    std::ptr::copy_nonoverlapping(from, to, len as usize);
+                }
+            })
+        };
+        match form {
+            Some(Form::Value) => self.values.read(py, copy(0, len)?.as_bytes(), Some(seq)),
+            Some(Form::Raw) => Ok(copy(0, len)?.into_any()),
+            Some(Form::Parcel) => {
+                let parts = Parts::read(len, |at, to| {
+                    // SAFETY: `read` asks for bytes within the payload alone.
+                    unsafe {
+                        let from = (from as *const u8).wrapping_add(at as usize);
+                        std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+                    }
+                });
+                let parts = parts.ok_or_else(|| self.unreadable(py, seq))?;
+                let views = parts.buffers.iter().map(|&(at, len)| {
+                    let bytes = (from + at as usize, len as usize);
+                    Bound::new(py, Block::new(held.clone(), bytes, "a message of a topic"))
+                });
+                let views = views.collect::<PyResult<Vec<_>>>()?;
+                let body = copy(parts.body.0, parts.body.1)?;
+                let views = PyTuple::new(py, views)?;
+                self.values.read_parcel(py, body, views, Some(seq))
+            }
+            None => Err(self.unreadable(py, seq)),
+        }
+    }
+
+    #[cold]
+    fn unreadable(&self, py: Python<'_>, seq: u64) -> PyErr {
+        let text = format!(
+            "topic '{}': message {seq} cannot be read: its publisher has written what it must not",
+            self.membership.name()
+        );
+        let raised = || {
+            let class = py.import("shmrpc.errors")?.getattr("DecodeError")?;
+            class.call1((text,))
+        };
+        raised().map_or_else(|error| error, PyErr::from_value)
+    }
+
+    fn publisher_of(
+        &self,
+        py: Python<'_>,
+        subscription: &topics::Subscription,
+        source: Source,
+    ) -> PyResult<Py<PyAny>> {
+        let mut known = lock(&self.publishers);
+        if let Some(place) = known.iter().position(|each| each.0 == source) {
+            known.swap(0, place); // Mostly it is the next one's, too.
+            return Ok(known[0].1.clone_ref(py));
+        }
+        drop(known);
+        let pid = subscription.process_of(source);
+        let made = self.publisher.bind(py).call1((pid, source.number()))?;
+        let made = made.unbind();
+        let mut known = lock(&self.publishers);
+        known.truncate(crate::topic::directory::LISTINGS);
+        known.insert(0, (source, made.clone_ref(py)));
+        Ok(made)
+    }
+}
+
+impl Held {
+    /// Where the bytes of the block begin, and how many they are. They are mapped as long as this is there.
+    fn bytes(&self) -> (usize, u64) {
+        let pin = lock(&self.pin);
+        let from = pin.log().space().address(pin.at, pin.len);
+        (from.addr(), pin.len)
+    }
+}
+
+#[pymethods]
+impl Subscription {
+    /// `how`: the policy, 1 block, 2 keep_last, 3 disconnect, and its number; then the history, the last so many, or None:
+    /// the oldest that is there; and whether PublisherGone is raised.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        name: Py<Name>,
+        encoder: Py<Encoder>,
+        decode: Py<PyAny>,
+        undecodable: Py<PyAny>,
+        publisher: Py<PyAny>,
+        how: (u8, u64, Option<u64>, bool),
+    ) -> PyResult<Self> {
+        let (which, number, history, hears_of_ends) = how;
+        let membership = name.get().open(py)?.clone();
+        let which = Policy::of(which);
+        let which = which.ok_or_else(|| PyValueError::new_err("no such policy"))?;
+        let history = history.map_or(History::Oldest, History::Last);
+        let subscription = py.detach(|| membership.subscribe((which, number), history));
+        let subscription = subscription.map_err(|error| failed(py, &membership, error))?;
+        Ok(Subscription {
+            name,
+            values: Values {
+                encoder,
+                encode: py.None(),
+                decode,
+                unencodable: py.None(),
+                undecodable,
+                raw: membership.shape().is_raw(),
+            },
+            membership,
+            subscription: Mutex::new(Some(subscription)),
+            publisher,
+            publishers: Mutex::default(),
+            left: Mutex::default(),
+            hears_of_ends,
+            bell: OnceLock::new(),
+        })
+    }
+
+    /// The next message; None if there is none.
+    fn get_now<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Message>>> {
+        Ok(self.get_some(py, 1)?.pop())
+    }
+
+    /// Up to `most` messages that are there.
+    fn get_many_now<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.get_some(py, most)?)
+    }
+
+    /// Waits for messages, in a thread: up to `most`, at least one. False if the timeout is over, None if waits were stopped.
+    fn wait_get<'py>(
+        &self,
+        py: Python<'py>,
+        most: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<(Option<bool>, Bound<'py, PyList>)> {
+        let got = self.get_some(py, most)?;
+        if !got.is_empty() {
+            return Ok((Some(true), PyList::new(py, got)?));
+        }
+        let subscription = self.subscription(py)?;
+        let (mut batch, mut found) = (Batch::default(), Found::Nothing);
+        let waited = self.name.get().wait_in(py, ITEMS, timeout, |_| {
+            if !subscription.may_take() {
+                return Ok(false);
+            }
+            found = self.take(&subscription, most, &mut batch)?;
+            Ok(!matches!(found, Found::Nothing))
+        })?;
+        match found {
+            Found::Nothing => Ok((waited, PyList::empty(py))),
+            Found::Messages => {
+                let read = self.read_all(py, &subscription, batch, most)?;
+                Ok((Some(true), PyList::new(py, read)?))
+            }
+            Found::Ended(class, source, why) => {
+                Err(self.ended(py, &subscription, (class, source, why)))
+            }
+        }
+    }
+
+    /// Whether there may be something to get, or to hear of: a hint that is right once it was announced that somebody
+    /// sleeps.
+    fn may_take(&self, py: Python<'_>) -> PyResult<bool> {
+        let is_left = {
+            let left = lock(&self.left);
+            !left.messages.is_empty() || left.failed.is_some()
+        };
+        Ok(is_left || self.subscription(py)?.may_take())
+    }
+
+    /// Looks for a moment, before a loop sleeps, whether there may be something to take.
+    fn glance(&self, py: Python<'_>) -> PyResult<bool> {
+        let subscription = self.subscription(py)?;
+        self.name.get().glance(py, || subscription.may_take())
+    }
+
+    /// A descriptor that is readable when there may be something to get, until nothing was found. `is_left`: whether there
+    /// is something anyhow.
+    fn fileno(&self, py: Python<'_>, is_left: bool) -> PyResult<i32> {
+        let subscription = self.subscription(py)?;
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell.fileno());
+        }
+        let (membership, set) = (&self.membership, ITEMS);
+        let sleeper = py.detach(|| {
+            membership.prepare_to_sleep()?;
+            membership.loop_sleeper(set)
+        });
+        let sleeper = sleeper.map_err(|error| failed(py, membership, error))?;
+        let sleeper = LoopSleeper::new(sleeper, set, membership.clone());
+        sleeper.line_up(py)?;
+        // Another thread may have been quicker.
+        let bell = self.bell.get_or_init(|| sleeper);
+        let is_there = is_left || self.may_take(py)?;
+        bell.arm(py, || is_there || subscription.may_take())?;
+        Ok(bell.fileno())
+    }
+
+    /// Messages that were missed.
+    #[getter]
+    fn lost(&self, py: Python<'_>) -> PyResult<u64> {
+        let lost = self.subscription(py)?.lost();
+        lost.map_err(|error| failed(py, &self.membership, error))
+    }
+
+    /// The processes of the publishers that are read.
+    fn publishers(&self, py: Python<'_>) -> PyResult<Vec<i32>> {
+        let subscription = self.subscription(py)?;
+        let sources = subscription.sources();
+        let sources = sources.map_err(|error| failed(py, &self.membership, error))?;
+        let pids = sources
+            .into_iter()
+            .map(|source| subscription.process_of(source));
+        Ok(pids.collect())
+    }
+
+    /// Reads nothing more. What looks at messages in place may go on to do so. Again: nothing.
+    fn close(&self, py: Python<'_>) {
+        let subscription = lock(&self.subscription).take();
+        let left = std::mem::take(&mut *lock(&self.left));
+        if let Some(bell) = self.bell.get() {
+            bell.close();
+        }
+        py.detach(|| {
+            drop(left);
+            if let Some(subscription) = subscription {
+                subscription.leave();
+            }
+        });
+    }
+}

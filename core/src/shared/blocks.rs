@@ -1,0 +1,167 @@
+//! Blocks of any size, and the pages that they are made of: what an allocator knows that changes words in transactions.
+
+use super::growth::{self, Growth, PAGE};
+use super::journal::{Change, See};
+use super::pages::{Entry, HEADS, Kind, MAP_ENTRY, Pages};
+use super::{SharedError, slabs};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The map gets memory by so many bytes: that of 16 MiB of pages of 4 KiB.
+const MAP_STEP: u64 = 64 << 10;
+/// The largest file: no more can be guarded against being cut off.
+const LARGEST: u64 = ((1 << 24) - 1) * 4096;
+/// Bytes of the books: the counts of pages, the lists of slabs, and those of free runs.
+pub(super) const BOOKS_SIZE: u64 = 4096 + HEADS;
+
+/// The bytes of a file whose map is to begin with the first page from `start` on.
+pub(super) fn file_size(start: u64, max_memory: u64) -> u64 {
+    // Twice as many pages as may have memory, so that a long run is found though free ones are scattered.
+    let pages = max_memory.div_ceil(PAGE).saturating_mul(2);
+    let map = aligned(pages.saturating_mul(MAP_ENTRY));
+    let size = aligned(start).saturating_add(map);
+    size.saturating_add(pages.saturating_mul(PAGE))
+        .min(LARGEST / PAGE * PAGE)
+}
+
+pub(super) const fn aligned(offset: u64) -> u64 {
+    offset.div_ceil(PAGE).saturating_mul(PAGE)
+}
+
+/// The most pages that a block of so many bytes may take: a whole slab for a small one.
+pub(super) fn pages_for(len: u64) -> u64 {
+    if len <= slabs::LARGEST {
+        slabs::class_of(len).pages
+    } else {
+        len.div_ceil(PAGE)
+    }
+}
+
+/// The pages of a file, as one process has them, with their memory.
+pub(super) struct Blocks {
+    pub(super) pages: Pages,
+    pub(super) growth: Growth,
+    /// Pages that may have memory.
+    pub(super) most: u64,
+    /// Bytes of the map that have memory, as far as this process knows.
+    mapped: AtomicU64,
+}
+
+impl Blocks {
+    /// Those whose books and whose map begin there, in a file of `size` bytes; `max_memory` bounds the pages that have
+    /// memory.
+    ///
+    /// # Panics
+    /// If there is no room for any page.
+    pub(super) fn new(growth: Growth, books: u64, map: u64, size: u64, max_memory: u64) -> Self {
+        assert!(map + 2 * PAGE <= size);
+        let mut count = (size - map) / (PAGE + MAP_ENTRY);
+        while aligned(map + count * MAP_ENTRY) + count * PAGE > size {
+            count -= 1;
+        }
+        Blocks {
+            pages: Pages {
+                books,
+                heads: books + 4096,
+                map,
+                data: aligned(map + count * MAP_ENTRY),
+                count,
+            },
+            growth,
+            most: (max_memory / PAGE).min(count),
+            mapped: AtomicU64::new(0),
+        }
+    }
+
+    /// The page that an offset lies in, and what the map says of it.
+    pub(super) fn locate(&self, t: &impl See, offset: u64) -> Result<(u64, Entry), SharedError> {
+        let none = SharedError::NoBlock { offset };
+        let Some(within) = offset.checked_sub(self.pages.data) else {
+            return Err(none);
+        };
+        let page = within / PAGE;
+        if page >= self.pages.frontier(t)? {
+            return Err(none);
+        }
+        let entry = self.pages.entry(t, page)?;
+        let is_run = matches!(entry.kind, Kind::Block | Kind::Filling | Kind::Moving);
+        if is_run && within % PAGE != 0 {
+            return Err(none);
+        }
+        Ok((page, entry))
+    }
+
+    /// A block out of what has memory. None if there is not enough.
+    pub(super) fn carve(
+        &self,
+        t: &mut impl Change,
+        len: u64,
+        fills: bool,
+    ) -> Result<Option<u64>, SharedError> {
+        if len <= slabs::LARGEST {
+            return slabs::allocate(&self.pages, t, len, fills);
+        }
+        self.carve_pages(t, len.div_ceil(PAGE), fills)
+    }
+
+    pub(super) fn carve_pages(
+        &self,
+        t: &mut impl Change,
+        pages: u64,
+        fills: bool,
+    ) -> Result<Option<u64>, SharedError> {
+        let Some(page) = self.pages.take(t, Kind::Spare, pages)? else {
+            return Ok(None);
+        };
+        let kind = if fills { Kind::Filling } else { Kind::Block };
+        self.pages.mark(t, page, Entry::new(kind, pages))?;
+        Ok(Some(self.pages.offset(page)))
+    }
+
+    pub(super) fn release(
+        &self,
+        t: &mut impl Change,
+        offset: u64,
+        fills: bool,
+    ) -> Result<(), SharedError> {
+        let (page, entry) = self.locate(t, offset)?;
+        match (entry.kind, fills) {
+            (Kind::Block, false) | (Kind::Filling, true) => {
+                if entry.len == 0 {
+                    return Err(self.pages.lie(page, entry));
+                }
+                self.pages.give(t, Kind::Spare, page, entry.len)
+            }
+            (Kind::Slab | Kind::SlabInner, _) => {
+                slabs::free(&self.pages, t, offset, page, entry, fills)
+            }
+            _ => Err(SharedError::NoBlock { offset }),
+        }
+    }
+
+    /// If more is spare than need be, how many pages may stay so.
+    pub(super) fn excess(&self, t: &impl See) -> Result<Option<u64>, SharedError> {
+        let spare = self.pages.spare(t)?;
+        let used = self.pages.backed(t)?.saturating_sub(spare);
+        let limit = growth::spare_limit(used);
+        Ok((spare > limit).then_some(limit / 2))
+    }
+
+    /// Gives the map memory for the first `count` pages.
+    pub(super) fn map_up_to(&self, count: u64) -> Result<(), SharedError> {
+        // Relaxed, here and below: what another thread has added meanwhile is only added once more.
+        let known = self.mapped.load(Ordering::Relaxed);
+        let wanted = count * MAP_ENTRY;
+        if wanted <= known {
+            return Ok(());
+        }
+        let end = wanted.next_multiple_of(MAP_STEP);
+        let end = end.min(self.pages.data - self.pages.map);
+        let set_aside = self.growth.allocate(self.pages.map + known, end - known);
+        set_aside.map_err(|error| SharedError::System {
+            asked: end - known,
+            error,
+        })?;
+        self.mapped.store(end, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Memory that one member changes at a time, and that all may read meanwhile.
+//!
+//! Offsets in bytes, from where it begins, a multiple of 64:
+//!
+//! ```text
+//!      0  lease       u64    see `lease.rs`
+//!      8  poison      3 u64  what was found that cannot be true, see `lie.rs`
+//!     40  died        u64    of a log: not 0 if memory of a dead holder is to be looked for
+//!     48  long        u64    of a log: not 0 if the lease is held for long
+//!     64  sequence    u64    odd while something changes
+//!     72  count       u64    entries that count: of a `journal`, or of a `log`
+//!     80  entries     each the offset of a word u64, and a value u64
+//! ```
+//!
+//! What the entries mean, and so what becomes of the changes of one that dies, is for [`journal`](super::journal) and
+//! [`log`](super::log) to say: the one undoes them, the other makes them again.
+//!
+//! A reader copies what it wants and looks whether the sequence is still what it was. If it never is, the writer has
+//! died, or others follow without end: then the reader takes the lease, which mends the one, and keeps off the others.
+
+use super::journal::Look;
+use super::lease;
+use super::{Failure, Lie, Members, Poison, SharedError, Words};
+#[cfg(not(loom))]
+use crate::origin::Origin;
+use crate::sync::{AtomicU64, Ordering, fence};
+use std::io;
+use std::sync::atomic::AtomicUsize as PrivateUsize;
+use std::sync::atomic::Ordering::{Release, SeqCst};
+
+pub(super) const AT_POISON: u64 = 8;
+pub(super) const AT_SEQUENCE: u64 = 64;
+pub(super) const AT_COUNT: u64 = 72;
+pub(super) const AT_ENTRIES: u64 = 80;
+pub(super) const ENTRY: u64 = 16;
+
+/// How often a reader looks before it takes the lease.
+const LOOKS: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// Memory with a lease.
+pub struct Exclusive<W, M> {
+    words: W,
+    start: u64,
+    /// Bytes from there that are no words to be changed.
+    size: u64,
+    members: M,
+    /// Threads of this process that are about to take the lease, or have it.
+    busy: PrivateUsize,
+    /// 0, or the thread that alone may take it still, by [`this_thread`].
+    closed: PrivateUsize,
+    #[cfg(not(loom))]
+    origin: Origin,
+}
+
+impl<W: Words, M: Members> Exclusive<W, M> {
+    /// That whose `size` bytes begin `start` bytes into the memory. Zeros are one that nobody has used.
+    ///
+    /// # Panics
+    /// If they are not within the memory, or not aligned.
+    pub fn new(words: W, start: u64, size: u64, members: M) -> io::Result<Self> {
+        assert!(start % 64 == 0 && start + size <= words.size() as u64);
+        Ok(Exclusive {
+            words,
+            start,
+            size,
+            members,
+            busy: PrivateUsize::new(0),
+            closed: PrivateUsize::new(0),
+            #[cfg(not(loom))]
+            origin: Origin::here()?,
+        })
+    }
+
+    /// The member that has the lease just now; 0 if none does.
+    pub fn holder(&self) -> u64 {
+        lease::holder(self.word(0))
+    }
+
+    /// Where it begins.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The memory.
+    pub fn words(&self) -> &W {
+        &self.words
+    }
+
+    /// Those who share it.
+    pub fn members(&self) -> &M {
+        &self.members
+    }
+
+    /// Copies what may be changing, all of one moment, unless it changes all the time: then none. `copy` is called again
+    /// if it was not of one moment, and must bear what it reads then.
+    #[inline]
+    pub fn read<R, E: Failure>(
+        &self,
+        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, E>,
+    ) -> Result<Option<R>, E> {
+        self.check()?;
+        let look = Look::new(&self.words);
+        for _ in 0..LOOKS {
+            // Acquire: what is copied is not older than the sequence.
+            let before = self.word(AT_SEQUENCE).load(Ordering::Acquire);
+            if before % 2 == 0 {
+                let copied = copy(&look);
+                // Acquire: whoever has read what a transaction stored sees its odd sequence, too.
+                fence(Ordering::Acquire);
+                // Relaxed: the fence orders it.
+                if self.word(AT_SEQUENCE).load(Ordering::Relaxed) == before {
+                    return self.settled(copied).map(Some);
+                }
+            }
+            #[cfg(not(loom))]
+            std::hint::spin_loop();
+            #[cfg(loom)]
+            loom::thread::yield_now();
+        }
+        Ok(None)
+    }
+
+    /// What is found wrong is told to all. Of memory that was cut off, zeros were read, whatever came of that.
+    #[inline]
+    pub fn settled<R, E: Failure>(&self, done: Result<R, E>) -> Result<R, E> {
+        match done.as_ref().err().and_then(Failure::lie) {
+            Some(lie) => Err(self.poison(lie).into()),
+            None if self.words.is_cut_off() => Err(self.poison(Lie::CUT_OFF).into()),
+            None => done,
+        }
+    }
+
+    /// An error if this memory cannot be used any more, or not by this process.
+    #[inline]
+    pub fn check(&self) -> Result<(), SharedError> {
+        if !self.is_ours() || self.members.me() == 0 {
+            return Err(SharedError::Detached);
+        }
+        // Relaxed: a mark. What it speaks of is an error by itself, also to one that sees the mark late.
+        if self.word(AT_POISON).load(Ordering::Relaxed) != 0 {
+            return Err(self.told().look().into());
+        }
+        Ok(())
+    }
+
+    /// Whether this process has made it, and is not a forked child's copy.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        #[cfg(not(loom))]
+        return self.origin.is_here();
+        #[cfg(loom)]
+        true
+    }
+
+    /// Ends the use of this memory, for all members. What they will read.
+    #[cold]
+    pub(super) fn poison(&self, lie: Lie) -> SharedError {
+        self.told().tell(lie);
+        lie.into()
+    }
+
+    /// What all members are told.
+    fn told(&self) -> Poison<'_> {
+        Poison([0, 8, 16].map(|at| self.word(AT_POISON + at)))
+    }
+
+    /// A word of it, which begins at this offset from its own beginning.
+    #[inline]
+    pub(super) fn word(&self, at: u64) -> &AtomicU64 {
+        let word = self.words.word(self.start + at);
+        word.expect("it was looked at in `new` that this is within the memory")
+    }
+
+    /// A word that may be changed: any but those of it.
+    #[inline]
+    pub(super) fn changeable(&self, at: u64) -> Option<&AtomicU64> {
+        if at.wrapping_sub(self.start) < self.size {
+            return None;
+        }
+        self.words.word(at)
+    }
+
+    /// Nothing changes any more: the next even sequence.
+    #[inline]
+    pub(super) fn settle(&self, sequence: u64) -> u64 {
+        let even = (sequence | 1).wrapping_add(1);
+        // Release: a reader that sees it sees all that was changed.
+        self.word(AT_SEQUENCE).store(even, Ordering::Release);
+        even
+    }
+
+    /// Lets no other thread of this process change anything any more, and waits until none has the lease or is about to: it is
+    /// to be no member soon.
+    #[cfg(not(loom))]
+    pub fn close(&self, deadline: u64) {
+        // SeqCst: in one order with `enter`, so that either it sees this, or we see that it is busy.
+        self.closed.store(this_thread(), SeqCst);
+        while self.busy.load(SeqCst) > 0 && crate::clock::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+
+    /// Takes the lease. `deadline`: see [`lease::NEVER`].
+    #[inline]
+    pub(super) fn enter(&self, deadline: u64) -> Result<Held<'_, W, M>, SharedError> {
+        self.check()?;
+        let busy = Busy::new(&self.busy);
+        // SeqCst: see `close`.
+        let closed = self.closed.load(SeqCst);
+        if closed != 0 && closed != this_thread() {
+            return Err(SharedError::Detached);
+        }
+        let taken_over = lease::take(self.word(0), &self.members, deadline)?;
+        Ok(Held {
+            exclusive: self,
+            taken_over,
+            _busy: busy,
+        })
+    }
+}
+
+impl<W: Words, M: Members> Exclusive<W, M> {
+    /// Gives a lease back that was kept.
+    #[inline]
+    pub(super) fn kept(&self) {
+        drop(Held {
+            exclusive: self,
+            taken_over: false,
+            _busy: Busy(&self.busy),
+        });
+    }
+}
+
+/// A number that no other thread has as long as this one lives; not 0.
+#[cold]
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+/// A thread that is about to take the lease, or has it.
+struct Busy<'a>(&'a PrivateUsize);
+
+impl<'a> Busy<'a> {
+    #[inline]
+    fn new(count: &'a PrivateUsize) -> Self {
+        // SeqCst: see `Exclusive::close`.
+        count.fetch_add(1, SeqCst);
+        Busy(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: what we did with the lease is before the end that `close` sees.
+        self.0.fetch_sub(1, Release);
+    }
+}
+
+/// The lease, until it is dropped.
+pub(super) struct Held<'a, W: Words, M: Members> {
+    pub(super) exclusive: &'a Exclusive<W, M>,
+    /// The last holder has died.
+    pub(super) taken_over: bool,
+    /// Dropped after the lease is given back.
+    _busy: Busy<'a>,
+}
+
+impl<W: Words, M: Members> Held<'_, W, M> {
+    /// Keeps the lease, until [`Exclusive::kept`] gives it back.
+    #[inline]
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl<W: Words, M: Members> Drop for Held<'_, W, M> {
+    #[inline]
+    fn drop(&mut self) {
+        // One that is no member any more has lost it: others take it over as that of a dead one.
+        if !self.exclusive.is_ours() || self.exclusive.members.me() == 0 {
+            return;
+        }
+        if let Err(found) = lease::give_back(self.exclusive.word(0), &self.exclusive.members) {
+            let at = self.exclusive.start;
+            self.exclusive.poison(Lie {
+                field: super::Field::Lease,
+                at,
+                found,
+            });
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Blocks that are allocated and freed within transactions of a [`log`](super::log).
+//!
+//! Offsets in bytes, from where it begins, a multiple of [`PAGE`]:
+//!
+//! ```text
+//!   0  books  see `allocator.rs`
+//!      map    16 for each page, from the next whole page on: see `pages.rs`
+//!      pages  from the next whole page on
+//! ```
+//!
+//! A block belongs to the transaction that has allocated it, and is everybody's when that is committed. One that is freed is
+//! free at its end: until then readers may copy it, and the transaction may come to nothing.
+//!
+//! Memory is fetched and given back under the lease, which others wait for meanwhile. If the holder dies, the books
+//! may not know of memory that the file has; whoever takes the lease over gives all back that the books do not know of.
+
+use super::blocks::{self, Blocks, aligned, pages_for};
+use super::growth::{self, Growth, PAGE};
+use super::journal::See;
+use super::log::{self, Writer};
+use super::pages::{Entry, Kind};
+use super::{Field, Members, SharedError, Words, lie};
+use crate::crash;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Runs of pages whose memory is given back at the end of one transaction, at most.
+const MOST_RUNS: usize = 64;
+
+/// The memory of a store, as one process has it.
+pub struct Heap {
+    pub(super) blocks: Blocks,
+}
+
+/// How much memory there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapUsage {
+    /// Bytes of pages that have memory.
+    pub backed: u64,
+    /// Of these, those that are free.
+    pub spare: u64,
+    /// Bytes that may have memory.
+    pub limit: u64,
+}
+
+/// The bytes of a file in which a heap begins `start` bytes from the beginning.
+pub fn file_size(start: u64, max_memory: u64) -> u64 {
+    blocks::file_size(start + blocks::BOOKS_SIZE, max_memory)
+}
+
+/// The bytes of its books, which have memory from the beginning.
+pub const BOOKS_SIZE: u64 = blocks::BOOKS_SIZE;
+
+impl Heap {
+    /// The heap that begins `start` bytes into `file`, of [`file_size`], which has `size` bytes. `max_memory` bounds the
+    /// pages, and not what is before them.
+    ///
+    /// # Panics
+    /// If it does not begin with a page, or there is no room for any page.
+    pub fn new(file: Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> io::Result<Self> {
+        assert!(start % PAGE == 0);
+        let map = aligned(start + blocks::BOOKS_SIZE);
+        let blocks = Blocks::new(Growth::new(file), start, map, size, max_memory);
+        blocks.growth.allocate(start, map - start)?;
+        Ok(Heap { blocks })
+    }
+
+    /// How much memory there is.
+    pub fn usage(&self, t: &impl See) -> Result<HeapUsage, SharedError> {
+        Ok(HeapUsage {
+            backed: self.blocks.pages.backed(t)? * PAGE,
+            spare: self.blocks.pages.spare(t)? * PAGE,
+            limit: self.blocks.most * PAGE,
+        })
+    }
+
+    /// Allocates a block of at least `len` bytes, a multiple of 16, and of a page's size if it is larger than 16 KiB. What it
+    /// holds may be anything; it is written by [`Change::init`](super::journal::Change::init).
+    pub fn allocate<W: Words, M: Members>(
+        &self,
+        t: &mut Writer<'_, W, M>,
+        len: u64,
+    ) -> Result<u64, SharedError> {
+        let offset = match self.blocks.carve(t, len, false)? {
+            Some(offset) => offset,
+            None => self.allocate_more(t, len)?,
+        };
+        t.is_fresh(offset, len.div_ceil(8) * 8);
+        Ok(offset)
+    }
+
+    #[cold]
+    fn allocate_more<W: Words, M: Members>(
+        &self,
+        t: &mut Writer<'_, W, M>,
+        len: u64,
+    ) -> Result<u64, SharedError> {
+        let need = pages_for(len);
+        // More than is needed; only that.
+        let mut refused = None;
+        for amply in [true, false] {
+            match self.grow(t, need, amply) {
+                Ok(true) => match self.blocks.carve(t, len, false)? {
+                    Some(offset) => return Ok(offset),
+                    None => continue,
+                },
+                Ok(false) => {}
+                Err(SharedError::System { error, .. }) => refused = Some(error),
+                Err(other) => return Err(other),
+            }
+        }
+        if let Some(error) = refused {
+            return Err(SharedError::System { asked: len, error });
+        }
+        let usage = self.usage(t)?;
+        Err(SharedError::Limit {
+            asked: len,
+            used: usage.backed - usage.spare.min(usage.backed),
+            limit: usage.limit,
+        })
+    }
+
+    /// Fetches memory for `need` pages, or for more. False if `max_memory` or the file has no room for them.
+    fn grow<W: Words, M: Members>(
+        &self,
+        t: &mut Writer<'_, W, M>,
+        need: u64,
+        amply: bool,
+    ) -> Result<bool, SharedError> {
+        let Blocks { pages, growth, .. } = &self.blocks;
+        let backed = pages.backed(t)?;
+        let left = self.blocks.most.saturating_sub(backed);
+        if need > left {
+            return Ok(false);
+        }
+        let count = match amply {
+            true => growth::step(backed).max(need).min(left),
+            false => need,
+        };
+        // Looked for before anything is taken: the kernel may refuse.
+        let page = match pages.take(t, Kind::Bare, count)? {
+            Some(page) => page,
+            None => {
+                let end = pages.frontier(t)? + count;
+                if end > pages.count {
+                    return Ok(false);
+                }
+                self.blocks.map_up_to(end)?;
+                match pages.take_new(t, count)? {
+                    Some(page) => page,
+                    None => return Ok(false),
+                }
+            }
+        };
+        let (start, len) = (pages.offset(page), count * PAGE);
+        // The kernel's count, since the one in the shared memory is a claim.
+        let most = pages.data + self.blocks.most * PAGE + log::SIZE;
+        let is_over = || {
+            let allocated = growth.allocated();
+            allocated
+                .map(|bytes| bytes + len > most)
+                .map_err(|error| SharedError::System { asked: len, error })
+        };
+        let mut over = is_over()?;
+        if over {
+            // A reader may have looked where there is no memory any more, and got some by that.
+            self.punch_bare(t)?;
+            over = is_over()?;
+        }
+        let fetched = match over {
+            true => Err(io::Error::other(
+                "the file has more memory than max_memory already",
+            )),
+            false => growth.allocate(start, len),
+        };
+        if let Err(error) = fetched {
+            pages.mark(t, page, Entry::new(Kind::Bare, count))?;
+            pages.give(t, Kind::Bare, page, count)?;
+            return Err(SharedError::System { asked: len, error });
+        }
+        crash::point!(HeapGrown);
+        t.pending.fetched.push((start, len));
+        pages.add_backed(t, count)?;
+        pages.mark(t, page, Entry::new(Kind::Spare, count))?;
+        pages.give(t, Kind::Spare, page, count)?;
+        Ok(true)
+    }
+
+    /// Frees a block when the transaction ends.
+    #[inline]
+    pub fn free<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>, offset: u64) {
+        t.pending.freed.push(offset);
+    }
+
+    /// How many blocks are to be freed when the transaction ends.
+    pub fn frees<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> usize {
+        t.pending.freed.len()
+    }
+
+    /// Ends what operations have left to do: call it before the commit.
+    pub fn finish<W: Words, M: Members>(
+        &self,
+        t: &mut Writer<'_, W, M>,
+    ) -> Result<(), SharedError> {
+        if t.pending.freed.is_empty() {
+            return Ok(());
+        }
+        for offset in std::mem::take(&mut t.pending.freed) {
+            self.blocks
+                .release(t, offset, false)
+                .map_err(|error| match error {
+                    // It is the shared memory that says that there is a block.
+                    SharedError::NoBlock { offset } => lie(Field::Offset, offset, offset),
+                    other => other,
+                })?;
+        }
+        let Some(most) = self.blocks.excess(t)? else {
+            return Ok(());
+        };
+        let pages = &self.blocks.pages;
+        for _ in 0..MOST_RUNS {
+            let excess = pages.spare(t)?.saturating_sub(most);
+            if excess == 0 {
+                break;
+            }
+            let Some((page, len)) = pages.longest(t, Kind::Spare)? else {
+                break;
+            };
+            let count = len.min(excess);
+            pages.cut(t, Kind::Spare, (page, len), count)?;
+            pages.mark(t, page, Entry::new(Kind::Bare, count))?;
+            pages.give(t, Kind::Bare, page, count)?;
+            pages.drop_backed(t, count)?;
+            t.pending.to_punch.push((pages.offset(page), count * PAGE));
+        }
+        Ok(())
+    }
+
+    /// Gives memory back that one that died has fetched, or was about to give back: call it first, in a transaction whose
+    /// lease was taken over.
+    #[cold]
+    pub fn repair<W: Words, M: Members>(
+        &self,
+        t: &mut Writer<'_, W, M>,
+    ) -> Result<(), SharedError> {
+        if std::mem::take(&mut t.pending.taken_over) {
+            self.punch_bare(t)?;
+            t.log().repaired();
+        }
+        Ok(())
+    }
+
+    /// Gives all memory back that the books do not know of.
+    #[cold]
+    fn punch_bare<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), SharedError> {
+        let Blocks { pages, growth, .. } = &self.blocks;
+        let refused = |error| SharedError::System { asked: 0, error };
+        let (mut page, frontier) = (0, pages.frontier(t)?);
+        while page < frontier {
+            let entry = pages.entry(t, page)?;
+            let len = match entry.kind {
+                Kind::Inner | Kind::Tail => 1,
+                _ => entry.len.max(1),
+            };
+            if entry.kind == Kind::Bare {
+                let len = len.min(frontier - page) * PAGE;
+                growth.punch(pages.offset(page), len).map_err(refused)?;
+                crash::point!(RepairPunched);
+            }
+            page += if entry.kind == Kind::SlabInner {
+                1
+            } else {
+                len
+            };
+        }
+        let rest = (pages.count - frontier) * PAGE;
+        if rest > 0 {
+            growth
+                .punch(pages.offset(frontier), rest)
+                .map_err(refused)?;
+            crash::point!(RepairPunched);
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that the file has.
+    pub fn allocated(&self) -> io::Result<u64> {
+        self.blocks.growth.allocated()
+    }
+}
+
+#[cfg(test)]
+impl Heap {
+    /// Where the pages begin.
+    pub(crate) fn tests_data(&self) -> u64 {
+        self.blocks.pages.data
+    }
+}

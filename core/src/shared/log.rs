@@ -1,0 +1,618 @@
+//! Transactions that are made in private memory first, and then all at once.
+//!
+//! It is [`exclusive`](super::exclusive) memory of 16 MiB, with entries of what words will hold. Of it only the
+//! beginning has memory as long as no transaction changes thousands of words.
+//!
+//! What a transaction changes it collects in its process, where its own reads find it. To commit, it writes an entry for
+//! each word, then the count, then the words, then count 0. With the count it has happened: whoever takes the lease and
+//! finds a count stores the words again. That may be done any number of times. One that dies before has changed
+//! nothing. So no word ever holds what was not committed, and one word can be read without a look at the sequence; the
+//! sequence is odd while the words are stored.
+//!
+//! A transaction of one word needs no entry: its store is the commit.
+//!
+//! Memory that was free when the transaction began is *fresh*: nobody can reach it, so it is written at once.
+
+use super::exclusive::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Exclusive};
+use super::growth::Growth;
+use super::journal::{Change, Look, See, copied, no_word};
+use super::{Failure, Field, Lie, Members, SharedError, Words};
+use crate::crash;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where it stands that a holder has died, and that its memory was not looked for so far.
+const AT_DIED: u64 = 40;
+/// Where it stands that the lease is held for long.
+const AT_LONG: u64 = 48;
+/// Bytes of a lease and its log.
+pub const SIZE: u64 = 16 << 20;
+/// Words that a transaction may change, beside those of fresh memory.
+pub const CAPACITY: usize = ((SIZE - AT_ENTRIES) / ENTRY) as usize;
+/// Bytes of it that always have memory.
+pub const KEPT: u64 = 64 << 10;
+
+/// A lease with its log, and the memory that its transactions change.
+pub struct Log<W, M> {
+    exclusive: Exclusive<W, M>,
+    growth: Growth,
+    /// Bytes of the log that have memory: changed by the holder of the lease.
+    backed: AtomicU64,
+}
+
+/// What a transaction has done so far, which nobody sees. It holds the lease.
+#[must_use = "the lease is held until it is ended"]
+pub struct Pending {
+    sequence: u64,
+    writes: Writes,
+    fresh: Fresh,
+    /// How to go back to where the operation began that is under way, the last step first; if it is one of many.
+    undo: Option<Vec<Undo>>,
+    /// Whether a holder has died: what memory it had fetched is to be looked for.
+    pub(super) taken_over: bool,
+    /// Memory that was fetched: if nothing comes of it, it is given back.
+    pub(super) fetched: Vec<(u64, u64)>,
+    /// Blocks that are to be freed at the end.
+    pub(super) freed: Vec<u64>,
+    /// Memory that is to be given back once all is committed.
+    pub(super) to_punch: Vec<(u64, u64)>,
+}
+
+impl Pending {
+    /// Whether a holder of the lease has died, whose memory was not looked for so far.
+    pub fn is_taken_over(&self) -> bool {
+        self.taken_over
+    }
+}
+
+enum Undo {
+    /// The write of this number was another one.
+    Write(usize, u64),
+    /// This fresh word held that.
+    Fresh(u64, u64),
+}
+
+/// Where an operation began.
+struct Mark {
+    writes: usize,
+    fresh: usize,
+    fetched: usize,
+    freed: usize,
+}
+
+/// As many words as a small operation changes.
+const FEW: usize = 24;
+
+/// Words and what they will hold, in the order in which they were changed first.
+struct Writes {
+    few: [(u64, u64); FEW],
+    count: usize,
+    /// Those beyond the few ones.
+    more: Vec<(u64, u64)>,
+    /// By offset, if there are more.
+    index: HashMap<u64, usize>,
+}
+
+impl Writes {
+    fn new() -> Self {
+        Writes {
+            few: [(0, 0); FEW],
+            count: 0,
+            more: Vec::new(),
+            index: HashMap::new(),
+        }
+    }
+
+    fn get(&self, number: usize) -> (u64, u64) {
+        match number.checked_sub(FEW) {
+            None => self.few[number],
+            Some(number) => self.more[number],
+        }
+    }
+
+    fn at_mut(&mut self, number: usize) -> &mut (u64, u64) {
+        match number.checked_sub(FEW) {
+            None => &mut self.few[number],
+            Some(number) => &mut self.more[number],
+        }
+    }
+
+    #[inline]
+    fn find(&self, at: u64) -> Option<usize> {
+        if self.count > FEW {
+            return self.index.get(&at).copied();
+        }
+        self.few[..self.count]
+            .iter()
+            .position(|&(known, _)| known == at)
+    }
+
+    #[inline]
+    fn push(&mut self, at: u64, value: u64) {
+        if self.count < FEW {
+            self.few[self.count] = (at, value);
+        } else {
+            if self.count == FEW {
+                let known = self.few.iter().enumerate();
+                self.index = known.map(|(number, &(at, _))| (at, number)).collect();
+            }
+            self.index.insert(at, self.count);
+            self.more.push((at, value));
+        }
+        self.count += 1;
+    }
+
+    fn truncate(&mut self, count: usize) {
+        while self.count > count {
+            self.count -= 1;
+            let (at, _) = self.get(self.count);
+            self.index.remove(&at);
+            if self.count >= FEW {
+                self.more.pop();
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let few = self.few[..self.count.min(FEW)].iter();
+        few.chain(&self.more).copied()
+    }
+}
+
+/// Memory that was free when the transaction began, and that nobody can reach before its end.
+#[derive(Default)]
+struct Fresh {
+    order: Vec<u64>,
+    ends: BTreeMap<u64, u64>,
+}
+
+impl Fresh {
+    fn add(&mut self, start: u64, len: u64) {
+        self.order.push(start);
+        self.ends.insert(start, start + len);
+    }
+
+    #[inline]
+    fn has(&self, at: u64) -> bool {
+        !self.order.is_empty()
+            && self
+                .ends
+                .range(..=at)
+                .next_back()
+                .is_some_and(|(_, &end)| at < end)
+    }
+
+    fn truncate(&mut self, count: usize) {
+        for start in self.order.drain(count..) {
+            self.ends.remove(&start);
+        }
+    }
+}
+
+impl<W: Words, M: Members> Log<W, M> {
+    /// The log that begins `start` bytes into the memory. Zeros are one that nobody has used. It gets [`KEPT`] bytes of
+    /// memory.
+    ///
+    /// # Panics
+    /// If it is not within the memory, or not aligned.
+    pub fn new(words: W, growth: Growth, start: u64, members: M) -> io::Result<Self> {
+        growth.allocate(start, KEPT)?;
+        Ok(Log {
+            exclusive: Exclusive::new(words, start, SIZE, members)?,
+            growth,
+            backed: AtomicU64::new(KEPT),
+        })
+    }
+
+    /// The lease and what belongs to it.
+    pub fn exclusive(&self) -> &Exclusive<W, M> {
+        &self.exclusive
+    }
+
+    /// Copies words, all of one moment. `copy` is called again if it was none, and must bear what it reads then. `deadline`
+    /// is for the lease, which it takes if others change things without end.
+    #[inline]
+    pub fn read<R, E: Failure>(
+        &self,
+        deadline: u64,
+        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        if let Some(copied) = self.exclusive.read(&mut copy)? {
+            return Ok(copied);
+        }
+        let pending = self.begin(deadline)?;
+        let copied = copy(&Look::new(self.exclusive.words()));
+        self.abandon(pending);
+        self.exclusive.settled(copied)
+    }
+
+    /// Begins a transaction of many operations, which holds the lease. End it by [`commit`](Self::commit) or
+    /// [`abandon`](Self::abandon).
+    #[inline]
+    pub fn begin(&self, deadline: u64) -> Result<Pending, SharedError> {
+        let sequence = self.enter(deadline)?;
+        Ok(Pending {
+            sequence,
+            writes: Writes::new(),
+            fresh: Fresh::default(),
+            undo: None,
+            taken_over: self.exclusive.word(AT_DIED).load(Ordering::Relaxed) != 0,
+            fetched: Vec::new(),
+            freed: Vec::new(),
+            to_punch: Vec::new(),
+        })
+    }
+
+    /// Does one operation of a transaction. If it fails, it has changed nothing, and the transaction goes on.
+    pub fn operate<R, E: Failure>(
+        &self,
+        pending: &mut Pending,
+        operate: impl FnOnce(&mut Writer<'_, W, M>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.exclusive.check()?;
+        let mark = Mark {
+            writes: pending.writes.count,
+            fresh: pending.fresh.order.len(),
+            fetched: pending.fetched.len(),
+            freed: pending.freed.len(),
+        };
+        pending.undo = Some(Vec::new());
+        let done = operate(&mut Writer { log: self, pending });
+        if done.is_err() {
+            self.go_back(pending, &mark);
+        }
+        pending.undo = None;
+        self.exclusive.settled(done)
+    }
+
+    /// The transaction, for one operation that is all of it: if it fails, abandon it.
+    #[inline]
+    pub fn writer<'a>(&'a self, pending: &'a mut Pending) -> Writer<'a, W, M> {
+        Writer { log: self, pending }
+    }
+
+    /// Says of the lease, which we hold, whether it is held for long.
+    pub fn mark_long(&self, is_long: bool) {
+        // SeqCst: before the lease is given back, and whoever is woken then finds it so.
+        let word = self.exclusive.word(AT_LONG);
+        word.store(u64::from(is_long), Ordering::SeqCst);
+    }
+
+    /// Whether the lease is held for long.
+    pub fn is_long(&self) -> bool {
+        self.exclusive.word(AT_LONG).load(Ordering::SeqCst) != 0
+    }
+
+    /// What a holder that died had fetched was looked for.
+    pub(super) fn repaired(&self) {
+        // A large transaction of it may have got memory for its entries.
+        let _ = self
+            .growth
+            .punch(self.exclusive.start() + KEPT, SIZE - KEPT);
+        self.exclusive.word(AT_DIED).store(0, Ordering::Relaxed);
+    }
+
+    fn go_back(&self, pending: &mut Pending, mark: &Mark) {
+        for undo in pending.undo.take().into_iter().flatten().rev() {
+            match undo {
+                Undo::Write(number, value) => pending.writes.at_mut(number).1 = value,
+                Undo::Fresh(at, value) => {
+                    if let Some(word) = self.exclusive.changeable(at) {
+                        // Release: as all stores to shared words, in the order of the program.
+                        word.store(value, Ordering::Release);
+                    }
+                }
+            }
+        }
+        pending.writes.truncate(mark.writes);
+        pending.fresh.truncate(mark.fresh);
+        pending.freed.truncate(mark.freed);
+        for (start, len) in pending.fetched.drain(mark.fetched..) {
+            let _ = self.growth.punch(start, len);
+        }
+    }
+
+    /// Makes what was done everybody's, and gives the lease back. On an error nothing was changed.
+    #[inline]
+    pub fn commit(&self, mut pending: Pending) -> Result<(), SharedError> {
+        if !self.exclusive.is_ours() {
+            return Err(SharedError::Detached); // Forked within it: the parent ends it.
+        }
+        if let Err(error) = self.exclusive.check() {
+            self.abandon(pending); // No member any more, or poisoned meanwhile.
+            return Err(error);
+        }
+        match pending.writes.count {
+            0 => {}
+            1 => {
+                let (at, value) = pending.writes.few[0];
+                // Release: what was written before it is seen by whoever sees it.
+                self.word(at).store(value, Ordering::Release);
+                crash::point!(OnlyWordStored);
+                self.pass_on(&mut pending.sequence);
+            }
+            _ => {
+                if let Err(error) = self.store_all(&mut pending) {
+                    self.abandon(pending);
+                    return Err(error);
+                }
+            }
+        }
+        for &(start, len) in &pending.to_punch {
+            crash::point!(HeapFreed);
+            // What cannot be given back is found by who takes a lease over, or used again.
+            let _ = self.growth.punch(start, len);
+            crash::point!(HeapPunched);
+        }
+        self.exclusive.kept();
+        if self.exclusive.words().is_cut_off() {
+            return Err(self.exclusive.poison(Lie::CUT_OFF));
+        }
+        Ok(())
+    }
+
+    /// Stores one word, if the memory is this process's at the moment: the whole of a transaction. What `change` says
+    /// is stored there.
+    #[inline]
+    pub fn store<R, E: Failure>(
+        &self,
+        deadline: u64,
+        change: impl FnOnce(&Look<'_, W>) -> Result<(Option<(u64, u64)>, R), E>,
+    ) -> Result<R, E> {
+        let mut sequence = self.enter(deadline)?;
+        let change = change(&Look::new(self.exclusive.words()));
+        if let Ok((Some((at, value)), _)) = change {
+            match self.exclusive.changeable(at) {
+                // Release: as in `commit`.
+                Some(word) => word.store(value, Ordering::Release),
+                None => {
+                    self.exclusive.kept();
+                    return self.exclusive.settled(Err(no_word(at).into()));
+                }
+            }
+            crash::point!(OnlyWordStored);
+            self.pass_on(&mut sequence);
+        }
+        self.exclusive.kept();
+        self.exclusive.settled(change).map(|(_, result)| result)
+    }
+
+    /// Takes the lease: the sequence.
+    #[inline]
+    fn enter(&self, deadline: u64) -> Result<u64, SharedError> {
+        let held = self.exclusive.enter(deadline)?;
+        // Relaxed, both: the lease orders them, or the kernel, who says that the last holder is dead.
+        let mut sequence = self.exclusive.word(AT_SEQUENCE).load(Ordering::Relaxed);
+        let count = self.exclusive.word(AT_COUNT).load(Ordering::Relaxed);
+        if count != 0 || sequence % 2 != 0 || held.taken_over {
+            // Relaxed, here and where it is looked at: the lease orders it.
+            self.exclusive.word(AT_DIED).store(1, Ordering::Relaxed);
+            self.mark_long(false);
+            let redone = self.redo(&mut sequence);
+            redone.map_err(|lie| self.exclusive.poison(lie))?;
+        }
+        held.keep();
+        Ok(sequence)
+    }
+
+    /// Readers that have seen words before this see others after it.
+    #[inline]
+    fn pass_on(&self, sequence: &mut u64) {
+        *sequence = sequence.wrapping_add(2);
+        // Release: after the word.
+        self.exclusive
+            .word(AT_SEQUENCE)
+            .store(*sequence, Ordering::Release);
+    }
+
+    /// The word at an offset at which there is one.
+    #[inline]
+    fn word(&self, at: u64) -> &AtomicU64 {
+        let word = self.exclusive.changeable(at);
+        word.expect("it was looked at that there is a word")
+    }
+
+    /// Writes the entries, and lets them happen.
+    fn store_all(&self, pending: &mut Pending) -> Result<(), SharedError> {
+        let count = pending.writes.count;
+        if count > CAPACITY {
+            return Err(SharedError::JournalFull { most: CAPACITY });
+        }
+        let needed = AT_ENTRIES + ENTRY * count as u64;
+        // Relaxed: the lease orders it.
+        if needed > self.backed.load(Ordering::Relaxed) {
+            let start = self.exclusive.start() + KEPT;
+            let asked = needed - KEPT;
+            let fetched = self.growth.allocate(start, asked);
+            fetched.map_err(|error| SharedError::System { asked, error })?;
+            self.backed.store(needed, Ordering::Relaxed);
+        }
+        let entry = |number: usize| AT_ENTRIES + ENTRY * number as u64;
+        let log = &self.exclusive;
+        for (number, (at, value)) in pending.writes.iter().enumerate() {
+            // Relaxed, both: the count orders them.
+            log.word(entry(number)).store(at, Ordering::Relaxed);
+            log.word(entry(number) + 8).store(value, Ordering::Relaxed);
+        }
+        crash::point!(LogWritten);
+        // Release: after the entries, and after what fresh memory holds.
+        log.word(AT_COUNT).store(count as u64, Ordering::Release);
+        crash::point!(LogCounted);
+        // Relaxed: before the stores below, which are releases; a reader that sees one of those sees this.
+        let odd = pending.sequence | 1;
+        log.word(AT_SEQUENCE).store(odd, Ordering::Relaxed);
+        for (at, value) in pending.writes.iter() {
+            // Release: after the odd sequence, and in the order of the program.
+            self.word(at).store(value, Ordering::Release);
+            crash::point!(LogWordStored);
+        }
+        // Release: after the words.
+        log.word(AT_COUNT).store(0, Ordering::Release);
+        crash::point!(LogEnded);
+        pending.sequence = log.settle(pending.sequence);
+        crash::point!(LogSettled);
+        if needed > KEPT {
+            let (start, len) = (log.start() + KEPT, needed - KEPT);
+            pending.to_punch.push((start, len));
+            self.backed.store(KEPT, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Gives the lease back, and nothing has happened.
+    #[inline]
+    pub fn abandon(&self, pending: Pending) {
+        if !self.exclusive.is_ours() {
+            return;
+        }
+        if self.exclusive.members().me() != 0 {
+            for &(start, len) in &pending.fetched {
+                let _ = self.growth.punch(start, len);
+            }
+        }
+        self.exclusive.kept();
+    }
+
+    /// Lets what one that died had committed happen, and begins a new sequence.
+    #[cold]
+    fn redo(&self, sequence: &mut u64) -> Result<(), Lie> {
+        let log = &self.exclusive;
+        let lie = |field, at, found| Lie {
+            field,
+            at: log.start() + at,
+            found,
+        };
+        // Acquire: it comes with the entries that it counts.
+        let found = log.word(AT_COUNT).load(Ordering::Acquire);
+        let count = usize::try_from(found).unwrap_or(usize::MAX);
+        if count > CAPACITY {
+            return Err(lie(Field::JournalCount, AT_COUNT, found));
+        }
+        crash::point!(RedoBegun);
+        // Relaxed: before the stores below, which are releases.
+        log.word(AT_SEQUENCE)
+            .store(*sequence | 1, Ordering::Relaxed);
+        // Copied before they are checked.
+        let entries: Vec<(u64, u64)> = (0..count as u64)
+            .map(|number| {
+                let at = AT_ENTRIES + ENTRY * number;
+                // Relaxed, both: see the count.
+                let word = |at| log.word(at).load(Ordering::Relaxed);
+                (word(at), word(at + 8))
+            })
+            .collect();
+        for (number, &(at, _)) in entries.iter().enumerate() {
+            if log.changeable(at).is_none() {
+                let entry = AT_ENTRIES + ENTRY * number as u64;
+                return Err(lie(Field::JournalEntry, entry, at));
+            }
+        }
+        for &(at, value) in &entries {
+            // Release: in the order of the program, and seen by readers as any change.
+            self.word(at).store(value, Ordering::Release);
+            crash::point!(RedoWordStored);
+        }
+        // Release: after the words.
+        log.word(AT_COUNT).store(0, Ordering::Release);
+        crash::point!(RedoDone);
+        *sequence = log.settle(*sequence);
+        Ok(())
+    }
+}
+
+/// The right to change words, as one operation has it.
+pub struct Writer<'a, W, M> {
+    log: &'a Log<W, M>,
+    pub(super) pending: &'a mut Pending,
+}
+
+impl<W: Words, M: Members> Writer<'_, W, M> {
+    /// From now on this memory, which was free, is written at once.
+    pub(super) fn is_fresh(&mut self, start: u64, len: u64) {
+        self.pending.fresh.add(start, len);
+    }
+
+    /// Copies bytes into a fresh block.
+    pub fn init_bytes(&mut self, at: u64, bytes: &[u8]) -> Result<(), SharedError> {
+        match self.log.exclusive.words().copy_in(at, bytes) {
+            true => Ok(()),
+            false => Err(no_word(at)),
+        }
+    }
+
+    /// The log.
+    pub fn log(&self) -> &Log<W, M> {
+        self.log
+    }
+}
+
+impl<W: Words, M: Members> See for Writer<'_, W, M> {
+    #[inline]
+    fn get(&self, at: u64) -> Result<u64, SharedError> {
+        if self.pending.writes.count > 0
+            && let Some(number) = self.pending.writes.find(at)
+        {
+            return Ok(self.pending.writes.get(number).1);
+        }
+        match self.log.exclusive.words().word(at) {
+            // Relaxed: the lease orders it.
+            Some(word) => Ok(word.load(Ordering::Relaxed)),
+            None => Err(no_word(at)),
+        }
+    }
+
+    #[inline]
+    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), SharedError> {
+        copied(self.log.exclusive.words(), at, len, out)
+    }
+}
+
+impl<W: Words, M: Members> Change for Writer<'_, W, M> {
+    #[inline]
+    fn set(&mut self, at: u64, value: u64) -> Result<(), SharedError> {
+        let Some(word) = self.log.exclusive.changeable(at) else {
+            return Err(no_word(at));
+        };
+        let Pending {
+            writes,
+            undo,
+            fresh,
+            ..
+        } = &mut *self.pending;
+        if fresh.has(at) {
+            if let Some(undo) = undo {
+                undo.push(Undo::Fresh(at, word.load(Ordering::Relaxed)));
+            }
+            // Release: as all stores to shared words, in the order of the program.
+            word.store(value, Ordering::Release);
+            return Ok(());
+        }
+        match writes.find(at) {
+            Some(number) => {
+                let write = writes.at_mut(number);
+                if let Some(undo) = undo {
+                    undo.push(Undo::Write(number, write.1));
+                }
+                write.1 = value;
+            }
+            None => writes.push(at, value),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn init(&mut self, at: u64, value: u64) -> Result<(), SharedError> {
+        match self.log.exclusive.changeable(at) {
+            // Release: in the order of the program.
+            Some(word) => word.store(value, Ordering::Release),
+            None => return Err(no_word(at)),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn me(&self) -> u64 {
+        self.log.exclusive.members().me()
+    }
+}

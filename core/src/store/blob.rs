@@ -1,0 +1,94 @@
+//! Values that never change and do not fit into a cell.
+//!
+//! ```text
+//!   text, bytes, int, packed   bytes u64, and the bytes
+//!   key                        how many it is compared by, in the low half, and of how many it is made again, in the high
+//!                              one; the first ones, and the others from the next multiple of 8 on
+//!   tuple, frozenset           cells u64, and the cells
+//! ```
+
+use super::cell::Type;
+use super::error::StoreError;
+use super::tree::Hand;
+use crate::shared::journal::{Change, See};
+use crate::shared::{Members, Words};
+
+/// Appends the bytes of a text, bytes, an int, or what a codec has made; of a key, those of which it is made again.
+pub(super) fn bytes(
+    t: &impl See,
+    kind: Type,
+    at: u64,
+    out: &mut Vec<u8>,
+) -> Result<(), StoreError> {
+    let word = t.get(at)?;
+    let (at, len) = match kind {
+        Type::Key => (
+            at + 8 + (word & 0xffff_ffff).next_multiple_of(8),
+            word >> 32,
+        ),
+        _ => (at + 8, word),
+    };
+    Ok(t.copy(at, len, out)?)
+}
+
+/// How many these are.
+pub(super) fn len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
+    let word = t.get(at)?;
+    Ok(if kind == Type::Key { word >> 32 } else { word })
+}
+
+/// How many bytes a key is compared by.
+#[inline]
+pub(super) fn key_len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
+    let word = t.get(at)?;
+    Ok(match kind {
+        Type::Key => word & 0xffff_ffff,
+        _ => word,
+    })
+}
+
+/// Appends the bytes that a key is compared by.
+#[inline]
+pub(super) fn key_bytes(
+    t: &impl See,
+    kind: Type,
+    at: u64,
+    out: &mut Vec<u8>,
+) -> Result<(), StoreError> {
+    let len = key_len(t, kind, at)?;
+    Ok(t.copy(at + 8, len, out)?)
+}
+
+/// Whether a key is compared by these bytes, which are as many.
+#[inline]
+pub(super) fn key_is(t: &impl See, at: u64, bytes: &[u8]) -> Result<bool, StoreError> {
+    for (number, chunk) in (1..).zip(bytes.chunks(8)) {
+        let found = t.get(at + 8 * number)?.to_ne_bytes();
+        if found[..chunk.len()] != *chunk {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+    pub(super) fn put_blob(&mut self, bytes: &[u8]) -> Result<u64, StoreError> {
+        let at = self.allocate(8 + bytes.len() as u64)?;
+        self.t.init(at, bytes.len() as u64)?;
+        self.t.init_bytes(at + 8, bytes)?;
+        Ok(at)
+    }
+
+    pub(super) fn put_key(&mut self, canonical: &[u8], exact: &[u8]) -> Result<u64, StoreError> {
+        let [first, second] = [canonical, exact].map(|bytes| bytes.len() as u64);
+        if first.max(second) >= 1 << 32 {
+            return Err(StoreError::TooLong);
+        }
+        let rest = 8 + first.next_multiple_of(8);
+        let at = self.allocate(rest + second)?;
+        self.t.init(at, first | second << 32)?;
+        self.t.init_bytes(at + 8, canonical)?;
+        self.t.init_bytes(at + rest, exact)?;
+        Ok(at)
+    }
+}

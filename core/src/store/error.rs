@@ -1,0 +1,53 @@
+//! Why an operation on a store was not done.
+
+use crate::shared::{Failure, Field, Lie, SharedError, lie};
+
+/// Why an operation was not done. Nothing of it was done then.
+#[derive(Debug)]
+pub enum StoreError {
+    /// Something in shared memory.
+    Shared(SharedError),
+    /// The container is not in the store any more.
+    Gone,
+    /// There is no such key.
+    NoKey,
+    /// There is no such index; the container has so many.
+    NoIndex(u64),
+    /// What is there is no number that a cell has, or the sum is none.
+    NoNumber,
+    /// It cannot be done within a transaction of the program.
+    Within,
+    /// The container is of another type.
+    OtherType,
+    /// It has no room for so many entries.
+    TooLong,
+    /// Containers are nested deeper than [`DEPTH`](super::tree::DEPTH).
+    TooDeep,
+}
+
+impl From<SharedError> for StoreError {
+    fn from(error: SharedError) -> Self {
+        StoreError::Shared(error)
+    }
+}
+
+impl Failure for StoreError {
+    fn lie(&self) -> Option<Lie> {
+        match self {
+            StoreError::Shared(error) => error.lie(),
+            _ => None,
+        }
+    }
+}
+
+/// The error for a cell that cannot be.
+#[cold]
+pub(super) fn no_cell(at: u64, found: u64) -> StoreError {
+    lie(Field::Cell, at, found).into()
+}
+
+/// The error for what a container cannot say of itself.
+#[cold]
+pub(super) fn no_container(at: u64, found: u64) -> StoreError {
+    lie(Field::Container, at, found).into()
+}

@@ -1,0 +1,132 @@
+//! The heads of containers.
+//!
+//! ```text
+//!    0  id       u64   never that of another container, and no cell, length or count: what lies there later is none; 0 if
+//!                      it is gone
+//!    8  form     u64   bits 0-7 the type, 8-31 the class of a record, 32-63 how many it has
+//!   16  owner    u64   where the head of the container lies that it is in; 0 for those of the store itself
+//!   24  payload  u64   where its items lie, or 0; of a record, the cell of the dict of what it has beyond its fields
+//!   32  fields   u64 each, of a record
+//! ```
+
+use super::cell::{Cell, Type};
+use super::error::{StoreError, no_container};
+use super::value::Place;
+use crate::shared::journal::See;
+
+/// Bytes of a head.
+pub(super) const SIZE: u64 = 32;
+/// All offsets are less: no sum of one and a length of 32 bits is too large.
+const OFFSETS: u64 = 1 << 40;
+/// As many as a container may have.
+pub(super) const MOST: u64 = u32::MAX as u64 - 1;
+/// As many classes as there may be.
+pub(super) const CLASSES: u32 = 1 << 24;
+
+const AT_FORM: u64 = 8;
+pub(super) const AT_OWNER: u64 = 16;
+pub(super) const AT_PAYLOAD: u64 = 24;
+
+/// The bits 48-50 of an id, of which there is no cell.
+const ID: u64 = 6 << 48;
+
+/// The id of the container of this number.
+pub(super) fn id(number: u64) -> u64 {
+    ID | number & ((1 << 48) - 1)
+}
+
+/// Whether this is the id of a container.
+#[inline]
+pub(super) fn is_id(word: u64) -> bool {
+    word >> 48 == ID >> 48
+}
+
+/// What a head says, but for its owner and its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) at: u64,
+    pub(super) kind: Type,
+    pub(super) class: u32,
+    pub(super) len: u64,
+}
+
+impl Head {
+    /// That of a container, if it is not gone.
+    #[inline]
+    pub(super) fn of(t: &impl See, place: Place) -> Result<Self, StoreError> {
+        // What a program says of a place may be of another store, or be made up.
+        match t.get(place.at) {
+            Ok(found) if found == place.id && is_id(found) => Self::at(t, place.at),
+            _ => Err(StoreError::Gone),
+        }
+    }
+
+    /// That at an offset, of a container that a cell leads to.
+    #[inline]
+    pub(super) fn at(t: &impl See, at: u64) -> Result<Self, StoreError> {
+        let form = t.get(at + AT_FORM)?;
+        match Type::of(form as u8) {
+            Some(kind) if kind.is_container() => Ok(Head {
+                at,
+                kind,
+                class: (form >> 8) as u32 & (CLASSES - 1),
+                len: form >> 32,
+            }),
+            _ => Err(no_container(at + AT_FORM, form)),
+        }
+    }
+
+    /// The same, if it is of this type.
+    #[inline]
+    pub(super) fn is(self, kind: Type) -> Result<Self, StoreError> {
+        match self.kind == kind {
+            true => Ok(self),
+            false => Err(StoreError::OtherType),
+        }
+    }
+
+    /// The word that says it.
+    #[inline]
+    pub(super) fn form(self) -> (u64, u64) {
+        let form = self.kind as u64 | u64::from(self.class) << 8 | self.len << 32;
+        (self.at + AT_FORM, form)
+    }
+
+    /// Where it is said where its items lie.
+    #[inline]
+    pub(super) fn payload_at(self) -> u64 {
+        self.at + AT_PAYLOAD
+    }
+
+    /// Where its items lie, or 0; not of a record.
+    #[inline]
+    pub(super) fn payload(self, t: &impl See) -> Result<u64, StoreError> {
+        match t.get(self.payload_at())? {
+            at if at < OFFSETS => Ok(at),
+            at => Err(no_container(self.payload_at(), at)),
+        }
+    }
+
+    /// The cell of what a record has beyond its fields.
+    #[inline]
+    pub(super) fn extra(self, t: &impl See) -> Result<Cell, StoreError> {
+        Ok(Cell(t.get(self.payload_at())?))
+    }
+
+    /// Where a field of a record lies.
+    #[inline]
+    pub(super) fn field(self, number: u64) -> Result<u64, StoreError> {
+        match number < self.len {
+            true => Ok(self.at + SIZE + 8 * number),
+            false => Err(StoreError::NoIndex(self.len)),
+        }
+    }
+
+    /// Which container it is.
+    pub(super) fn place(self, t: &impl See) -> Result<Place, StoreError> {
+        Ok(Place {
+            at: self.at,
+            id: t.get(self.at)?,
+        })
+    }
+}

@@ -1,0 +1,197 @@
+//! Lists.
+//!
+//! ```text
+//!   0  room    u64   cells in the high half, and in the low one how many of them are skipped at the beginning
+//!   8  cells   u64 each
+//! ```
+//!
+//! What changes few cells changes those. What would move many makes a block anew: nobody can reach it, so its cells need no
+//! entries in the log.
+
+use super::cell::Cell;
+use super::error::{StoreError, no_container};
+use super::head::{self, Head};
+use super::tree::Hand;
+use crate::shared::journal::{Change, See};
+use crate::shared::{Members, Words};
+
+/// Cells that are moved rather than written anew.
+const MOVED: u64 = 64;
+
+/// Where the cells of a list lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cells {
+    head: Head,
+    block: u64,
+    room: u64,
+    start: u64,
+}
+
+impl Cells {
+    pub(super) fn of(t: &impl See, head: Head) -> Result<Self, StoreError> {
+        let block = head.payload(t)?;
+        let (room, start) = match block {
+            0 => (0, 0),
+            block => {
+                let word = t.get(block)?;
+                (word >> 32, word & 0xffff_ffff)
+            }
+        };
+        if start + head.len > room {
+            return Err(no_container(head.at, head.len));
+        }
+        Ok(Cells {
+            head,
+            block,
+            room,
+            start,
+        })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.head.len
+    }
+
+    /// Where a cell lies.
+    #[inline]
+    pub(super) fn at(&self, index: u64) -> u64 {
+        self.block + 8 + 8 * (self.start + index)
+    }
+
+    pub(super) fn cell(&self, t: &impl See, index: u64) -> Result<Cell, StoreError> {
+        Ok(Cell(t.get(self.at(index))?))
+    }
+}
+
+/// Where the cell of an index lies, which may count from the end.
+#[inline]
+pub(super) fn find(t: &impl See, head: Head, index: i64) -> Result<u64, StoreError> {
+    let cells = Cells::of(t, head)?;
+    let from = if index < 0 { head.len as i64 } else { 0 };
+    match u64::try_from(index + from) {
+        Ok(index) if index < head.len => Ok(cells.at(index)),
+        _ => Err(StoreError::NoIndex(head.len)),
+    }
+}
+
+impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+    /// Puts cells in the place of those from `from` up to `to`, which are the caller's then.
+    pub(super) fn splice(
+        &mut self,
+        head: Head,
+        from: u64,
+        to: u64,
+        new: &[Cell],
+    ) -> Result<Vec<Cell>, StoreError> {
+        let cells = Cells::of(self.t, head)?;
+        let (len, added) = (head.len, new.len() as u64);
+        if from > to || to > len {
+            return Err(StoreError::NoIndex(len));
+        }
+        let old: Result<Vec<_>, _> = (from..to).map(|index| cells.cell(self.t, index)).collect();
+        let old = old?;
+        let (before, after) = (from, len - to);
+        let longer = len - (to - from) + added;
+        if longer > head::MOST {
+            return Err(StoreError::TooLong);
+        }
+        let grown = added as i64 - (to - from) as i64;
+        // As few cells as need be are moved: those behind, or those before.
+        let fits_behind = cells.start + longer <= cells.room;
+        let fits_before = cells.start as i64 >= grown && cells.block != 0;
+        let is_small = added <= MOVED;
+        if is_small && (grown == 0 || fits_behind && after <= MOVED) {
+            self.move_cells(&cells, to, len, grown)?;
+            self.put_cells(&cells, from, new)?;
+        } else if fits_before && is_small && before <= MOVED {
+            let start = (cells.start as i64 - grown) as u64;
+            let moved = Cells { start, ..cells };
+            let kept: Result<Vec<_>, _> =
+                (0..before).map(|index| cells.cell(self.t, index)).collect();
+            self.put_cells(&moved, 0, &kept?)?;
+            self.put_cells(&moved, from, new)?;
+            self.t.set(cells.block, cells.room << 32 | start)?;
+        } else {
+            self.renew(&cells, from, to, new, longer)?;
+        }
+        let (at, form) = Head {
+            len: longer,
+            ..head
+        }
+        .form();
+        self.t.set(at, form)?;
+        Ok(old)
+    }
+
+    fn put_cells(&mut self, cells: &Cells, from: u64, new: &[Cell]) -> Result<(), StoreError> {
+        for (index, cell) in (from..).zip(new) {
+            self.t.set(cells.at(index), cell.0)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the cells from `from` up to `to`.
+    fn move_cells(&mut self, cells: &Cells, from: u64, to: u64, by: i64) -> Result<(), StoreError> {
+        if by == 0 {
+            return Ok(());
+        }
+        let moved: Result<Vec<_>, _> = (from..to).map(|index| cells.cell(self.t, index)).collect();
+        self.put_cells(cells, from.wrapping_add_signed(by), &moved?)
+    }
+
+    /// Writes all cells into another block.
+    fn renew(
+        &mut self,
+        cells: &Cells,
+        from: u64,
+        to: u64,
+        new: &[Cell],
+        len: u64,
+    ) -> Result<(), StoreError> {
+        let mut block = 0;
+        if len > 0 {
+            let room = (len + len / 8 + 6).min(head::MOST);
+            block = self.allocate(8 + 8 * room)?;
+            self.t.init(block, room << 32)?;
+            let mut at = block + 8;
+            for index in 0..from {
+                let cell = cells.cell(self.t, index)?;
+                self.t.init(at, cell.0)?;
+                at += 8;
+            }
+            for cell in new {
+                self.t.init(at, cell.0)?;
+                at += 8;
+            }
+            for index in to..cells.len() {
+                let cell = cells.cell(self.t, index)?;
+                self.t.init(at, cell.0)?;
+                at += 8;
+            }
+        }
+        if cells.block != 0 {
+            self.free(cells.block);
+        }
+        Ok(self.t.set(cells.head.payload_at(), block)?)
+    }
+
+    /// Puts the cells of a list into this order; false if it is none of all of them.
+    pub(super) fn permute(&mut self, head: Head, order: &[u32]) -> Result<bool, StoreError> {
+        let cells = Cells::of(self.t, head)?;
+        let mut seen = vec![false; order.len()];
+        let is_order = order.len() as u64 == head.len
+            && order.iter().all(|&index| {
+                seen.get_mut(index as usize)
+                    .is_some_and(|seen| !std::mem::replace(seen, true))
+            });
+        if !is_order {
+            return Ok(false);
+        }
+        let new: Result<Vec<_>, _> = order
+            .iter()
+            .map(|&index| cells.cell(self.t, u64::from(index)))
+            .collect();
+        self.renew(&cells, 0, head.len, &new?, head.len)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,1018 @@
+//! A store: values in shared memory, which members change in place.
+//!
+//! What a program puts in becomes a tree of containers, whose leaves are [`cell`]s and blobs. A container is known by
+//! its [`Place`], and gone once it was taken out. All changes are transactions of a [`log`](crate::shared::log), of one
+//! operation or of many; readers take no lease.
+//!
+//! Offsets in bytes, from where it begins, a multiple of the page:
+//!
+//! ```text
+//!      0  next id  u64     the number of the last container
+//!      8  root     u64     the cell of the dict that is the store
+//!         classes  u64     that of the dict of the classes: the number of a class is that of its entry
+//!         inbox    u64     that of the list of messages
+//!     64  pins     see `pins.rs`
+//!         watches  see `watches.rs`
+//!         heap     from the next whole page on: see `shared/heap.rs`
+//!         log      the last 16 MiB, of whole pages: see `shared/log.rs`
+//! ```
+//!
+//! # Whom to trust
+//!
+//! As in [`shared`](crate::shared): what is read may be anything. What cannot be true poisons the store, and no operation
+//! looks at more cells than there is room for.
+
+mod blob;
+pub mod cell;
+mod error;
+mod head;
+mod list;
+pub mod pins;
+mod table;
+mod tree;
+pub mod value;
+pub mod watches;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::StoreError;
+
+use crate::crash;
+use crate::shared::growth::{Growth, PAGE};
+use crate::shared::heap::{self, Heap, HeapUsage};
+use crate::shared::journal::{Change, Look, See};
+use crate::shared::log::{self, Log, Pending, Writer};
+use crate::shared::{Members, SharedError, Words};
+use cell::{Cell, Content, Type};
+use error::no_container;
+use head::Head;
+use list::Cells;
+use pins::Pins;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use table::Table;
+use tree::{Bound, Hand};
+use value::{Found, Key, Place, Value};
+use watches::Watches;
+
+const AT_NEXT_ID: u64 = 0;
+const AT_ROOTS: u64 = 8;
+const AT_PINS: u64 = 64;
+const AT_WATCHES: u64 = AT_PINS + pins::SIZE;
+
+/// The store that begins `start` bytes into a file: the bytes that it has, and those of them that need memory from the
+/// beginning.
+pub fn sizes(start: u64, max_memory: u64) -> (u64, u64) {
+    let heap = heap_at(start);
+    let size = heap::file_size(heap, max_memory) + log::SIZE;
+    (size, heap + heap::BOOKS_SIZE)
+}
+
+fn heap_at(start: u64) -> u64 {
+    (start + AT_WATCHES + watches::SIZE).next_multiple_of(PAGE)
+}
+
+/// The containers that a store begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Root {
+    /// What a program sees as the store.
+    Store = 0,
+    /// The classes of records.
+    Classes = 1,
+    /// The messages.
+    Inbox = 2,
+}
+
+impl Root {
+    const ALL: [Root; 3] = [Root::Store, Root::Classes, Root::Inbox];
+}
+
+/// Which item of a container.
+#[derive(Debug)]
+pub enum Item<'i> {
+    /// A field of a record.
+    Field(u64),
+    /// An item of a list, which may be counted from the end.
+    Index(i64),
+    /// That of a key, of a dict.
+    Key(&'i Key<'i>),
+    /// That of a key, of what a record has beyond its fields.
+    Extra(&'i Key<'i>),
+}
+
+/// What adds to a number.
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    /// An int.
+    Int(i64),
+    /// A float.
+    Float(f64),
+}
+
+/// Looks at a store by an expression that is the same for what the transaction that is open has made of it, and for what is
+/// committed: those are of two types.
+macro_rules! look {
+    ($store:expr, $open:expr, $deadline:expr, |$t:ident| $found:expr) => {
+        $store.look($open, $deadline, |$t| $found, |$t| $found)
+    };
+}
+
+/// What members may wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// A container was changed that somebody watches, or one has gone.
+    pub changes: bool,
+    /// So many messages are there more.
+    pub messages: u32,
+}
+
+/// A transaction of many operations that a program has begun.
+pub struct Open {
+    pending: Pending,
+    news: News,
+    is_long: bool,
+}
+
+/// A store, as one process has it.
+pub struct Store<W, M> {
+    log: Log<W, M>,
+    heap: Heap,
+    start: u64,
+    bound: Bound,
+    /// What was committed, of which nobody was told so far.
+    changes: AtomicBool,
+    messages: AtomicU32,
+}
+
+impl<W: Words, M: Members> Store<W, M> {
+    /// The store that begins `start` bytes into `words`, which is all of `file`, of [`sizes`].
+    ///
+    /// # Panics
+    /// If it does not begin with a page.
+    pub fn new(
+        words: W,
+        file: Arc<OwnedFd>,
+        start: u64,
+        max_memory: u64,
+        members: M,
+    ) -> io::Result<Self> {
+        let size = words.size() as u64;
+        let growth = Growth::new(file.clone());
+        let log_at = size.saturating_sub(log::SIZE) / PAGE * PAGE;
+        let heap = Heap::new(file, heap_at(start), log_at, max_memory)?;
+        Ok(Store {
+            log: Log::new(words, growth, log_at, members)?,
+            heap,
+            start,
+            bound: Bound::of(size),
+            changes: AtomicBool::new(false),
+            messages: AtomicU32::new(0),
+        })
+    }
+
+    /// Makes what it begins with, unless it is there.
+    pub fn found(&self, deadline: u64) -> Result<(), StoreError> {
+        // It may be open while somebody else is within a transaction.
+        let is_founded = self.log.read(deadline, |t| -> Result<bool, StoreError> {
+            for root in Root::ALL {
+                if t.get(self.root_at(root))? == 0 {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })?;
+        if is_founded {
+            return Ok(());
+        }
+        self.operate(None, deadline, |hand, _| {
+            for root in Root::ALL {
+                let at = self.root_at(root);
+                if hand.t.get(at)? == 0 {
+                    let kind = match root {
+                        Root::Inbox => Type::List,
+                        Root::Store | Root::Classes => Type::Dict,
+                    };
+                    let head = hand.make_head(kind, 0, 0, 0)?;
+                    hand.t.set(at, Cell::at(kind, head.at).0)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn root_at(&self, root: Root) -> u64 {
+        self.start + AT_ROOTS + 8 * root as u64
+    }
+
+    /// One of the containers that it begins with.
+    pub fn root(&self, root: Root, deadline: u64) -> Result<Place, StoreError> {
+        self.log.read(deadline, |t| self.place_of(t, root))
+    }
+
+    fn place_of(&self, t: &impl See, root: Root) -> Result<Place, StoreError> {
+        tree::place_of(t, Cell(t.get(self.root_at(root))?))
+    }
+
+    /// The memory.
+    pub fn words(&self) -> &W {
+        self.log.exclusive().words()
+    }
+
+    /// The member that changes it just now; 0 if none does.
+    pub fn holder(&self) -> u64 {
+        self.log.exclusive().holder()
+    }
+
+    /// How much memory it has.
+    pub fn usage(&self, deadline: u64) -> Result<HeapUsage, StoreError> {
+        self.log.read(deadline, |t| Ok(self.heap.usage(t)?))
+    }
+
+    /// Bytes of memory that its file has.
+    pub fn allocated(&self) -> io::Result<u64> {
+        self.heap.allocated()
+    }
+
+    /// How many containers there ever were.
+    pub fn made(&self, deadline: u64) -> Result<u64, StoreError> {
+        let at = self.start + AT_NEXT_ID;
+        self.log.read(deadline, |t| Ok(t.get(at)?))
+    }
+
+    /// Lets no other thread of this process change anything any more: it is to be no member soon.
+    pub fn close(&self, deadline: u64) {
+        self.log.exclusive().close(deadline);
+    }
+
+    // --- transactions ---
+
+    /// Begins a transaction of many operations: it holds the lease until it is ended.
+    pub fn begin(&self, deadline: u64) -> Result<Open, StoreError> {
+        let mut pending = self.log.begin(deadline)?;
+        if pending.is_taken_over() {
+            let repaired = self.heap.repair(&mut self.log.writer(&mut pending));
+            if let Err(error) = repaired {
+                self.log.abandon(pending);
+                return Err(error.into());
+            }
+        }
+        Ok(Open {
+            pending,
+            news: News::default(),
+            is_long: false,
+        })
+    }
+
+    /// Begins one that a program goes on with: others can tell it from a single operation, which ends soon.
+    pub fn begin_long(&self, deadline: u64) -> Result<Open, StoreError> {
+        let open = self.begin(deadline)?;
+        crash::point!(TransactionBegun);
+        self.log.mark_long(true);
+        crash::point!(TransactionMarked);
+        Ok(Open {
+            is_long: true,
+            ..open
+        })
+    }
+
+    /// Whether the lease is that of a transaction that a program goes on with.
+    pub fn is_long(&self) -> bool {
+        self.log.is_long()
+    }
+
+    fn ends(&self, open: &Open) {
+        if open.is_long {
+            self.log.mark_long(false);
+        }
+    }
+
+    /// Makes all that was done everybody's. On an error nothing was done.
+    pub fn commit(&self, open: Open) -> Result<(), StoreError> {
+        self.ends(&open);
+        let Open {
+            mut pending, news, ..
+        } = open;
+        let finished = self.heap.finish(&mut self.log.writer(&mut pending));
+        if let Err(error) = finished {
+            self.log.abandon(pending);
+            return Err(self
+                .log
+                .exclusive()
+                .settled::<(), _>(Err(error))
+                .unwrap_err()
+                .into());
+        }
+        self.log.commit(pending)?;
+        self.spread(news);
+        Ok(())
+    }
+
+    fn spread(&self, news: News) {
+        // Relaxed, both: whoever looks for them does so after this, in this thread, or has done so in its own.
+        if news.changes {
+            self.changes.store(true, Relaxed);
+        }
+        if news.messages > 0 {
+            self.messages.fetch_add(news.messages, Relaxed);
+        }
+    }
+
+    /// What was committed, of which others are to be told now. Ask after each change.
+    #[inline]
+    pub fn take_news(&self) -> News {
+        // Relaxed, all: hints, and each is taken by somebody who tells of it.
+        News {
+            changes: self.changes.load(Relaxed) && self.changes.swap(false, Relaxed),
+            messages: match self.messages.load(Relaxed) {
+                0 => 0,
+                _ => self.messages.swap(0, Relaxed),
+            },
+        }
+    }
+
+    /// Ends it, and nothing was done.
+    pub fn abandon(&self, open: Open) {
+        self.ends(&open);
+        self.log.abandon(open.pending);
+    }
+
+    fn hand<'t, 'w>(&'t self, t: &'t mut Writer<'w, W, M>) -> Hand<'t, 'w, W, M> {
+        Hand {
+            heap: &self.heap,
+            t,
+            next_id: self.start + AT_NEXT_ID,
+            pins: self.pins(),
+            bound: self.bound,
+        }
+    }
+
+    fn watches(&self) -> Watches {
+        Watches(self.start + AT_WATCHES)
+    }
+
+    fn pins(&self) -> Pins {
+        Pins(self.start + AT_PINS)
+    }
+
+    /// Changes a container, in the transaction that is open or in one of its own.
+    #[inline]
+    fn change<R>(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        operate: impl FnOnce(&mut Hand<'_, '_, W, M>) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        let watches = self.watches();
+        self.operate(open, deadline, |hand, news| {
+            let frees = hand.frees();
+            let done = operate(hand)?;
+            if !watches.is_empty(hand.t)? {
+                news.changes |= watches.note(hand.t, place.at)? || hand.frees() > frees;
+            }
+            Ok(done)
+        })
+    }
+
+    fn operate<R>(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        operate: impl FnOnce(&mut Hand<'_, '_, W, M>, &mut News) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        if let Some(Open { pending, news, .. }) = open {
+            let log = &self.log;
+            return log.operate(pending, |t| operate(&mut self.hand(t), news));
+        }
+        let mut open = self.begin(deadline)?;
+        let t = &mut self.log.writer(&mut open.pending);
+        match operate(&mut self.hand(t), &mut open.news) {
+            Ok(done) => self.commit(open).map(|()| done),
+            Err(error) => {
+                self.abandon(open);
+                self.log.exclusive().settled(Err(error))
+            }
+        }
+    }
+
+    /// Looks at what the transaction that is open has made of the store, or at what is committed.
+    #[inline]
+    fn look<R>(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        in_open: impl FnOnce(&Writer<'_, W, M>) -> Result<R, StoreError>,
+        committed: impl FnMut(&Look<'_, W>) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        match open {
+            Some(Open { pending, .. }) => {
+                self.log.exclusive().check()?;
+                let done = in_open(&self.log.writer(pending));
+                self.log.exclusive().settled(done)
+            }
+            None => self.log.read(deadline, committed),
+        }
+    }
+
+    // --- single items ---
+
+    /// Where the cell of an item lies; an error if there is no such item.
+    #[inline]
+    fn cell_at(&self, t: &impl See, place: Place, item: &Item<'_>) -> Result<u64, StoreError> {
+        let head = Head::of(t, place)?;
+        match item {
+            Item::Field(number) => head.is(Type::Record)?.field(*number),
+            Item::Index(index) => list::find(t, head.is(Type::List)?, *index),
+            Item::Key(key) => {
+                let table = Table::of(t, head.is(Type::Dict)?)?;
+                let number = table.find(t, key)?.ok_or(StoreError::NoKey)?;
+                Ok(table.entry(number) + 8)
+            }
+            Item::Extra(key) => {
+                let extra = extra_of(t, head.is(Type::Record)?)?.ok_or(StoreError::NoKey)?;
+                let table = Table::of(t, extra)?;
+                let number = table.find(t, key)?.ok_or(StoreError::NoKey)?;
+                Ok(table.entry(number) + 8)
+            }
+        }
+    }
+
+    /// What an item is. A container is not copied.
+    #[inline]
+    pub fn get(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        item: &Item<'_>,
+    ) -> Result<Found, StoreError> {
+        look!(self, open, deadline, |t| {
+            let at = self.cell_at(t, place, item)?;
+            tree::copy(t, Cell(t.get(at)?), false, &mut { self.bound })
+        })
+    }
+
+    /// Puts a value in the place of an item. A dict, and what a record has beyond its fields, get a new one if there is no
+    /// such key. Whether there was one.
+    pub fn set(
+        &self,
+        mut open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        item: &Item<'_>,
+        value: &Value<'_>,
+    ) -> Result<bool, StoreError> {
+        if let (None, Value::Immediate(new)) = (&mut open, value) {
+            let stored: Result<_, StoreError> = self.log.store(deadline, |t| {
+                if !self.watches().is_empty(t)? {
+                    return Ok((None, false));
+                }
+                let at = match self.cell_at(t, place, item) {
+                    Err(StoreError::NoKey) => return Ok((None, false)),
+                    at => at?,
+                };
+                let is_immediate = Cell(t.get(at)?).is_immediate();
+                Ok((is_immediate.then_some((at, new.0)), is_immediate))
+            });
+            if stored? {
+                return Ok(true);
+            }
+        }
+        self.change(open, deadline, place, |hand| {
+            match self.cell_at(hand.t, place, item) {
+                Ok(at) => {
+                    let old = Cell(hand.t.get(at)?);
+                    let owner = match item {
+                        Item::Extra(_) => hand.extra(Head::of(hand.t, place)?)?.at,
+                        _ => place.at,
+                    };
+                    let new = hand.put(value, owner)?;
+                    hand.t.set(at, new.0)?;
+                    hand.free_all(old)?;
+                    Ok(true)
+                }
+                Err(StoreError::NoKey) => {
+                    let (head, key) = match item {
+                        Item::Key(key) => (Head::of(hand.t, place)?, key),
+                        Item::Extra(key) => (hand.extra(Head::of(hand.t, place)?)?, key),
+                        _ => return Err(StoreError::NoKey),
+                    };
+                    let table = Table::of(hand.t, head)?;
+                    let cell = hand.put_key_cell(key)?;
+                    let value = hand.put(value, head.at)?;
+                    hand.add_entry(table, key, cell, value)?;
+                    Ok(false)
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Adds to a number, and returns the sum. [`StoreError::NoNumber`] if one of them does not fit into a cell.
+    pub fn add(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        item: &Item<'_>,
+        by: Number,
+    ) -> Result<Cell, StoreError> {
+        let sum = |t: &dyn Fn(u64) -> Result<u64, SharedError>, at| {
+            let old = Cell(t(at)?).content();
+            let sum = match (old, by) {
+                (Some(Content::Int(old)), Number::Int(by)) => {
+                    old.checked_add(by).and_then(Cell::int)
+                }
+                (Some(Content::Float(old)), Number::Float(by)) => Some(Cell::float(old + by)),
+                (Some(Content::Float(old)), Number::Int(by)) => Some(Cell::float(old + by as f64)),
+                (Some(Content::Int(old)), Number::Float(by)) => Some(Cell::float(old as f64 + by)),
+                _ => None,
+            };
+            sum.ok_or(StoreError::NoNumber)
+        };
+        if open.is_none() {
+            let stored: Result<_, StoreError> = self.log.store(deadline, |t| {
+                if !self.watches().is_empty(t)? {
+                    return Ok((None, None));
+                }
+                let at = self.cell_at(t, place, item)?;
+                let sum = sum(&|at| t.get(at), at)?;
+                Ok((Some((at, sum.0)), Some(sum)))
+            });
+            if let Some(sum) = stored? {
+                return Ok(sum);
+            }
+        }
+        self.change(open, deadline, place, |hand| {
+            let at = self.cell_at(hand.t, place, item)?;
+            let sum = sum(&|at| hand.t.get(at), at)?;
+            hand.t.set(at, sum.0)?;
+            Ok(sum)
+        })
+    }
+
+    /// Removes an item, and returns what it was, copied with all that was in it.
+    pub fn remove(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        item: &Item<'_>,
+    ) -> Result<Found, StoreError> {
+        self.change(open, deadline, place, |hand| {
+            let head = Head::of(hand.t, place)?;
+            let old = match item {
+                Item::Field(_) => return Err(StoreError::OtherType),
+                Item::Index(index) => {
+                    let head = head.is(Type::List)?;
+                    let at = list::find(hand.t, head, *index)?;
+                    let first = Cells::of(hand.t, head)?.at(0);
+                    let index = (at - first) / 8;
+                    hand.splice(head, index, index + 1, &[])?[0]
+                }
+                Item::Key(key) | Item::Extra(key) => {
+                    let head = match item {
+                        Item::Key(_) => head.is(Type::Dict)?,
+                        _ => extra_of(hand.t, head.is(Type::Record)?)?.ok_or(StoreError::NoKey)?,
+                    };
+                    let table = Table::of(hand.t, head)?;
+                    let (key, old) = hand.remove_entry(&table, key)?.ok_or(StoreError::NoKey)?;
+                    hand.free_all(key)?;
+                    old
+                }
+            };
+            let found = tree::copy(hand.t, old, true, &mut { self.bound })?;
+            hand.free_all(old)?;
+            Ok(found)
+        })
+    }
+
+    // --- whole containers ---
+
+    /// How many items a container has; of a buffer, how many bytes.
+    #[inline]
+    pub fn len(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+    ) -> Result<u64, StoreError> {
+        fn len(t: &impl See, place: Place) -> Result<u64, StoreError> {
+            let head = Head::of(t, place)?;
+            match head.kind {
+                Type::Buffer => Ok(t.get(head.payload(t)?)?),
+                _ => Ok(head.len),
+            }
+        }
+        look!(self, open, deadline, |t| len(t, place))
+    }
+
+    /// Whether a dict or a set has a key.
+    #[inline]
+    pub fn contains(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        key: &Key<'_>,
+    ) -> Result<bool, StoreError> {
+        look!(self, open, deadline, |t| {
+            let table = Table::of(t, with_keys(t, place)?)?;
+            Ok(table.find(t, key)?.is_some())
+        })
+    }
+
+    /// The keys of a dict or a set, in the order in which they came.
+    pub fn keys(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+    ) -> Result<Vec<Found>, StoreError> {
+        look!(self, open, deadline, |t| tree::copy_keys(
+            t,
+            with_keys(t, place)?,
+            &mut { self.bound }
+        ))
+    }
+
+    /// The items of a dict, or what a record has beyond its fields. Containers are not copied.
+    pub fn items(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+    ) -> Result<Vec<(Found, Found)>, StoreError> {
+        fn items(
+            t: &impl See,
+            place: Place,
+            mut bound: Bound,
+        ) -> Result<Vec<(Found, Found)>, StoreError> {
+            let head = Head::of(t, place)?;
+            let head = match head.kind {
+                Type::Dict => head,
+                Type::Record => match extra_of(t, head)? {
+                    Some(extra) => extra,
+                    None => return Ok(Vec::new()),
+                },
+                _ => return Err(StoreError::OtherType),
+            };
+            tree::copy_dict(t, head, false, &mut bound)
+        }
+        look!(self, open, deadline, |t| items(t, place, self.bound))
+    }
+
+    /// The items of a list from one index up to another. Containers are not copied.
+    pub fn range(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<Found>, StoreError> {
+        fn range(
+            t: &impl See,
+            place: Place,
+            (from, to): (u64, u64),
+            mut bound: Bound,
+        ) -> Result<Vec<Found>, StoreError> {
+            let cells = Cells::of(t, Head::of(t, place)?.is(Type::List)?)?;
+            let to = to.min(cells.len());
+            (from..to)
+                .map(|index| tree::copy(t, cells.cell(t, index)?, false, &mut bound))
+                .collect()
+        }
+        look!(self, open, deadline, |t| range(
+            t,
+            place,
+            (from, to),
+            self.bound
+        ))
+    }
+
+    /// Copies a container with all that is in it, as it was at one moment.
+    pub fn copy(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+    ) -> Result<Found, StoreError> {
+        look!(self, open, deadline, |t| tree::copy_container(
+            t,
+            Head::of(t, place)?,
+            &mut { self.bound }
+        ))
+    }
+
+    /// Puts values in the place of those from one index of a list up to another.
+    pub fn splice(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        from: u64,
+        to: u64,
+        values: &[Value<'_>],
+    ) -> Result<(), StoreError> {
+        self.change(open, deadline, place, |hand| {
+            let head = Head::of(hand.t, place)?.is(Type::List)?;
+            let (from, to) = (from.min(head.len), to.min(head.len));
+            let new: Result<Vec<_>, _> = values
+                .iter()
+                .map(|value| hand.put(value, head.at))
+                .collect();
+            let old = hand.splice(head, from, to.max(from), &new?)?;
+            hand.free_each(old, hand.bound)
+        })
+    }
+
+    /// Puts the items of a list into another order: which one becomes the first, and so on. False if they are others by
+    /// now.
+    pub fn permute(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        order: &[u32],
+    ) -> Result<bool, StoreError> {
+        self.change(open, deadline, place, |hand| {
+            let head = Head::of(hand.t, place)?.is(Type::List)?;
+            hand.permute(head, order)
+        })
+    }
+
+    /// Adds a key to a set. Whether it was not there.
+    pub fn insert(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        key: &Key<'_>,
+    ) -> Result<bool, StoreError> {
+        self.change(open, deadline, place, |hand| {
+            let table = Table::of(hand.t, Head::of(hand.t, place)?.is(Type::Set)?)?;
+            if table.find(hand.t, key)?.is_some() {
+                return Ok(false);
+            }
+            let cell = hand.put_key_cell(key)?;
+            hand.add_entry(table, key, cell, Cell::NOTHING)?;
+            Ok(true)
+        })
+    }
+
+    /// Removes a key from a set. Whether it was there.
+    pub fn discard(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        key: &Key<'_>,
+    ) -> Result<bool, StoreError> {
+        self.change(open, deadline, place, |hand| {
+            let table = Table::of(hand.t, Head::of(hand.t, place)?.is(Type::Set)?)?;
+            match hand.remove_entry(&table, key)? {
+                Some((cell, _)) => hand.free_all(cell).map(|()| true),
+                None => Ok(false),
+            }
+        })
+    }
+
+    /// Takes all out of a container.
+    pub fn clear(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+    ) -> Result<(), StoreError> {
+        self.change(open, deadline, place, |hand| {
+            let head = Head::of(hand.t, place)?;
+            if !matches!(head.kind, Type::List | Type::Dict | Type::Set) {
+                return Err(StoreError::OtherType);
+            }
+            hand.empty(head)?;
+            hand.t.set(head.payload_at(), 0)?;
+            let (at, form) = Head { len: 0, ..head }.form();
+            Ok(hand.t.set(at, form)?)
+        })
+    }
+
+    // --- buffers ---
+
+    /// Where the bytes of a buffer lie, how many, and what a program says of them; for this process to look at until
+    /// [`unpin`](Self::unpin).
+    pub fn pin(&self, deadline: u64, place: Place) -> Result<(u64, u64, Vec<u8>), StoreError> {
+        let pinned = self.operate(None, deadline, |hand, _| {
+            let head = Head::of(hand.t, place)?.is(Type::Buffer)?;
+            let block = head.payload(hand.t)?;
+            let len = hand.t.get(block)?;
+            let mut meta = Vec::new();
+            blob::bytes(hand.t, Type::Bytes, hand.t.get(block + 8)?, &mut meta)?;
+            let end = block.checked_add(64).and_then(|at| at.checked_add(len));
+            if end.is_none_or(|end| end > self.words().size() as u64) {
+                return Err(no_container(block, len));
+            }
+            match self.pins().add(hand.t, block)? {
+                true => Ok((block, len, meta)),
+                false => Err(StoreError::TooLong),
+            }
+        });
+        crash::point!(BufferPinned);
+        pinned
+    }
+
+    /// Ends what [`pin`](Self::pin) began, for a block.
+    pub fn unpin(&self, deadline: u64, block: u64) -> Result<(), StoreError> {
+        let unpinned = self.operate(None, deadline, |hand, _| {
+            let (me, ended) = (hand.t.me(), std::cell::Cell::new(false));
+            let is_it = |member, at| member == me && at == block && !ended.replace(true);
+            for orphan in self.pins().remove(hand.t, is_it)? {
+                hand.free(orphan);
+            }
+            Ok(())
+        });
+        crash::point!(BufferUnpinned);
+        unpinned
+    }
+
+    /// Ends what members who are gone looked at.
+    pub fn recover(&self, is_gone: impl Fn(u64) -> bool, deadline: u64) -> Result<(), StoreError> {
+        self.operate(None, deadline, |hand, _| {
+            for orphan in self.pins().remove(hand.t, |member, _| is_gone(member))? {
+                hand.free(orphan);
+            }
+            self.watches().remove(hand.t, |member, _| is_gone(member))
+        })
+    }
+
+    // --- waiting ---
+
+    /// Begins to watch a container, for this process: the number of the watch, to be ended by [`unwatch`](Self::unwatch).
+    pub fn watch(&self, deadline: u64, place: Place) -> Result<u64, StoreError> {
+        let watch = self.operate(None, deadline, |hand, _| {
+            Head::of(hand.t, place)?;
+            let number = self.watches().add(hand.t, place.id)?;
+            number.ok_or(StoreError::TooLong)
+        });
+        crash::point!(WatchBegun);
+        watch
+    }
+
+    /// Whether the container was changed since, or is gone.
+    pub fn has_changed(&self, deadline: u64, place: Place, watch: u64) -> Result<bool, StoreError> {
+        self.log.read(deadline, |t| {
+            let is_gone = t.get(place.at)? != place.id;
+            Ok(is_gone || self.watches().has_changed(t, watch)?)
+        })
+    }
+
+    /// Ends a watch.
+    pub fn unwatch(&self, deadline: u64, watch: u64) -> Result<(), StoreError> {
+        let ended = self.operate(None, deadline, |hand, _| {
+            let me = hand.t.me();
+            self.watches()
+                .remove(hand.t, |member, number| member == me && number == watch)
+        });
+        crash::point!(WatchEnded);
+        ended
+    }
+
+    // --- messages ---
+
+    /// Puts a message behind the others.
+    pub fn send(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        value: &Value<'_>,
+    ) -> Result<(), StoreError> {
+        self.operate(open, deadline, |hand, news| {
+            let head = self.inbox(hand.t)?;
+            let cell = hand.put(value, head.at)?;
+            hand.splice(head, head.len, head.len, &[cell])?;
+            news.messages += 1;
+            Ok(())
+        })
+    }
+
+    /// Takes the first message, copied; None if there is none.
+    pub fn receive(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+    ) -> Result<Option<Found>, StoreError> {
+        let received = self.operate(open, deadline, |hand, _| {
+            let head = self.inbox(hand.t)?;
+            if head.len == 0 {
+                return Ok(None);
+            }
+            let cell = hand.splice(head, 0, 1, &[])?[0];
+            let found = tree::copy(hand.t, cell, true, &mut { self.bound })?;
+            hand.free_all(cell)?;
+            Ok(Some(found))
+        });
+        crash::point!(MessageTaken);
+        received
+    }
+
+    /// The first message, copied; it stays. None if there is none.
+    pub fn first_message(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+    ) -> Result<Option<Found>, StoreError> {
+        look!(self, open, deadline, |t| self.peek(t))
+    }
+
+    fn peek(&self, t: &impl See) -> Result<Option<Found>, StoreError> {
+        let head = self.inbox(t)?;
+        if head.len == 0 {
+            return Ok(None);
+        }
+        let cell = Cells::of(t, head)?.cell(t, 0)?;
+        tree::copy(t, cell, true, &mut { self.bound }).map(Some)
+    }
+
+    /// Whether there are messages.
+    pub fn has_messages(&self, deadline: u64) -> Result<bool, StoreError> {
+        self.log.read(deadline, |t| Ok(self.inbox(t)?.len > 0))
+    }
+
+    fn inbox(&self, t: &impl See) -> Result<Head, StoreError> {
+        Head::of(t, self.place_of(t, Root::Inbox)?)?.is(Type::List)
+    }
+
+    // --- classes ---
+
+    /// The number of a class by its name; if there is none, it is made, and this is said of it.
+    pub fn class(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        name: &Key<'_>,
+        said: &Value<'_>,
+    ) -> Result<u32, StoreError> {
+        self.operate(open, deadline, |hand, _| {
+            let head = Head::of(hand.t, self.place_of(hand.t, Root::Classes)?)?;
+            let table = Table::of(hand.t, head)?;
+            if let Some(number) = table.find(hand.t, name)? {
+                return Ok(number as u32);
+            }
+            if table.used >= u64::from(head::CLASSES) {
+                return Err(StoreError::TooLong);
+            }
+            let cell = hand.put_key_cell(name)?;
+            let value = hand.put(said, head.at)?;
+            hand.add_entry(table, name, cell, value)?;
+            Ok(table.used as u32)
+        })
+    }
+
+    /// All classes, copied, in the order of their numbers.
+    pub fn classes(&self, open: Option<&mut Open>, deadline: u64) -> Result<Found, StoreError> {
+        look!(self, open, deadline, |t| {
+            let cell = Cell(t.get(self.root_at(Root::Classes))?);
+            tree::copy(t, cell, true, &mut { self.bound })
+        })
+    }
+}
+
+/// The head of a dict or a set.
+fn with_keys(t: &impl See, place: Place) -> Result<Head, StoreError> {
+    match Head::of(t, place)? {
+        head if matches!(head.kind, Type::Dict | Type::Set) => Ok(head),
+        _ => Err(StoreError::OtherType),
+    }
+}
+
+/// The dict of what a record has beyond its fields, if there is one.
+fn extra_of(t: &impl See, head: Head) -> Result<Option<Head>, StoreError> {
+    let cell = head.extra(t)?;
+    match cell.content() {
+        Some(Content::Nothing) => Ok(None),
+        Some(Content::At(Type::Dict, at)) => match Head::at(t, at)? {
+            extra if extra.kind == Type::Dict => Ok(Some(extra)),
+            _ => Err(no_container(at, cell.0)),
+        },
+        _ => Err(no_container(head.at, cell.0)),
+    }
+}
+
+impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+    /// The same, made if there is none.
+    fn extra(&mut self, head: Head) -> Result<Head, StoreError> {
+        let head = head.is(Type::Record)?;
+        if let Some(extra) = extra_of(self.t, head)? {
+            return Ok(extra);
+        }
+        let extra = self.make_head(Type::Dict, 0, 0, head.at)?;
+        self.t
+            .set(head.payload_at(), Cell::at(Type::Dict, extra.at).0)?;
+        Ok(extra)
+    }
+}

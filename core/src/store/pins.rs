@@ -1,0 +1,114 @@
+//! Who looks at which buffers: a table, so that a buffer that is taken out of the store stays as long as somebody does.
+//!
+//! ```text
+//!    0  high     u64   entries that were ever used
+//!    8  entries  u64 each: a member's number, or 0; and its block, plus one if that is to be freed when nobody looks at it
+//!                any more
+//! ```
+
+use super::error::{StoreError, no_container};
+use crate::shared::journal::{Change, See};
+
+/// Buffers that may be looked at, each counted once for a process.
+pub const MOST: u64 = 4096;
+/// Bytes of the table.
+pub(super) const SIZE: u64 = 16 + 16 * MOST;
+
+/// Where the table lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pins(pub(super) u64);
+
+impl Pins {
+    fn high(&self, t: &impl See) -> Result<u64, StoreError> {
+        match t.get(self.0)? {
+            high if high <= MOST => Ok(high),
+            high => Err(no_container(self.0, high)),
+        }
+    }
+
+    fn at(&self, number: u64) -> u64 {
+        self.0 + 16 + 16 * number
+    }
+
+    /// Notes that this member looks at a block. False if the table is full.
+    pub(super) fn add(&self, t: &mut impl Change, block: u64) -> Result<bool, StoreError> {
+        let high = self.high(t)?;
+        for number in 0..high {
+            if t.get(self.at(number))? == 0 {
+                return self.enter(t, number, block);
+            }
+        }
+        if high == MOST {
+            return Ok(false);
+        }
+        t.set(self.0, high + 1)?;
+        self.enter(t, high, block)
+    }
+
+    fn enter(&self, t: &mut impl Change, number: u64, block: u64) -> Result<bool, StoreError> {
+        let me = t.me();
+        t.set(self.at(number), me)?;
+        t.set(self.at(number) + 8, block)?;
+        Ok(true)
+    }
+
+    /// Marks a block as one that is to be freed once nobody looks at it. False if nobody does.
+    pub(super) fn orphan(&self, t: &mut impl Change, block: u64) -> Result<bool, StoreError> {
+        let mut found = false;
+        for number in 0..self.high(t)? {
+            if t.get(self.at(number))? != 0 && t.get(self.at(number) + 8)? == block {
+                t.set(self.at(number) + 8, block | 1)?;
+                found = true;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes that a member does not look at a block any more, or at none at all. The blocks that are to be freed now.
+    pub(super) fn remove(
+        &self,
+        t: &mut impl Change,
+        is_gone: impl Fn(u64, u64) -> bool,
+    ) -> Result<Vec<u64>, StoreError> {
+        let (mut orphans, high) = (Vec::new(), self.high(t)?);
+        for number in 0..high {
+            let (member, word) = (t.get(self.at(number))?, t.get(self.at(number) + 8)?);
+            if member != 0 && is_gone(member, word & !1) {
+                t.set(self.at(number), 0)?;
+                if word & 1 != 0 {
+                    orphans.push(word & !1);
+                }
+            }
+        }
+        for number in 0..high {
+            if t.get(self.at(number))? != 0 {
+                let word = t.get(self.at(number) + 8)?;
+                orphans.retain(|&block| block | 1 != word);
+            }
+        }
+        orphans.sort_unstable();
+        orphans.dedup();
+        let mut high = high;
+        while high > 0 && t.get(self.at(high - 1))? == 0 {
+            high -= 1;
+        }
+        if high != self.high(t)? {
+            t.set(self.0, high)?;
+        }
+        Ok(orphans)
+    }
+}
+
+#[cfg(test)]
+impl Pins {
+    /// Blocks that are to be freed once nobody looks at them.
+    pub(super) fn tests_orphans(&self, t: &impl See) -> std::collections::BTreeSet<u64> {
+        let words = (0..self.high(t).unwrap())
+            .filter(|&number| t.get(self.at(number)).unwrap() != 0)
+            .map(|number| t.get(self.at(number) + 8).unwrap());
+        words
+            .filter(|word| word & 1 == 1)
+            .map(|word| word & !1)
+            .collect()
+    }
+}

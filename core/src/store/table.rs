@@ -1,0 +1,308 @@
+//! Dicts and sets: tables that keep the order in which their keys came.
+//!
+//! ```text
+//!    0  slots    u64   how many: a power of two
+//!    8  entries  u64   room for them in the high half, in the low one how many were ever used
+//!   16  index    u64   of each slot: 0, never used; 1, its entry is gone; or an entry's number plus two in the low half and
+//!                      the high half of its key's hash
+//!       entries  the cell of the key and, of a dict, of the value; nothing if it is gone
+//! ```
+
+use super::blob;
+use super::cell::{Cell, Content, Type};
+use super::error::{StoreError, no_cell, no_container};
+use super::head::{self, Head};
+use super::tree::Hand;
+use super::value::{Canonical, Key};
+use crate::shared::journal::{Change, See};
+use crate::shared::{Members, Words};
+
+const EMPTY: u64 = 0;
+const GONE: u64 = 1;
+const LEAST_SLOTS: u64 = 8;
+
+/// Where the parts of a table lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table {
+    head: Head,
+    block: u64,
+    slots: u64,
+    room: u64,
+    /// Entries that were ever used.
+    pub(super) used: u64,
+    /// Words of an entry.
+    width: u64,
+}
+
+/// What was found of a key.
+enum Found {
+    /// The number of its slot, and of its entry.
+    Entry(u64, u64),
+    /// None: the slot for it.
+    Slot(u64),
+}
+
+impl Table {
+    pub(super) fn of(t: &impl See, head: Head) -> Result<Self, StoreError> {
+        let block = head.payload(t)?;
+        let width = if head.kind == Type::Set { 1 } else { 2 };
+        let mut table = Table {
+            head,
+            block,
+            slots: 0,
+            room: 0,
+            used: 0,
+            width,
+        };
+        if block != 0 {
+            let (slots, entries) = (t.get(block)?, t.get(block + 8)?);
+            (table.slots, table.room, table.used) = (slots, entries >> 32, entries & 0xffff_ffff);
+            let fits = slots.is_power_of_two()
+                && slots < 1 << 33
+                && table.room < slots
+                && table.used <= table.room;
+            if !fits {
+                return Err(no_container(block, slots));
+            }
+        }
+        match head.len <= table.used {
+            true => Ok(table),
+            false => Err(no_container(head.at, head.len)),
+        }
+    }
+
+    #[inline]
+    fn slot(&self, number: u64) -> u64 {
+        self.block + 16 + 8 * number
+    }
+
+    /// Where the cell of the key of an entry lies; its value's is the next one.
+    #[inline]
+    pub(super) fn entry(&self, number: u64) -> u64 {
+        self.block + 16 + 8 * self.slots + 8 * self.width * number
+    }
+
+    /// The key of an entry; none if that is gone.
+    pub(super) fn key(&self, t: &impl See, number: u64) -> Result<Option<Cell>, StoreError> {
+        let cell = Cell(t.get(self.entry(number))?);
+        Ok((cell != Cell::NOTHING).then_some(cell))
+    }
+
+    pub(super) fn value(&self, t: &impl See, number: u64) -> Result<Cell, StoreError> {
+        Ok(Cell(t.get(self.entry(number) + 8)?))
+    }
+
+    fn look(&self, t: &impl See, key: &Canonical<'_>, hash: u64) -> Result<Found, StoreError> {
+        if self.slots == 0 {
+            return Ok(Found::Slot(0));
+        }
+        let (mut slot, mut free) = (hash & (self.slots - 1), None);
+        for _ in 0..self.slots {
+            let word = t.get(self.slot(slot))?;
+            match word {
+                EMPTY => return Ok(Found::Slot(free.unwrap_or(slot))),
+                GONE => free = free.or(Some(slot)),
+                _ if word >> 32 == hash >> 32 => {
+                    let number = (word & 0xffff_ffff).wrapping_sub(2);
+                    if number >= self.used {
+                        return Err(no_container(self.slot(slot), word));
+                    }
+                    if equals(t, Cell(t.get(self.entry(number))?), key)? {
+                        return Ok(Found::Entry(slot, number));
+                    }
+                }
+                _ => {}
+            }
+            slot = (slot + 1) & (self.slots - 1);
+        }
+        match free {
+            Some(slot) => Ok(Found::Slot(slot)),
+            None => Err(no_container(self.block, self.slots)),
+        }
+    }
+
+    /// The number of the entry of a key.
+    #[inline]
+    pub(super) fn find(&self, t: &impl See, key: &Key<'_>) -> Result<Option<u64>, StoreError> {
+        let key = key.canonical();
+        match self.look(t, &key, key.hash())? {
+            Found::Entry(_, number) => Ok(Some(number)),
+            Found::Slot(_) => Ok(None),
+        }
+    }
+}
+
+/// Whether the key of a cell is this one.
+#[inline]
+fn equals(t: &impl See, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreError> {
+    if let (Canonical::Word(word), true) = (key, cell.is_immediate()) {
+        return Ok(cell.as_key().0 == *word);
+    }
+    match cell.content() {
+        Some(Content::At(kind, at)) => {
+            let Some((wanted, len)) = key.form() else {
+                return Ok(false);
+            };
+            if kind != wanted || blob::key_len(t, kind, at)? != len {
+                return Ok(false);
+            }
+            blob::key_is(t, at, key.bytes())
+        }
+        Some(_) => Ok(Canonical::of(cell) == *key),
+        None => Err(no_cell(0, cell.0)),
+    }
+}
+
+/// The hash of the key of a cell.
+fn hash_of(t: &impl See, cell: Cell) -> Result<u64, StoreError> {
+    match cell.content() {
+        Some(Content::At(kind, at)) => {
+            let mut bytes = Vec::new();
+            blob::key_bytes(t, kind, at, &mut bytes)?;
+            Ok(Canonical::Blob(kind, &bytes).hash())
+        }
+        Some(_) => Ok(Canonical::of(cell).hash()),
+        None => Err(no_cell(0, cell.0)),
+    }
+}
+
+/// How many slots so many entries take, of which three quarters are used at most.
+fn slots_for(entries: u64) -> u64 {
+    (entries + entries / 3 + 2)
+        .next_power_of_two()
+        .max(LEAST_SLOTS)
+}
+
+impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+    /// A table with room for so many entries, and these. No key is there twice.
+    fn fill_table(
+        &mut self,
+        entries: &[(Cell, Cell, u64)],
+        wanted: u64,
+        width: u64,
+    ) -> Result<u64, StoreError> {
+        if wanted > head::MOST / 2 {
+            return Err(StoreError::TooLong);
+        }
+        let (slots, count) = (slots_for(wanted), entries.len() as u64);
+        let room = slots / 4 * 3;
+        let block = self.allocate(16 + 8 * slots + 8 * width * room)?;
+        self.t.init(block, slots)?;
+        self.t.init(block + 8, room << 32 | count)?;
+        let mut index = vec![EMPTY; slots as usize];
+        let start = block + 16 + 8 * slots;
+        for (number, &(key, value, hash)) in (0..).zip(entries) {
+            let at = start + 8 * width * number;
+            self.t.init(at, key.0)?;
+            if width == 2 {
+                self.t.init(at + 8, value.0)?;
+            }
+            // Looked for here: what a liar makes of the block meanwhile leads nobody around.
+            let mut slot = hash & (slots - 1);
+            while index[slot as usize] != EMPTY {
+                slot = (slot + 1) & (slots - 1);
+            }
+            index[slot as usize] = hash >> 32 << 32 | (number + 2);
+        }
+        for (slot, word) in (0..).zip(index) {
+            self.t.init(block + 16 + 8 * slot, word)?;
+        }
+        Ok(block)
+    }
+
+    /// A table of entries, of which no key is there twice.
+    pub(super) fn make_table(
+        &mut self,
+        entries: &[(Cell, Cell, u64)],
+        width: u64,
+    ) -> Result<u64, StoreError> {
+        if entries.is_empty() {
+            return Ok(0);
+        }
+        self.fill_table(entries, entries.len() as u64, width)
+    }
+
+    /// Writes what is left of a table into another one, with room for more.
+    fn renew_table(&mut self, table: &Table) -> Result<Table, StoreError> {
+        let mut entries = Vec::new();
+        for number in 0..table.used {
+            let Some(key) = table.key(self.t, number)? else {
+                continue;
+            };
+            let value = match table.width {
+                2 => table.value(self.t, number)?,
+                _ => Cell::NOTHING,
+            };
+            entries.push((key, value, hash_of(self.t, key)?));
+        }
+        // Twice as many, unless many of the old ones were gone.
+        let wanted = (entries.len() as u64 * 3 / 2).max(LEAST_SLOTS / 2);
+        let wanted = wanted.max(entries.len() as u64 + 1);
+        let block = self.fill_table(&entries, wanted, table.width)?;
+        if table.block != 0 {
+            self.free(table.block);
+        }
+        self.t.set(table.head.payload_at(), block)?;
+        Table::of(self.t, table.head)
+    }
+
+    /// Adds an entry for a key that is not there, whose cell is `cell`.
+    pub(super) fn add_entry(
+        &mut self,
+        mut table: Table,
+        key: &Key<'_>,
+        cell: Cell,
+        value: Cell,
+    ) -> Result<(), StoreError> {
+        if table.used == table.room {
+            table = self.renew_table(&table)?;
+        }
+        let canonical = key.canonical();
+        let hash = canonical.hash();
+        let Found::Slot(slot) = table.look(self.t, &canonical, hash)? else {
+            return Err(no_container(table.block, table.used));
+        };
+        let number = table.used;
+        let at = table.entry(number);
+        self.t.set(at, cell.0)?;
+        if table.width == 2 {
+            self.t.set(at + 8, value.0)?;
+        }
+        let word = hash >> 32 << 32 | (number + 2);
+        self.t.set(table.slot(slot), word)?;
+        self.t
+            .set(table.block + 8, table.room << 32 | (number + 1))?;
+        self.count(table.head, 1)
+    }
+
+    /// Removes the entry of a key: the cells of both, which are the caller's then.
+    pub(super) fn remove_entry(
+        &mut self,
+        table: &Table,
+        key: &Key<'_>,
+    ) -> Result<Option<(Cell, Cell)>, StoreError> {
+        let canonical = key.canonical();
+        let Found::Entry(slot, number) = table.look(self.t, &canonical, canonical.hash())? else {
+            return Ok(None);
+        };
+        let at = table.entry(number);
+        let found = Cell(self.t.get(at)?);
+        let value = match table.width {
+            2 => table.value(self.t, number)?,
+            _ => Cell::NOTHING,
+        };
+        self.t.set(at, Cell::NOTHING.0)?;
+        if table.width == 2 {
+            self.t.set(at + 8, Cell::NOTHING.0)?;
+        }
+        self.t.set(table.slot(slot), GONE)?;
+        self.count(table.head, -1)?;
+        Ok(Some((found, value)))
+    }
+
+    fn count(&mut self, head: Head, by: i64) -> Result<(), StoreError> {
+        let len = head.len.wrapping_add_signed(by);
+        let (at, form) = Head { len, ..head }.form();
+        Ok(self.t.set(at, form)?)
+    }
+}

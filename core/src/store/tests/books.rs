@@ -1,0 +1,172 @@
+//! All that must be true of a store whenever nobody changes it: each block that is in use is reached once, from the roots
+//! or from the pins.
+
+use super::*;
+use crate::shared::tests::books::of_heap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a store has.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Books {
+    /// How many blocks, and of how many bytes.
+    pub(super) blocks: usize,
+    pub(super) bytes: u64,
+    /// The number of the last container.
+    pub(super) last: u64,
+}
+
+struct Walk<'a, T> {
+    t: &'a T,
+    /// The blocks of the heap that were not reached so far.
+    left: BTreeMap<u64, u64>,
+    ids: BTreeSet<u64>,
+    orphans: BTreeSet<u64>,
+}
+
+impl<T: See> Walk<'_, T> {
+    fn get(&self, at: u64) -> u64 {
+        self.t.get(at).unwrap()
+    }
+
+    /// A block of at least so many bytes is reached.
+    fn block(&mut self, at: u64, len: u64) {
+        let size = self.left.remove(&at);
+        let size = size.unwrap_or_else(|| panic!("{at} is no block, or two have it"));
+        assert!(len <= size, "{len} bytes in a block of {size}");
+    }
+
+    fn cell(&mut self, cell: Cell, owner: u64) {
+        let Content::At(kind, at) = cell.content().unwrap() else {
+            return;
+        };
+        match kind {
+            Type::Text | Type::Bytes | Type::Int | Type::Packed => {
+                let len = self.get(at);
+                self.block(at, 8 + len);
+            }
+            Type::Key => {
+                let word = self.get(at);
+                let first = (word & 0xffff_ffff).next_multiple_of(8);
+                self.block(at, 8 + first + (word >> 32));
+            }
+            Type::Tuple | Type::FrozenSet => {
+                let count = self.get(at);
+                self.block(at, 8 + 8 * count);
+                for index in 1..=count {
+                    self.cell(Cell(self.get(at + 8 * index)), owner);
+                }
+            }
+            _ => self.container(kind, at, owner),
+        }
+    }
+
+    fn container(&mut self, kind: Type, at: u64, owner: u64) {
+        let head = Head::at(self.t, at).unwrap();
+        assert_eq!(head.kind, kind);
+        let fields = if kind == Type::Record { head.len } else { 0 };
+        self.block(at, head::SIZE + 8 * fields);
+        let id = self.get(at);
+        assert!(self.ids.insert(id), "two containers have the number {id}");
+        assert_eq!(
+            self.get(at + head::AT_OWNER),
+            owner,
+            "the owner of {head:?}"
+        );
+        let payload = self.get(head.payload_at());
+        match kind {
+            Type::Record => {
+                for number in 0..head.len {
+                    self.cell(Cell(self.get(head.field(number).unwrap())), at);
+                }
+                self.cell(Cell(payload), at);
+            }
+            Type::Buffer => {
+                let len = self.get(payload);
+                self.block(payload, 64 + len);
+                assert!(!self.orphans.contains(&payload));
+                self.cell(Cell::at(Type::Bytes, self.get(payload + 8)), at);
+            }
+            Type::List => {
+                let cells = Cells::of(self.t, head).unwrap();
+                if payload != 0 {
+                    let room = self.get(payload) >> 32;
+                    self.block(payload, 8 + 8 * room);
+                }
+                for index in 0..head.len {
+                    self.cell(cells.cell(self.t, index).unwrap(), at);
+                }
+            }
+            _ => self.table(head, payload),
+        }
+    }
+
+    fn table(&mut self, head: Head, payload: u64) {
+        let table = Table::of(self.t, head).unwrap();
+        if payload != 0 {
+            let (slots, room) = (self.get(payload), self.get(payload + 8) >> 32);
+            let width = if head.kind == Type::Dict { 2 } else { 1 };
+            self.block(payload, 16 + 8 * slots + 8 * width * room);
+            let mut entries: Vec<u64> = (0..slots)
+                .map(|slot| self.get(payload + 16 + 8 * slot))
+                .filter(|&word| word > 1)
+                .map(|word| (word & 0xffff_ffff) - 2)
+                .collect();
+            entries.sort_unstable();
+            let there: Vec<u64> = (0..table.used)
+                .filter(|&number| table.key(self.t, number).unwrap().is_some())
+                .collect();
+            assert_eq!(entries, there, "each entry is in one slot");
+        }
+        let mut count = 0;
+        for number in 0..table.used {
+            if let Some(key) = table.key(self.t, number).unwrap() {
+                count += 1;
+                self.cell(key, head.at);
+                if head.kind == Type::Dict {
+                    self.cell(table.value(self.t, number).unwrap(), head.at);
+                }
+            }
+        }
+        assert_eq!(count, head.len);
+    }
+}
+
+/// Looks at everything.
+pub(super) fn checked(store: &Ours) -> Books {
+    let mut open = store.begin(soon()).unwrap();
+    let t = &store.log.writer(&mut open.pending);
+    let (heap, memory) = of_heap(&store.heap, t);
+    let mut walk = Walk {
+        t,
+        left: heap.blocks.clone(),
+        ids: BTreeSet::new(),
+        orphans: store.pins().tests_orphans(t),
+    };
+    for orphan in walk.orphans.clone() {
+        walk.block(orphan, 64);
+    }
+    for root in Root::ALL {
+        walk.cell(Cell(walk.get(store.root_at(root))), 0);
+    }
+    assert!(walk.left.is_empty(), "{:?} are nobody's", walk.left);
+    let last = walk.get(store.start + AT_NEXT_ID);
+    assert!(
+        walk.ids
+            .iter()
+            .all(|&id| id != 0 && id & 0xffff_ffff_ffff <= last)
+    );
+    let books = Books {
+        blocks: heap.blocks.len(),
+        bytes: heap.blocks.values().sum(),
+        last,
+    };
+    // Besides the heap: the tests' words, the log, and what is between.
+    let others = heap_at(START) + log::KEPT;
+    let allocated = store.allocated().unwrap();
+    assert!(
+        (*memory.start()..=memory.end() + others).contains(&allocated),
+        "{allocated} bytes of memory, {memory:?} and {others} others are accounted for"
+    );
+    store.abandon(open);
+    books
+}

@@ -1,0 +1,226 @@
+//! Members that die, anywhere and everywhere: what they had committed stays, of all else nothing is seen, and no memory is
+//! lost.
+
+use super::books::checked;
+use super::model::Trial;
+use super::*;
+use crate::crash::{self, Point};
+use crate::testing::Child;
+use std::thread;
+use std::time::Duration;
+
+/// Where the one that is to die says how many steps it has done, among the words of the tests.
+const DONE: u64 = 0;
+
+/// A store whose member is killed again and again, and one that does the same and lives.
+struct Twins {
+    shared: Shared,
+    /// That of the others.
+    ours: Ours,
+    living: Trial,
+    _memory: Shared,
+    generation: u64,
+    last: u64,
+}
+
+impl Twins {
+    fn new() -> Self {
+        let (shared, memory) = (shared(64 * MIB), shared(64 * MIB));
+        Twins {
+            ours: store(&shared, US),
+            shared,
+            living: Trial::new(store(&memory, US)),
+            _memory: memory,
+            generation: 0,
+            last: 0,
+        }
+    }
+
+    /// A member that does what these dice say.
+    fn begin(&mut self, seed: u64, armed: impl FnOnce()) -> (u64, Child) {
+        self.generation += 1;
+        let number = self.generation << 32 | 3;
+        self.shared.store(DONE, 0);
+        let child = self.shared.fork(|| {
+            armed();
+            let mut trial = self.living.twin(store(&self.shared, number));
+            let mut dice = Dice(seed);
+            for done in 1.. {
+                trial.step(&mut dice);
+                self.shared.store(DONE, done);
+            }
+        });
+        (number, child)
+    }
+
+    /// How many steps it has done.
+    fn done(&self) -> u64 {
+        self.shared.load(DONE)
+    }
+
+    /// The members are dead of which the first has done so many of the steps that these dice say: all of that is there, and
+    /// what was under way is if `is_done`.
+    fn end(&mut self, dead: &[u64], seed: u64, done: u64, is_done: Option<bool>) {
+        let ours = &self.ours;
+        ours.recover(|member| dead.contains(&member), soon())
+            .unwrap();
+        let found = ours.copy(None, soon(), root(ours)).unwrap();
+        let mut dice = Dice(seed);
+        for _ in 0..done {
+            self.living.step(&mut dice);
+        }
+        if is_done.unwrap_or(found != self.living.model) {
+            self.living.step(&mut dice);
+        }
+        assert!(
+            found == self.living.model,
+            "a step of {done} is half done, or lost, or seen too early"
+        );
+        assert_eq!(self.living.refused, 0);
+        self.living.forget();
+        let books = checked(&self.ours);
+        assert!(books.last >= self.last, "a number may be another's again");
+        self.last = books.last;
+    }
+}
+
+/// Points, and whether what was under way is done if one dies there.
+const POINTS: [(Point, bool, u64); 10] = [
+    (Point::LeaseTaken, false, 300),
+    (Point::OnlyWordStored, true, 50),
+    (Point::LogWritten, false, 200),
+    (Point::LogCounted, true, 200),
+    (Point::LogWordStored, true, 5000),
+    (Point::LogEnded, true, 200),
+    (Point::LogSettled, true, 200),
+    (Point::HeapGrown, false, 6),
+    (Point::HeapFreed, true, 3),
+    (Point::HeapPunched, true, 3),
+];
+
+/// What they pass who come after one that has died.
+const OF_HEIRS: [Point; 4] = [
+    Point::RedoBegun,
+    Point::RedoWordStored,
+    Point::RedoDone,
+    Point::RepairPunched,
+];
+
+#[test]
+fn there_is_a_death_at_each_point() {
+    let points = POINTS[1..].iter().map(|&(point, ..)| point);
+    let mut tried: Vec<_> = points.chain(OF_HEIRS).map(|point| point as usize).collect();
+    tried.sort_unstable();
+    let all = Point::OnlyWordStored as usize..=Point::RepairPunched as usize;
+    assert!(tried.into_iter().eq(all));
+}
+
+#[test]
+fn members_that_die_at_any_point_leave_what_they_had_committed() {
+    let mut dice = Dice(5);
+    let mut twins = Twins::new();
+    let mut kills = 0;
+    for _ in 0..scaled(4, 400) {
+        for (point, is_done, most) in POINTS {
+            let (seed, times) = (dice.next(), dice.between(1, most));
+            let (number, child) = twins.begin(seed, || {
+                crash::arm(point as usize, times, libc::SIGKILL, -1);
+            });
+            assert_eq!(child.wait(), libc::SIGKILL, "{point:?}");
+            twins.end(&[number], seed, twins.done(), Some(is_done));
+            kills += 1;
+        }
+        for point in OF_HEIRS {
+            let (seed, times) = (dice.next(), dice.between(1, 300));
+            let (number, child) = twins.begin(seed, || {
+                crash::arm(Point::LogWordStored as usize, times, libc::SIGKILL, -1);
+            });
+            assert_eq!(child.wait(), libc::SIGKILL);
+            let done = twins.done();
+            let mut dead = vec![number];
+            for _ in 0..dice.between(1, 3) {
+                let (number, child) = twins.begin(seed, || {
+                    crash::arm(point as usize, 1, libc::SIGKILL, -1);
+                });
+                dead.push(number);
+                assert_eq!(child.wait(), libc::SIGKILL, "{point:?}");
+                kills += 1;
+                // Nothing is left to be done again.
+                if matches!(point, Point::RedoDone) {
+                    break;
+                }
+            }
+            twins.end(&dead, seed, done, Some(true));
+        }
+    }
+    println!("{kills} deaths, {} containers", twins.last);
+}
+
+#[test]
+fn members_that_are_killed_at_any_time_leave_what_they_had_committed() {
+    let mut dice = Dice(6);
+    let mut twins = Twins::new();
+    let (mut steps, kills) = (0, scaled(60, 10_000));
+    for _ in 0..kills {
+        let seed = dice.next();
+        let (number, child) = twins.begin(seed, || {});
+        while twins.done() == 0 && !child.has_ended() {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_micros(dice.below(20_000)));
+        child.kill();
+        steps += twins.done();
+        twins.end(&[number], seed, twins.done(), None);
+    }
+    println!("{kills} kills after {steps} steps");
+}
+
+#[test]
+fn the_log_of_a_dead_member_gives_its_memory_back() {
+    let shared = shared(16 * MIB);
+    let ours = store(&shared, US);
+    let zero = || Value::Immediate(Cell::int(0).unwrap());
+    let list = Value::List((0..20_000).map(|_| zero()).collect());
+    let key = Key::Immediate(Cell::NONE);
+    ours.set(None, soon(), root(&ours), &Item::Key(&key), &list)
+        .unwrap();
+    let before = (checked(&ours), ours.allocated().unwrap());
+    for (number, point) in (3..).zip([Point::LogWritten, Point::LogWordStored, Point::LogEnded]) {
+        let child = shared.fork(|| {
+            let store = store(&shared, number << 32 | 3);
+            let found = store
+                .get(None, soon(), root(&store), &Item::Key(&key))
+                .unwrap();
+            let Found::Container(_, list, _) = found else {
+                panic!()
+            };
+            let mut open = store.begin(soon()).unwrap();
+            for index in 0..20_000 {
+                store
+                    .add(
+                        Some(&mut open),
+                        soon(),
+                        list,
+                        &Item::Index(index),
+                        Number::Int(1),
+                    )
+                    .unwrap();
+            }
+            crash::arm(point as usize, 1, libc::SIGKILL, -1);
+            store.commit(open).unwrap();
+        });
+        assert_eq!(child.wait(), libc::SIGKILL);
+        ours.recover(|_| false, soon()).unwrap();
+        assert_eq!(checked(&ours), before.0);
+        assert!(ours.allocated().unwrap() <= before.1 + log::KEPT);
+    }
+    let found = ours
+        .remove(None, soon(), root(&ours), &Item::Key(&key))
+        .unwrap();
+    let Found::List(found) = found else { panic!() };
+    assert!(
+        found
+            .iter()
+            .all(|each| *each == Found::Immediate(Cell::int(2).unwrap()))
+    );
+}

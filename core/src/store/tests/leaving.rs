@@ -1,0 +1,95 @@
+//! One that is no member any more, or a forked child, with a transaction that is open: it changes nothing, and takes nothing
+//! from those who have the lease.
+
+use super::books::checked;
+use super::*;
+use std::sync::atomic::AtomicU64;
+
+/// A member that leaves; nobody says that it lives.
+struct Leaving(Arc<AtomicU64>);
+
+impl Members for Leaving {
+    fn me(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    fn lives(&self, _member: u64) -> bool {
+        true
+    }
+}
+
+const NAME: Key<'static> = Key::Immediate(Cell::NONE);
+
+fn large() -> Value<'static> {
+    Value::Blob(Type::Bytes, value::Bytes::Owned(vec![7; 500_000]))
+}
+
+#[test]
+fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
+    let shared = shared(8 * MIB);
+    let ours = store(&shared, US);
+    let number = Arc::new(AtomicU64::new(1 << 32 | 9));
+    let (mapping, file) = (shared.mapping.clone(), shared.file.clone());
+    let leaving = Leaving(number.clone());
+    let theirs = Store::new(mapping, file, START, shared.max_memory, leaving).unwrap();
+    for is_kept in [true, false] {
+        number.store(1 << 32 | 9, Relaxed);
+        let (place, item) = (root(&ours), Item::Key(&NAME));
+        let mut left = theirs.begin(soon()).unwrap();
+        theirs
+            .set(Some(&mut left), soon(), place, &item, &large())
+            .unwrap();
+        number.store(0, Relaxed);
+        // It is taken over, and its memory is had by another one.
+        let mut open = ours.begin(soon()).unwrap();
+        ours.set(Some(&mut open), soon(), place, &item, &large())
+            .unwrap();
+        match is_kept {
+            true => {
+                let done = theirs.commit(left);
+                assert!(matches!(
+                    done,
+                    Err(StoreError::Shared(SharedError::Detached))
+                ));
+            }
+            false => theirs.abandon(left),
+        }
+        assert_eq!(ours.holder(), US);
+        ours.commit(open).unwrap();
+        let found = ours.remove(None, soon(), place, &item).unwrap();
+        assert_eq!(found, Found::Blob(Type::Bytes, vec![7; 500_000]));
+        checked(&ours);
+    }
+}
+
+#[test]
+fn a_forked_child_does_nothing_with_a_transaction_of_its_parent() {
+    let shared = shared(8 * MIB);
+    let ours = store(&shared, US);
+    let (place, item) = (root(&ours), Item::Key(&NAME));
+    for is_kept in [true, false] {
+        let mut open = ours.begin(soon()).unwrap();
+        ours.set(Some(&mut open), soon(), place, &item, &large())
+            .unwrap();
+        let mut open = Some(open);
+        let child = shared.fork(|| {
+            let mut open = open.take().unwrap();
+            let done = ours.set(Some(&mut open), soon(), place, &item, &large());
+            assert!(matches!(
+                done,
+                Err(StoreError::Shared(SharedError::Detached))
+            ));
+            match is_kept {
+                true => assert!(ours.commit(open).is_err()),
+                false => ours.abandon(open),
+            }
+            assert!(ours.len(None, soon(), place).is_err());
+        });
+        assert_eq!(child.wait(), 0);
+        assert_eq!(ours.holder(), US);
+        ours.commit(open.take().unwrap()).unwrap();
+        let found = ours.remove(None, soon(), place, &item).unwrap();
+        assert_eq!(found, Found::Blob(Type::Bytes, vec![7; 500_000]));
+        checked(&ours);
+    }
+}

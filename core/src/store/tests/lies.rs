@@ -1,0 +1,309 @@
+//! Somebody scribbles over all of a store: each operation ends, with a result or an error, and in time.
+
+use super::values::{self, Keys, key, value};
+use super::*;
+use crate::clock;
+use crate::shared::Lie;
+use crate::sync::Ordering;
+use crate::testing::LONG;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+
+const PATIENCE: u64 = 20_000_000;
+const MAX_MEMORY: u64 = 2 * MIB;
+
+struct Victim {
+    store: Ours,
+    keys: Rc<Keys>,
+    places: Vec<Place>,
+    pins: Vec<u64>,
+}
+
+impl Victim {
+    fn new(shared: &Shared, keys: &Rc<Keys>) -> Self {
+        let store = store(shared, US);
+        let places = Root::ALL
+            .map(|each| store.root(each, soon()).unwrap())
+            .to_vec();
+        let (keys, pins) = (keys.clone(), Vec::new());
+        Victim {
+            store,
+            keys,
+            places,
+            pins,
+        }
+    }
+
+    fn note(&mut self, found: &Found) {
+        if let Found::Container(_, place, _) = found {
+            self.places.push(*place);
+        }
+    }
+
+    /// Does something to a container.
+    fn operate(&mut self, mut open: Option<&mut Open>, dice: &mut Dice) -> Result<(), StoreError> {
+        let deadline = clock::now() + PATIENCE;
+        let place = self.places[dice.below(self.places.len() as u64) as usize];
+        let (chosen, new) = (self.keys.any(dice), self.keys.value(dice, 2));
+        let (key, new) = (key(&chosen), value(&new));
+        let item = match dice.below(4) {
+            0 => Item::Key(&key),
+            1 => Item::Extra(&key),
+            2 => Item::Index(dice.below(5) as i64 - 2),
+            _ => Item::Field(dice.below(5)),
+        };
+        let store = &self.store;
+        match dice.below(16) {
+            0..4 => {
+                store.set(open.as_deref_mut(), deadline, place, &item, &new)?;
+                let found = store.get(open, deadline, place, &item)?;
+                self.note(&found);
+            }
+            4 => drop(store.remove(open, deadline, place, &item)?),
+            5 => drop(store.add(open, deadline, place, &item, Number::Int(1))?),
+            6 => drop(store.copy(open, deadline, place)?),
+            7 => {
+                for (_, found) in store.items(open, deadline, place)? {
+                    self.note(&found);
+                }
+            }
+            8 => drop(store.keys(open, deadline, place)?),
+            9 => {
+                let values = [new, Value::Immediate(Cell::NONE)];
+                store.splice(open, deadline, place, dice.below(4), dice.below(4), &values)?;
+            }
+            10 => {
+                let len = store.len(open.as_deref_mut(), deadline, place)?;
+                let order: Vec<u32> = (0..len.min(100) as u32).rev().collect();
+                store.permute(open, deadline, place, &order)?;
+            }
+            11 => drop(store.insert(open, deadline, place, &key)?),
+            12 => drop(store.discard(open, deadline, place, &key)?),
+            13 if open.is_none() => {
+                let (block, ..) = store.pin(deadline, place)?;
+                self.pins.push(block);
+                if dice.below(2) == 0 {
+                    store.unpin(deadline, self.pins.swap_remove(0))?;
+                }
+            }
+            14 => store.send(open, deadline, &new)?,
+            15 => drop(store.receive(open, deadline)?),
+            _ => {
+                for found in store.range(open, deadline, place, 0, u64::MAX)? {
+                    self.note(&found);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does something, in time. What was found wrong, if anything was.
+    fn step(&mut self, dice: &mut Dice) -> Option<Lie> {
+        let begun = clock::now();
+        if self.places.len() > 100 {
+            self.places.drain(10..60);
+        }
+        let done = match dice.below(8) {
+            0 => self.store.begin(begun + PATIENCE).and_then(|mut open| {
+                for _ in 0..4 {
+                    let _ = self.operate(Some(&mut open), dice);
+                }
+                self.store.commit(open)
+            }),
+            1 => self.store.recover(|member| member == 7, begun + PATIENCE),
+            2 => self.store.usage(begun + PATIENCE).map(drop),
+            3 => self
+                .store
+                .class(
+                    None,
+                    begun + PATIENCE,
+                    &Key::Immediate(Cell::NONE),
+                    &value(&values::int(1)),
+                )
+                .map(drop),
+            _ => self.operate(None, dice),
+        };
+        let took = clock::now() - begun;
+        assert!(took < LONG, "{took} ns");
+        match done {
+            Err(StoreError::Shared(SharedError::Poisoned(found))) => {
+                assert!(found.to_string().contains("cannot be true"));
+                Some(found)
+            }
+            _ => None,
+        }
+    }
+
+    /// Where something lies that a liar may be after.
+    fn somewhere(&self, shared: &Shared, dice: &mut Dice) -> u64 {
+        let books = heap_at(START);
+        let data = self.store.heap.tests_data();
+        let place = self.places[dice.below(self.places.len() as u64) as usize].at;
+        match dice.below(16) {
+            0 => self.store.log.exclusive().start() + dice.below(40) * 8,
+            1 => START + AT_NEXT_ID + dice.below(40) * 8,
+            2 => START + AT_WATCHES + dice.below(40) * 8,
+            3 => books + dice.below(1100) * 8,
+            4 => books + heap::BOOKS_SIZE + dice.below(300) * 8,
+            5..10 => place + dice.below(8) * 8,
+            10 | 11 => {
+                // What its payload begins with.
+                let payload = shared.mapping.word(place + 24);
+                let payload = payload.map_or(0, |word| word.load(Ordering::Relaxed));
+                let low = (payload & ((1 << 40) - 1)) / 8 * 8;
+                (low + dice.below(20) * 8).min(shared.mapping.size() as u64 - 8)
+            }
+            _ => data + dice.below(64 * PAGE / 8) * 8,
+        }
+    }
+
+    fn lie(&self, shared: &Shared, dice: &mut Dice) {
+        let at = self
+            .somewhere(shared, dice)
+            .min(shared.mapping.size() as u64 - 8);
+        // Poison ends it at once: rather not.
+        let log = self.store.log.exclusive().start();
+        if (log + 8..log + 32).contains(&at) {
+            return;
+        }
+        let found = shared.load(at);
+        let place = self.places[dice.below(self.places.len() as u64) as usize];
+        let kinds = [
+            Type::List,
+            Type::Dict,
+            Type::Set,
+            Type::Record,
+            Type::Buffer,
+        ];
+        let kind = kinds[dice.below(5) as usize];
+        let value = match dice.below(14) {
+            0 => dice.next(),
+            1 => 0,
+            2 => u64::MAX,
+            3 => found ^ 1 << dice.below(64),
+            4 => found.wrapping_add(dice.below(5)).wrapping_sub(2),
+            5 => dice.below(4096),
+            6 => dice.below(1 << 32) << 32 | dice.below(16),
+            7 => u64::MAX >> dice.below(64),
+            // A circle, or what two have.
+            8 | 9 => Cell::at(kind, place.at).0,
+            10 => Cell::at(Type::Tuple, place.at).0,
+            11 => place.at,
+            12 => START + dice.below(shared.mapping.size() as u64 / 8) * 8,
+            _ => {
+                let other = self
+                    .somewhere(shared, dice)
+                    .min(shared.mapping.size() as u64 - 8);
+                shared.load(other)
+            }
+        };
+        shared.store(at, value);
+    }
+}
+
+#[test]
+fn lies_at_rest_end_in_results_or_errors() {
+    let mut dice = Dice(0xdead_beef);
+    let (mut poisoned, mut lies) = (0, 0);
+    let keys = Rc::new(Keys::new());
+    for _ in 0..scaled(300, 20_000) {
+        let shared = &shared(MAX_MEMORY);
+        let mut victim = Victim::new(shared, &keys);
+        for _ in 0..dice.below(60) {
+            assert_eq!(victim.step(&mut dice), None, "without a lie");
+        }
+        for _ in 0..60 {
+            for _ in 0..dice.below(3) {
+                victim.lie(shared, &mut dice);
+                lies += 1;
+            }
+            if victim.step(&mut dice).is_some() {
+                poisoned += 1;
+                break;
+            }
+        }
+    }
+    println!("{lies} lies, {poisoned} stores poisoned");
+    assert!(poisoned > 0);
+}
+
+#[test]
+fn lies_while_something_is_done_end_in_results_or_errors() {
+    let mut dice = Dice(0xfeed);
+    let keys = Rc::new(Keys::new());
+    for round in 0..scaled(20, 2_000) {
+        let shared = &shared(MAX_MEMORY);
+        let mut victim = Victim::new(shared, &keys);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let over = &over;
+            // It has the same memory, and knows of the roots.
+            let (store, places) = (store(shared, US), victim.places.clone());
+            scope.spawn(move || {
+                let mut dice = Dice(round + 1);
+                let liar = Victim {
+                    store,
+                    keys: Rc::new(Keys::none()),
+                    places,
+                    pins: Vec::new(),
+                };
+                while !over.load(Ordering::Relaxed) {
+                    liar.lie(shared, &mut dice);
+                    for _ in 0..dice.below(3000) {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+            let end = clock::now() + 20_000_000;
+            while clock::now() < end {
+                if victim.step(&mut dice).is_some() {
+                    for at in [8, 16, 24] {
+                        shared.store(victim.store.log.exclusive().start() + at, 0);
+                    }
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+#[test]
+fn entries_that_a_liar_leaves_in_the_log_change_no_word_of_the_log() {
+    let start = shared(MAX_MEMORY).mapping.size() as u64 - log::SIZE;
+    let log = |at| start + at;
+    let words = [
+        // A word of the log, one that is none, the last one.
+        (log(0), true),
+        (log(64), true),
+        (log(80), true),
+        (log(log::SIZE) - 8, true),
+        (7, true),
+        (u64::MAX - 7, true),
+        (u64::MAX, true),
+        // Words that a transaction may change: of the pins, of the tests.
+        (START + AT_PINS + 16, false),
+        (8, false),
+    ];
+    for (at, is_lie) in words {
+        let shared = shared(MAX_MEMORY);
+        let store = store(&shared, US);
+        for (number, word) in [at, 5].into_iter().enumerate() {
+            shared.store(log(80) + 8 * number as u64, word);
+        }
+        shared.store(log(72), 1);
+        let done = store.recover(|_| false, soon());
+        assert_eq!(done.is_err(), is_lie, "{at}: {done:?}");
+        assert!(is_lie || shared.load(at) == 5);
+        assert!(store.len(None, soon(), Place { at, id: 5 }).is_err());
+    }
+    for count in [log::CAPACITY as u64 + 1, 1 << 32, u64::MAX] {
+        let shared = shared(MAX_MEMORY);
+        let store = store(&shared, US);
+        shared.store(log(72), count);
+        let done = store.recover(|_| false, soon());
+        assert!(matches!(
+            done,
+            Err(StoreError::Shared(SharedError::Poisoned(_)))
+        ));
+    }
+}

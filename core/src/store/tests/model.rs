@@ -1,0 +1,712 @@
+//! A store does what a model of plain values does, in single operations and in transactions, also in those of which an
+//! operation fails, and in those that come to nothing.
+
+use super::books::{Books, checked};
+use super::values::{self, Keys, is_same, key, value};
+use super::*;
+use std::rc::Rc;
+
+/// More than any store of the tests has.
+static TOO_MUCH: [u8; 65 << 20] = [0; 65 << 20];
+
+/// Which item of a container of the model.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Entry(usize),
+    Index(usize),
+    Field(usize),
+    Extra(usize),
+}
+
+/// The items of a container that are containers.
+fn steps(found: &Found) -> Vec<Step> {
+    let is_container = |found: &Found| {
+        matches!(
+            found,
+            Found::List(_) | Found::Dict(_) | Found::Set(_) | Found::Record(..) | Found::Buffer(..)
+        )
+    };
+    let entries = |items: &[(Found, Found)]| -> Vec<usize> {
+        let items = items.iter().enumerate();
+        let those = items.filter(|(_, (_, item))| is_container(item));
+        those.map(|(index, _)| index).collect()
+    };
+    let items = |items: &[Found]| -> Vec<usize> {
+        let items = items.iter().enumerate();
+        let those = items.filter(|(_, item)| is_container(item));
+        those.map(|(index, _)| index).collect()
+    };
+    match found {
+        Found::Dict(all) => entries(all).into_iter().map(Step::Entry).collect(),
+        Found::List(all) => items(all).into_iter().map(Step::Index).collect(),
+        Found::Record(_, fields, extra) => {
+            let fields = items(fields).into_iter().map(Step::Field);
+            fields
+                .chain(entries(extra).into_iter().map(Step::Extra))
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn at(found: &mut Found, step: Step) -> &mut Found {
+    match (found, step) {
+        (Found::Dict(items), Step::Entry(index)) => &mut items[index].1,
+        (Found::List(items), Step::Index(index)) => &mut items[index],
+        (Found::Record(_, fields, _), Step::Field(index)) => &mut fields[index],
+        (Found::Record(_, _, extra), Step::Extra(index)) => &mut extra[index].1,
+        (found, step) => panic!("{step:?} of {found:?}"),
+    }
+}
+
+/// How many values there are.
+fn size(found: &Found) -> usize {
+    1 + match found {
+        Found::Tuple(items) | Found::List(items) | Found::Set(items) | Found::FrozenSet(items) => {
+            items.iter().map(size).sum()
+        }
+        Found::Dict(items) => items.iter().map(|(_, item)| 1 + size(item)).sum(),
+        Found::Record(_, fields, extra) => {
+            let extra = extra.iter().map(|(_, item)| 1 + size(item));
+            fields.iter().map(size).sum::<usize>() + extra.sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+/// Whether this was found where the model has that; containers are not copied.
+fn agrees(found: &Found, model: &Found) -> bool {
+    match (found, model) {
+        (Found::Container(kind, _, class), model) => match model {
+            Found::List(_) => *kind == Type::List,
+            Found::Dict(_) => *kind == Type::Dict,
+            Found::Set(_) => *kind == Type::Set,
+            Found::Record(number, ..) => *kind == Type::Record && class == number,
+            Found::Buffer(..) => *kind == Type::Buffer,
+            _ => false,
+        },
+        (Found::Tuple(found), Found::Tuple(model)) => all_agree(found, model),
+        _ => found == model,
+    }
+}
+
+fn all_agree(found: &[Found], model: &[Found]) -> bool {
+    found.len() == model.len()
+        && found
+            .iter()
+            .zip(model)
+            .all(|(one, other)| agrees(one, other))
+}
+
+fn entries_agree(found: &[(Found, Found)], model: &[(Found, Found)]) -> bool {
+    let mut pairs = found.iter().zip(model);
+    found.len() == model.len()
+        && pairs.all(|(one, other)| one.0 == other.0 && agrees(&one.1, &other.1))
+}
+
+fn position(items: &[(Found, Found)], key: &Found) -> Option<usize> {
+    items.iter().position(|(each, _)| is_same(each, key))
+}
+
+fn sum(old: &Found, by: Number) -> Option<Found> {
+    let Found::Immediate(cell) = old else {
+        return None;
+    };
+    Some(match (cell.content()?, by) {
+        (Content::Int(old), Number::Int(by)) => Found::Immediate(Cell::int(old + by)?),
+        (Content::Int(old), Number::Float(by)) => values::float(old as f64 + by),
+        (Content::Float(old), Number::Int(by)) => values::float(old + by as f64),
+        (Content::Float(old), Number::Float(by)) => values::float(old + by),
+        _ => return None,
+    })
+}
+
+/// What became of an operation.
+#[derive(Debug, PartialEq)]
+enum End {
+    Done,
+    NoKey,
+    NoIndex,
+    NoNumber,
+    OtherType,
+    Full,
+}
+
+fn end<R>(done: &Result<R, StoreError>) -> End {
+    match done {
+        Ok(_) => End::Done,
+        Err(StoreError::NoKey) => End::NoKey,
+        Err(StoreError::NoIndex(_)) => End::NoIndex,
+        Err(StoreError::NoNumber) => End::NoNumber,
+        Err(StoreError::OtherType) => End::OtherType,
+        Err(StoreError::Shared(SharedError::Limit { .. })) => End::Full,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// A store, and what it should hold.
+pub(super) struct Trial {
+    pub(super) store: Ours,
+    pub(super) model: Found,
+    keys: Rc<Keys>,
+    /// Containers that are not in it any more.
+    gone: Vec<Place>,
+    pins: Vec<u64>,
+    /// Operations that there was no room for.
+    pub(super) refused: u64,
+}
+
+impl Trial {
+    pub(super) fn new(store: Ours) -> Self {
+        Trial {
+            store,
+            model: Found::Dict(Vec::new()),
+            keys: Rc::new(Keys::new()),
+            gone: Vec::new(),
+            pins: Vec::new(),
+            refused: 0,
+        }
+    }
+
+    /// One that has done the same, with another store.
+    pub(super) fn twin(&self, store: Ours) -> Self {
+        Trial {
+            store,
+            model: self.model.clone(),
+            keys: self.keys.clone(),
+            gone: Vec::new(),
+            pins: Vec::new(),
+            refused: 0,
+        }
+    }
+
+    /// Looks at no buffers any more, and knows of no container that is gone.
+    pub(super) fn forget(&mut self) {
+        for block in std::mem::take(&mut self.pins) {
+            self.store.unpin(soon(), block).unwrap();
+        }
+        self.gone.clear();
+    }
+
+    /// One operation, or one transaction of several.
+    pub(super) fn step(&mut self, dice: &mut Dice) {
+        if dice.below(8) > 0 {
+            return self.operate(None, dice);
+        }
+        let before = (self.model.clone(), self.gone.clone());
+        let mut open = self.store.begin(soon()).unwrap();
+        let most = if dice.below(10) == 0 { 100 } else { 8 };
+        for _ in 0..dice.below(most) {
+            self.operate(Some(&mut open), dice);
+        }
+        let is_kept = dice.below(3) > 0;
+        if is_kept {
+            self.store.commit(open).unwrap();
+        } else {
+            self.store.abandon(open);
+            (self.model, self.gone) = before;
+        }
+    }
+
+    fn operate(&mut self, mut open: Option<&mut Open>, dice: &mut Dice) {
+        if let Some(&place) = self.gone.last()
+            && dice.below(8) == 0
+        {
+            let index = dice.below(self.gone.len() as u64) as usize;
+            let place = if dice.below(2) == 0 {
+                place
+            } else {
+                self.gone[index]
+            };
+            let found = self
+                .store
+                .get(open.as_deref_mut(), soon(), place, &Item::Index(0));
+            assert!(matches!(found, Err(StoreError::Gone)), "{found:?}");
+        }
+        let mut model = std::mem::replace(&mut self.model, Found::Dict(Vec::new()));
+        let is_large = dice.below(64) == 0 && size(&model) > 3000;
+        let (mut place, mut part) = (root(&self.store), &mut model);
+        while !is_large && dice.below(4) > 0 {
+            let steps = steps(part);
+            if steps.is_empty() {
+                break;
+            }
+            let step = steps[dice.below(steps.len() as u64) as usize];
+            place = self.place(open.as_deref_mut(), place, part, step);
+            part = at(part, step);
+        }
+        if is_large || dice.below(300) == 0 {
+            self.clear(open, place, part);
+        } else {
+            match part {
+                Found::Dict(_) => self.change_dict(open, place, part, dice),
+                Found::List(_) => self.change_list(open, place, part, dice),
+                Found::Set(_) => self.change_set(open, place, part, dice),
+                Found::Record(..) => self.change_record(open, place, part, dice),
+                _ => self.change_buffer(open, place, part, dice),
+            }
+        }
+        self.model = model;
+    }
+
+    /// Where the container lies that an item is.
+    fn place(&self, open: Option<&mut Open>, place: Place, part: &Found, step: Step) -> Place {
+        let get = |item: &Item<'_>| self.store.get(open, soon(), place, item);
+        let found = match (part, step) {
+            (Found::Dict(items), Step::Entry(index)) => get(&Item::Key(&key(&items[index].0))),
+            (_, Step::Index(index)) => get(&Item::Index(index as i64)),
+            (_, Step::Field(index)) => get(&Item::Field(index as u64)),
+            (Found::Record(_, _, extra), Step::Extra(index)) => {
+                get(&Item::Extra(&key(&extra[index].0)))
+            }
+            _ => panic!("{step:?} of {part:?}"),
+        };
+        match found {
+            Ok(Found::Container(_, place, _)) => place,
+            other => panic!("{other:?} instead of a container"),
+        }
+    }
+
+    /// What is there, if it is a container, is about to go.
+    fn part_with(
+        &mut self,
+        open: Option<&mut Open>,
+        place: Place,
+        item: &Item<'_>,
+    ) -> Option<Place> {
+        match self.store.get(open, soon(), place, item) {
+            Ok(Found::Container(_, place, _)) => Some(place),
+            _ => None,
+        }
+    }
+
+    /// Whether it was done, as it should have been unless there was no room.
+    fn is_done<R>(
+        &mut self,
+        done: &Result<R, StoreError>,
+        expected: End,
+        left: Option<Place>,
+    ) -> bool {
+        let end = end(done);
+        if end == End::Full {
+            self.refused += 1;
+            return false;
+        }
+        assert_eq!(end, expected);
+        if end == End::Done {
+            self.gone.extend(left);
+            if self.gone.len() > 1000 {
+                self.gone.drain(..500);
+            }
+        }
+        end == End::Done
+    }
+
+    /// Something for which there is no room, of which much is done before that is known.
+    fn overdo(
+        &mut self,
+        open: Option<&mut Open>,
+        place: Place,
+        item: Option<&Item<'_>>,
+        dice: &mut Dice,
+    ) {
+        let first = self.keys.value(dice, 2);
+        let large = Value::Blob(Type::Bytes, value::Bytes::Borrowed(&TOO_MUCH));
+        let new = Value::List(vec![value(&first), Value::Tuple(vec![large])]);
+        let done = match item {
+            Some(item) => self.store.set(open, soon(), place, item, &new).map(drop),
+            None => self
+                .store
+                .splice(open, soon(), place, 0, 3, &[value(&first), new]),
+        };
+        assert_eq!(end(&done), End::Full);
+    }
+
+    fn clear(&mut self, mut open: Option<&mut Open>, place: Place, part: &mut Found) {
+        let left = steps(part)
+            .first()
+            .map(|&step| self.place(open.as_deref_mut(), place, part, step));
+        let done = self.store.clear(open, soon(), place);
+        let expected = match part {
+            Found::Dict(_) | Found::List(_) | Found::Set(_) => End::Done,
+            _ => End::OtherType,
+        };
+        if self.is_done(&done, expected, left) {
+            match part {
+                Found::Dict(items) => items.clear(),
+                Found::List(items) | Found::Set(items) => items.clear(),
+                _ => {}
+            }
+        }
+    }
+
+    /// A key of these, or another one.
+    fn key_of(&self, items: &[(Found, Found)], dice: &mut Dice) -> Found {
+        match dice.below(3) {
+            0 if !items.is_empty() => items[dice.below(items.len() as u64) as usize].0.clone(),
+            _ => self.keys.any(dice),
+        }
+    }
+
+    fn change_dict(
+        &mut self,
+        open: Option<&mut Open>,
+        place: Place,
+        part: &mut Found,
+        dice: &mut Dice,
+    ) {
+        let Found::Dict(items) = part else { panic!() };
+        let chosen = self.key_of(items, dice);
+        let key = key(&chosen);
+        self.change_entries(open, place, items, &chosen, &Item::Key(&key), dice);
+    }
+
+    fn change_entries(
+        &mut self,
+        mut open: Option<&mut Open>,
+        place: Place,
+        items: &mut Vec<(Found, Found)>,
+        chosen: &Found,
+        item: &Item<'_>,
+        dice: &mut Dice,
+    ) {
+        let index = position(items, chosen);
+        let there = if index.is_some() {
+            End::Done
+        } else {
+            End::NoKey
+        };
+        let store = &self.store;
+        match dice.below(16) {
+            0..6 => {
+                let new = self.keys.value(dice, 2);
+                let left = self.part_with(open.as_deref_mut(), place, item);
+                let done = self.store.set(open, soon(), place, item, &value(&new));
+                if self.is_done(&done, End::Done, left) {
+                    assert_eq!(done.unwrap(), index.is_some());
+                    match index {
+                        Some(index) => items[index].1 = new,
+                        None => items.push((chosen.clone(), new)),
+                    }
+                }
+            }
+            6..10 => {
+                let left = self.part_with(open.as_deref_mut(), place, item);
+                let done = self.store.remove(open, soon(), place, item);
+                if self.is_done(&done, there, left) {
+                    assert_eq!(done.unwrap(), items.remove(index.unwrap()).1);
+                }
+            }
+            10 | 11 => {
+                let found = store.get(open, soon(), place, item);
+                assert_eq!(end(&found), there);
+                assert!(found.is_err() || agrees(&found.unwrap(), &items[index.unwrap()].1));
+            }
+            12 => {
+                let Item::Key(key) = item else { return };
+                let has = store.contains(open, soon(), place, key).unwrap();
+                assert_eq!(has, index.is_some());
+            }
+            13 => {
+                let found = store.items(open, soon(), place).unwrap();
+                assert!(
+                    entries_agree(&found, items),
+                    "{found:?} instead of {items:?}"
+                );
+            }
+            14 => {
+                let by = match dice.below(2) {
+                    0 => Number::Int(dice.below(100) as i64 - 50),
+                    _ => Number::Float(0.25),
+                };
+                let new = index.map(|index| sum(&items[index].1, by));
+                let expected = match &new {
+                    None => End::NoKey,
+                    Some(None) => End::NoNumber,
+                    Some(Some(_)) => End::Done,
+                };
+                let done = self.store.add(open, soon(), place, item, by);
+                if self.is_done(&done, expected, None) {
+                    let new = new.flatten().unwrap();
+                    assert_eq!(Found::Immediate(done.unwrap()), new);
+                    items[index.unwrap()].1 = new;
+                }
+            }
+            _ => self.overdo(open, place, Some(item), dice),
+        }
+    }
+
+    fn change_list(
+        &mut self,
+        mut open: Option<&mut Open>,
+        place: Place,
+        part: &mut Found,
+        dice: &mut Dice,
+    ) {
+        let Found::List(items) = part else { panic!() };
+        let len = items.len() as i64;
+        let index = dice.below(2 * len as u64 + 3) as i64 - len - 1;
+        let found = if index < 0 { index + len } else { index };
+        let (item, found) = (
+            Item::Index(index),
+            usize::try_from(found).unwrap_or(usize::MAX),
+        );
+        let there = if found < items.len() {
+            End::Done
+        } else {
+            End::NoIndex
+        };
+        match dice.below(16) {
+            0..3 => {
+                let new = self.keys.value(dice, 2);
+                let left = self.part_with(open.as_deref_mut(), place, &item);
+                let done = self.store.set(open, soon(), place, &item, &value(&new));
+                if self.is_done(&done, there, left) {
+                    items[found] = new;
+                }
+            }
+            3..8 => {
+                let end = |dice: &mut Dice| match dice.below(4) {
+                    0 => 0,
+                    1 => len as u64,
+                    _ => dice.below(len as u64 + 2),
+                };
+                let (from, to) = (end(dice), end(dice));
+                let many = [3, 3, 3, 70, 200][dice.below(5) as usize];
+                let new: Vec<Found> = match dice.below(3) {
+                    0 => (0..dice.below(4))
+                        .map(|_| self.keys.value(dice, 2))
+                        .collect(),
+                    1 => Vec::new(),
+                    _ => (0..dice.below(many))
+                        .map(|each| values::int(each.into()))
+                        .collect(),
+                };
+                let values: Vec<_> = new.iter().map(value).collect();
+                let done = self.store.splice(open, soon(), place, from, to, &values);
+                if self.is_done(&done, End::Done, None) {
+                    let from = (from as usize).min(items.len());
+                    let to = (to as usize).min(items.len()).max(from);
+                    items.splice(from..to, new);
+                }
+            }
+            8..11 => {
+                let left = self.part_with(open.as_deref_mut(), place, &item);
+                let done = self.store.remove(open, soon(), place, &item);
+                if self.is_done(&done, there, left) {
+                    assert_eq!(done.unwrap(), items.remove(found));
+                }
+            }
+            11 => {
+                let done = self.store.get(open, soon(), place, &item);
+                assert_eq!(end(&done), there);
+                assert!(done.is_err() || agrees(&done.unwrap(), &items[found]));
+            }
+            12 => {
+                let mut order: Vec<u32> = (0..len as u32).collect();
+                for index in (1..order.len()).rev() {
+                    order.swap(index, dice.below(index as u64 + 1) as usize);
+                }
+                let is_order = dice.below(8) > 0;
+                if !is_order {
+                    order.push(0);
+                }
+                let done = self.store.permute(open, soon(), place, &order);
+                if self.is_done(&done, End::Done, None) {
+                    assert_eq!(done.unwrap(), is_order);
+                    if is_order {
+                        let order = order.iter();
+                        *items = order.map(|&index| items[index as usize].clone()).collect();
+                    }
+                }
+            }
+            13 => {
+                let (from, to) = (dice.below(len as u64 + 2), dice.below(len as u64 + 2));
+                let done = self.store.range(open, soon(), place, from, to).unwrap();
+                let to = (to as usize).min(items.len());
+                let from = (from as usize).min(to);
+                assert!(all_agree(&done, &items[from..to]));
+            }
+            14 => {
+                let keys = self.store.keys(open.as_deref_mut(), soon(), place);
+                assert_eq!(end(&keys), End::OtherType);
+                let len = self.store.len(open, soon(), place).unwrap();
+                assert_eq!(len, items.len() as u64);
+            }
+            _ => self.overdo(open, place, None, dice),
+        }
+    }
+
+    fn change_set(
+        &mut self,
+        open: Option<&mut Open>,
+        place: Place,
+        part: &mut Found,
+        dice: &mut Dice,
+    ) {
+        let Found::Set(items) = part else { panic!() };
+        let chosen = match dice.below(3) {
+            0 if !items.is_empty() => items[dice.below(items.len() as u64) as usize].clone(),
+            _ => self.keys.any(dice),
+        };
+        let (key, index) = (
+            key(&chosen),
+            items.iter().position(|each| is_same(each, &chosen)),
+        );
+        match dice.below(8) {
+            0..3 => {
+                let done = self.store.insert(open, soon(), place, &key);
+                if self.is_done(&done, End::Done, None) {
+                    assert_eq!(done.unwrap(), index.is_none());
+                    if index.is_none() {
+                        items.push(chosen);
+                    }
+                }
+            }
+            3..5 => {
+                let done = self.store.discard(open, soon(), place, &key);
+                if self.is_done(&done, End::Done, None) {
+                    assert_eq!(done.unwrap(), index.is_some());
+                    if let Some(index) = index {
+                        items.remove(index);
+                    }
+                }
+            }
+            5 => {
+                let has = self.store.contains(open, soon(), place, &key).unwrap();
+                assert_eq!(has, index.is_some());
+            }
+            6 => assert_eq!(self.store.keys(open, soon(), place).unwrap(), *items),
+            _ => {
+                let done = self.store.remove(open, soon(), place, &Item::Key(&key));
+                assert_eq!(end(&done), End::OtherType);
+            }
+        }
+    }
+
+    fn change_record(
+        &mut self,
+        mut open: Option<&mut Open>,
+        place: Place,
+        part: &mut Found,
+        dice: &mut Dice,
+    ) {
+        let Found::Record(_, fields, extra) = part else {
+            panic!()
+        };
+        if dice.below(3) == 0 {
+            let chosen = self.key_of(extra, dice);
+            let key = key(&chosen);
+            return self.change_entries(open, place, extra, &chosen, &Item::Extra(&key), dice);
+        }
+        let index = dice.below(fields.len() as u64 + 1);
+        let (item, found) = (Item::Field(index), index as usize);
+        let there = if found < fields.len() {
+            End::Done
+        } else {
+            End::NoIndex
+        };
+        match dice.below(8) {
+            0..4 => {
+                let new = self.keys.value(dice, 2);
+                let left = self.part_with(open.as_deref_mut(), place, &item);
+                let done = self.store.set(open, soon(), place, &item, &value(&new));
+                if self.is_done(&done, there, left) {
+                    fields[found] = new;
+                }
+            }
+            4 => {
+                let by = Number::Int(1 << dice.below(48));
+                let new = fields.get(found).map(|old| sum(old, by));
+                let expected = match &new {
+                    None => End::NoIndex,
+                    Some(None) => End::NoNumber,
+                    Some(Some(_)) => End::Done,
+                };
+                let done = self.store.add(open, soon(), place, &item, by);
+                if self.is_done(&done, expected, None) {
+                    fields[found] = Found::Immediate(done.unwrap());
+                    assert_eq!(new, Some(Some(fields[found].clone())));
+                }
+            }
+            5 => {
+                let done = self.store.get(open, soon(), place, &item);
+                assert_eq!(end(&done), there);
+                assert!(done.is_err() || agrees(&done.unwrap(), &fields[found]));
+            }
+            6 => {
+                let done = self.store.remove(open, soon(), place, &item);
+                assert_eq!(end(&done), End::OtherType);
+            }
+            _ if found < fields.len() => self.overdo(open, place, Some(&item), dice),
+            _ => {}
+        }
+    }
+
+    fn change_buffer(
+        &mut self,
+        open: Option<&mut Open>,
+        place: Place,
+        part: &mut Found,
+        dice: &mut Dice,
+    ) {
+        let Found::Buffer(meta, bytes) = part else {
+            panic!()
+        };
+        if open.is_some() || dice.below(2) == 0 {
+            let len = self.store.len(open, soon(), place).unwrap();
+            return assert_eq!(len, bytes.len() as u64);
+        }
+        let (block, len, said) = self.store.pin(soon(), place).unwrap();
+        assert_eq!((len, &said), (bytes.len() as u64, &*meta));
+        let mut found = Vec::new();
+        assert!(self.store.words().copy_out(block + 64, len, &mut found));
+        assert_eq!(found, *bytes);
+        self.pins.push(block);
+        if self.pins.len() > 20 {
+            let index = dice.below(self.pins.len() as u64) as usize;
+            self.store
+                .unpin(soon(), self.pins.swap_remove(index))
+                .unwrap();
+        }
+    }
+
+    /// The store is what the model is.
+    pub(super) fn assert_same(&self) {
+        let found = self.store.copy(None, soon(), root(&self.store)).unwrap();
+        assert!(found == self.model, "{found:?} instead of {:?}", self.model);
+    }
+
+    /// Nothing is in the store, and nobody looks at any of it.
+    pub(super) fn empty(&mut self) {
+        self.forget();
+        self.store.clear(None, soon(), root(&self.store)).unwrap();
+        self.model = Found::Dict(Vec::new());
+    }
+}
+
+#[test]
+fn a_store_is_what_its_model_is_and_leaks_nothing() {
+    for seed in 1..=scaled(2, 20) {
+        // With so little, there is often no room.
+        let shared = shared(if seed % 2 == 0 { MIB / 2 } else { 8 * MIB });
+        let mut trial = Trial::new(store(&shared, US));
+        let empty = checked(&trial.store);
+        let mut dice = Dice(seed);
+        for number in 0..scaled(40_000, 100_000) {
+            trial.step(&mut dice);
+            if number % 1000 == 0 {
+                trial.assert_same();
+                checked(&trial.store);
+            }
+        }
+        trial.assert_same();
+        checked(&trial.store);
+        trial.empty();
+        let Books { last, .. } = checked(&trial.store);
+        assert_eq!(checked(&trial.store), Books { last, ..empty });
+        assert_eq!(trial.refused > 0, seed % 2 == 0);
+        let usage = trial.store.usage(soon()).unwrap();
+        println!("{last} containers, {} refused, {usage:?}", trial.refused);
+    }
+}

@@ -1,0 +1,213 @@
+//! Readers beside writers: what a copy holds is of one moment, and a cell holds what was committed.
+
+use super::books::checked;
+use super::*;
+use crate::sync::Ordering;
+use std::sync::atomic::AtomicBool;
+
+const ACCOUNTS: u64 = 40;
+const SUM: i64 = 1000 * ACCOUNTS as i64;
+
+fn name(number: u64) -> Key<'static> {
+    let text = Cell::text(format!("a{number}").as_bytes()).unwrap();
+    Key::Immediate(text)
+}
+
+fn int(found: &Found) -> i64 {
+    match found {
+        Found::Immediate(cell) => match cell.content() {
+            Some(Content::Int(int)) => int,
+            other => panic!("{other:?}"),
+        },
+        Found::Blob(Type::Text, bytes) => {
+            // The number of its bytes, and as often.
+            assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a torn text");
+            0
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The places of the accounts, and of the list of two counts that are equal.
+fn places(store: &Ours) -> [Place; 2] {
+    ["accts", "count"].map(|name| {
+        let key = Key::Immediate(Cell::text(name.as_bytes()).unwrap());
+        match store
+            .get(None, soon(), root(store), &Item::Key(&key))
+            .unwrap()
+        {
+            Found::Container(_, place, _) => place,
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+fn open_accounts(store: &Ours) {
+    let value = |int| Value::Immediate(Cell::int(int).unwrap());
+    let accounts = (0..ACCOUNTS).map(|number| (name(number), value(1000)));
+    let all = [
+        ("accts", Value::Dict(accounts.collect())),
+        ("count", Value::List(vec![value(0), value(0)])),
+    ];
+    for (name, value) in all {
+        let key = Key::Immediate(Cell::text(name.as_bytes()).unwrap());
+        store
+            .set(None, soon(), root(store), &Item::Key(&key), &value)
+            .unwrap();
+    }
+}
+
+/// Moves money from one account to another, which may be closed or opened by that, and counts that twice.
+fn write(store: &Ours, dice: &mut Dice) {
+    let [accounts, counts] = places(store);
+    let one = Number::Int(1);
+    let mut open = store.begin(soon()).unwrap();
+    let t = &mut Some(&mut open);
+    let names = [0, 1].map(|_| name(dice.below(ACCOUNTS)));
+    let [from, to] = names.each_ref().map(Item::Key);
+    let amount = match store.remove(t.as_deref_mut(), soon(), accounts, &from) {
+        Ok(amount) => int(&amount),
+        Err(StoreError::NoKey) => 0,
+        Err(error) => panic!("{error:?}"),
+    };
+    // Seen by nobody: the sum is wrong.
+    match store.add(t.as_deref_mut(), soon(), accounts, &to, Number::Int(amount)) {
+        Ok(_) => {}
+        Err(StoreError::NoKey) => {
+            let value = Value::Immediate(Cell::int(amount).unwrap());
+            store
+                .set(t.as_deref_mut(), soon(), accounts, &to, &value)
+                .unwrap();
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+    for index in [0, 1] {
+        store
+            .add(t.as_deref_mut(), soon(), counts, &Item::Index(index), one)
+            .unwrap();
+    }
+    // Blocks come and go, of any size.
+    let text = vec![dice.below(256) as u8; dice.any_size(14) as usize];
+    let text = Value::Blob(Type::Text, value::Bytes::Owned(text));
+    let key = Key::Immediate(Cell::int(dice.below(20) as i64).unwrap());
+    store
+        .set(t.as_deref_mut(), soon(), accounts, &Item::Key(&key), &text)
+        .unwrap();
+    match dice.below(4) {
+        0 => store.abandon(open),
+        _ => store.commit(open).unwrap(),
+    }
+}
+
+/// What is found is of one moment.
+fn read(store: &Ours, dice: &mut Dice, counted: &mut i64) {
+    let [accounts, counts] = places(store);
+    match dice.below(4) {
+        0 => {
+            let Found::Dict(all) = store.copy(None, soon(), root(store)).unwrap() else {
+                panic!("no dict");
+            };
+            let [Found::Dict(accounts), Found::List(counts)] = [&all[0].1, &all[1].1] else {
+                panic!("{all:?}");
+            };
+            let sum: i64 = accounts.iter().map(|(_, amount)| int(amount)).sum();
+            assert_eq!(sum, SUM);
+            assert_eq!(counts[0], counts[1]);
+        }
+        1 => {
+            let items = store.items(None, soon(), accounts).unwrap();
+            assert_eq!(
+                items.iter().map(|(_, amount)| int(amount)).sum::<i64>(),
+                SUM
+            );
+        }
+        2 => {
+            let both = store.range(None, soon(), counts, 0, 2).unwrap();
+            assert_eq!(both[0], both[1]);
+        }
+        _ => {
+            let count = int(&store.get(None, soon(), counts, &Item::Index(1)).unwrap());
+            assert!(count >= *counted, "a count has gone back");
+            *counted = count;
+            let key = Key::Immediate(Cell::int(dice.below(20) as i64).unwrap());
+            match store.get(None, soon(), accounts, &Item::Key(&key)) {
+                Ok(text) => drop(int(&text)),
+                Err(StoreError::NoKey) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn readers_see_one_moment_while_processes_and_threads_write() {
+    let shared = shared(16 * MIB);
+    let ours = store(&shared, US);
+    open_accounts(&ours);
+    let (rounds, over) = (scaled(3_000, 200_000), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (ours, over) = (&ours, &over);
+            scope.spawn(move || {
+                let (mut dice, mut counted) = (Dice(seed + 70), 0);
+                while !over.load(Ordering::Relaxed) {
+                    read(ours, &mut dice, &mut counted);
+                }
+            });
+        }
+        let writers: Vec<_> = (0..2)
+            .map(|seed| {
+                shared.fork(|| {
+                    let theirs = store(&shared, 1 << 32 | (seed + 5));
+                    let mut dice = Dice(seed + 7);
+                    for _ in 0..rounds {
+                        write(&theirs, &mut dice);
+                    }
+                })
+            })
+            .collect();
+        let mut dice = Dice(99);
+        for _ in 0..rounds {
+            write(&ours, &mut dice);
+        }
+        for writer in writers {
+            assert_eq!(writer.wait(), 0);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    read(&ours, &mut Dice(1), &mut 0);
+    checked(&ours);
+}
+
+#[test]
+fn no_increment_of_threads_and_processes_is_lost() {
+    let shared = shared(16 * MIB);
+    let ours = store(&shared, US);
+    open_accounts(&ours);
+    let rounds = scaled(30_000, 1_000_000) as i64;
+    let count = |store: &Ours| {
+        let [accounts, counts] = places(store);
+        for _ in 0..rounds {
+            store
+                .add(None, soon(), accounts, &Item::Key(&name(3)), Number::Int(1))
+                .unwrap();
+            store
+                .add(None, soon(), counts, &Item::Index(0), Number::Int(1))
+                .unwrap();
+        }
+    };
+    let child = shared.fork(|| count(&store(&shared, 1 << 32 | 5)));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| count(&ours));
+        }
+    });
+    assert_eq!(child.wait(), 0);
+    let [accounts, counts] = places(&ours);
+    let found = ours
+        .get(None, soon(), accounts, &Item::Key(&name(3)))
+        .unwrap();
+    assert_eq!(int(&found), 1000 + 3 * rounds);
+    let found = ours.get(None, soon(), counts, &Item::Index(0)).unwrap();
+    assert_eq!(int(&found), 3 * rounds);
+}

@@ -1,0 +1,236 @@
+//! Values of all kinds, at random: as they are found in a store, on their way into it, and which are one key.
+
+use super::*;
+use crate::store::value::{self, Bytes};
+
+/// A key as a program means it.
+#[derive(Clone, Debug)]
+enum Meaning {
+    Int(i128),
+    Float(f64),
+    Other(Found),
+}
+
+fn meaning(key: &Found) -> Meaning {
+    match key {
+        Found::Immediate(cell) => match cell.content() {
+            Some(Content::Int(int)) => Meaning::Int(int.into()),
+            Some(Content::Bool(bool)) => Meaning::Int(bool.into()),
+            Some(Content::Float(float)) => Meaning::Float(float),
+            _ => Meaning::Other(key.clone()),
+        },
+        Found::Blob(Type::Int, bytes) => {
+            let sign = if bytes[bytes.len() - 1] >= 0x80 {
+                0xff
+            } else {
+                0
+            };
+            let mut all = [sign; 16];
+            all[..bytes.len()].copy_from_slice(bytes);
+            Meaning::Int(i128::from_le_bytes(all))
+        }
+        Found::Blob(Type::Key, exact) => {
+            Meaning::Other(Found::Blob(Type::Key, canonical(exact).to_vec()))
+        }
+        _ => Meaning::Other(key.clone()),
+    }
+}
+
+/// Whether Python takes two keys for one; other than it, it takes a NaN for itself.
+pub(super) fn is_same(one: &Found, other: &Found) -> bool {
+    let is_equal = |int: i128, float: f64| {
+        float == float.trunc() && float.abs() < 1e38 && float as i128 == int
+    };
+    match (meaning(one), meaning(other)) {
+        (Meaning::Int(one), Meaning::Int(other)) => one == other,
+        (Meaning::Int(int), Meaning::Float(float)) | (Meaning::Float(float), Meaning::Int(int)) => {
+            is_equal(int, float)
+        }
+        (Meaning::Float(one), Meaning::Float(other)) => {
+            one == other || one.is_nan() && other.is_nan()
+        }
+        (Meaning::Other(one), Meaning::Other(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// The bytes that a key of the tests is compared by; one more says which of those that are equal it is.
+fn canonical(exact: &[u8]) -> &[u8] {
+    &exact[..exact.len() - 1]
+}
+
+pub(super) fn int(value: i128) -> Found {
+    let small = i64::try_from(value).ok().and_then(Cell::int);
+    small.map(Found::Immediate).unwrap_or_else(|| {
+        let mut bytes = value.to_le_bytes().to_vec();
+        value::trim(&mut bytes);
+        Found::Blob(Type::Int, bytes)
+    })
+}
+
+pub(super) fn float(value: f64) -> Found {
+    Found::Immediate(Cell::float(value))
+}
+
+pub(super) fn text(bytes: &[u8]) -> Found {
+    let short = Cell::text(bytes).map(Found::Immediate);
+    short.unwrap_or_else(|| Found::Blob(Type::Text, bytes.to_vec()))
+}
+
+fn bytes(bytes: &[u8]) -> Found {
+    let short = Cell::bytes(bytes).map(Found::Immediate);
+    short.unwrap_or_else(|| Found::Blob(Type::Bytes, bytes.to_vec()))
+}
+
+/// What a program puts in to find this.
+pub(super) fn value(found: &Found) -> Value<'_> {
+    let borrowed = |bytes| Bytes::Borrowed(bytes);
+    match found {
+        Found::Immediate(cell) => Value::Immediate(*cell),
+        Found::Blob(kind, bytes) => Value::Blob(*kind, borrowed(bytes)),
+        Found::Tuple(items) => Value::Tuple(items.iter().map(value).collect()),
+        Found::FrozenSet(items) => Value::FrozenSet(items.iter().map(key).collect()),
+        Found::List(items) => Value::List(items.iter().map(value).collect()),
+        Found::Dict(items) => Value::Dict(entries(items)),
+        Found::Set(items) => Value::Set(items.iter().map(key).collect()),
+        Found::Record(class, fields, extra) => {
+            let extra = (!extra.is_empty()).then(|| entries(extra));
+            Value::Record(*class, fields.iter().map(value).collect(), extra)
+        }
+        Found::Buffer(meta, bytes) => Value::Buffer(borrowed(meta), borrowed(bytes)),
+        Found::Container(..) => panic!("{found:?} is in a store"),
+    }
+}
+
+fn entries(items: &[(Found, Found)]) -> Vec<(Key<'_>, Value<'_>)> {
+    let entries = items.iter().map(|(each, item)| (key(each), value(item)));
+    entries.collect()
+}
+
+pub(super) fn key(found: &Found) -> Key<'_> {
+    match found {
+        Found::Immediate(cell) => Key::Immediate(*cell),
+        Found::Blob(Type::Key, exact) => Key::Other(canonical(exact).to_vec(), exact.clone()),
+        Found::Blob(kind, bytes) => Key::Blob(*kind, Bytes::Borrowed(bytes)),
+        _ => panic!("{found:?} is no key"),
+    }
+}
+
+/// Keys of many kinds, of which many are one: by their value, or by the half of the hash that is kept, or by their slot.
+pub(super) struct Keys {
+    colliding: Vec<Found>,
+}
+
+impl Keys {
+    pub(super) fn new() -> Self {
+        let mut dice = Dice(1);
+        let mut all: Vec<(u64, i64)> = (0..300_000)
+            .map(|_| dice.below(1 << 47) as i64)
+            .map(|int| {
+                let key = Key::Immediate(Cell::int(int).unwrap());
+                (key.canonical().hash() >> 32, int)
+            })
+            .collect();
+        all.sort_unstable();
+        let pairs = all.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+        let colliding: Vec<Found> = pairs
+            .flat_map(|pair| [int(pair[0].1.into()), int(pair[1].1.into())])
+            .collect();
+        assert!(!colliding.is_empty());
+        Keys { colliding }
+    }
+
+    /// Those of one who needs none.
+    pub(super) fn none() -> Self {
+        let colliding = Vec::new();
+        Keys { colliding }
+    }
+
+    pub(super) fn any(&self, dice: &mut Dice) -> Found {
+        let number = dice.below(40);
+        match dice.below(16) {
+            0..3 => int(number.into()),
+            3 => float(number as f64),
+            4 => float(number as f64 + 0.5),
+            5 => Found::Immediate(Cell::bool(number % 2 == 1)),
+            // About where ints do not fit into a cell, or floats are no ints any more.
+            6 | 7 => {
+                let power = [46, 47, 48, 52, 53, 63, 64, 100][dice.below(8) as usize];
+                let near = (1i128 << power) + i128::from(dice.below(3)) - 1;
+                int(if number % 2 == 1 { -near } else { near })
+            }
+            8 => {
+                let power = [46, 47, 48, 52, 53, 63, 64, 100, 1000][dice.below(9) as usize];
+                let near = 2f64.powi(power) + dice.below(3) as f64 - 1.0;
+                float(if number % 2 == 1 { -near } else { near })
+            }
+            9 => [
+                Found::Immediate(Cell::NONE),
+                float(-0.0),
+                float(f64::NAN),
+                float(f64::NEG_INFINITY),
+                float(5e-324),
+            ][dice.below(5) as usize]
+                .clone(),
+            10 | 11 => text(&b"abcdefghijklmnopqrstuvwxyz0123456789"[..number as usize % 36]),
+            12 => bytes(&b"abcdefghijklmnopqrstuvwxyz0123456789"[..number as usize % 36]),
+            13 => {
+                let mut exact = vec![b'k'; dice.below(20) as usize];
+                exact.push(dice.below(2) as u8);
+                Found::Blob(Type::Key, exact)
+            }
+            _ => {
+                let index = dice.below(self.colliding.len() as u64);
+                self.colliding[index as usize].clone()
+            }
+        }
+    }
+
+    fn some(&self, dice: &mut Dice, most: u64) -> Vec<Found> {
+        let mut some: Vec<Found> = Vec::new();
+        for _ in 0..dice.below(most + 1) {
+            let each = self.any(dice);
+            if !some.iter().any(|other| is_same(other, &each)) {
+                some.push(each);
+            }
+        }
+        some
+    }
+
+    /// A value, which holds others at most so deep.
+    pub(super) fn value(&self, dice: &mut Dice, depth: u64) -> Found {
+        let deeper = |dice: &mut Dice| self.value(dice, depth - 1);
+        let most = if dice.below(20) == 0 { 100 } else { 6 };
+        match dice.below(if depth == 0 { 10 } else { 18 }) {
+            0..4 => int(dice.below(1000).into()),
+            4 => float(dice.below(1000) as f64 / 8.0),
+            5 => match self.any(dice) {
+                Found::Blob(Type::Key, exact) => Found::Blob(Type::Packed, exact),
+                other => other,
+            },
+            6 => text(&vec![b'x'; dice.any_size(12) as usize]),
+            7 if dice.below(40) == 0 => bytes(&vec![0xfe; 400_000]),
+            7 => bytes(&vec![0xff; dice.any_size(6) as usize]),
+            8 => Found::Buffer(bytes_of(dice, 20), bytes_of(dice, 5000)),
+            9 => Found::FrozenSet(self.some(dice, 5)),
+            10 => Found::Tuple((0..dice.below(4)).map(|_| deeper(dice)).collect()),
+            11 | 12 => Found::List((0..dice.below(most)).map(|_| deeper(dice)).collect()),
+            13 | 14 => {
+                let keys = self.some(dice, most);
+                Found::Dict(keys.into_iter().map(|key| (key, deeper(dice))).collect())
+            }
+            15 => Found::Set(self.some(dice, most)),
+            _ => {
+                let fields = (0..dice.below(8)).map(|_| deeper(dice)).collect();
+                let extra = self.some(dice, 3).into_iter();
+                let extra = extra.map(|key| (key, deeper(dice))).collect();
+                Found::Record(dice.below(100) as u32, fields, extra)
+            }
+        }
+    }
+}
+
+fn bytes_of(dice: &mut Dice, most: u64) -> Vec<u8> {
+    let byte = dice.below(256) as u8;
+    vec![byte; dice.below(most) as usize]
+}

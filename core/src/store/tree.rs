@@ -1,0 +1,460 @@
+//! Trees of containers: how a value becomes one, how one becomes a value again, and how it is freed.
+//!
+//! Each container is in one other, or in the store itself, so what is taken out is freed with all that is in it.
+
+use super::blob;
+use super::cell::{Cell, Content, Type};
+use super::error::{StoreError, no_cell, no_container};
+use super::head::{self, Head};
+use super::list::Cells;
+use super::pins::Pins;
+use super::table::Table;
+use super::value::{Found, Key, Place, Value};
+use crate::shared::heap::Heap;
+use crate::shared::journal::{Change, See};
+use crate::shared::log::Writer;
+use crate::shared::{Members, Words};
+
+/// How deep containers may be nested: as deep as Python looks, too.
+pub(super) const DEPTH: usize = 256;
+
+/// What one operation may look at: as much as there can be, so that a lie does not lead it around for ever.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound {
+    cells: u64,
+    depth: usize,
+}
+
+impl Bound {
+    /// For a memory of so many bytes.
+    pub(super) fn of(size: u64) -> Self {
+        Bound {
+            cells: size / 8,
+            depth: DEPTH,
+        }
+    }
+
+    /// It looks at so many words more.
+    #[inline]
+    fn look(&mut self, words: u64) -> Result<(), StoreError> {
+        match self.cells.checked_sub(words) {
+            Some(cells) => {
+                self.cells = cells;
+                Ok(())
+            }
+            None => Err(no_cell(0, words)),
+        }
+    }
+
+    /// It goes into what a cell leads to.
+    #[inline]
+    fn enter(&mut self) -> Result<(), StoreError> {
+        self.depth = self.depth.checked_sub(1).ok_or(StoreError::TooDeep)?;
+        Ok(())
+    }
+}
+
+/// An operation that changes a store.
+pub(super) struct Hand<'t, 'w, W, M> {
+    pub(super) heap: &'t Heap,
+    pub(super) t: &'t mut Writer<'w, W, M>,
+    /// Where the number of the next container stands.
+    pub(super) next_id: u64,
+    pub(super) pins: Pins,
+    pub(super) bound: Bound,
+}
+
+impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+    pub(super) fn allocate(&mut self, len: u64) -> Result<u64, StoreError> {
+        Ok(self.heap.allocate(self.t, len)?)
+    }
+
+    pub(super) fn free(&mut self, block: u64) {
+        self.heap.free(self.t, block);
+    }
+
+    /// How many blocks are to be freed at the end of the transaction.
+    pub(super) fn frees(&self) -> usize {
+        self.heap.frees(self.t)
+    }
+
+    /// A head with room for so many fields, which are not written.
+    pub(super) fn make_head(
+        &mut self,
+        kind: Type,
+        class: u32,
+        len: u64,
+        owner: u64,
+    ) -> Result<Head, StoreError> {
+        if len > head::MOST {
+            return Err(StoreError::TooLong);
+        }
+        let fields = if kind == Type::Record { len } else { 0 };
+        let at = self.allocate(head::SIZE + 8 * fields)?;
+        let number = self.t.get(self.next_id)?.wrapping_add(1);
+        self.t.set(self.next_id, number)?;
+        let head = Head {
+            at,
+            kind,
+            class,
+            len,
+        };
+        self.t.init(at, head::id(number))?;
+        let (at_form, form) = head.form();
+        self.t.init(at_form, form)?;
+        self.t.init(at + head::AT_OWNER, owner)?;
+        self.t.init(head.payload_at(), 0)?;
+        Ok(head)
+    }
+
+    /// Writes a value into blocks that nobody can reach. The cell by which they can be.
+    pub(super) fn put(&mut self, value: &Value<'_>, owner: u64) -> Result<Cell, StoreError> {
+        match value {
+            Value::Immediate(cell) => Ok(*cell),
+            Value::Blob(kind, bytes) => Ok(Cell::at(*kind, self.put_blob(bytes.all())?)),
+            Value::Tuple(items) => {
+                let at = self.allocate(8 + 8 * items.len() as u64)?;
+                self.t.init(at, items.len() as u64)?;
+                for (index, item) in (1..).zip(items) {
+                    let cell = self.put(item, owner)?;
+                    self.t.init(at + 8 * index, cell.0)?;
+                }
+                Ok(Cell::at(Type::Tuple, at))
+            }
+            Value::FrozenSet(keys) => {
+                let at = self.allocate(8 + 8 * keys.len() as u64)?;
+                self.t.init(at, keys.len() as u64)?;
+                for (index, key) in (1..).zip(keys) {
+                    let cell = self.put_key_cell(key)?;
+                    self.t.init(at + 8 * index, cell.0)?;
+                }
+                Ok(Cell::at(Type::FrozenSet, at))
+            }
+            Value::List(items) => {
+                let head = self.make_head(Type::List, 0, items.len() as u64, owner)?;
+                if !items.is_empty() {
+                    let block = self.allocate(8 + 8 * items.len() as u64)?;
+                    self.t.init(block, (items.len() as u64) << 32)?;
+                    for (index, item) in (1..).zip(items) {
+                        let cell = self.put(item, head.at)?;
+                        self.t.init(block + 8 * index, cell.0)?;
+                    }
+                    self.t.init(head.payload_at(), block)?;
+                }
+                Ok(Cell::at(Type::List, head.at))
+            }
+            Value::Dict(items) => self.put_dict(items, owner),
+            Value::Set(keys) => {
+                let mut entries = Vec::with_capacity(keys.len());
+                for key in keys {
+                    let cell = self.put_key_cell(key)?;
+                    entries.push((cell, Cell::NOTHING, key.canonical().hash()));
+                }
+                let head = self.make_head(Type::Set, 0, keys.len() as u64, owner)?;
+                let block = self.make_table(&entries, 1)?;
+                self.t.init(head.payload_at(), block)?;
+                Ok(Cell::at(Type::Set, head.at))
+            }
+            Value::Record(class, fields, extra) => {
+                let head = self.make_head(Type::Record, *class, fields.len() as u64, owner)?;
+                for (index, field) in (0..).zip(fields) {
+                    let cell = self.put(field, head.at)?;
+                    self.t.init(head.at + head::SIZE + 8 * index, cell.0)?;
+                }
+                if let Some(extra) = extra {
+                    let cell = self.put_dict(extra, head.at)?;
+                    self.t.init(head.payload_at(), cell.0)?;
+                }
+                Ok(Cell::at(Type::Record, head.at))
+            }
+            Value::Buffer(meta, bytes) => {
+                let head = self.make_head(Type::Buffer, 0, 0, owner)?;
+                let meta = self.put_blob(meta.all())?;
+                let block = self.allocate(64 + bytes.all().len() as u64)?;
+                self.t.init(block, bytes.all().len() as u64)?;
+                self.t.init(block + 8, meta)?;
+                self.t.init_bytes(block + 64, bytes.all())?;
+                self.t.init(head.payload_at(), block)?;
+                Ok(Cell::at(Type::Buffer, head.at))
+            }
+        }
+    }
+
+    fn put_dict(&mut self, items: &[(Key<'_>, Value<'_>)], owner: u64) -> Result<Cell, StoreError> {
+        let head = self.make_head(Type::Dict, 0, items.len() as u64, owner)?;
+        let mut entries = Vec::with_capacity(items.len());
+        for (key, value) in items {
+            let cell = self.put_key_cell(key)?;
+            let value = self.put(value, head.at)?;
+            entries.push((cell, value, key.canonical().hash()));
+        }
+        let block = self.make_table(&entries, 2)?;
+        self.t.init(head.payload_at(), block)?;
+        Ok(Cell::at(Type::Dict, head.at))
+    }
+
+    /// Writes a key into a block that nobody can reach.
+    pub(super) fn put_key_cell(&mut self, key: &Key<'_>) -> Result<Cell, StoreError> {
+        match key {
+            Key::Immediate(cell) => Ok(*cell),
+            Key::Blob(kind, bytes) => Ok(Cell::at(*kind, self.put_blob(bytes.all())?)),
+            Key::Other(canonical, exact) => {
+                Ok(Cell::at(Type::Key, self.put_key(canonical, exact)?))
+            }
+        }
+    }
+
+    /// Frees what a cell has led to, with all that is in it.
+    #[inline]
+    pub(super) fn free_all(&mut self, cell: Cell) -> Result<(), StoreError> {
+        match cell.is_immediate() && cell.content().is_some() {
+            true => Ok(()),
+            false => self.free_tree(cell),
+        }
+    }
+
+    fn free_tree(&mut self, cell: Cell) -> Result<(), StoreError> {
+        self.free_each(vec![cell], self.bound)
+    }
+
+    /// The same, of many cells.
+    pub(super) fn free_each(
+        &mut self,
+        mut left: Vec<Cell>,
+        mut bound: Bound,
+    ) -> Result<(), StoreError> {
+        while let Some(cell) = left.pop() {
+            let (kind, at) = match cell.content() {
+                Some(Content::At(kind, at)) => (kind, at),
+                Some(_) => continue,
+                None => return Err(no_cell(0, cell.0)),
+            };
+            if kind.is_container() {
+                let head = head_of(self.t, kind, at, cell)?;
+                self.leave(head, &mut left, &mut bound)?;
+                self.t.set(at, 0)?;
+            } else if matches!(kind, Type::Tuple | Type::FrozenSet) {
+                let count = self.t.get(at)?;
+                bound.look(count)?;
+                for index in 1..=count {
+                    left.push(Cell(self.t.get(at + 8 * index)?));
+                }
+            }
+            self.free(at);
+        }
+        Ok(())
+    }
+
+    /// Frees the payload of a container with all that is in it.
+    pub(super) fn empty(&mut self, head: Head) -> Result<(), StoreError> {
+        let (mut left, mut bound) = (Vec::new(), self.bound);
+        self.leave(head, &mut left, &mut bound)?;
+        self.free_each(left, bound)
+    }
+
+    /// Frees the payload of a container; what was in it is still to be freed.
+    fn leave(
+        &mut self,
+        head: Head,
+        left: &mut Vec<Cell>,
+        bound: &mut Bound,
+    ) -> Result<(), StoreError> {
+        let payload = match head.kind {
+            Type::Record => {
+                bound.look(head.len)?;
+                for number in 0..head.len {
+                    left.push(Cell(self.t.get(head.field(number)?)?));
+                }
+                left.push(head.extra(self.t)?);
+                return Ok(());
+            }
+            _ => head.payload(self.t)?,
+        };
+        match head.kind {
+            Type::Buffer => {
+                let meta = self.t.get(payload + 8)?;
+                self.free(meta);
+                if self.pins.orphan(self.t, payload)? {
+                    return Ok(()); // Whoever looks at it frees it.
+                }
+            }
+            Type::List => {
+                let cells = Cells::of(self.t, head)?;
+                bound.look(cells.len())?;
+                for index in 0..cells.len() {
+                    left.push(cells.cell(self.t, index)?);
+                }
+            }
+            _ => {
+                let table = Table::of(self.t, head)?;
+                bound.look(table.used)?;
+                for number in 0..table.used {
+                    let Some(key) = table.key(self.t, number)? else {
+                        continue;
+                    };
+                    left.push(key);
+                    if head.kind == Type::Dict {
+                        left.push(table.value(self.t, number)?);
+                    }
+                }
+            }
+        }
+        if payload != 0 {
+            self.free(payload);
+        }
+        Ok(())
+    }
+}
+
+/// The head that a cell leads to.
+fn head_of(t: &impl See, kind: Type, at: u64, cell: Cell) -> Result<Head, StoreError> {
+    let head = Head::at(t, at)?;
+    match head.kind == kind && head::is_id(t.get(at)?) {
+        true => Ok(head),
+        false => Err(no_container(at, cell.0)),
+    }
+}
+
+/// Copies what a cell says; containers too, if it is to be `deep`.
+pub(super) fn copy(
+    t: &impl See,
+    cell: Cell,
+    deep: bool,
+    bound: &mut Bound,
+) -> Result<Found, StoreError> {
+    let (kind, at) = match cell.content() {
+        Some(Content::At(kind, at)) => (kind, at),
+        Some(_) => {
+            bound.look(1)?;
+            return Ok(Found::Immediate(cell));
+        }
+        None => return Err(no_cell(0, cell.0)),
+    };
+    bound.look(1)?;
+    bound.enter()?;
+    let found = copy_block(t, (kind, at), cell, deep, bound);
+    bound.depth += 1;
+    found
+}
+
+fn copy_block(
+    t: &impl See,
+    (kind, at): (Type, u64),
+    cell: Cell,
+    deep: bool,
+    bound: &mut Bound,
+) -> Result<Found, StoreError> {
+    match kind {
+        Type::Tuple | Type::FrozenSet => {
+            let items = copy_cells(t, at + 8, t.get(at)?, deep, bound)?;
+            Ok(match kind {
+                Type::Tuple => Found::Tuple(items),
+                _ => Found::FrozenSet(items),
+            })
+        }
+        kind if !kind.is_container() => {
+            let mut bytes = Vec::new();
+            bound.look(blob::len(t, kind, at)?.div_ceil(8))?;
+            blob::bytes(t, kind, at, &mut bytes)?;
+            Ok(Found::Blob(kind, bytes))
+        }
+        kind => {
+            let head = head_of(t, kind, at, cell)?;
+            match deep {
+                true => copy_container(t, head, bound),
+                false => Ok(Found::Container(kind, head.place(t)?, head.class)),
+            }
+        }
+    }
+}
+
+/// Copies a container with all that is in it.
+pub(super) fn copy_container(
+    t: &impl See,
+    head: Head,
+    bound: &mut Bound,
+) -> Result<Found, StoreError> {
+    Ok(match head.kind {
+        Type::List => {
+            let cells = Cells::of(t, head)?;
+            Found::List(copy_cells(t, cells.at(0), cells.len(), true, bound)?)
+        }
+        Type::Dict => Found::Dict(copy_dict(t, head, true, bound)?),
+        Type::Set => Found::Set(copy_keys(t, head, bound)?),
+        Type::Record => {
+            let fields = copy_cells(t, head.at + head::SIZE, head.len, true, bound)?;
+            let extra = match super::extra_of(t, head)? {
+                Some(extra) => copy_dict(t, extra, true, bound)?,
+                None => Vec::new(),
+            };
+            Found::Record(head.class, fields, extra)
+        }
+        _ => {
+            let (mut meta, mut bytes) = (Vec::new(), Vec::new());
+            let block = head.payload(t)?;
+            bound.look(t.get(block)?.div_ceil(8))?;
+            blob::bytes(t, Type::Bytes, t.get(block + 8)?, &mut meta)?;
+            t.copy(block + 64, t.get(block)?, &mut bytes)?;
+            Found::Buffer(meta, bytes)
+        }
+    })
+}
+
+/// Copies cells that lie one after another.
+fn copy_cells(
+    t: &impl See,
+    at: u64,
+    count: u64,
+    deep: bool,
+    bound: &mut Bound,
+) -> Result<Vec<Found>, StoreError> {
+    let mut found = Vec::new();
+    for index in 0..count {
+        found.push(copy(t, Cell(t.get(at + 8 * index)?), deep, bound)?);
+    }
+    Ok(found)
+}
+
+/// Copies the entries of a dict.
+pub(super) fn copy_dict(
+    t: &impl See,
+    head: Head,
+    deep: bool,
+    bound: &mut Bound,
+) -> Result<Vec<(Found, Found)>, StoreError> {
+    let table = Table::of(t, head)?;
+    bound.look(table.used)?;
+    let mut items = Vec::new();
+    for number in 0..table.used {
+        if let Some(key) = table.key(t, number)? {
+            let key = copy(t, key, true, bound)?;
+            items.push((key, copy(t, table.value(t, number)?, deep, bound)?));
+        }
+    }
+    Ok(items)
+}
+
+/// Copies the keys of a dict or a set.
+pub(super) fn copy_keys(
+    t: &impl See,
+    head: Head,
+    bound: &mut Bound,
+) -> Result<Vec<Found>, StoreError> {
+    let table = Table::of(t, head)?;
+    bound.look(table.used)?;
+    let mut keys = Vec::new();
+    for number in 0..table.used {
+        if let Some(key) = table.key(t, number)? {
+            keys.push(copy(t, key, true, bound)?);
+        }
+    }
+    Ok(keys)
+}
+
+/// The place of a container that a cell leads to.
+pub(super) fn place_of(t: &impl See, cell: Cell) -> Result<Place, StoreError> {
+    match cell.content() {
+        Some(Content::At(kind, at)) if kind.is_container() => Head::at(t, at)?.place(t),
+        _ => Err(no_cell(0, cell.0)),
+    }
+}

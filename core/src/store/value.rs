@@ -1,0 +1,223 @@
+//! Values of a program: on their way into a store, and out of it.
+
+use super::cell::{Cell, Content, Type};
+
+/// A value that is written. It borrows what is large.
+#[derive(Debug)]
+pub enum Value<'v> {
+    /// What fits into a cell.
+    Immediate(Cell),
+    /// Text, bytes, an int, or what a codec has made: the type says which.
+    Blob(Type, Bytes<'v>),
+    /// A tuple.
+    Tuple(Vec<Value<'v>>),
+    /// A frozenset.
+    FrozenSet(Vec<Key<'v>>),
+    /// A list.
+    List(Vec<Value<'v>>),
+    /// A dict.
+    Dict(Vec<(Key<'v>, Value<'v>)>),
+    /// A set.
+    Set(Vec<Key<'v>>),
+    /// An instance of a class: its fields, and the attributes beyond them if the class is open.
+    Record(u32, Vec<Value<'v>>, Option<Vec<(Key<'v>, Value<'v>)>>),
+    /// Bytes that are changed in place, and what a program says of them.
+    Buffer(Bytes<'v>, Bytes<'v>),
+}
+
+/// Bytes of a value.
+#[derive(Debug)]
+pub enum Bytes<'v> {
+    /// Those of somebody else.
+    Borrowed(&'v [u8]),
+    /// Those that were made for it.
+    Owned(Vec<u8>),
+}
+
+impl Bytes<'_> {
+    /// All of them.
+    #[inline]
+    pub fn all(&self) -> &[u8] {
+        match self {
+            Bytes::Borrowed(bytes) => bytes,
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A key, or a member of a set.
+#[derive(Debug)]
+pub enum Key<'v> {
+    /// What fits into a cell.
+    Immediate(Cell),
+    /// Text, bytes, or an int.
+    Blob(Type, Bytes<'v>),
+    /// Another value: the bytes by which it is compared, and those of which it is made again.
+    Other(Vec<u8>, Vec<u8>),
+}
+
+/// What keys are compared by.
+#[derive(Debug)]
+pub(super) enum Canonical<'k> {
+    Word(u64),
+    Blob(Type, &'k [u8]),
+    Int(Vec<u8>),
+}
+
+impl PartialEq for Canonical<'_> {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Canonical::Word(one), Canonical::Word(other)) => one == other,
+            // An int is the same one whether it was a float or not.
+            _ => self.form() == other.form() && self.bytes() == other.bytes(),
+        }
+    }
+}
+
+impl Canonical<'_> {
+    /// Of a word that is no reference.
+    #[inline]
+    pub fn of(cell: Cell) -> Self {
+        let cell = cell.as_key();
+        match cell.content() {
+            Some(Content::Float(value)) if value.is_finite() && value == value.trunc() => {
+                Canonical::Int(integral(value))
+            }
+            _ => Canonical::Word(cell.0),
+        }
+    }
+
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        match self {
+            Canonical::Word(word) => mix(*word ^ SEED, FACTOR),
+            Canonical::Blob(kind, bytes) => hash_bytes(*kind as u64, bytes),
+            Canonical::Int(bytes) => hash_bytes(Type::Int as u64, bytes),
+        }
+    }
+
+    /// The bytes of a blob.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Canonical::Word(_) => &[],
+            Canonical::Blob(_, bytes) => bytes,
+            Canonical::Int(bytes) => bytes,
+        }
+    }
+
+    /// Of a blob: its type, and how many bytes.
+    #[inline]
+    pub fn form(&self) -> Option<(Type, u64)> {
+        match self {
+            Canonical::Word(_) => None,
+            Canonical::Blob(kind, bytes) => Some((*kind, bytes.len() as u64)),
+            Canonical::Int(bytes) => Some((Type::Int, bytes.len() as u64)),
+        }
+    }
+}
+
+impl Key<'_> {
+    #[inline]
+    pub(super) fn canonical(&self) -> Canonical<'_> {
+        match self {
+            Key::Immediate(cell) => Canonical::of(*cell),
+            Key::Blob(kind, bytes) => Canonical::Blob(*kind, bytes.all()),
+            Key::Other(canonical, _) => Canonical::Blob(Type::Key, canonical),
+        }
+    }
+}
+
+/// The bytes of an int that a float is: as few as it takes, the least first, with a sign.
+fn integral(value: f64) -> Vec<u8> {
+    let bits = value.abs().to_bits();
+    let (mantissa, exponent) = (
+        (bits & ((1 << 52) - 1)) | 1 << 52,
+        (bits >> 52) as i64 - 1075,
+    );
+    // At least 2^47, so that the exponent may be below 0 by 5 at most; then what is shifted out is 0.
+    let (whole, shift) = match exponent {
+        ..0 => (mantissa >> -exponent, 0),
+        _ => (mantissa, exponent as usize),
+    };
+    let mut bytes = vec![0; shift / 8];
+    bytes.extend_from_slice(&(u128::from(whole) << (shift % 8)).to_le_bytes());
+    if value < 0.0 {
+        let mut carry = true;
+        for byte in &mut bytes {
+            let (sum, over) = (!*byte).overflowing_add(u8::from(carry));
+            (*byte, carry) = (sum, over);
+        }
+    }
+    trim(&mut bytes);
+    bytes
+}
+
+/// Drops the last bytes of an int that say nothing but the sign that is said before them.
+pub fn trim(bytes: &mut Vec<u8>) {
+    while let [.., before, last] = bytes[..]
+        && (last == 0 && before < 0x80 || last == 0xff && before >= 0x80)
+    {
+        bytes.pop();
+    }
+}
+
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
+
+#[inline]
+fn mix(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// A hash that all processes agree on, by folded products.
+#[inline]
+fn hash_bytes(kind: u64, bytes: &[u8]) -> u64 {
+    let mut state = SEED ^ kind ^ (bytes.len() as u64) << 8;
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        let mut word = [0; 8];
+        word.copy_from_slice(chunk);
+        state = mix(state ^ u64::from_le_bytes(word), FACTOR);
+    }
+    let rest = chunks.remainder();
+    let mut word = [0; 8];
+    word[..rest.len()].copy_from_slice(rest);
+    mix(state ^ u64::from_le_bytes(word), SEED | 1)
+}
+
+/// A container in a store: where its head lies, and its number, which no other ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Where its head lies.
+    pub at: u64,
+    /// Its number.
+    pub id: u64,
+}
+
+/// A value as it was found in a store, copied.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// What fits into a cell.
+    Immediate(Cell),
+    /// Text, bytes, an int, or what a codec has made: the type says which. Of a key, the bytes of which it is made again.
+    Blob(Type, Vec<u8>),
+    /// A tuple.
+    Tuple(Vec<Found>),
+    /// A frozenset.
+    FrozenSet(Vec<Found>),
+    /// A container, which was not copied: its type, and its class if it is a record.
+    Container(Type, Place, u32),
+    /// A list, copied.
+    List(Vec<Found>),
+    /// A dict, copied.
+    Dict(Vec<(Found, Found)>),
+    /// A set, copied.
+    Set(Vec<Found>),
+    /// A record, copied: its class, its fields, and what it has beyond them.
+    Record(u32, Vec<Found>, Vec<(Found, Found)>),
+    /// A buffer, copied: what a program says of it, and its bytes.
+    Buffer(Vec<u8>, Vec<u8>),
+}

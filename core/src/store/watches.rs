@@ -1,0 +1,107 @@
+//! Who waits until which container has changed: a table of versions.
+//!
+//! ```text
+//!    0  high     u64   entries that were ever used; 0 if nobody waits
+//!    8  entries  u64 each: a member's number, or 0; the number of a container; how often that was changed since
+//! ```
+
+use super::error::{StoreError, no_container};
+use super::head;
+use crate::shared::journal::{Change, See};
+
+/// Waits that there may be at a time.
+pub const MOST: u64 = 1024;
+/// Bytes of the table.
+pub(super) const SIZE: u64 = 8 + 24 * MOST;
+
+/// Where the table lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watches(pub(super) u64);
+
+impl Watches {
+    #[inline]
+    fn high(&self, t: &impl See) -> Result<u64, StoreError> {
+        match t.get(self.0)? {
+            high if high <= MOST => Ok(high),
+            high => Err(no_container(self.0, high)),
+        }
+    }
+
+    fn at(&self, number: u64) -> u64 {
+        self.0 + 8 + 24 * number
+    }
+
+    /// Whether nobody waits.
+    #[inline]
+    pub(super) fn is_empty(&self, t: &impl See) -> Result<bool, StoreError> {
+        Ok(t.get(self.0)? == 0)
+    }
+
+    /// Begins to watch a container: the number of the entry; None if the table is full.
+    pub(super) fn add(&self, t: &mut impl Change, id: u64) -> Result<Option<u64>, StoreError> {
+        let high = self.high(t)?;
+        let mut number = 0;
+        while number < high && t.get(self.at(number))? != 0 {
+            number += 1;
+        }
+        if number == MOST {
+            return Ok(None);
+        }
+        if number == high {
+            t.set(self.0, high + 1)?;
+        }
+        let (me, at) = (t.me(), self.at(number));
+        t.set(at, me)?;
+        t.set(at + 8, id)?;
+        t.set(at + 16, 0)?;
+        Ok(Some(number))
+    }
+
+    /// Whether a container was changed since it is watched.
+    pub(super) fn has_changed(&self, t: &impl See, number: u64) -> Result<bool, StoreError> {
+        Ok(t.get(self.at(number) + 16)? != 0)
+    }
+
+    /// Ends watches.
+    pub(super) fn remove(
+        &self,
+        t: &mut impl Change,
+        is_over: impl Fn(u64, u64) -> bool,
+    ) -> Result<(), StoreError> {
+        let high = self.high(t)?;
+        let mut left = 0;
+        for number in 0..high {
+            let member = t.get(self.at(number))?;
+            if member != 0 && is_over(member, number) {
+                t.set(self.at(number), 0)?;
+            } else if member != 0 {
+                left = number + 1;
+            }
+        }
+        match left == high {
+            true => Ok(()),
+            false => Ok(t.set(self.0, left)?),
+        }
+    }
+
+    /// Says that the container whose head lies there was changed, and so all that it is in. Whether somebody waits for that.
+    pub(super) fn note(&self, t: &mut impl Change, at: u64) -> Result<bool, StoreError> {
+        let (high, mut found, mut at) = (self.high(t)?, false, at);
+        for _ in 0..super::tree::DEPTH {
+            if at == 0 {
+                break;
+            }
+            let id = t.get(at)?;
+            for number in 0..high {
+                let entry = self.at(number);
+                if t.get(entry)? != 0 && t.get(entry + 8)? == id {
+                    let version = t.get(entry + 16)?;
+                    t.set(entry + 16, version.wrapping_add(1).max(1))?;
+                    found = true;
+                }
+            }
+            at = t.get(at + head::AT_OWNER)?;
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,183 @@
+//! The file of a log: a memfd that one process writes, and that no other can.
+//!
+//! # The contract
+//!
+//! * The publisher maps it writable, and then seals it against any further mapping that could write
+//!   (`F_SEAL_FUTURE_WRITE`), and against a change of its size. Holes cannot be punched in it from then on, so memory that
+//!   was set aside stays until the last mapping goes.
+//! * A subscriber opens it by the descriptor of the publisher's process, looks at the seals and at the size, and maps it for
+//!   reading. What it maps can be changed by the publisher at any time, and by nobody else. So no reference or slice into
+//!   it is made.
+
+use super::Space;
+use super::log::Shape;
+use crate::memory::mapping::{Span, WRITABLE};
+use crate::os::{done, fallocate};
+use crate::shared::Words;
+use crate::sync::AtomicU64;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+/// The seal against writes by new mappings; libc does not name it for each target.
+const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
+const SEALS: libc::c_int =
+    F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+/// The most bytes of a log: what its entries can name, and more than any machine has.
+const MOST: u64 = 1 << 40;
+/// Bytes that are set aside in one call, which a signal may interrupt.
+const STRIDE: u64 = 16 << 20;
+
+/// Bytes of a block, as files count what they have.
+pub const BLOCK: u64 = 512;
+
+/// Bytes of memory that the log has which a process has under this descriptor; 0 if that cannot be seen from here.
+pub fn allocated(process: libc::pid_t, descriptor: RawFd) -> u64 {
+    let status = std::fs::metadata(path(process, descriptor));
+    status.map_or(0, |status| BLOCK * status.blocks())
+}
+
+fn path(process: libc::pid_t, descriptor: RawFd) -> String {
+    format!("/proc/{process}/fd/{descriptor}")
+}
+
+/// A mapped log.
+#[derive(Debug)]
+pub struct LogMemory {
+    span: Span,
+    /// Of our own.
+    file: Option<OwnedFd>,
+}
+
+impl LogMemory {
+    /// Makes a log's file, all zeros, with memory for what is always used.
+    pub fn create(shape: Shape) -> io::Result<Self> {
+        let size = shape.size();
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a valid C string.
+        let made = |flags| done(unsafe { libc::memfd_create(c"shmrpc-topic".as_ptr(), flags) });
+        // Some hosts require the flag that it is never executed; older kernels do not know it.
+        let fd = made(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| made(flags))?;
+        // SAFETY: it is new, so it is ours alone.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: the descriptor is open; no memory is involved.
+        done(unsafe { libc::ftruncate(fd, size as libc::off_t) })?;
+        let span = Span::new(file.as_fd(), 0, size as usize, WRITABLE, libc::MAP_SHARED)?;
+        // SAFETY: as above.
+        done(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) })?;
+        let memory = LogMemory {
+            span,
+            file: Some(file),
+        };
+        memory.set_aside(0, shape.used())?;
+        Ok(memory)
+    }
+
+    /// Maps the log that a process has under this descriptor; or why it cannot be had.
+    pub fn open(process: libc::pid_t, descriptor: RawFd) -> Result<Self, String> {
+        let mut options = OpenOptions::new();
+        // Whatever it is that stands there: to open it must not wait for anybody.
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let failed = |what: &str, error: io::Error| format!("its memory cannot be {what}: {error}");
+        LogMemory::map(
+            &options
+                .open(path(process, descriptor))
+                .map_err(|error| failed("opened", error))?,
+        )
+    }
+
+    fn map(file: &File) -> Result<Self, String> {
+        let failed = |what: &str, error: io::Error| format!("its memory cannot be {what}: {error}");
+        // SAFETY: the descriptor is open; no memory is involved.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & SEALS != SEALS {
+            return Err("its memory is not sealed, so others could write it".to_owned());
+        }
+        // After the seals: the size stays as it is.
+        let status = file
+            .metadata()
+            .map_err(|error| failed("looked at", error))?;
+        let size = status.len();
+        if size == 0 || size > MOST || size % 8 != 0 {
+            return Err(format!("its memory has {size} bytes"));
+        }
+        let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+        let span = Span::new(file.as_fd(), 0, size as usize, read, shared);
+        Ok(LogMemory {
+            span: span.map_err(|error| failed("mapped", error))?,
+            file: None,
+        })
+    }
+
+    /// The descriptor of our own log, by which others open it.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.file.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Where bytes lie in our memory, for as long as this lives. Only those of our own log may be written; those of another
+    /// one's may change at any time.
+    ///
+    /// # Panics
+    /// If they are not within the mapping.
+    pub fn address(&self, at: u64, len: u64) -> *mut u8 {
+        assert!(
+            at.checked_add(len)
+                .is_some_and(|end| end <= self.span.len() as u64)
+        );
+        self.span.base().wrapping_add(at as usize)
+    }
+}
+
+impl Words for LogMemory {
+    #[inline]
+    fn size(&self) -> usize {
+        self.span.len()
+    }
+
+    #[inline]
+    fn word(&self, at: u64) -> Option<&AtomicU64> {
+        let size = self.span.len() as u64;
+        let within = at % 8 == 0 && size >= 8 && at <= size - 8;
+        // SAFETY: within the mapping and aligned, since that begins with a page; it is accessed atomically, or by C's
+        // memcpy. Of one that is read-only, nobody stores to a word: only a `Publisher` does, whose log is its own.
+        within.then(|| unsafe { AtomicU64::from_ptr(self.span.base().add(at as usize).cast()) })
+    }
+}
+
+impl Space for LogMemory {
+    #[inline]
+    fn write(&self, at: u64, bytes: &[u8]) {
+        assert!(self.file.is_some(), "the log of another process");
+        let to = self.address(at, bytes.len() as u64);
+        // SAFETY: `to` is within the mapping, which is writable, and `bytes` are ours, and not there. By C's memcpy, of
+        // which the compiler assumes nothing: others may read meanwhile.
+        unsafe { libc::memcpy(to.cast(), bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    #[inline]
+    fn read(&self, at: u64, len: u64, out: &mut Vec<u8>) {
+        let from = self.address(at, len);
+        let len = len as usize;
+        out.reserve(len);
+        // SAFETY: `from` is within the mapping, and so many bytes are reserved behind those of `out`, which are filled
+        // before they count. By C's memcpy: others may write meanwhile.
+        unsafe {
+            libc::memcpy(out.as_mut_ptr().add(out.len()).cast(), from.cast(), len);
+            out.set_len(out.len() + len);
+        }
+    }
+
+    fn set_aside(&self, at: u64, len: u64) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        };
+        let mut done = 0;
+        while done < len {
+            let some = STRIDE.min(len - done);
+            fallocate(file.as_fd(), 0, at + done, some)?;
+            done += some;
+        }
+        Ok(())
+    }
+}

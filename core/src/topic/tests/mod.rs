@@ -1,0 +1,179 @@
+//! Topics whose members are of one process, each with mappings of its own.
+
+mod deaths;
+mod lies;
+mod model;
+mod room;
+mod threads;
+
+use super::directory::{Capacity, Directory, Listed};
+use super::log::{Limits, Shape};
+use super::memory::LogMemory;
+use super::publisher::{Patience, Publisher, Refused, Waiter};
+use super::subscriber::{History, Message, Payload, Subscriber, Taken};
+use super::{Policy, Space};
+use crate::memory::mapping::SharedMapping;
+use crate::testing::file_in_memory;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Ours = Publisher<Arc<LogMemory>, Arc<SharedMapping>>;
+type Reader = Subscriber<Arc<LogMemory>, Arc<SharedMapping>>;
+type Got = Message<Arc<LogMemory>, Arc<SharedMapping>>;
+
+const MIB: u64 = 1 << 20;
+
+/// The directory of a topic.
+#[derive(Clone)]
+struct Topic {
+    words: Arc<SharedMapping>,
+    members: Arc<AtomicU64>,
+}
+
+fn limits(high: u64, low: u64, memory: u64) -> Limits {
+    Limits { high, low, memory }
+}
+
+/// Little of everything, so that all of it is used up.
+fn tight(limits: Limits) -> Shape {
+    Shape {
+        entries: (2 * limits.high).next_power_of_two(),
+        ring: 4096,
+        ..Shape::of(limits)
+    }
+}
+
+impl Topic {
+    fn new() -> Self {
+        let size = Capacity::OF_A_TOPIC.size();
+        let file = file_in_memory();
+        file.set_len(size).unwrap();
+        let mapping = SharedMapping::new(file.as_fd(), size as usize);
+        Topic {
+            words: Arc::new(mapping.unwrap()),
+            members: Arc::new(AtomicU64::new(1)),
+        }
+    }
+
+    fn directory(&self) -> Directory<Arc<SharedMapping>> {
+        Directory::new(self.words.clone(), 0, Capacity::OF_A_TOPIC)
+    }
+
+    fn member(&self) -> u64 {
+        self.members.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn publisher(&self, limits: Limits) -> Ours {
+        self.publisher_of(limits, Shape::of(limits))
+    }
+
+    fn publisher_of(&self, limits: Limits, shape: Shape) -> Ours {
+        self.publisher_as(self.member(), limits, shape)
+    }
+
+    fn publisher_as(&self, me: u64, limits: Limits, shape: Shape) -> Ours {
+        let memory = Arc::new(LogMemory::create(shape).unwrap());
+        let descriptor = memory.descriptor().unwrap();
+        let known = (0x70c3 + me, descriptor);
+        Publisher::open(memory, self.directory(), me, limits, shape, known).unwrap()
+    }
+
+    fn subscriber(&self, policy: Policy, lag: u64, history: History) -> Reader {
+        self.subscriber_as(self.member(), (policy, lag), history, open)
+    }
+
+    fn subscriber_as(
+        &self,
+        me: u64,
+        policy: (Policy, u64),
+        history: History,
+        mut open: impl FnMut(&Listed) -> Result<Arc<LogMemory>, Option<String>>,
+    ) -> Reader {
+        let us = (me, Box::new(|| true) as _);
+        let prepare = |_, _| Ok(());
+        let joined = Subscriber::join(self.directory(), us, policy, history, prepare, &mut open);
+        joined.unwrap().unwrap().0
+    }
+}
+
+/// A mapping of its own of a publisher's log, which is in this process.
+fn open(listed: &Listed) -> Result<Arc<LogMemory>, Option<String>> {
+    open_in(std::process::id() as i32, listed)
+}
+
+fn open_in(process: i32, listed: &Listed) -> Result<Arc<LogMemory>, Option<String>> {
+    let opened = LogMemory::open(process, listed.descriptor);
+    opened.map(Arc::new).map_err(Some)
+}
+
+const WAITER: Waiter = Waiter(0);
+const WAITS: Patience = Patience::Waits(WAITER);
+
+/// What the record of this number has: its bytes say which it is, whole.
+fn payload(publisher: u64, seq: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = (seq * 31 + publisher * 7 + index as u64 / 8) as u8;
+    }
+    bytes
+}
+
+/// Publishes a record, in a block if it is large.
+fn publish(publisher: &mut Ours, bytes: &[u8]) -> Result<(), Refused> {
+    write(publisher, bytes, Patience::No)?;
+    assert!(publisher.publish());
+    Ok(())
+}
+
+fn write(publisher: &mut Ours, bytes: &[u8], patience: Patience) -> Result<(), Refused> {
+    if !publisher.is_large(bytes.len() as u64) {
+        return publisher.append(0, bytes, false, patience);
+    }
+    let block = publisher.reserve(bytes.len() as u64, patience)?;
+    publisher.log().space().write(block.at, bytes);
+    let used = bytes.len() as u64;
+    publisher
+        .append_block(2, block, used, patience)
+        .map_err(|(refused, block)| {
+            publisher.give_back(block);
+            refused
+        })
+}
+
+/// The bytes of a message: copied from where it looks, if it looks.
+fn bytes_of(message: &Got, out: &[u8]) -> Vec<u8> {
+    match &message.payload {
+        Payload::Copied(at, len) => out[*at..at + len].to_vec(),
+        Payload::Pinned(pin) => {
+            let mut bytes = Vec::new();
+            pin.log().space().read(pin.at, pin.len, &mut bytes);
+            bytes
+        }
+    }
+}
+
+/// What is there, up to so many, copied.
+fn take(reader: &mut Reader, most: usize) -> Vec<(u64, Vec<u8>)> {
+    let (mut out, mut messages) = (Vec::new(), Vec::new());
+    if reader.is_stale() {
+        reader.refresh(&mut open);
+    }
+    match reader.take(most, false, &mut out, &mut messages).0 {
+        Taken::Messages(count) => assert_eq!(count, messages.len()),
+        Taken::Empty => assert!(messages.is_empty()),
+        other => panic!("{other:?}"),
+    }
+    let bytes = |message: &Got| (message.seq, bytes_of(message, &out));
+    messages.iter().map(bytes).collect()
+}
+
+fn numbers(taken: &[(u64, Vec<u8>)]) -> Vec<u64> {
+    taken.iter().map(|each| each.0).collect()
+}
+
+/// What is wrong, where nothing is there to be read.
+fn trouble(reader: &mut Reader) -> Taken {
+    let (mut out, mut messages) = (Vec::new(), Vec::new());
+    reader.take(1, false, &mut out, &mut messages).0
+}

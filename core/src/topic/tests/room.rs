@@ -1,0 +1,418 @@
+//! Who is waited for, who is not, and what is kept for whom.
+
+use super::*;
+use crate::topic::blocks::PAGE;
+use crate::topic::log::Why;
+use crate::topic::publisher::Cause;
+
+fn numbered(publisher: &mut Ours) -> Result<(), Refused> {
+    let bytes = payload(0, publisher.next(), 50);
+    publish(publisher, &bytes)
+}
+
+fn publish_all(publisher: &mut Ours, count: u64) {
+    for _ in 0..count {
+        numbered(publisher).unwrap();
+    }
+}
+
+fn full(refused: Result<(), Refused>) -> crate::topic::publisher::Slowest {
+    match refused {
+        Err(Refused::Full(slowest)) => slowest,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_reads_all_at_its_own_pace_and_the_slowest_is_waited_for() {
+    let topic = Topic::new();
+    let mut publisher = topic.publisher(limits(8, 4, MIB));
+    let mut quick = topic.subscriber(Policy::Block, 0, History::Last(0));
+    let mut slow = topic.subscriber(Policy::Block, 0, History::Last(0));
+    publish_all(&mut publisher, 8);
+    assert_eq!(numbers(&take(&mut quick, 100)), (0..8).collect::<Vec<_>>());
+    let slowest = full(numbered(&mut publisher));
+    assert_eq!((slowest.lag, slowest.cause), (8, Cause::Records));
+    assert_eq!(slowest.owner, Some(3));
+    assert_eq!(numbers(&take(&mut slow, 1)), [0]);
+    publish_all(&mut publisher, 1);
+    full(numbered(&mut publisher));
+    for (seq, bytes) in take(&mut slow, 100) {
+        assert_eq!(bytes, payload(0, seq, 50));
+    }
+    assert_eq!(numbers(&take(&mut quick, 100)), [8]);
+}
+
+#[test]
+fn one_that_is_waited_for_takes_a_part_of_the_ring_at_once_so_that_its_publisher_goes_on() {
+    let topic = Topic::new();
+    let mut publisher = topic.publisher(limits(1000, 500, MIB));
+    let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
+    let mut add = |len| {
+        let bytes = payload(0, publisher.next(), len);
+        publish(&mut publisher, &bytes).map(|()| publisher.next())
+    };
+    let mut all = 0;
+    while let Ok(count) = add(10_000) {
+        all = count;
+    }
+    let mut read = numbers(&take(&mut reader, 1000)).len() as u64;
+    assert!(read > 1 && read <= all / 3, "{read} of {all}");
+    add(10_000).unwrap();
+    // Large ones are not in the ring: they come as many at once as are asked for.
+    for _ in 0..8 {
+        all = add(100_000).unwrap();
+    }
+    let mut last = 0;
+    while read < all {
+        let taken = take(&mut reader, 1000);
+        last = taken.len();
+        for (seq, bytes) in taken {
+            assert_eq!((seq, &bytes), (read, &payload(0, seq, bytes.len())));
+            read += 1;
+        }
+    }
+    assert!(last >= 8, "{last}");
+}
+
+#[test]
+fn keep_last_slows_nobody_and_counts_what_it_has_missed() {
+    let topic = Topic::new();
+    let mut publisher = topic.publisher(limits(8, 4, MIB));
+    let mut chart = topic.subscriber(Policy::KeepLast, 3, History::Last(0));
+    publish_all(&mut publisher, 100_000);
+    assert_eq!(numbers(&take(&mut chart, 100)), [99_997, 99_998, 99_999]);
+    assert_eq!(chart.lost(), 99_997);
+    publish_all(&mut publisher, 2);
+    assert_eq!(numbers(&take(&mut chart, 100)), [100_000, 100_001]);
+    assert_eq!(chart.lost(), 99_997);
+}
+
+#[test]
+fn whoever_disconnects_is_cut_off_beyond_its_lag_and_told() {
+    let topic = Topic::new();
+    let mut publisher = topic.publisher(limits(64, 4, MIB));
+    let mut reader = topic.subscriber(Policy::Disconnect, 5, History::Last(0));
+    publish_all(&mut publisher, 5);
+    assert_eq!(take(&mut reader, 100).len(), 5);
+    publish_all(&mut publisher, 100);
+    let source = reader.sources().next().unwrap();
+    assert_eq!(trouble(&mut reader), Taken::CutOff(source, Why::Lag));
+    // And of nothing else: it is attached to no publisher any more.
+    reader.refresh(&mut open);
+    assert_eq!(trouble(&mut reader), Taken::Empty);
+    let other = topic.publisher(limits(64, 4, MIB));
+    assert!(reader.is_stale());
+    reader.refresh(&mut open);
+    assert_eq!(reader.sources().count(), 1);
+    drop(other);
+}
+
+#[test]
+fn late_joiners_begin_where_they_have_asked_for() {
+    let topic = Topic::new();
+    let mut publisher = topic.publisher(limits(16, 4, MIB));
+    publish_all(&mut publisher, 10);
+    for (history, expected) in [
+        (History::Last(0), vec![]),
+        (History::Last(3), vec![7, 8, 9]),
+        (History::Last(100), (0..10).collect()),
+        (History::Oldest, (0..10).collect()),
+    ] {
+        for policy in [Policy::Block, Policy::Disconnect] {
+            let mut reader = topic.subscriber(policy, 0, history);
+            assert_eq!(numbers(&take(&mut reader, 100)), expected, "{history:?}");
+            reader.leave();
+        }
+    }
+    publish_all(&mut publisher, 100_000);
+    let mut reader = topic.subscriber(Policy::Block, 0, History::Oldest);
+    let taken = numbers(&take(&mut reader, 100));
+    assert!(taken.len() >= 16, "{taken:?}: at least `high` are kept");
+    assert_eq!(*taken.last().unwrap(), 100_009);
+}
+
+#[test]
+fn a_publisher_that_comes_later_loses_nothing_for_those_that_were_there() {
+    let topic = Topic::new();
+    let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
+    let mut publisher = topic.publisher(limits(8, 4, MIB));
+    assert!(!publisher.is_attached_by_all(WAITS));
+    publish_all(&mut publisher, 8);
+    assert_eq!(full(numbered(&mut publisher)).lag, 8);
+    assert_eq!(numbers(&take(&mut reader, 100)), (0..8).collect::<Vec<_>>());
+    assert!(publisher.is_attached_by_all(WAITS));
+}
+
+#[test]
+fn what_was_published_is_read_after_its_publisher_is_gone() {
+    let topic = Topic::new();
+    let mut publisher = topic.publisher(limits(8, 4, MIB));
+    let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
+    publish_all(&mut publisher, 3);
+    publisher
+        .append(0, b"nobody sees it", false, Patience::No)
+        .unwrap();
+    topic.directory().recover(|owner| owner == 1);
+    drop(publisher);
+    // Another one has its listing by now.
+    let mut next = topic.publisher(limits(8, 4, MIB));
+    publish_all(&mut next, 1);
+    let source = reader.sources().next().unwrap();
+    assert_eq!(numbers(&take(&mut reader, 2)), [0, 1]);
+    assert_eq!(reader.sources().count(), 2);
+    let mut rest = numbers(&take(&mut reader, 100));
+    rest.sort_unstable();
+    assert_eq!(rest, [0, 2]);
+    assert_eq!(trouble(&mut reader), Taken::Gone(source));
+    assert_eq!(trouble(&mut reader), Taken::Empty);
+}
+
+/// The watcher of its process looks at the listings before it does.
+#[test]
+fn one_that_is_about_to_sleep_hears_of_an_end_that_somebody_else_has_seen() {
+    let topic = Topic::new();
+    let mut publisher = topic.publisher(limits(8, 4, MIB));
+    let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
+    assert_eq!(trouble(&mut reader), Taken::Empty);
+    assert!(!reader.may_take());
+    publisher.close();
+    let source = reader.sources().next().unwrap();
+    reader.refresh(&mut open);
+    assert!(!reader.is_stale() && reader.may_take());
+    assert_eq!(trouble(&mut reader), Taken::Gone(source));
+    assert!(!reader.may_take());
+    // The same of one that cannot be read.
+    topic
+        .directory()
+        .open(topic.directory().list(9).unwrap().0, 7, 1_000_000);
+    reader.refresh(&mut open);
+    assert!(!reader.is_stale() && reader.may_take());
+    assert!(reader.out_of_reach().is_some());
+    assert!(!reader.may_take());
+}
+
+#[test]
+fn one_that_waits_goes_on_at_low_water_and_the_slowest_wakes_it_there() {
+    let topic = Topic::new();
+    let mut publisher = topic.publisher(limits(8, 4, MIB));
+    let mut quick = topic.subscriber(Policy::Block, 0, History::Last(0));
+    let mut slow = topic.subscriber(Policy::Block, 0, History::Last(0));
+    publish_all(&mut publisher, 8);
+    let bytes = payload(0, 8, 50);
+    full(write(&mut publisher, &bytes, WAITS));
+    let read = |reader: &mut Reader, most| {
+        let (mut out, mut messages) = (Vec::new(), Vec::new());
+        reader.take(most, false, &mut out, &mut messages).1.room
+    };
+    for _ in 0..7 {
+        assert!(!read(&mut slow, 1));
+    }
+    // Both had read nothing, and the first seat was named: it tells once it is at low water.
+    assert!(!read(&mut quick, 3));
+    full(write(&mut publisher, &bytes, WAITS));
+    assert!(read(&mut quick, 1));
+    write(&mut publisher, &bytes, WAITS).unwrap();
+    publisher.forget(WAITER);
+    assert!(publisher.publish());
+    assert!(!read(&mut quick, 100));
+}
+
+#[test]
+fn each_that_waits_is_told_however_many_wait_for_something_else() {
+    let topic = Topic::new();
+    let len = PAGE as usize * 5;
+    let mut publisher = topic.publisher(limits(4, 2, 2 * len as u64));
+    let mut holds = topic.subscriber(Policy::KeepLast, 100, History::Last(0));
+    publish(&mut publisher, &payload(0, 0, len)).unwrap();
+    let (mut out, mut messages) = (Vec::new(), Vec::new());
+    let (taken, _) = holds.take(1, true, &mut out, &mut messages);
+    assert_eq!(taken, Taken::Messages(1));
+    let mut slow = topic.subscriber(Policy::Block, 0, History::Last(0));
+    publish_all(&mut publisher, 4);
+    let one = Patience::Waits(Waiter(1));
+    let other = Patience::Waits(Waiter(2));
+    let bytes = payload(0, 5, 50);
+    // One waits for memory that is looked at, the other one, afterwards, for the slowest.
+    assert!(publisher.reserve(2 * len as u64, one).is_err());
+    full(write(&mut publisher, &bytes, other));
+    let Payload::Pinned(pin) = &mut messages[0].payload else {
+        panic!("it was to be pinned");
+    };
+    assert!(pin.end(), "one waits for it");
+    let block = publisher.reserve(2 * len as u64, one).unwrap();
+    publisher.give_back(block);
+    // The other one waits on, and not for anybody any more.
+    let read = |reader: &mut Reader, most| {
+        let (mut out, mut messages) = (Vec::new(), Vec::new());
+        reader.take(most, false, &mut out, &mut messages).1.room
+    };
+    assert!(!read(&mut holds, 1));
+    assert!(read(&mut slow, 4));
+    write(&mut publisher, &bytes, other).unwrap();
+    publisher.forget(Waiter(2));
+    assert!(!read(&mut holds, 100));
+}
+
+#[test]
+fn large_records_are_looked_at_in_place_and_hold_up_only_themselves() {
+    let topic = Topic::new();
+    let len = 5 * PAGE as usize;
+    let mut publisher = topic.publisher(limits(8, 4, 8 * len as u64));
+    let mut reader = topic.subscriber(Policy::KeepLast, 100, History::Last(0));
+    publish(&mut publisher, &payload(0, 0, len)).unwrap();
+    let (mut out, mut messages) = (Vec::new(), Vec::new());
+    let (taken, _) = reader.take(1, true, &mut out, &mut messages);
+    assert_eq!((taken, out.len()), (Taken::Messages(1), 0));
+    for seq in 1..1000 {
+        publish(&mut publisher, &payload(0, seq, len)).unwrap();
+    }
+    assert_eq!(bytes_of(&messages[0], &out), payload(0, 0, len));
+    messages.clear();
+    // Its block is used again.
+    let mut used = Vec::new();
+    for seq in 1000..1020 {
+        let block = publisher.reserve(len as u64, Patience::No).unwrap();
+        used.push(block.at);
+        publisher
+            .log()
+            .space()
+            .write(block.at, &payload(0, seq, len));
+        publisher
+            .append_block(2, block, len as u64, Patience::No)
+            .unwrap();
+        publisher.publish();
+    }
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!(used.len(), 8);
+}
+
+#[test]
+fn who_looks_at_too_much_at_once_gets_copies() {
+    let topic = Topic::new();
+    let len = PAGE as usize * 5;
+    let mut publisher = topic.publisher(limits(64, 4, 10 * len as u64));
+    let mut reader = topic.subscriber(Policy::KeepLast, 100, History::Last(0));
+    let mut held = Vec::new();
+    let mut copied = 0;
+    for seq in 0..100 {
+        publish(&mut publisher, &payload(0, seq, len)).unwrap();
+        let (mut out, mut messages) = (Vec::new(), Vec::new());
+        let (taken, _) = reader.take(1, true, &mut out, &mut messages);
+        assert_eq!(taken, Taken::Messages(1));
+        let message = messages.pop().unwrap();
+        assert_eq!(bytes_of(&message, &out), payload(0, seq, len));
+        copied += usize::from(matches!(message.payload, Payload::Copied(..)));
+        held.push((message, out));
+    }
+    assert_eq!(copied, 95);
+    for (seq, (message, out)) in held.iter().enumerate() {
+        assert_eq!(bytes_of(message, out), payload(0, seq as u64, len));
+    }
+}
+
+#[test]
+fn a_lack_of_memory_says_who_has_it_and_ends_when_that_is_let_go() {
+    let topic = Topic::new();
+    let len = PAGE as usize * 5;
+    let mut publisher = topic.publisher(limits(64, 4, 2 * len as u64));
+    let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
+    for seq in 0..2 {
+        publish(&mut publisher, &payload(0, seq, len)).unwrap();
+    }
+    let behind = full(write(&mut publisher, &payload(0, 2, len), WAITS));
+    assert_eq!((behind.owner, behind.cause), (Some(2), Cause::Memory));
+    let (mut out, mut messages) = (Vec::new(), Vec::new());
+    let (taken, news) = reader.take(2, true, &mut out, &mut messages);
+    assert_eq!((taken, news.room), (Taken::Messages(2), true));
+    // One of the two was pinned, the other one copied.
+    publish(&mut publisher, &payload(0, 2, len)).unwrap();
+    let held = full(write(&mut publisher, &payload(0, 3, len), Patience::No));
+    assert_eq!((held.owner, held.cause), (Some(2), Cause::Memory));
+    let (_, _) = reader.take(1, false, &mut Vec::new(), &mut Vec::new());
+    publish(&mut publisher, &payload(0, 3, len)).unwrap();
+    let (_, _) = reader.take(1, false, &mut Vec::new(), &mut Vec::new());
+    let one = publisher.reserve(len as u64, Patience::No).unwrap();
+    let held = publisher.reserve(len as u64, WAITS);
+    assert!(matches!(held, Err(Refused::Full(slowest)) if slowest.owner == Some(2)));
+    let Payload::Pinned(pin) = &mut messages[0].payload else {
+        panic!("the first one was to be pinned");
+    };
+    assert!(pin.end(), "the publisher waits for it");
+    let other = publisher.reserve(len as u64, WAITS).unwrap();
+    let filling = publisher.reserve(len as u64, Patience::No);
+    assert!(matches!(filling, Err(Refused::Full(slowest)) if slowest.cause == Cause::Filling));
+    publisher.give_back(one);
+    publisher.give_back(other);
+    let large = publisher.reserve(3 * len as u64, Patience::No);
+    assert!(matches!(large, Err(Refused::TooLarge { .. })));
+}
+
+#[test]
+fn a_seat_is_free_once_all_that_it_has_pinned_is_let_go() {
+    let topic = Topic::new();
+    let len = PAGE as usize * 5;
+    let mut publisher = topic.publisher(limits(8, 4, 3 * len as u64));
+    let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
+    publish(&mut publisher, &payload(0, 0, len)).unwrap();
+    let (mut out, mut messages) = (Vec::new(), Vec::new());
+    reader.take(1, true, &mut out, &mut messages);
+    reader.leave();
+    drop(reader);
+    let other = topic.subscriber(Policy::KeepLast, 1, History::Last(0));
+    assert_ne!(other.seat(), 0);
+    for seq in 1..50 {
+        publish(&mut publisher, &payload(0, seq, len)).unwrap();
+    }
+    assert_eq!(bytes_of(&messages[0], &out), payload(0, 0, len));
+    messages.clear();
+    let other = topic.subscriber(Policy::KeepLast, 1, History::Last(0));
+    assert_eq!(other.seat(), 0);
+}
+
+#[test]
+fn all_seats_and_listings_can_be_taken_and_no_more() {
+    let topic = Topic::new();
+    let publishers: Vec<_> = (0..Capacity::OF_A_TOPIC.listings)
+        .map(|_| topic.publisher(limits(1, 1, 0)))
+        .collect();
+    let mut readers: Vec<_> = (0..Capacity::OF_A_TOPIC.seats)
+        .map(|_| topic.subscriber(Policy::Block, 0, History::Last(0)))
+        .collect();
+    assert!(topic.directory().list(1).is_none());
+    let us = (1, Box::new(|| true) as _);
+    let full = Reader::join(
+        topic.directory(),
+        us,
+        (Policy::Block, 0),
+        History::Oldest,
+        |_, _| Ok(()),
+        &mut open,
+    );
+    assert!(full.unwrap().is_none());
+    let mut publishers = publishers;
+    for publisher in &mut publishers {
+        numbered(publisher).unwrap();
+    }
+    for reader in &mut readers {
+        assert_eq!(take(reader, 1000).len(), Capacity::OF_A_TOPIC.listings);
+    }
+    topic.directory().recover(|_| true);
+    assert_eq!(topic.directory().seated().count(), 0);
+}
+
+#[test]
+fn what_a_new_publisher_has_given_up_before_one_reads_it_is_missed() {
+    let topic = Topic::new();
+    let mut last = topic.subscriber(Policy::KeepLast, 1000, History::Last(0));
+    let mut publisher = topic.publisher(limits(8, 4, MIB));
+    for seq in 0..2_000 {
+        publish(&mut publisher, &payload(0, seq, 500)).unwrap();
+    }
+    assert!(last.is_stale());
+    last.refresh(&mut open);
+    let first = take(&mut last, 1)[0].0;
+    assert!(first > 0);
+    assert_eq!(last.lost(), first);
+}

@@ -1,0 +1,431 @@
+//! Topics of several processes, some of which are killed or stopped.
+//!
+//! The others are this program once more: the test `another_process`, which does what its environment says.
+
+use _core::equals::Shape;
+use _core::equals::queueing::{ITEMS, ROOM};
+use _core::equals::registry::{self, Handle, Place};
+use _core::equals::topics::{Message, Publishing, Subscription};
+use _core::equals::waiting::{Interrupted, Waited};
+use _core::topic::Policy;
+use _core::topic::log::Limits;
+use _core::topic::publisher::{Patience, Slowest};
+use _core::topic::subscriber::{History, Payload, Source, Taken};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// More than anything takes.
+const LONG: Duration = Duration::from_secs(60);
+const ROLE: &str = "SHMRPC_TOPIC_ROLE";
+const NAME: &str = "SHMRPC_TOPIC_NAME";
+const LIMITS: Limits = Limits {
+    high: 64,
+    low: 32,
+    memory: 1 << 20,
+};
+
+fn place(name: &str) -> Place {
+    let lock_file = std::env::temp_dir().join(format!("{name}@shared.lock"));
+    Place {
+        name: name.to_owned(),
+        lock_file,
+    }
+}
+
+fn new_name() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("topics-{}-{count}", std::process::id())
+}
+
+fn opened(name: &str) -> Handle {
+    let opened = registry::open(&place(name), Some(Shape::of_topic(false)));
+    opened.unwrap().expect("it is made")
+}
+
+/// What the record of this number has; some are large.
+fn payload(seq: u64) -> Vec<u8> {
+    let len = match seq % 50 {
+        7 => 20_000 + (seq % 3) as usize * 10_000,
+        _ => (seq * 13 % 200) as usize,
+    };
+    (0..len)
+        .map(|index| (seq * 31 + index as u64 / 8) as u8)
+        .collect()
+}
+
+/// Publishes a record, and waits for room; who is the slowest, if it was in vain.
+fn publish(publishing: &Arc<Publishing>, seq: u64, limit: Duration) -> Result<(), Slowest> {
+    let bytes = payload(seq);
+    let mut slowest = None;
+    let mut act = |patience| {
+        let record = std::iter::once((0, &bytes[..], false));
+        slowest = publishing.publish(record, patience)?.refused;
+        Ok(slowest.is_none())
+    };
+    if act(Patience::No).unwrap() {
+        return Ok(());
+    }
+    let waiting = publishing.wait();
+    let (stop, deadline) = (AtomicBool::new(false), Some(Instant::now() + limit));
+    let waited = publishing.membership().wait(
+        ROOM,
+        deadline,
+        &stop,
+        |_| act(waiting.patience()),
+        || Ok::<(), Infallible>(()),
+    );
+    match waited {
+        Ok(Waited::Taken) => Ok(()),
+        Ok(_) => Err(slowest.expect("it was refused")),
+        Err(Interrupted::Name(error)) => panic!("{error}"),
+    }
+}
+
+/// What is there, or what there is to hear of. None if nothing comes.
+fn take(subscription: &Subscription, limit: Duration) -> Option<(Taken, Vec<(Source, u64)>)> {
+    let (stop, deadline) = (AtomicBool::new(false), Some(Instant::now() + limit));
+    let (mut out, mut messages) = (Vec::new(), Vec::new());
+    let mut taken = Taken::Empty;
+    let waited = subscription.membership().wait(
+        ITEMS,
+        deadline,
+        &stop,
+        |_| {
+            taken = subscription.take(9, true, &mut out, &mut messages)?;
+            Ok(taken != Taken::Empty)
+        },
+        || Ok::<(), Infallible>(()),
+    );
+    match waited {
+        Ok(Waited::Taken) => {}
+        Ok(_) => return None,
+        Err(Interrupted::Name(error)) => panic!("{error}"),
+    }
+    let checked = messages.into_iter().map(|message: Message| {
+        let found = match &message.payload {
+            Payload::Copied(at, len) => out[*at..at + len].to_vec(),
+            Payload::Pinned(pin) => {
+                let from = pin.log().space().address(pin.at, pin.len);
+                // SAFETY: mapped, and pinned.
+                unsafe { std::slice::from_raw_parts(from, pin.len as usize) }.to_vec()
+            }
+        };
+        assert!(found == payload(message.seq), "record {}", message.seq);
+        if let Payload::Pinned(mut pin) = message.payload {
+            subscription.let_go(&mut pin);
+        }
+        (message.source, message.seq)
+    });
+    Some((taken, checked.collect()))
+}
+
+/// A process that does what its role says; killed when it is dropped.
+struct Other {
+    child: Child,
+    /// Open, so that it can say what it likes.
+    _lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Other {
+    /// It has said that it is ready.
+    fn start(role: &str, name: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["another_process", "--exact", "--ignored", "--nocapture"])
+            .env(ROLE, role)
+            .env(NAME, name)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        while lines.next().expect("it has ended").unwrap() != "ready" {}
+        Other {
+            child,
+            _lines: lines,
+        }
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+    }
+
+    fn pid(&self) -> libc::pid_t {
+        self.child.id() as libc::pid_t
+    }
+
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(self.pid(), &raw mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status));
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn is_ready() {
+    let mut out = std::io::stdout();
+    out.write_all(b"\nready\n").unwrap();
+    out.flush().unwrap();
+}
+
+#[test]
+#[ignore = "what the other tests start"]
+fn another_process() {
+    let (Ok(role), Ok(name)) = (std::env::var(ROLE), std::env::var(NAME)) else {
+        return;
+    };
+    let topic = opened(&name);
+    match &role[..] {
+        "publishes" => {
+            let publishing = topic.membership().publish(LIMITS).unwrap();
+            is_ready();
+            for seq in 0.. {
+                publish(&publishing, seq, LONG).unwrap();
+            }
+        }
+        // It computes, and looks at its messages never; its watcher attaches it.
+        "publishes a few and ends" => {
+            let publishing = topic.membership().publish(LIMITS).unwrap();
+            while !publishing.is_attached_by_all(Patience::No).unwrap() {
+                std::thread::yield_now();
+            }
+            for seq in 0..20 {
+                publish(&publishing, seq, LONG).unwrap();
+            }
+            is_ready();
+        }
+        "reads nothing" => {
+            let subscribed = topic
+                .membership()
+                .subscribe((Policy::Block, 0), History::Oldest);
+            let _subscription = subscribed.unwrap();
+            is_ready();
+            std::thread::sleep(LONG);
+        }
+        "reads" => {
+            let subscribed = topic
+                .membership()
+                .subscribe((Policy::Block, 0), History::Oldest);
+            let subscription = subscribed.unwrap();
+            is_ready();
+            while take(&subscription, LONG).is_some() {}
+        }
+        "reads the last" => {
+            let policy = (Policy::KeepLast, 1);
+            let subscription = topic
+                .membership()
+                .subscribe(policy, History::Oldest)
+                .unwrap();
+            is_ready();
+            while take(&subscription, LONG).is_some() {}
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// How many records of each publisher were read: from the first one on, without a gap.
+#[derive(Default)]
+struct Tally(HashMap<(usize, u64), u64>);
+
+impl Tally {
+    /// Reads what comes; how many, and of how many records a publisher was that is gone.
+    fn read(&mut self, subscription: &Subscription) -> (usize, Option<u64>) {
+        let (taken, messages) = take(subscription, LONG).expect("something happens");
+        for (source, seq) in &messages {
+            let next = self
+                .0
+                .entry((source.listing, source.generation))
+                .or_default();
+            assert_eq!(*seq, *next, "{source:?}");
+            *next += 1;
+        }
+        match taken {
+            Taken::Messages(count) => (count, None),
+            Taken::Gone(source) => {
+                let read = self.0.remove(&(source.listing, source.generation));
+                (0, Some(read.unwrap_or(0)))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reads until so many publishers are gone; how many, and how many records of each.
+    fn read_until_gone(&mut self, subscription: &Subscription, count: usize) -> (usize, Vec<u64>) {
+        let (mut all, mut each) = (0, Vec::new());
+        while each.len() < count {
+            let (read, gone) = self.read(subscription);
+            all += read;
+            each.extend(gone);
+        }
+        (all, each)
+    }
+}
+
+#[test]
+fn what_a_publisher_has_published_is_read_whole_after_it_was_killed() {
+    let name = new_name();
+    let topic = opened(&name);
+    let subscribed = topic
+        .membership()
+        .subscribe((Policy::Block, 0), History::Oldest);
+    let subscription = subscribed.unwrap();
+    let (mut tally, mut after) = (Tally::default(), 0);
+    for round in 0..20 {
+        let others = [(); 2].map(|()| Other::start("publishes", &name));
+        let mut seen = 0;
+        while seen < 200 + round * 37 {
+            let (read, gone) = tally.read(&subscription);
+            assert_eq!(gone, None);
+            seen += read;
+        }
+        // In the midst of it, whatever they do then.
+        for other in others {
+            other.kill();
+        }
+        after += tally.read_until_gone(&subscription, 2).0;
+    }
+    assert!(after > 0, "what was there is read after the death");
+}
+
+#[test]
+fn one_that_does_not_look_is_attached_before_a_short_publisher_ends() {
+    let name = new_name();
+    let topic = opened(&name);
+    let subscribed = topic
+        .membership()
+        .subscribe((Policy::Block, 0), History::Last(0));
+    let subscription = subscribed.unwrap();
+    for _ in 0..5 {
+        let mut other = Other::start("publishes a few and ends", &name);
+        assert!(other.child.wait().unwrap().success());
+    }
+    let (_, each) = Tally::default().read_until_gone(&subscription, 5);
+    assert_eq!(each, [20; 5]);
+}
+
+#[test]
+fn a_publisher_goes_on_when_the_one_that_it_waits_for_is_killed() {
+    let name = new_name();
+    let topic = opened(&name);
+    let publishing = topic.membership().publish(LIMITS).unwrap();
+    for _ in 0..10 {
+        let other = Other::start("reads nothing", &name);
+        let from = publishing.stats().unwrap().0;
+        let mut seq = from;
+        while publish(&publishing, seq, Duration::ZERO).is_ok() {
+            seq += 1;
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| publish(&publishing, seq, LONG).expect("it is dead"));
+            // Asleep, or about to be.
+            while topic.membership().queue_waiters()[ROOM] == 0 {
+                std::thread::yield_now();
+            }
+            other.kill();
+        });
+    }
+    assert_eq!(publishing.subscribers().unwrap(), []);
+}
+
+/// More than there is room for at once: what is written is published before it is waited for.
+#[test]
+fn a_batch_of_any_size_is_published_and_read() {
+    let name = new_name();
+    let topic = opened(&name);
+    let publishing = topic.membership().publish(LIMITS).unwrap();
+    let others = ["reads", "reads"].map(|role| Other::start(role, &name));
+    let payloads: Vec<_> = (0..10_000).map(payload).collect();
+    let (stop, mut done) = (AtomicBool::new(false), 0);
+    let waiting = publishing.wait();
+    let waited = topic.membership().wait(
+        ROOM,
+        Some(Instant::now() + LONG),
+        &stop,
+        |_| {
+            let records = payloads[done..].iter().map(|bytes| (0, &bytes[..], false));
+            done += publishing.publish(records, waiting.patience())?.count;
+            Ok(done == payloads.len())
+        },
+        || Ok::<(), Infallible>(()),
+    );
+    assert!(matches!(waited, Ok(Waited::Taken)), "{waited:?}");
+    while publishing
+        .subscribers()
+        .unwrap()
+        .iter()
+        .any(|each| each.lag != Some(0))
+    {
+        std::thread::yield_now();
+    }
+    drop(others);
+}
+
+#[test]
+fn one_that_is_stopped_is_named_if_it_is_waited_for_and_costs_nothing_if_not() {
+    let name = new_name();
+    let topic = opened(&name);
+    let publishing = topic.membership().publish(LIMITS).unwrap();
+    let chart = Other::start("reads the last", &name);
+    let recorder = Other::start("reads", &name);
+    let count = 5_000;
+    for seq in 0..count {
+        publish(&publishing, seq, LONG).unwrap();
+    }
+    chart.stop();
+    for seq in count..2 * count {
+        publish(&publishing, seq, LONG).unwrap();
+    }
+    recorder.stop();
+    let mut seq = 2 * count;
+    let slowest = loop {
+        match publish(&publishing, seq, Duration::from_millis(10)) {
+            Ok(()) => seq += 1,
+            Err(slowest) => break slowest,
+        }
+    };
+    let pid = |owner: Option<u64>| topic.membership().process_of(owner.unwrap());
+    assert_eq!(pid(slowest.owner), recorder.pid());
+    recorder.signal(libc::SIGCONT);
+    for seq in seq..seq + count {
+        publish(&publishing, seq, LONG).unwrap();
+    }
+    let seen = publishing.subscribers().unwrap();
+    let pids: Vec<_> = seen.iter().map(|each| each.pid).collect();
+    assert!(seen.len() == 2 && pids.contains(&chart.pid()) && pids.contains(&recorder.pid()));
+}
+
+#[test]
+fn after_all_were_killed_the_next_one_begins_anew() {
+    let name = new_name();
+    for _ in 0..3 {
+        let publisher = Other::start("publishes", &name);
+        let reader = Other::start("reads", &name);
+        publisher.kill();
+        reader.kill();
+        let topic = opened(&name);
+        let subscribed = topic
+            .membership()
+            .subscribe((Policy::Block, 0), History::Oldest);
+        assert_eq!(take(&subscribed.unwrap(), Duration::ZERO), None);
+        assert_eq!(topic.membership().overview().unwrap().publishers, []);
+    }
+    assert!(!place(&name).lock_file.exists());
+}

@@ -1,0 +1,39 @@
+"""The ticks of one share, the same each time, and what is unusual about some of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Final, TypedDict
+
+#: Of a price: between two ticks it changes by less, unless it jumps.
+STEP: Final = 0.001
+JUMP: Final = 0.02
+
+
+class Tick(TypedDict):
+    """A trade."""
+
+    price: float
+    size: int
+
+
+def ticks(count: int) -> Iterator[Tick]:
+    """Yields so many ticks: the price wanders, and jumps now and then."""
+    chance = random.Random(19)
+    price = 100.0
+    for number in range(count):
+        jumps = number % 997 == 500
+        price *= 1 + (chance.choice((-1, 1)) * JUMP if jumps else chance.uniform(-STEP, STEP))
+        yield {"price": round(price, 4), "size": chance.randrange(1, 1000)}
+
+
+def is_jump(before: float, price: float) -> bool:
+    """Whether a price is that far from the one before."""
+    return abs(price / before - 1) > JUMP / 2
+
+
+def jumps(count: int) -> list[int]:
+    """The numbers of the ticks at which an alarm has to be raised."""
+    prices = [tick["price"] for tick in ticks(count)]
+    return [number for number in range(1, count) if is_jump(prices[number - 1], prices[number])]

@@ -1,0 +1,78 @@
+"""Who reads the ticks. Each of them ends with the market, and then puts what it has seen into a queue."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import shmrpc
+from examples.ticker.market import is_jump
+
+#: Seconds between two pictures of the chart: an eye sees no more.
+PICTURE: Final = 0.04
+#: Prices that a picture shows.
+WIDTH: Final = 60
+BARS: Final = "▁▂▃▄▅▆▇█"
+
+
+def record(topic: str, results: str, path: Path) -> None:
+    """Writes each tick into a file. What it has not written so far, the market waits for, and keeps in memory."""
+    with shmrpc.sync.subscribe(topic, slow="block", on_gone="raise") as ticks, path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        try:
+            while True:
+                batch = ticks.get_many(1000)
+                writer.writerows((m.seq, m.value["price"], m.value["size"]) for m in batch)
+        except shmrpc.PublisherGone:  # All that it has published is read.
+            _put(results, "recorder", {})
+
+
+def alarm(topic: str, results: str) -> None:
+    """Compares each price with the one before: a tick that was missed could be the one that matters."""
+    jumps, before = [], 0.0
+    with shmrpc.sync.subscribe(topic, slow="block", on_gone="raise") as ticks:
+        try:
+            for tick in ticks:
+                if before and is_jump(before, tick.value["price"]):
+                    jumps.append(tick.seq)
+                before = tick.value["price"]
+        except shmrpc.PublisherGone:
+            _put(results, "alarm", {"jumps": jumps})
+
+
+def chart(topic: str, results: str) -> None:
+    """Draws the price as it is now. What came since the last picture is of no use to it: nobody waits for it."""
+    prices, read = deque[float](maxlen=WIDTH), 0
+    with shmrpc.sync.subscribe(topic, slow=shmrpc.keep_last(1), on_gone="raise") as ticks:
+        try:
+            for tick in ticks:
+                prices.append(tick.value["price"])
+                read += 1
+                if sys.stdout.isatty():
+                    _show(f"\r{picture(prices)} {prices[-1]:8.2f} ")
+                time.sleep(PICTURE)
+        except shmrpc.PublisherGone:
+            _show("\n" if sys.stdout.isatty() else f"{picture(prices)} {prices[-1]:8.2f}\n")
+            _put(results, "chart", {"read": read, "skipped": ticks.lost})
+
+
+def picture(prices: deque[float]) -> str:
+    """Draws prices as bars."""
+    low, high = min(prices), max(prices)
+    scale = (len(BARS) - 1) / ((high - low) or 1)
+    return "".join(BARS[round((price - low) * scale)] for price in prices).rjust(WIDTH)
+
+
+def _show(text: str) -> None:
+    # As bytes: a terminal that has no such letters does not end the chart.
+    sys.stdout.buffer.write(text.encode(sys.stdout.encoding, errors="replace"))
+    sys.stdout.flush()
+
+
+def _put(results: str, who: str, seen: dict[str, object]) -> None:
+    with shmrpc.sync.queue(results) as queue:
+        queue.put({"who": who, **seen})

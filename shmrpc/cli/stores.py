@@ -1,0 +1,168 @@
+"""The commands of ``shmrpc store``: what is in a store, and changes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from shmrpc import sync
+from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, print_table
+from shmrpc.cli.items import timeout_option, values_of
+from shmrpc.cli.values import to_json
+from shmrpc.equals.attach import blocking_attach
+from shmrpc.equals.members import report_of, reports
+from shmrpc.equals.stores.records import SharedClass
+from shmrpc.errors import NameInUse, WaitTimeout
+
+_name = click.argument("name")
+_path = click.argument("path", nargs=-1)
+
+
+@click.group()
+def store() -> None:
+    """See what is in a store, set values, watch it.
+
+    A NAME is that of a store that some process has open. A PATH leads to a value: the keys of dicts, the indices of
+    lists and the names of fields, one after the other; a key that is no text is written as JSON after a colon, such
+    as :1.
+    """
+
+
+@contextlib.contextmanager
+def _opened(name: str) -> Iterator[sync.Store]:
+    try:
+        found = report_of(name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if found is None:
+        text = f"store {name!r}: no process has it open; 'shmrpc store ls' lists those that are"
+        raise CommandFailed(text, NOT_AVAILABLE)
+    if found.kind != "store":
+        raise NameInUse(f"name {name!r} is open as {found.kind}, not as a store")
+    opened = blocking_attach(name, 1.0)
+    assert isinstance(opened, sync.Store)
+    with opened:
+        opened._opened.values.class_named = _stand_in
+        yield opened
+
+
+def _stand_in(name: str, fields: tuple[str, ...]) -> SharedClass:
+    """A class for objects of a program's class, which cannot be imported here."""
+    return SharedClass(dataclasses.make_dataclass(name.rpartition(":")[2].rpartition(".")[2], fields), fields, True)
+
+
+def _step(text: str) -> Any:
+    if not text.startswith(":"):
+        return text
+    try:
+        return json.loads(text[1:])
+    except ValueError as error:
+        raise click.UsageError(f"{text}: expected JSON after the colon: {error}") from None
+
+
+def _follow(found: Any, path: tuple[str, ...]) -> Any:
+    """The value that a path leads to."""
+    for number, text in enumerate(path):
+        try:
+            found = _one(found, text)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise CommandFailed(f"there is nothing at {' '.join(path[: number + 1])}", NOT_AVAILABLE) from None
+    return found
+
+
+def _one(found: Any, text: str) -> Any:
+    step = _step(text)
+    if hasattr(found, "keys"):
+        return found[step]
+    if hasattr(found, "__getitem__") and not isinstance(found, (str, bytes)):
+        return found[int(step)]
+    return getattr(found, text)
+
+
+@store.command()
+@as_json_option
+def ls(as_json: bool) -> None:
+    """List the stores that processes have open: the bytes of memory of each, and its members."""
+    found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.kind == "store"]
+    if as_json:
+        seen = [{"name": each.name, "bytes": each.size, "members": [m.pid for m in each.members]} for each in found]
+        click.echo(json.dumps(seen, indent=2))
+        return
+    if not found:
+        click.echo("No process has a store open.")
+        return
+    rows: list[tuple[str, ...]] = [("NAME", "BYTES", "MEMBERS")]
+    rows += [(each.name, f"{each.size:,}", " ".join(str(member.pid) for member in each.members)) for each in found]
+    print_table(rows)
+
+
+@store.command()
+@_name
+@_path
+def get(name: str, path: tuple[str, ...]) -> None:
+    """Print the value at PATH in the store NAME as JSON; all of it without a PATH."""
+    with _opened(name) as opened:
+        click.echo(to_json(_plain(_follow(opened, path))))
+
+
+def _plain(value: Any) -> Any:
+    return value.copy() if hasattr(value, "copy") else value
+
+
+@store.command()
+@_name
+@click.argument("path", nargs=-1, required=True)
+@click.argument("value")
+def set(name: str, path: tuple[str, ...], value: str) -> None:
+    """Set what is at PATH in the store NAME to VALUE, which is JSON."""
+    (new,) = values_of((value,), False, "store")
+    with _opened(name) as opened:
+        parent = _follow(opened, path[:-1])
+        step = _step(path[-1])
+        try:
+            if hasattr(parent, "keys"):
+                parent[step] = new
+            elif hasattr(parent, "__setitem__"):
+                parent[int(step)] = new
+            else:
+                setattr(parent, path[-1], new)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise CommandFailed(f"{' '.join(path)} cannot be set: {error}", NOT_AVAILABLE) from None
+
+
+@store.command()
+@timeout_option("a change")
+@_name
+@_path
+def watch(name: str, path: tuple[str, ...], timeout: float | None) -> None:
+    """Print the value at PATH in the store NAME, and again each time that it has changed, until Ctrl-C."""
+    with _opened(name) as opened:
+        found = _follow(opened, path)
+        if not hasattr(found, "wait_changed"):
+            raise CommandFailed(f"{' '.join(path)} is no list, dict, set or object: watch what it is in", NOT_AVAILABLE)
+        shown = None
+        while True:
+            now = to_json(_plain(found))
+            if now != shown:
+                click.echo(now)
+                sys.stdout.flush()
+                shown = now
+            try:
+                found.wait_changed(timeout)
+            except WaitTimeout:
+                return
+
+
+@store.command()
+@_name
+def dump(name: str) -> None:
+    """Print all that is in the store NAME, one key to a line: JSON objects with "key" and "value"."""
+    with _opened(name) as opened:
+        for key, value in opened.copy().items():
+            click.echo(f'{{"key": {to_json(key)}, "value": {to_json(value)}}}')

@@ -1,0 +1,91 @@
+"""Publishing in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from shmrpc import _core
+from shmrpc.equals.handle import bounded
+from shmrpc.equals.line import stopped_wait
+from shmrpc.equals.reserving import BlockingReserving
+from shmrpc.equals.topic_base import ATTACHING, TopicBase, limits_of, opened_topic
+from shmrpc.wire.codec import CodecName
+
+if TYPE_CHECKING:
+    import numpy.typing
+
+
+class BlockingTopic(TopicBase):
+    """A :class:`shmrpc.Topic` whose methods block the thread that calls them. Any number of threads may use it."""
+
+    def publish(self, value: Any, timeout: float | None = None) -> None:
+        """Publishes a value, and waits for room."""
+        if timeout is not None:
+            timeout = bounded(timeout)
+        records = self._native.publish_now(value)
+        if records is not None:
+            self._publish(records, timeout)
+
+    def publish_many(self, values: Iterable[Any], timeout: float | None = None) -> None:
+        """Publishes values, one after the other, and waits for room for all of them."""
+        if timeout is not None:
+            timeout = bounded(timeout)
+        records = self._native.publish_many_now(values)
+        if records is not None:
+            self._publish(records, timeout)
+
+    def reserve(
+        self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
+    ) -> BlockingReserving[_core.Records]:
+        """Makes an array in shared memory, published at the end of the block: ``with t.reserve(...) as a``.
+
+        As :meth:`shmrpc.Topic.reserve`.
+        """
+        return BlockingReserving(self, shape, dtype, bounded(timeout))
+
+    def _publish(self, records: _core.Records, timeout: float | None) -> None:
+        self._told(records, records.wait(timeout), timeout)
+
+    def _add(self, value: Any, timeout: float | None) -> None:
+        self.publish(value, timeout)
+
+    def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Records | None:
+        records = self._native.reserve(size, body)
+        if records is not None and not records.reserve_now():
+            self._told(records, records.wait_reserved(timeout), timeout)
+        return records
+
+    def _commit(self, reservation: _core.Records, timeout: float | None) -> None:
+        if not reservation.publish_now():
+            self._publish(reservation, timeout)
+
+    def _told(self, records: _core.Records, waited: bool | None, timeout: float | None) -> None:
+        """Raises what a wait ends with that was in vain."""
+        if waited is None:
+            raise stopped_wait(self._name)
+        if not waited:
+            self._is_full(records, f"for {timeout:g} s")
+
+    def __enter__(self) -> Self:
+        if not self._native.is_attached():
+            self._native.attaching().wait(ATTACHING)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def blocking_topic(
+    name: str,
+    *,
+    high: int = 1024,
+    low: int | None = None,
+    max_memory: int | str = "64MiB",
+    raw: bool = False,
+    codec: CodecName = "msgspec",
+) -> BlockingTopic:
+    """Opens a topic as :func:`shmrpc.topic` does, to publish from threads."""
+    limits = limits_of(name, high, low, max_memory)
+    return BlockingTopic.publishing(opened_topic(name, raw), limits, codec)

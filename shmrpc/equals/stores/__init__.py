@@ -1,0 +1,1 @@
+"""Stores: Python's containers and dataclasses in shared memory, which many processes change in place."""

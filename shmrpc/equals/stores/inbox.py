@@ -1,0 +1,102 @@
+"""Messages of a store: values that one of its members takes."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+from shmrpc.equals.handle import bounded
+from shmrpc.equals.line import Line
+
+
+class _Store(Protocol):
+    """A store, as its messages need it."""
+
+    def _put(self, value: Any, /) -> None: ...
+    def _take(self) -> list[Any]: ...
+    def _peek(self) -> list[Any]: ...
+    def _has_messages(self) -> bool: ...
+    def _wait_for_message(self, timeout: float | None, /) -> bool | None: ...
+    def _line(self, place: int, kind: type[Line]) -> Line: ...
+    def _no_message(self, waited: bool | None, timeout: float | None) -> NoReturn: ...
+
+
+_MESSAGES = 2
+
+
+class InboxBase:
+    """The messages of a store: any member puts, and each message is taken by one."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: _Store) -> None:
+        self._store = store
+
+    def put(self, value: Any) -> None:
+        """Puts a copy of a value behind the others. Within a transaction it is there with the end of that."""
+        self._store._put(value)
+
+    def has_messages(self) -> bool:
+        """Whether there is a message."""
+        return self._store._has_messages()
+
+    def _in_vain(self, waited: bool | None, timeout: float | None) -> NoReturn:
+        self._store._no_message(waited, timeout)
+
+
+class Inbox(InboxBase):
+    """The messages of a store, in asyncio."""
+
+    __slots__ = ()
+
+    async def take(self, timeout: float | None = None) -> Any:
+        """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped."""
+        timeout = bounded(timeout)
+        got = self._store._take()
+
+        def take() -> bool:
+            got.extend(self._store._take())
+            return bool(got)
+
+        def undo() -> None:
+            self._store._put(got[0])
+
+        if not got and not await self._store._line(_MESSAGES, Line).wait(take, undo, timeout):
+            self._in_vain(False, timeout)
+        return got[0]
+
+    async def read(self, timeout: float | None = None) -> Any:
+        """Returns a copy of the first message, which stays; waits for one as :meth:`take` does."""
+        timeout = bounded(timeout)
+        line = self._store._line(_MESSAGES, Line)
+        while not (got := self._store._peek()):
+            if not await line.wait(self._store._has_messages, _nothing, timeout):
+                self._in_vain(False, timeout)
+        return got[0]
+
+
+class BlockingInbox(InboxBase):
+    """The messages of a store, in threads."""
+
+    __slots__ = ()
+
+    def take(self, timeout: float | None = None) -> Any:
+        """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped."""
+        timeout = bounded(timeout)
+        while not (got := self._store._take()):
+            waited = self._store._wait_for_message(timeout)
+            if not waited:
+                self._in_vain(waited, timeout)
+        return got[0]
+
+    def read(self, timeout: float | None = None) -> Any:
+        """Returns a copy of the first message, which stays; waits for one as :meth:`take` does."""
+        timeout = bounded(timeout)
+        while not (got := self._store._peek()):
+            waited = self._store._wait_for_message(timeout)
+            if not waited:
+                self._in_vain(waited, timeout)
+        return got[0]
+
+
+def _nothing() -> None:
+    """There is nothing to give back."""

@@ -1,0 +1,173 @@
+"""What a process has of a store: its handles and all objects that came out of them share it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, TypeVar
+
+from shmrpc import _core
+from shmrpc.equals.handle import Handle, bounded
+from shmrpc.equals.line import Line, stopped_wait
+from shmrpc.equals.stores.transaction import Transaction
+from shmrpc.equals.stores.values import Values
+from shmrpc.errors import LocalProtocolError, WaitTimeout
+from shmrpc.host.processes import process, stopped
+from shmrpc.values.references import on_arrival
+
+_H = TypeVar("_H", bound=Handle)
+
+#: The wait set of those that wait for a change.
+_CHANGES: Final = 1
+
+#: By the names of the stores.
+_opened: Final[weakref.WeakValueDictionary[str, Opened]] = weakref.WeakValueDictionary()
+#: Held while a handle comes or goes.
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """A thread of the parent may have had it, which this process does not have."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class StoreUse(Handle):
+    """A use of the name of a store: a handle, or what all handles of it in this process share."""
+
+    _opened_by: ClassVar = "store"
+
+    def _holder(self) -> int:
+        """The process that changes the store just now; 0 if none does."""
+        raise NotImplementedError
+
+    def _in_vain(self) -> str:
+        return "another transaction has not ended"
+
+    def _held_by(self) -> str:
+        holder = self._holder()
+        if not holder:
+            return ""
+        who = "a task or thread of this process" if holder == os.getpid() else process(holder)
+        return f": {who} is within it{stopped(holder)}"
+
+
+def find(name: str, kind: int, number: int, at: int, identity: int) -> Any:
+    """Finds a container of a store that this process has open. Raises LocalProtocolError if it does not."""
+    found = _opened.get(name)
+    if found is None or found._name.is_closed:
+        raise LocalProtocolError(
+            f"an object of store {name!r} arrived, and this process does not have that open: open it with "
+            f"shmrpc.store({name!r}) or shmrpc.attach({name!r}) first"
+        )
+    return found.values.seen(kind, number, at, identity)
+
+
+on_arrival(find)
+
+
+class Opened(StoreUse):
+    """What a process has of a store.
+
+    It is there as long as a handle or an object of the store is, and closed with the last handle that is closed.
+    """
+
+    #: What the proxies of the store are made of. The first handle sets it.
+    _carrier: _core.Carrier
+    #: How a pickled proxy is found again.
+    find = staticmethod(find)
+
+    def __init__(self, name: _core.Name) -> None:
+        self._name = name
+        self._lines = weakref.WeakKeyDictionary()
+        self.values = Values(name.name)
+        #: Seconds for which an operation waits, if it is a part of what its caller does: the longest of all handles.
+        self.patience = 0.0
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._stopped: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+    def _holder(self) -> int:
+        return self._carrier.holder()
+
+    # --- its handles ---
+
+    def add(self, handle: Handle, patience: float, pickle: bool) -> None:
+        """Has one handle more, which was opened with these options."""
+        self._handles.add(handle)
+        self.patience = max(self.patience, patience)
+        if pickle:
+            self.values.allow_pickle()
+
+    def remove(self, handle: Handle) -> None:
+        """A handle is closed."""
+        with _lock:
+            if handle not in self._handles:
+                return
+            self._handles.discard(handle)
+            if not self._handles:
+                self.close()
+                return
+            self.stop_for(handle, False)
+
+    def stop_for(self, handle: Handle, is_stopped: bool) -> None:
+        """Ends the waits for objects as long as a handle is stopped."""
+        with _lock:
+            (self._stopped.add if is_stopped else self._stopped.discard)(handle)
+            if not self._name.is_closed:
+                self._name.stop(bool(self._stopped))
+
+    # --- what proxies need ---
+
+    def forget(self) -> None:
+        """Forgets what was learnt in a transaction that has come to nothing."""
+        self.values.forget()
+
+    def transaction(self) -> Transaction:
+        """Several operations that are one, within the transaction of the user if there is one."""
+        return Transaction.of(self, self.patience, joins=True)
+
+    async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
+        """Waits until a container has changed. Raises WaitTimeout and Gone."""
+        timeout = bounded(timeout)
+        watch = proxy._watch()
+        try:
+            line = self._line(_CHANGES, Line)
+            if not proxy._has_changed(watch) and not await line.wait(
+                lambda: proxy._has_changed(watch), lambda: None, timeout
+            ):
+                raise self._nothing(timeout)
+        finally:
+            proxy._unwatch(watch)
+
+    def block_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
+        """Blocks until a container has changed. Raises WaitTimeout and Gone."""
+        timeout = bounded(timeout)
+        watch = proxy._watch()
+        try:
+            waited = proxy._wait(watch, timeout)
+            if waited is None:
+                raise stopped_wait(self._name)
+            if not waited:
+                raise self._nothing(timeout)
+        finally:
+            proxy._unwatch(watch)
+
+    def _nothing(self, timeout: float | None) -> WaitTimeout:
+        return WaitTimeout(f"store {self._name.name!r}: nobody has changed the object within {timeout:g} s")
+
+
+def open_handle(name: _core.Name, patience: float, pickle: bool, make: Callable[[Opened], _H]) -> _H:
+    """Makes a handle of a use of a name, with what this process has of the store."""
+    with _lock:
+        opened = _opened.get(name.name)
+        if opened is None or opened._name.is_closed or not opened._name.is_of(name):
+            opened = Opened(name.again())
+        handle = make(opened)
+        opened.add(handle, patience, pickle)
+        _opened[name.name] = opened
+        return handle

@@ -1,0 +1,73 @@
+"""Stores in asyncio."""
+
+from __future__ import annotations
+
+import functools
+from types import TracebackType
+from typing import Self
+
+from shmrpc.basics.checks import called
+from shmrpc.equals.stores.inbox import BlockingInbox, Inbox
+from shmrpc.equals.stores.store_base import StoreBase, opened_store
+
+
+class Store(StoreBase):
+    """Values that all processes change in place that open the name: see :func:`shmrpc.store`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @functools.cached_property
+    def inbox(self) -> Inbox:
+        """The messages of the store."""
+        return Inbox(self)
+
+
+class BlockingStore(StoreBase):
+    """A :class:`shmrpc.Store` for threads, which block where they have to wait."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @functools.cached_property
+    def inbox(self) -> BlockingInbox:
+        """The messages of the store."""
+        return BlockingInbox(self)
+
+
+def store(name: str, max_memory: int | str = "64MiB", patience: float = 1.0, pickle: bool = False) -> Store:
+    """Opens a store: values in shared memory, which all processes change in place that open the name.
+
+    It is a dict. What is put into it is copied in: None, bool, int, float, complex, str, bytes, bytearray, Decimal,
+    slices and the types of datetime; lists, dicts, sets, tuples and frozensets of these, nested as they are; instances
+    of classes that are marked as :func:`shmrpc.shared`; arrays and tensors. Lists, dicts, sets and objects come out as
+    proxies: what is read and written goes to the shared memory. What was taken out or replaced raises Gone. Arrays are
+    views of the memory. Each operation is done whole or not at all, whoever dies; several are with
+    :meth:`Store.transaction`.
+
+    ``max_memory`` bounds the values (64 KiB to 16 GiB; memory is used as they need it). A single operation waits
+    ``patience`` seconds for a process that is within a transaction, and then raises StoreBusy, which names it.
+    ``pickle`` lets values of other types be pickled.
+
+    Raises NameInUse if the name is open as something else, or with another ``max_memory``, SharedMemoryError if there
+    is no room in /dev/shm, and LocalProtocolError if the directory where names are met is not safe.
+    """
+    return Store.of(opened_store(name, max_memory), patience, pickle)
+
+
+@called("store")
+def blocking_store(
+    name: str, max_memory: int | str = "64MiB", patience: float = 1.0, pickle: bool = False
+) -> BlockingStore:
+    """Opens a store as :func:`shmrpc.store` does, for threads."""
+    return BlockingStore.of(opened_store(name, max_memory), patience, pickle)

@@ -1,0 +1,244 @@
+"""What stores are in loops and in threads alike: all that does not wait."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, Self
+
+from shmrpc import _core
+from shmrpc._core import add_to
+from shmrpc.basics.checks import check_flag, check_seconds
+from shmrpc.equals.handle import Handle, bounded, opened
+from shmrpc.equals.line import stopped_wait
+from shmrpc.equals.queue_base import bytes_of
+from shmrpc.equals.stores.opened import Opened, StoreUse, open_handle
+from shmrpc.equals.stores.proxies import SharedDict, SharedList, _Mapping
+from shmrpc.equals.stores.records import NewStruct, SharedStruct, struct_class
+from shmrpc.equals.stores.transaction import Transaction
+from shmrpc.errors import WaitTimeout
+
+#: Seconds for which a single operation waits for another process that changes the store.
+_PATIENCE: Final = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreStats:
+    """What can be seen of a store."""
+
+    #: Bytes of memory that the values take, with what is free for the next ones.
+    memory: int
+    #: Of these, those that are free.
+    free: int
+    #: As many bytes as there may be.
+    max_memory: int
+    #: How many lists, dicts, sets, objects and buffers were ever made.
+    made: int
+    #: How many processes have it open.
+    members: int
+    #: The process that changes it just now, or is within a transaction; None if none does.
+    holder: int | None
+
+
+def opened_store(name: str, max_memory: int | str) -> _core.Name:
+    """Opens a store, and makes it if nobody else has. Raises TypeError and ValueError for what no store can be."""
+    return opened(name, "store", bytes_of(f"store {name!r}: max_memory", max_memory))
+
+
+class StoreBase(_core.Store, StoreUse, _Mapping):
+    """What a store is in loops and in threads alike."""
+
+    _shared: Opened
+    _all: SharedDict
+
+    @classmethod
+    def of(cls, name: _core.Name, patience: float = _PATIENCE, pickle: bool = False) -> Self:
+        """Makes a handle of a name that this process has opened."""
+        check_seconds("patience", patience)
+        check_flag("pickle", pickle)
+        return open_handle(name, float(patience), pickle, functools.partial(cls._made, name, float(patience)))
+
+    @classmethod
+    def _made(cls, name: _core.Name, patience: float, opened: Opened) -> Self:
+        store = _core.Store.__new__(cls, name, opened, patience)
+        opened._carrier = opened.values.carrier = store._carrier
+        store._name = name
+        store._lines = weakref.WeakKeyDictionary()
+        store._shared = opened
+        at, identity = store._root_place
+        store._all = SharedDict(store._carrier, at, identity)
+        return store
+
+    def close(self) -> None:
+        """Closes it. Again: nothing.
+
+        Objects that came out of it can be used as long as another handle of the store is open in this process. With the
+        last one this process leaves it, and with the last process the store is gone. Waits end with LocalProtocolError.
+        """
+        super().close()
+        self._shared.remove(self)
+
+    def stop(self) -> None:
+        """Ends all waits of this handle, and those for objects of the store in this process, with WaitStopped.
+
+        So do those that begin before :meth:`resume`, or before it is closed.
+        """
+        super().stop()
+        self._shared.stop_for(self, True)
+
+    def resume(self) -> None:
+        """Lets this handle wait again after :meth:`stop`."""
+        super().resume()
+        self._shared.stop_for(self, False)
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._root == other
+
+    def __repr__(self) -> str:
+        return Handle.__repr__(self)
+
+    def _reference(self) -> NoReturn:
+        what, instead = self._what_instead()
+        raise TypeError(f"{what} cannot be sent: {instead}; or send an object of it")
+
+    # --- as a mapping ---
+
+    def copy(self) -> Any:
+        """Returns a plain dict of all that is in it, as it was at one moment."""
+        return self._root.copy()
+
+    def _copy(self) -> Any:
+        return self._root._copy()
+
+    async def changed(self, timeout: float | None = None) -> None:
+        """Waits until somebody changes anything in it, for ``timeout`` seconds at most. Raises WaitTimeout."""
+        await self._root.changed(timeout)
+
+    def wait_changed(self, timeout: float | None = None) -> None:
+        """Waits as :meth:`changed` does, and blocks this thread meanwhile."""
+        self._root.wait_changed(timeout)
+
+    def _get(self, key: Any, default: Any, /) -> Any:
+        return self._root._get(key, default)
+
+    def _pop(self, key: Any, default: Any, /) -> Any:
+        return self._root._pop(key, default)
+
+    def _keys(self) -> list[Any]:
+        return self._root._keys()
+
+    def _items(self) -> list[tuple[Any, Any]]:
+        return self._root._items()
+
+    def _clear(self) -> None:
+        self._root._clear()
+
+    @property
+    def _opened(self) -> Opened:
+        return self._shared
+
+    @property
+    def _root(self) -> SharedDict:
+        """All that is in it. Raises LocalProtocolError if it is closed."""
+        self._check()
+        return self._all
+
+    # --- more ---
+
+    def transaction(self, timeout: float | None = None) -> Transaction:
+        """Makes the operations of a block one: ``with store.transaction():``, in loops ``async with``.
+
+        Others see all of what they have changed or nothing, also if this process is killed; if the block raises, or is
+        cancelled, nothing is changed. All others that change the store wait meanwhile, so a block is to be short; those
+        that read do not. Waits up to ``timeout`` seconds for a transaction of another process, thread or task. Raises
+        WaitTimeout, which names the process that is within one.
+        """
+        return Transaction.of(self, bounded(timeout))
+
+    def struct(self, fields: type[enum.IntEnum], values: Mapping[Any, Any] | None = None) -> SharedStruct:
+        """Opens the struct whose fields have the members of an enumeration as their numbers.
+
+        It is made with ``values``, 0 for what is not among these, if there is none; and found by the name of the
+        enumeration, as a key of the store.
+        """
+        known = struct_class(fields)
+        key = fields.__name__
+        if key not in self:
+            with self._opened.transaction():
+                if key not in self:
+                    given = dict(values or {})
+                    self[key] = NewStruct(known, [given.get(member, 0) for member in sorted(fields)])
+        found = self[key]
+        if not isinstance(found, SharedStruct) or found._known is not known:
+            raise TypeError(f"struct: the store has something else for the key {key!r}, of type {type(found).__name__}")
+        return found
+
+    def stats(self) -> StoreStats:
+        """What can be seen of the store now."""
+        memory, free, most, made = self._usage()
+        return StoreStats(memory, free, most, made, len(self._name.report()["members"]), self._holder() or None)
+
+    def _holder(self) -> int:
+        return self._carrier.holder()
+
+    def _no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
+        """Raises what a wait for a message ends with that was in vain."""
+        if waited is None:
+            raise stopped_wait(self._name)
+        raise WaitTimeout(f"store {self.name!r}: no message came within {timeout:g} s")
+
+
+def add(container: Any, key: Any, by: float) -> Any:
+    """Adds to a number in a store, and returns the sum: one operation, whoever else adds meanwhile.
+
+    ``container``: an object (``key``: the name of a field), a struct (a member of its enumeration), a dict or the store
+    itself (a key), or a list (an index). Raises KeyError, IndexError, AttributeError, TypeError and Gone.
+    """
+    total = add_to(container, key, by)
+    if total is None:  # More than the core adds.
+        total = update(container, key, lambda value: value + by)
+    return total
+
+
+def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool:
+    """Sets an item of a container to a value if it equals what is expected. Whether it did.
+
+    What ``container`` and ``key`` may be: see :func:`shmrpc.add`.
+    """
+    with container._opened.transaction():
+        if _read(container, key) != expected:
+            return False
+        _write(container, key, value)
+    return True
+
+
+def update(container: Any, key: Any, function: Callable[[Any], Any]) -> Any:
+    """Sets an item of a container to what a function makes of it, and returns that: one operation.
+
+    What ``container`` and ``key`` may be: see :func:`shmrpc.add`. All others that change the store wait while
+    ``function`` runs.
+    """
+    with container._opened.transaction():
+        value = function(_read(container, key))
+        _write(container, key, value)
+    return value
+
+
+def _is_record(container: Any) -> bool:
+    return not isinstance(container, (StoreBase, SharedDict, SharedList, SharedStruct))
+
+
+def _read(container: Any, key: Any) -> Any:
+    return getattr(container, key) if _is_record(container) else container[key]
+
+
+def _write(container: Any, key: Any, value: Any) -> None:
+    if _is_record(container):
+        setattr(container, key, value)
+    else:
+        container[key] = value

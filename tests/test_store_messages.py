@@ -1,0 +1,378 @@
+"""Messages of a store, and waiting for changes: nobody polls, nothing is lost, nobody sleeps on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+import shmrpc.sync
+from shmrpc.equals.members import reports
+from tests.helpers.member_process import MemberProcess
+from tests.helpers.server_process import InThread, eventually, eventually_in_loop
+
+LONG = 60.0
+#: A name that no other run of these tests has.
+OURS = f"letters{os.getpid()}"
+
+
+@pytest.fixture
+def s() -> Iterator[shmrpc.sync.Store]:
+    with shmrpc.sync.store(OURS) as opened:
+        yield opened
+
+
+def _waiters() -> int:
+    return next((each.waiters for each in reports(print) if each.name == OURS), 0)
+
+
+def _until_waiting(count: int = 1) -> None:
+    assert eventually(lambda: _waiters() == count)
+
+
+async def _until_waiting_in_loop(count: int = 1) -> None:
+    assert await eventually_in_loop(lambda: _waiters() == count)
+
+
+# --- messages ---
+
+
+def test_each_message_is_taken_once_and_in_order(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    other.do(f"s = sync.attach({OURS!r})")
+    other.do("for n in range(100): s.inbox.put({'n': [n]})")
+    assert s.inbox.has_messages()
+    assert [s.inbox.take() for _ in range(50)] == [{"n": [n]} for n in range(50)]
+    assert other.do("result = [s.inbox.take() for _ in range(50)]") == [{"n": [n]} for n in range(50, 100)]
+    assert not s.inbox.has_messages()
+
+
+def test_what_is_taken_and_read_is_a_plain_copy(s: shmrpc.sync.Store) -> None:
+    sent = [{"a": {1}}, (1, [2]), bytearray(b"abc"), None, "text"]
+    s.inbox.put(sent)
+    read, taken = s.inbox.read(), s.inbox.take()
+    assert read == taken == sent
+    assert type(read) is type(taken) is list and type(taken[2]) is bytearray
+    s.inbox.put(np.arange(5))
+    assert (s.inbox.take() == np.arange(5)).all()
+    s.inbox.put(None)
+    assert s.inbox.read() is None and s.inbox.has_messages() and s.inbox.take() is None
+
+
+def test_no_message_within_the_time_is_said(s: shmrpc.sync.Store) -> None:
+    for wait in (s.inbox.take, s.inbox.read):
+        for timeout in (0, 0.01):
+            with pytest.raises(shmrpc.WaitTimeout, match=f"store '{OURS}': no message came within {timeout:g} s"):
+                wait(timeout)
+    with pytest.raises(TypeError):
+        s.inbox.take("long")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="nan"):
+        s.inbox.take(float("nan"))
+
+
+def test_one_that_waits_gets_what_comes(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    other.do(f"s = sync.attach({OURS!r})")
+    for way in ("take", "read"):
+        other.begin(f"result = s.inbox.{way}({LONG})")
+        _until_waiting()
+        s.inbox.put([way])
+        assert other.end() == [way]
+    assert s.inbox.take() == ["read"]
+
+
+def test_several_receivers_share_the_messages(s: shmrpc.sync.Store) -> None:
+    with MemberProcess() as one, MemberProcess() as two, MemberProcess() as three:
+        receivers = [one, two, three]
+        for each in receivers:
+            each.do(f"s = sync.attach({OURS!r})")
+            each.begin(f"result = []\nwhile (got := s.inbox.take({LONG})) is not None: result.append(got)")
+        for number in range(300):
+            s.inbox.put(number)
+        assert eventually(lambda: not s.inbox.has_messages())
+        for _ in receivers:
+            s.inbox.put(None)
+        got = [each.end() for each in receivers]
+    assert sorted(number for part in got for number in part) == list(range(300))
+    assert all(part == sorted(part) for part in got)
+
+
+def test_messages_of_a_transaction_come_with_its_end_or_never(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    other.do(f"s = sync.attach({OURS!r})")
+    with s.transaction():
+        s.inbox.put(1)
+        s.inbox.put(2)
+        assert not other.do("result = s.inbox.has_messages()")
+    with pytest.raises(ZeroDivisionError), s.transaction():
+        assert s.inbox.take() == 1
+        s.inbox.put(3)
+        raise ZeroDivisionError
+    assert other.do("result = [s.inbox.take(), s.inbox.take(), s.inbox.has_messages()]") == [1, 2, False]
+
+
+def test_a_receiver_that_is_killed_takes_none_along(s: shmrpc.sync.Store) -> None:
+    with MemberProcess() as victim:
+        victim.do(f"s = sync.attach({OURS!r})")
+        victim.begin("s.inbox.take()")
+        _until_waiting()
+        victim.kill()
+    s.inbox.put("kept")
+    assert s.inbox.take(LONG) == "kept"
+
+
+def test_stopped_waits_for_messages_say_so(s: shmrpc.sync.Store) -> None:
+    takes, reads = InThread(lambda: s.inbox.take(LONG)), InThread(lambda: s.inbox.read(LONG))
+    _until_waiting(2)
+    s.stop()
+    for each in (takes, reads):
+        assert isinstance(each.join(), shmrpc.WaitStopped)
+    with pytest.raises(shmrpc.WaitStopped):
+        s.inbox.take(LONG)
+    s.resume()
+    s.inbox.put(1)
+    assert s.inbox.take() == 1
+
+
+def test_a_signal_whose_handler_raises_ends_a_wait_for_a_message(s: shmrpc.sync.Store) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        _until_waiting()
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = InThread(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        s.inbox.take(LONG)
+    thread.join()
+    s.inbox.put(1)
+    assert s.inbox.take(0) == 1
+
+
+async def test_a_loop_takes_what_comes_and_turns_meanwhile(other: MemberProcess) -> None:
+    async with shmrpc.store(OURS) as s:
+        taking = [asyncio.create_task(s.inbox.take(LONG)) for _ in range(3)]
+        await _until_waiting_in_loop()
+        other.do(f"s = sync.attach({OURS!r}); s.inbox.put([0]); s.inbox.put([1]); s.inbox.put([2])")
+        assert sorted(await asyncio.gather(*taking)) == [[0], [1], [2]]
+        reading = [asyncio.create_task(s.inbox.read(LONG)) for _ in range(3)]
+        await _until_waiting_in_loop()
+        other.do("s.inbox.put([3])")
+        assert await asyncio.gather(*reading) == [[3]] * 3
+
+
+def test_a_message_that_is_read_is_for_whoever_waits_to_take_it(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    """Or to read it. The one that is woken for it leaves it where it is."""
+    readers = [InThread(lambda: s.inbox.read(LONG))]
+    _until_waiting(1)
+    readers.append(InThread(lambda: s.inbox.read(LONG)))
+    _until_waiting(2)
+    other.begin(f"s = sync.attach({OURS!r}); result = s.inbox.take({LONG})")
+    _until_waiting(3)
+    s.inbox.put(1)
+    assert other.ends(LONG / 2)
+    assert other.end() == 1
+    s.inbox.put(2)  # For a reader that came after the message was taken.
+    assert {each.join() for each in readers} <= {1, 2}
+
+
+def test_all_messages_of_a_transaction_wake_those_that_wait_for_them(s: shmrpc.sync.Store) -> None:
+    takers = []
+    for number in range(3):
+        takers.append(InThread(lambda: s.inbox.take(LONG)))
+        _until_waiting(number + 1)
+    with s.transaction():
+        for number in range(3):
+            s.inbox.put(number)
+    assert sorted([each.join() for each in takers], key=repr) == [0, 1, 2]
+    assert not s.inbox.has_messages()
+
+
+async def test_a_take_that_is_cancelled_loses_no_message(other: MemberProcess) -> None:
+    other.do(f"s = sync.store({OURS!r})")
+    async with shmrpc.store(OURS) as s:
+        kept = []
+        for number in range(50):
+            task = asyncio.create_task(s.inbox.take(LONG))
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            other.begin(f"s.inbox.put({number})")
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            task.cancel()
+            try:
+                kept.append(await task)
+            except asyncio.CancelledError:
+                kept.append(await s.inbox.take(LONG))
+            other.end()
+        assert sorted(kept) == list(range(50))
+        assert not s.inbox.has_messages()
+
+
+async def test_a_loop_is_told_that_no_message_came_or_that_waits_are_stopped() -> None:
+    async with shmrpc.store(OURS) as s:
+        for wait in (s.inbox.take, s.inbox.read):
+            with pytest.raises(shmrpc.WaitTimeout, match="no message came within 0.01 s"):
+                await wait(0.01)
+            task = asyncio.create_task(wait(LONG))
+            await asyncio.sleep(0.01)
+            s.stop()
+            with pytest.raises(shmrpc.WaitStopped):
+                await task
+            s.resume()
+
+
+async def test_a_store_that_is_closed_ends_the_waits_of_its_tasks() -> None:
+    s = shmrpc.store(OURS)
+    s["it"] = [1]
+    waits = [asyncio.create_task(wait(LONG)) for wait in (s.inbox.take, s.inbox.read, s["it"].changed)]
+    await asyncio.sleep(0.01)
+    s.close()
+    for error in await asyncio.gather(*waits, return_exceptions=True):
+        assert isinstance(error, shmrpc.LocalProtocolError)
+
+
+def test_a_store_that_is_closed_ends_the_waits_of_its_threads() -> None:
+    s = shmrpc.sync.store(OURS)
+    s["it"] = [1]
+    it = s["it"]
+    waits = [InThread(lambda wait=wait: wait(LONG)) for wait in (s.inbox.take, s.inbox.read, it.wait_changed)]  # type: ignore[misc]
+    _until_waiting(3)
+    s.close()
+    for each in waits:
+        assert isinstance(each.join(), shmrpc.LocalProtocolError)
+
+
+# --- changes ---
+
+CHANGES: dict[str, str] = {
+    "an item": "it['a'] = 1",
+    "a text": "it['a'] = 'x' * 100",
+    "a new key": "it['new'] = 1",
+    "no key": "del it['a']",
+    "within": "it['list'].append(1)",
+    "deep within": "it['list'][0]['b'].add(5)",
+    "one word deep within": "it['list'][0]['c'] = 5",
+    "added": "shmrpc.add(it, 'a', 1)",
+    "cleared": "it.clear()",
+    "replaced": "s['it'] = 1",
+    "removed": "del s['it']",
+    "in a transaction": "with s.transaction(): it['a'] = 5; s['other'] = 1",
+    "all removed": "s.clear()",
+}
+
+
+def _filled(s: Any) -> Any:
+    s["it"] = {"a": 0, "list": [{"b": {1}, "c": 0}]}
+    s["other"] = {"a": [0]}
+    return s["it"]
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_thread_that_waits_is_told_of_each_change(s: shmrpc.sync.Store, other: MemberProcess, change: str) -> None:
+    it = _filled(s)
+    other.do(f"s = sync.attach({OURS!r}); it = s['it']")
+    waiting = InThread(lambda: it.wait_changed(LONG))
+    _until_waiting()
+    other.do(change)
+    error = waiting.join()
+    assert error is None or isinstance(error, shmrpc.Gone)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+async def test_a_loop_that_waits_is_told_of_each_change(other: MemberProcess, change: str) -> None:
+    async with shmrpc.store(OURS) as s:
+        it = _filled(s)
+        other.do(f"s = sync.attach({OURS!r}); it = s['it']")
+        waiting = [asyncio.create_task(it.changed(LONG)) for _ in range(3)]
+        await _until_waiting_in_loop()
+        other.do(change)
+        for error in await asyncio.gather(*waiting, return_exceptions=True):
+            assert error is None or isinstance(error, shmrpc.Gone)
+
+
+def test_changes_elsewhere_wake_nobody(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    it = _filled(s)
+    other.do(f"s = sync.attach({OURS!r})")
+    inner = it["list"][0]["b"]
+    waiting = InThread(lambda: inner.wait_changed(0.3))
+    _until_waiting()
+    other.do("s['other']['a'][0] = 1; s['it']['a'] = 1; s['it']['list'].append(2); s['new'] = 1; s.inbox.put(1)")
+    other.do("with s.transaction(): s['other']['a'].append(1)")
+    error = waiting.join()
+    assert isinstance(error, shmrpc.WaitTimeout)
+
+
+def test_what_is_rolled_back_wakes_nobody(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    it = _filled(s)
+    other.do(f"s = sync.attach({OURS!r})")
+    waiting = InThread(lambda: it.wait_changed(0.3))
+    _until_waiting()
+    other.do("try:\n with s.transaction(): s['it']['a'] = 1; 1 / 0\nexcept ZeroDivisionError: pass")
+    assert isinstance(waiting.join(), shmrpc.WaitTimeout)
+    assert it["a"] == 0
+
+
+def test_nobody_who_changes_it_is_said_in_time(s: shmrpc.sync.Store) -> None:
+    it = _filled(s)
+    with pytest.raises(shmrpc.WaitTimeout, match=f"store '{OURS}'.*within 0.01 s"):
+        it.wait_changed(0.01)
+    with pytest.raises(shmrpc.WaitTimeout):
+        it.wait_changed(0)
+    del s["it"]
+    with pytest.raises(shmrpc.Gone):
+        it.wait_changed(LONG)
+
+
+def test_the_store_itself_is_watched(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    _filled(s)
+    other.do(f"s = sync.attach({OURS!r})")
+    for change in ("s['new'] = 1", "s['it']['list'][0]['b'].add(9)", "s.clear()"):
+        waiting = InThread(lambda: s.wait_changed(LONG))
+        _until_waiting()
+        other.do(change)
+        assert waiting.join() is None
+
+
+def test_stopped_waits_for_changes_say_so(s: shmrpc.sync.Store) -> None:
+    it = _filled(s)
+    waiting = InThread(lambda: it.wait_changed(LONG))
+    _until_waiting()
+    s.stop()
+    assert isinstance(waiting.join(), shmrpc.WaitStopped)
+    s.resume()
+
+
+def test_a_watcher_that_is_killed_leaves_its_place_to_others(s: shmrpc.sync.Store) -> None:
+    it = _filled(s)
+    for _ in range(3):
+        with MemberProcess() as victim:
+            victim.do(f"import threading; s = sync.attach({OURS!r}); it = s['it']")
+            victim.do("for _ in range(20): threading.Thread(target=it.wait_changed, daemon=True).start()")
+            _until_waiting(20)
+            victim.kill()
+    waiting = [InThread(lambda: it.wait_changed(LONG)) for _ in range(20)]
+    assert eventually(lambda: _waiters() >= 20)
+    it["a"] = 5
+    assert [each.join() for each in waiting] == [None] * 20
+
+
+def test_a_change_wakes_all_that_wait_and_none_is_missed(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    """Each waits for the next change by what it has seen last: a change between two waits is seen before the next."""
+    s["it"] = {"n": 0}
+    it = s["it"]
+    other.do(f"s = sync.attach({OURS!r}); it = s['it']")
+    other.begin(
+        "seen = [0]\nwhile seen[-1] < 200:\n try: it.wait_changed(0.05)\n except shmrpc.WaitTimeout: pass\n"
+        " seen.append(it['n'])\nresult = seen[-1]"
+    )
+    for _ in range(200):
+        shmrpc.add(it, "n", 1)
+        time.sleep(0)
+    assert other.end() == 200

@@ -39,6 +39,7 @@ from shmrpc.equals.queue import Queue, queue
 from shmrpc.equals.queue_base import DeadLetters
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem
 from shmrpc.equals.semaphore import Semaphore
+from shmrpc.equals.stores.changes import Changes, changes
 from shmrpc.equals.stores.records import shared
 from shmrpc.equals.stores.store import Store, store
 from shmrpc.equals.stores.store_base import StoreStats, add, compare_and_set, update
@@ -98,6 +99,7 @@ __all__ = [
     "Call",
     "CallError",
     "CallStopped",
+    "Changes",
     "Claim",
     "Client",
     "ConnectionLost",
@@ -158,6 +160,7 @@ __all__ = [
     "Writable",
     "add",
     "attach",
+    "changes",
     "compare_and_set",
     "connect",
     "current_call",

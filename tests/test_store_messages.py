@@ -20,6 +20,16 @@ from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually, eventually_in_loop
 
 LONG = 60.0
+
+
+@shmrpc.shared
+class Hiding:
+    """Its fields have the names of what a container of a store can do."""
+
+    copy: str
+    changed: int
+
+
 #: A name that no other run of these tests has.
 OURS = f"letters{os.getpid()}"
 
@@ -376,3 +386,66 @@ def test_a_change_wakes_all_that_wait_and_none_is_missed(s: shmrpc.sync.Store, o
         shmrpc.add(it, "n", 1)
         time.sleep(0)
     assert other.end() == 200
+
+
+# --- changes, one after the other ---
+
+
+def test_no_change_is_missed_between_two_looks(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    """One that waits again only after it has looked would sleep on if the last change came in between."""
+    s["it"] = {"n": 0}
+    other.do(f"s = sync.attach({OURS!r})")
+    other.begin(
+        "result = []\nfor now in shmrpc.changes(s['it'], 60):\n result.append(now['n'])\n if now['n'] == 2000: break"
+    )
+    for _ in range(2000):
+        shmrpc.add(s["it"], "n", 1)
+        time.sleep(0)
+    seen = other.end()
+    assert seen[-1] == 2000 and seen == sorted(seen)
+
+
+async def test_a_loop_sees_changes_until_the_object_is_gone() -> None:
+    async with shmrpc.store(OURS) as s:
+        s["it"] = [0]
+        seen = []
+        async for now in shmrpc.changes(s["it"], LONG):
+            seen.append(now)
+            if len(now) < 3:
+                s["it"].append(len(now))
+            else:
+                del s["it"]
+        assert seen == [[0], [0, 1], [0, 1, 2]]
+        async for now in shmrpc.changes(s, LONG):
+            if now:
+                break
+            s["it"] = 1
+        assert now == {"it": 1}
+
+
+def test_changes_of_what_a_field_hides_are_seen(s: shmrpc.sync.Store) -> None:
+    s["it"] = Hiding("a", 1)
+    for now in shmrpc.changes(s["it"], LONG):
+        if now == Hiding("a", 2):
+            break
+        s["it"].changed += 1
+
+
+def test_nothing_changes_in_time_and_what_has_no_changes_is_said(s: shmrpc.sync.Store) -> None:
+    changes = iter(shmrpc.changes(s, 0.01))
+    assert next(changes) == {}
+    with pytest.raises(shmrpc.WaitTimeout, match="nobody has changed the object within 0.01 s"):
+        next(changes)
+    with pytest.raises(ValueError, match="timeout"):
+        shmrpc.changes(s, -1)
+    with pytest.raises(TypeError, match="expected an object of a store or a store, got dict"):
+        shmrpc.changes({})
+
+
+def test_one_who_leaves_a_store_in_the_middle_of_changes_is_not_in_the_way(s: shmrpc.sync.Store) -> None:
+    with shmrpc.sync.store(f"{OURS}.left") as left:
+        left["it"] = {}
+        changes = iter(shmrpc.changes(left["it"]))
+        assert next(changes) == {}
+    with pytest.raises(shmrpc.LocalProtocolError, match="closed"):
+        next(changes)

@@ -17,6 +17,8 @@ from shmrpc.cli.items import timeout_option, values_of
 from shmrpc.cli.values import to_json
 from shmrpc.equals.attach import blocking_attach
 from shmrpc.equals.members import report_of, reports
+from shmrpc.equals.stores.changes import changes
+from shmrpc.equals.stores.proxies import Shared
 from shmrpc.equals.stores.records import SharedClass
 from shmrpc.errors import NameInUse, WaitTimeout
 
@@ -144,19 +146,15 @@ def watch(name: str, path: tuple[str, ...], timeout: float | None) -> None:
     """Print the value at PATH in the store NAME, and again each time that it has changed, until Ctrl-C."""
     with _opened(name) as opened:
         found = _follow(opened, path)
-        if not hasattr(found, "wait_changed"):
+        if not isinstance(found, Shared):
             raise CommandFailed(f"{' '.join(path)} is no list, dict, set or object: watch what it is in", NOT_AVAILABLE)
         shown = None
-        while True:
-            now = to_json(_plain(found))
-            if now != shown:
-                click.echo(now)
-                sys.stdout.flush()
-                shown = now
-            try:
-                found.wait_changed(timeout)
-            except WaitTimeout:
-                return
+        with contextlib.suppress(WaitTimeout):
+            for copy in changes(found, timeout):
+                if (now := to_json(copy)) != shown:
+                    click.echo(now)
+                    sys.stdout.flush()
+                    shown = now
 
 
 @store.command()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, TypeVar
 
 from shmrpc import _core
@@ -134,28 +135,40 @@ class Opened(StoreUse):
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
         """Waits until a container has changed. Raises WaitTimeout and Gone."""
         timeout = bounded(timeout)
-        watch = proxy._watch()
-        try:
-            line = self._line(_CHANGES, Line)
-            if not proxy._has_changed(watch) and not await line.wait(
-                lambda: proxy._has_changed(watch), lambda: None, timeout
-            ):
-                raise self._nothing(timeout)
-        finally:
-            proxy._unwatch(watch)
+        with self.watch(proxy) as watch:
+            await self.wait_for(proxy, watch, timeout)
 
     def block_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
         """Blocks until a container has changed. Raises WaitTimeout and Gone."""
         timeout = bounded(timeout)
+        with self.watch(proxy) as watch:
+            self.block_for(proxy, watch, timeout)
+
+    @contextlib.contextmanager
+    def watch(self, proxy: _core.Proxy) -> Iterator[int]:
+        """Watches a container within the block: the number of the watch. Raises Gone."""
         watch = proxy._watch()
         try:
-            waited = proxy._wait(watch, timeout)
-            if waited is None:
-                raise stopped_wait(self._name)
-            if not waited:
-                raise self._nothing(timeout)
+            yield watch
         finally:
-            proxy._unwatch(watch)
+            if not self._name.is_closed:
+                proxy._unwatch(watch)
+
+    async def wait_for(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
+        """Waits until a container has changed since a watch began. Raises WaitTimeout."""
+        line = self._line(_CHANGES, Line)
+        if not proxy._has_changed(watch) and not await line.wait(
+            lambda: proxy._has_changed(watch), lambda: None, timeout
+        ):
+            raise self._nothing(timeout)
+
+    def block_for(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
+        """Blocks until a container has changed since a watch began. Raises WaitTimeout."""
+        waited = proxy._wait(watch, timeout)
+        if waited is None:
+            raise stopped_wait(self._name)
+        if not waited:
+            raise self._nothing(timeout)
 
     def _nothing(self, timeout: float | None) -> WaitTimeout:
         return WaitTimeout(f"store {self._name.name!r}: nobody has changed the object within {timeout:g} s")

@@ -1,0 +1,150 @@
+"""``shmrpc store``: what is in a store is shown, set and watched; what is wrong is said."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+import shmrpc
+from shmrpc.cli import main
+from shmrpc.equals.members import report_of
+from tests.helpers.cli_runner import cli_runner
+from tests.helpers.server_process import eventually
+
+LONG = 60.0
+NAME = f"cli_store{os.getpid()}"
+
+
+def run(*arguments: str) -> Result:
+    return cli_runner().invoke(main, ["store", *arguments])
+
+
+@contextlib.contextmanager
+def _watching(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "shmrpc", "store", "watch", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    return json.loads(process.stdout.readline())
+
+
+@shmrpc.shared
+class Place:
+    """Of a class that the command line does not import."""
+
+    x: int
+    names: list[str]
+
+
+@pytest.fixture
+def s() -> Iterator[shmrpc.sync.Store]:
+    with shmrpc.sync.store(NAME) as opened:
+        opened.update(scores={"ada": 1, 7: [1, 2]}, place=Place(1, ["here"]), n=3)
+        yield opened
+
+
+def test_ls_shows_stores_and_their_members(s: shmrpc.sync.Store) -> None:
+    (line,) = [line for line in run("ls").stdout.splitlines() if line.startswith(NAME + " ")]
+    assert line.split()[-1] == str(os.getpid())
+    (found,) = [each for each in json.loads(run("ls", "--json").stdout) if each["name"] == NAME]
+    assert found["members"] == [os.getpid()] and found["bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((), {"scores": {"ada": 1, "7": [1, 2]}, "place": {"x": 1, "names": ["here"]}, "n": 3}),
+        (("scores", "ada"), 1),
+        (("scores", ":7", "1"), 2),
+        (("place",), {"x": 1, "names": ["here"]}),
+        (("place", "names", "0"), "here"),
+        (("n",), 3),
+    ],
+    ids=["all", "key", "int key", "object", "field", "number"],
+)
+def test_get_follows_keys_indices_and_fields(s: shmrpc.sync.Store, path: tuple[str, ...], value: object) -> None:
+    done = run("get", NAME, *path)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == value
+
+
+def test_set_changes_a_key_an_index_and_a_field(s: shmrpc.sync.Store) -> None:
+    for path, value in ((("scores", ":7", "0"), "[9]"), (("place", "x"), "5"), (("new",), '"text"')):
+        assert run("set", NAME, *path, value).exit_code == 0
+    assert s["scores"][7] == [[9], 2] and s["place"].x == 5 and s["new"] == "text"
+
+
+def test_dump_prints_a_key_to_a_line(s: shmrpc.sync.Store) -> None:
+    lines = [json.loads(line) for line in run("dump", NAME).stdout.splitlines()]
+    assert {line["key"]: line["value"] for line in lines} == json.loads(run("get", NAME).stdout)
+
+
+def test_watch_prints_each_change_and_the_last_one(s: shmrpc.sync.Store) -> None:
+    with _watching(NAME, "scores") as command:
+        assert _line(command) == {"ada": 1, "7": [1, 2]}
+        for _ in range(200):
+            shmrpc.add(s["scores"], "ada", 1)
+        while (seen := _line(command))["ada"] < 201:
+            pass
+        assert seen == {"ada": 201, "7": [1, 2]}
+        del s["scores"]
+        _, said = command.communicate(timeout=LONG)
+    assert (command.returncode, said) == (0, "")
+
+
+def test_watch_ends_after_its_timeout(s: shmrpc.sync.Store) -> None:
+    with _watching("--timeout", "0.05", NAME, "place") as command:
+        out, said = command.communicate(timeout=LONG)
+    assert (command.returncode, json.loads(out), said) == (0, {"x": 1, "names": ["here"]}, "")
+    assert eventually(lambda: len((report_of(NAME) or pytest.fail("it is gone")).members) == 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("get", "nobody.has.this"), 3, "no process has it open; 'shmrpc store ls' lists"),
+        (("get", NAME, "absent"), 3, "there is nothing at absent"),
+        (("get", NAME, "n", "deeper"), 3, "there is nothing at n deeper"),
+        (("get", NAME, "scores", ":{"), 2, "expected JSON after the colon"),
+        (("watch", NAME, "n"), 3, "n is no list, dict, set or object"),
+        (("set", NAME, "n"), 2, "Missing argument"),
+        (("set", NAME, "n", "{"), 2, "JSON"),
+        (("set", NAME, "scores", ":7", "5", "1"), 3, "cannot be set"),
+        (("set", NAME, "place", "absent", "1"), 3, "cannot be set"),
+    ],
+    ids=[
+        "no store",
+        "no key",
+        "no container",
+        "no JSON key",
+        "a number",
+        "no value",
+        "no JSON",
+        "no index",
+        "no field",
+    ],
+)
+def test_what_is_wrong_is_said(s: shmrpc.sync.Store, arguments: tuple[str, ...], status: int, words: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == status, done.output
+    assert words in done.stderr
+
+
+def test_a_queue_is_no_store() -> None:
+    with shmrpc.sync.queue(NAME):
+        done = run("get", NAME)
+    assert done.exit_code != 0 and "not as a store" in done.stderr

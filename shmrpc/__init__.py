@@ -40,7 +40,7 @@ from shmrpc.equals.queue_base import DeadLetters
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem
 from shmrpc.equals.semaphore import Semaphore
 from shmrpc.equals.stores.changes import Changes, changes
-from shmrpc.equals.stores.records import shared
+from shmrpc.equals.stores.records import SharedStruct, shared
 from shmrpc.equals.stores.store import Store, store
 from shmrpc.equals.stores.store_base import StoreStats, add, compare_and_set, update
 from shmrpc.equals.subscription import Subscription, subscribe
@@ -143,6 +143,7 @@ __all__ = [
     "ServiceInUse",
     "ServiceUnavailable",
     "SharedMemoryError",
+    "SharedStruct",
     "ShmrpcError",
     "StaleClaim",
     "Store",

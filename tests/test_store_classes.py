@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import os
@@ -174,6 +175,17 @@ def test_what_is_made_is_checked_once_and_not_in_copies(s: shmrpc.sync.Store) ->
     assert it.width == 4 and it.copy().width == 4
     with pytest.raises(ValueError, match="low is above high"):
         Checked(5, 1)
+
+
+@pytest.mark.parametrize(
+    "instance", [*INSTANCES.values(), [1, [2]], {"a": {1: 2}}, {1, 2}], ids=[*INSTANCES, "list", "dict", "set"]
+)
+def test_a_copy_by_the_standard_library_is_no_second_name_for_the_shared_object(
+    s: shmrpc.sync.Store, instance: Any
+) -> None:
+    s["it"] = instance
+    for copied in (copy.copy(s["it"]), copy.deepcopy(s["it"]), copy.deepcopy([s["it"]])[0]):
+        assert type(copied) is type(instance) and copied == instance
 
 
 def test_fields_that_have_the_names_of_methods_of_proxies_are_fields(s: shmrpc.sync.Store) -> None:

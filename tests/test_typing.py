@@ -320,7 +320,7 @@ def errors(
 ) -> dict[str, set[int]]:
     """What a checker finds in all that stands here, looked at in one run: each takes seconds to begin."""
     folder = tmp_path_factory.mktemp(request.param)
-    paths = [CONTRACT / f"{name}.py" for name in ("in_a_loop", "in_threads", "queues", "topics")]
+    paths = [CONTRACT / f"{name}.py" for name in ("in_a_loop", "in_threads", "queues", "stores", "topics")]
     for service, (source, _) in PROGRAMS.items():
         written, program = folder / f"{service}_client.pyi", folder / f"{service}_program.py"
         written.write_text(f"{stubs[service]}\n{FOR_MYPY}\n")
@@ -329,7 +329,7 @@ def errors(
     return check(request.param, folder, *paths, reportUnnecessaryTypeIgnoreComment="error")
 
 
-def test_calls_by_function_queues_and_topics_are_typed(errors: dict[str, set[int]]) -> None:
+def test_calls_by_function_queues_topics_and_stores_are_typed(errors: dict[str, set[int]]) -> None:
     # An ignored error that is none is an error itself: so what is to be refused is refused.
     assert errors.keys() == {f"{service}_program.py" for service in PROGRAMS}, "nor is there one in a stub"
 

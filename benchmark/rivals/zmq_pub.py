@@ -63,7 +63,7 @@ def _writing(pub: zmq.Socket[bytes]) -> End:
 
         def put_array(number: int) -> None:
             # It is sent from where it lies.
-            pub.send(np.full(ELEMENTS, number, "u8"), copy=False)
+            pub.send(np.full(ELEMENTS, number, "u8").data, copy=False)
 
         return put_array, missing_side
 

@@ -80,7 +80,7 @@ def _writing(pushes: list[zmq.Socket[bytes]]) -> End:
 
         def put_array(number: int) -> None:
             # It is sent from where it lies.
-            pushes[0].send(np.full(ELEMENTS, number, "u8"), copy=False)
+            pushes[0].send(np.full(ELEMENTS, number, "u8").data, copy=False)
 
         return put_array, missing_side
 

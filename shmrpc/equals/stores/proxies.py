@@ -66,6 +66,12 @@ class Shared(Referable):
         """Returns a plain copy of it and all that is in it, as it was at one moment. Raises Gone if it was removed."""
         return self._copy()
 
+    def __copy__(self) -> Any:
+        return self._copy()
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self._copy()
+
     async def changed(self, timeout: float | None = None) -> None:
         """Waits until somebody changes it, or something in it, or removes it; for ``timeout`` seconds at most.
 

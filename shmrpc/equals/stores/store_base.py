@@ -7,7 +7,7 @@ import enum
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self, TypeVar, cast
 
 from shmrpc import _core
 from shmrpc._core import add_to
@@ -20,6 +20,8 @@ from shmrpc.equals.stores.proxies import SharedDict, SharedList, _Mapping
 from shmrpc.equals.stores.records import NewStruct, SharedStruct, struct_class
 from shmrpc.equals.stores.transaction import Transaction
 from shmrpc.errors import WaitTimeout
+
+_T = TypeVar("_T")
 
 #: Seconds for which a single operation waits for another process that changes the store.
 _PATIENCE: Final = 1.0
@@ -108,9 +110,9 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
 
     # --- as a mapping ---
 
-    def copy(self) -> Any:
+    def copy(self) -> dict[Any, Any]:
         """Returns a plain dict of all that is in it, as it was at one moment."""
-        return self._root.copy()
+        return cast(dict[Any, Any], self._root.copy())
 
     def _copy(self) -> Any:
         return self._root._copy()
@@ -217,7 +219,7 @@ def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool
     return True
 
 
-def update(container: Any, key: Any, function: Callable[[Any], Any]) -> Any:
+def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
     """Sets an item of a container to what a function makes of it, and returns that: one operation.
 
     What ``container`` and ``key`` may be: see :func:`shmrpc.add`. All others that change the store wait while

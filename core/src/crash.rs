@@ -215,6 +215,14 @@ mod enabled {
         WatchEnded,
         /// What dead members of a store looked at and watched is given back.
         StoreRecovered,
+        /// The memory of a store says that a copy is to take its place, and there is none.
+        ReplaceBegun,
+        /// There is a copy of a store, and nobody knows of it.
+        CopyMade,
+        /// A copy of a store has taken its place, and nobody uses it.
+        CopyFound,
+        /// This process uses the copy, and the others were not woken.
+        CopyUsed,
         /// The only word of a transaction is stored, and the sequence is as before.
         OnlyWordStored,
         /// The entries of a log are written, and do not count.

@@ -103,6 +103,9 @@ POINTS_OF_STORES: Final = frozenset(
     )
 )
 
+#: Those that only one passes who replaces a store by a copy.
+POINTS_OF_COPIES: Final = frozenset(("ReplaceBegun", "CopyMade", "CopyFound", "CopyUsed"))
+
 #: A line by file and number, or a native point by name and how often it was passed.
 Place = tuple[str, int]
 

@@ -3,7 +3,8 @@
 //! ```text
 //!     64  poison        3 u64  what was found that cannot be true, see `shared/lie.rs`; then nobody uses it any more
 //!     88  amount        u64    permits of a semaphore; bytes of a memory, or for the items of a queue
-//!     96  event         u64    how often it was set, times two; plus one while it is set
+//!     96  event         u64    how often it was set, times two; plus one while it is set; of a store: 0, or the number of
+//!                              the file that has its contents now, see `replacing.rs`
 //!    104  signals       u64    those that nobody has waited for
 //!    112  bounds        2 u64  of a queue: the items that may wait; how often one is delivered, plus 2^63 if they are raw; of a
 //!                              topic: 0; 2^63 if its records are raw
@@ -39,6 +40,8 @@ pub const MOST_BYTES: u64 = (1 << 36) - (1 << 20);
 pub const AT_POISON: usize = 64;
 pub const AT_AMOUNT: usize = 88;
 pub const AT_EVENT: usize = 96;
+/// Of a store, which has no event.
+pub const AT_CONTENTS: usize = AT_EVENT;
 pub const AT_SIGNALS: usize = 104;
 pub const AT_BOUNDS: usize = 112;
 pub const AT_MEMBERS: usize = 128;

@@ -82,6 +82,11 @@ pub enum NameError {
     Full(&'static str),
     #[error("cannot be used any more: {0}; once all have closed it, it can be opened anew")]
     Poisoned(#[from] Lie),
+    #[error(
+        "was replaced by a copy while this process held it up, and has gone on without it: what this process was about to \
+         change then may or may not be done; close all that it has of it here, and open it again"
+    )]
+    Fenced,
     #[error("is closed")]
     Left,
     #[error("was opened in another process, from which this one was forked; open it again here")]
@@ -118,6 +123,7 @@ impl NameError {
             | NameError::Busy { .. }
             | NameError::Full(_)
             | NameError::Poisoned(_)
+            | NameError::Fenced
             | NameError::Left
             | NameError::Forked
             | NameError::Crowded
@@ -157,19 +163,21 @@ impl Want {
 pub(super) struct Memory {
     pub(super) name: String,
     pub(super) file: File,
-    pub(super) mapping: SharedMapping,
+    pub(super) mapping: Arc<SharedMapping>,
     pub(super) shape: Shape,
 }
 
 /// A member of a name: this process.
 pub struct Membership {
     name: String,
+    /// The name of its memory.
+    memory: String,
     origin: Origin,
     shape: Shape,
     mapping: Arc<SharedMapping>,
     /// Its lock tells a clean-up that the memory is needed.
     file: File,
-    lock_file: Arc<LockFile>,
+    pub(super) lock_file: Arc<LockFile>,
     members: Arc<Members>,
     permits: Permits<Arc<SharedMapping>>,
     pub(super) fairness: Fairness,
@@ -227,25 +235,18 @@ impl Membership {
         lock_file: LockFile,
         stem: &Path,
     ) -> Result<Arc<Self>, NameError> {
-        let (mapping, lock_file) = (Arc::new(memory.mapping), Arc::new(lock_file));
-        let joined = Members::join(mapping.clone(), AT_MEMBERS, lock_file.clone());
+        let (mapping, lock_file) = (memory.mapping.clone(), Arc::new(lock_file));
+        let joined = Members::join(mapping, AT_MEMBERS, lock_file.clone());
         let joined = joined.map_err(NameError::os("its lock file cannot be locked"))?;
         let (members, remains) = joined.ok_or(NameError::Full("256 members"))?;
         crash::point!(MemberLocked);
-        let membership = Membership::new(
-            name,
-            memory.shape,
-            memory.file,
-            mapping,
-            lock_file,
-            members,
-            stem,
-        )?;
+        let membership = Membership::new(name, memory, lock_file, members, stem)?;
         if remains {
             membership.recover(membership.members.slot());
         }
         membership.members.enter();
         crash::point!(MemberEntered);
+        membership.finish_replacing()?;
         if remains {
             // Only a member can take a lease.
             let slot = membership.members.slot();
@@ -267,28 +268,24 @@ impl Membership {
         lock_file: LockFile,
         stem: &Path,
     ) -> Result<Arc<Self>, NameError> {
-        let (mapping, lock_file) = (Arc::new(memory.mapping), Arc::new(lock_file));
-        let members = Members::visit(mapping.clone(), AT_MEMBERS, lock_file.clone());
-        Membership::new(
-            name,
-            memory.shape,
-            memory.file,
-            mapping,
-            lock_file,
-            members,
-            stem,
-        )
+        let (mapping, lock_file) = (memory.mapping.clone(), Arc::new(lock_file));
+        let members = Members::visit(mapping, AT_MEMBERS, lock_file.clone());
+        Membership::new(name, memory, lock_file, members, stem)
     }
 
     fn new(
         name: String,
-        shape: Shape,
-        file: File,
-        mapping: Arc<SharedMapping>,
+        memory: Memory,
         lock_file: Arc<LockFile>,
         members: Members,
         stem: &Path,
     ) -> Result<Arc<Self>, NameError> {
+        let Memory {
+            name: memory,
+            file,
+            mapping,
+            shape,
+        } = memory;
         let members = Arc::new(members);
         let set = |(which, at): (usize, usize)| {
             let judge = members.clone();
@@ -307,13 +304,16 @@ impl Membership {
             _ => None,
         };
         let store = match shape.kind {
-            Kind::Store => Some(stores::Contents::new(&mapping, &file, shape, &members)?),
+            Kind::Store => Some(stores::Contents::new(
+                &mapping, &file, shape, &members, &memory,
+            )?),
             _ => None,
         };
         let origin = Origin::here();
         let origin = origin.map_err(NameError::os("this process cannot be told from others"))?;
         Ok(Arc::new_cyclic(|us| Membership {
             name,
+            memory,
             origin,
             us: us.clone(),
             is_pledged: AtomicBool::new(false),
@@ -368,9 +368,14 @@ impl Membership {
         self.origin.is_here()
     }
 
-    /// Its memory.
-    pub(super) fn mapping(&self) -> &SharedMapping {
+    /// Its memory, mapped.
+    pub(super) fn mapping(&self) -> &Arc<SharedMapping> {
         &self.mapping
+    }
+
+    /// The name of its memory.
+    pub(super) fn memory(&self) -> &str {
+        &self.memory
     }
 
     /// Its name.
@@ -817,8 +822,7 @@ impl Membership {
 
     /// Gives back what dead members of a slot had of the queue or the store; false if that is to be tried again.
     fn recover_contents(&self, slot: u32) -> bool {
-        self.queue.as_ref().is_none_or(|queue| queue.recover(slot))
-            && self.store.as_ref().is_none_or(|store| store.recover(slot))
+        self.queue.as_ref().is_none_or(|queue| queue.recover(slot)) && self.recover_store(slot)
     }
 
     /// Gives back what the last member of a slot had, whose byte we have.
@@ -1044,6 +1048,8 @@ impl Membership {
         if let Some(topic) = &self.topic {
             topic.abandon(self.members.us());
         }
+        // Nobody moves to a copy meanwhile: the door would be left open.
+        let _stays = self.store.as_ref().map(|store| store.stay());
         if let Some(store) = &self.store {
             store.abandon(self.members.us());
         }
@@ -1062,6 +1068,9 @@ impl Membership {
         }
         self.lock_file.close();
         named::unshare(&self.file);
+        if let Some(store) = &self.store {
+            store.unshare();
+        }
     }
 }
 

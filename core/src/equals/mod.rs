@@ -19,6 +19,8 @@ pub mod queueing;
 #[cfg(not(loom))]
 pub mod registry;
 #[cfg(not(loom))]
+mod replacing;
+#[cfg(not(loom))]
 pub mod stores;
 #[cfg(not(loom))]
 pub mod topics;

@@ -5,6 +5,7 @@ use super::lock_file::LockFile;
 use super::members::Member;
 use super::membership::{Membership, Memory, NameError, lie_in, store_shape};
 use super::queueing::Contents;
+use super::replacing;
 use super::topics::Overview;
 use super::watcher::remove_doorbells;
 use crate::crash;
@@ -92,6 +93,9 @@ impl Drop for Handle {
 fn leave(open: &Open, path: &Path) {
     let remove = |lock_file: &LockFile| {
         let _ = named::remove(&open.memory);
+        if let Some(copy) = replacing::copy_in(open.membership.mapping(), &open.memory) {
+            let _ = named::remove(&copy);
+        }
         crash::point!(MemoryRemoved);
         // Else what is there now is somebody else's.
         if let Ok(true) = lock_file.is_current() {
@@ -305,12 +309,18 @@ fn taken_over(place: &Place, text: &[u8], shape: Shape, lost: &mut u64) -> Optio
         .as_ref()
         .filter(|memory| memory.shape.kind == Kind::Queue);
     *lost = queue.map_or(0, Contents::items_in);
+    let copy = found
+        .as_ref()
+        .filter(|memory| memory.shape.kind == Kind::Store)
+        .and_then(|memory| replacing::copy_in(&memory.mapping, name));
     let found = found.filter(|memory| {
         let is_kept = memory.shape == shape && !matches!(shape.kind, Kind::Queue | Kind::Topic);
-        is_kept && lie_in(&memory.mapping).is_none()
+        let is_whole = copy.as_ref().is_none_or(|copy| named::open(copy).is_ok());
+        is_kept && is_whole && lie_in(&memory.mapping).is_none()
     });
     if found.is_none() {
         let _ = named::remove(name);
+        let _ = copy.map(|copy| named::remove(&copy));
     }
     found
 }
@@ -419,7 +429,7 @@ fn shared(
     Ok(Memory {
         name,
         file,
-        mapping,
+        mapping: Arc::new(mapping),
         shape,
     })
 }

@@ -4,6 +4,7 @@ use super::layout::Shape;
 use super::members::{Holder, Number};
 use super::membership::{Members, Membership, NameError};
 use super::queueing::{LEASE_PATIENCE, PATIENCE, deadline};
+use super::replacing::{self, TRIES};
 use crate::clock;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
@@ -13,9 +14,10 @@ use crate::store::{News, Open, Root, Store, StoreError};
 use crate::sync::lock;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::AtomicBool;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 
 /// The wait set of those that wait for the lease, since a transaction of somebody holds it for long.
@@ -43,7 +45,12 @@ pub struct Transaction {
 
 /// The store of a name.
 pub struct Contents {
-    store: Shared,
+    pub(super) store: Shared,
+    /// What has them, and the number of that: 0 if it is the memory of the name itself.
+    pub(super) file: Arc<OwnedFd>,
+    pub(super) current: AtomicU64,
+    /// Held while this process moves to a copy, or leaves.
+    moving: Mutex<()>,
     /// The transaction that this process has begun, if it has one.
     open: Mutex<Option<Transaction>>,
     is_open: AtomicBool,
@@ -67,15 +74,19 @@ impl Contents {
         file: &File,
         shape: Shape,
         members: &Arc<Members>,
+        memory: &str,
     ) -> Result<Self, NameError> {
-        let made = file.try_clone().and_then(|file| {
-            let (mapping, members) = (mapping.clone(), members.clone());
-            let start = shape.contents_at() as u64;
-            Store::new(mapping, Arc::new(file.into()), start, shape.amount, members)
-        });
-        let store = made.map_err(NameError::os("its memory cannot be had"))?;
+        let failed = || NameError::os("its memory cannot be had");
+        let file: Arc<OwnedFd> = Arc::new(file.try_clone().map_err(failed())?.into());
+        let current = replacing::find_copy(mapping, &file, shape, memory)?;
+        let (words, members) = (mapping.clone(), members.clone());
+        let start = shape.contents_at() as u64;
+        let store = Store::new(words, file.clone(), start, shape.amount, members);
         Ok(Contents {
-            store,
+            store: store.map_err(failed())?,
+            file,
+            current: AtomicU64::new(current),
+            moving: Mutex::default(),
             open: Mutex::default(),
             is_open: AtomicBool::new(false),
             unpinned: Mutex::default(),
@@ -94,12 +105,9 @@ impl Contents {
         self.store.allocated()
     }
 
-    /// Gives back what dead members of a slot have left; false if that cannot be done now.
-    pub(super) fn recover(&self, slot: u32) -> bool {
-        let is_gone = |member| Number(member).slot() == Some(slot);
-        let recovered = self.store.recover(is_gone, clock::now() + PATIENCE);
-        crash::point!(StoreRecovered);
-        recovered.is_ok()
+    /// Lets no thread move to a copy.
+    pub(super) fn stay(&self) -> MutexGuard<'_, ()> {
+        lock(&self.moving)
     }
 
     /// Gives back what this process has, which leaves.
@@ -117,24 +125,67 @@ impl Contents {
 impl Membership {
     /// Makes what a store begins with, and the place of its root.
     pub fn found_store(&self) -> Result<Place, Refusal> {
-        let contents = self.stored()?;
-        let deadline = deadline(PATIENCE);
-        let founded = contents.store.found(deadline);
-        crash::point!(StoreFounded);
-        let place = founded.and_then(|()| contents.store.root(Root::Store, deadline));
-        place.map_err(|error| self.told_of(error))
+        self.following(|contents| {
+            let deadline = deadline(PATIENCE);
+            let founded = contents.store.found(deadline);
+            crash::point!(StoreFounded);
+            let place = founded.and_then(|()| contents.store.root(Root::Store, deadline));
+            place.map_err(|error| self.told_of(error))
+        })
+    }
+
+    /// Gives back what dead members of a slot have left; false if that cannot be done now.
+    pub(super) fn recover_store(&self, slot: u32) -> bool {
+        if self.store.is_none() {
+            return true;
+        }
+        let is_gone = |member| Number(member).slot() == Some(slot);
+        let recovered = self.following(|contents| {
+            let recovered = contents.store.recover(is_gone, clock::now() + PATIENCE);
+            crash::point!(StoreRecovered);
+            recovered.map_err(|error| self.told_of(error))
+        });
+        recovered.is_ok()
+    }
+
+    /// Does something with the store, in a copy of it if there is one by then.
+    #[inline]
+    pub(super) fn following<R>(
+        &self,
+        operate: impl Fn(&Contents) -> Result<R, Refusal>,
+    ) -> Result<R, Refusal> {
+        for _ in 0..TRIES {
+            match operate(self.stored()?) {
+                Err(Refusal::Replaced) => self.follow()?,
+                done => return done,
+            }
+        }
+        Err(replacing::too_often().into())
     }
 
     /// Does something with the store: in the transaction that `owner` has begun, if it has, or else in one of its own, for
-    /// whose lease it waits for as long as `patience`, in nanoseconds.
+    /// whose lease it waits for as long as `patience`, in nanoseconds. Without patience it does not go on in a copy either.
     #[inline]
     pub fn with_store<R>(
         &self,
-        owner: impl FnOnce() -> u64,
+        owner: impl Fn() -> u64,
         patience: u64,
-        operate: impl FnOnce(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
+        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
     ) -> Result<R, Refusal> {
-        let contents = self.stored()?;
+        if patience == 0 {
+            return self.with_contents(self.stored()?, owner, 0, operate);
+        }
+        self.following(|contents| self.with_contents(contents, &owner, patience, &operate))
+    }
+
+    #[inline]
+    fn with_contents<R>(
+        &self,
+        contents: &Contents,
+        owner: impl Fn() -> u64,
+        patience: u64,
+        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
+    ) -> Result<R, Refusal> {
         if !contents.is_open() {
             let done = operate(&contents.store, None, deadline(patience));
             return self.told(contents, done);
@@ -204,8 +255,14 @@ impl Membership {
     }
 
     #[cold]
-    fn told_of(&self, error: StoreError) -> Refusal {
+    pub(super) fn told_of(&self, error: StoreError) -> Refusal {
         match error {
+            StoreError::Shared(SharedError::Replaced { fenced }) => {
+                match fenced == self.others().us().0 {
+                    true => Refusal::Name(NameError::Fenced),
+                    false => Refusal::Replaced,
+                }
+            }
             StoreError::Shared(SharedError::Limit { asked, used, limit }) => {
                 Refusal::Full { asked, used, limit }
             }
@@ -234,7 +291,7 @@ impl Membership {
     }
 
     #[inline]
-    fn stored(&self) -> Result<&Contents, Refusal> {
+    pub(super) fn stored(&self) -> Result<&Contents, Refusal> {
         self.check()?;
         let contents = self.store.as_ref();
         Ok(contents.ok_or(NameError::NotHeld("is no store"))?)
@@ -261,8 +318,13 @@ impl Membership {
             let text = "this task or thread is within a transaction already";
             return Err(NameError::NotHeld(text).into());
         }
-        match self.begin_soon(&contents.store) {
-            Ok(open) => {
+        let begun = self.following(|contents| match self.begin_soon(&contents.store) {
+            Ok(open) => Ok(Some(open)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(self.told_of(error)),
+        });
+        match begun? {
+            Some(open) => {
                 let thread = thread::current().id();
                 *lock(&contents.open) = Some(Transaction {
                     open,
@@ -273,8 +335,7 @@ impl Membership {
                 contents.is_open.store(true, Relaxed);
                 Ok(true)
             }
-            Err(None) => Ok(false),
-            Err(Some(error)) => Err(self.told_of(error)),
+            None => Ok(false),
         }
     }
 
@@ -368,12 +429,17 @@ pub enum Refusal {
     Full { asked: u64, used: u64, limit: u64 },
     /// A transaction changes so many words at most.
     TooMany(usize),
+    /// Nothing was done: there is a copy, in which others go on.
+    Replaced,
 }
 
 impl Refusal {
-    /// Whether another process changes the store, and so it may be done later.
+    /// Whether another process changes the store, or has replaced it, and so it may be done later.
     pub fn is_busy(&self) -> bool {
-        matches!(self, Refusal::Name(NameError::Changing { .. }))
+        matches!(
+            self,
+            Refusal::Name(NameError::Changing { .. }) | Refusal::Replaced
+        )
     }
 }
 

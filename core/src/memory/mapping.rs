@@ -92,6 +92,32 @@ impl SharedMapping {
         self.span.len()
     }
 
+    /// Puts what another file of this size has from `start` on, a multiple of the page, in the place of what is mapped there.
+    /// Addresses stay what they are.
+    ///
+    /// # Panics
+    /// If it does not begin within the mapping.
+    pub fn exchange(&self, file: BorrowedFd<'_>, start: usize) -> io::Result<()> {
+        assert!(start < self.size());
+        let at = self.address(start, self.size() - start);
+        // SAFETY: all of it lies within our mapping, which stays one of this length; those that look at it meanwhile do so
+        // as at what peers may change at any time, and find a page of the one file or of the other.
+        let mapped = unsafe {
+            libc::mmap(
+                at.cast(),
+                self.size() - start,
+                WRITABLE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                file.as_raw_fd(),
+                start as libc::off_t,
+            )
+        };
+        match mapped == libc::MAP_FAILED {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(()),
+        }
+    }
+
     /// Whether a peer has cut it off: what was read before this question may never have been written.
     #[inline]
     pub fn is_cut_off(&self) -> bool {

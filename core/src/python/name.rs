@@ -216,7 +216,9 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
         NameError::TooLarge(_) => {
             return PyValueError::new_err(format!("{kind} '{name}': {error}"));
         }
-        NameError::Left | NameError::Forked | NameError::NotHeld(_) => "LocalProtocolError",
+        NameError::Fenced | NameError::Left | NameError::Forked | NameError::NotHeld(_) => {
+            "LocalProtocolError"
+        }
     };
     let joint = if error.is_predicate() { " " } else { ": " };
     let text = format!("{kind} {name:?}{joint}{error}").replace('"', "'");

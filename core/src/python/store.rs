@@ -4,6 +4,7 @@ use super::buffer::fill;
 use super::hold::current_owner;
 use super::name::{Name, failed};
 use super::stored::{Hooks, Keeper, immediate};
+use crate::equals::members::Holder;
 use crate::equals::membership::Membership;
 use crate::equals::stores::{CHANGES, MESSAGES, Refusal, Shared};
 use crate::store::value::{Found, Place};
@@ -106,6 +107,11 @@ impl Inner {
         self.patience.load(Relaxed) // Relaxed: under the GIL.
     }
 
+    /// That of what is done within a wait, which goes on in a copy if there is one.
+    fn patience_of_waits(&self) -> u64 {
+        self.patience().max(1)
+    }
+
     /// What this process has of it, as Python sees it.
     pub(super) fn opened<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.opened.bind(py)
@@ -134,7 +140,7 @@ impl Inner {
             return Err(self.refused(py, busy));
         }
         let owner = current_owner(py)?;
-        let patience = self.patience();
+        let patience = self.patience_of_waits();
         let done = py.detach(|| self.membership.with_store(|| owner, patience, &operate));
         match done {
             Ok(done) => Ok(Ok(done)),
@@ -158,6 +164,11 @@ impl Inner {
         match error {
             Refusal::Name(error) => failed(py, &self.membership, error),
             Refusal::Store(error) => self.raised(py, error),
+            Refusal::Replaced => self.error(
+                py,
+                "StoreBusy",
+                "is being replaced by a copy: try again".to_owned(),
+            ),
             Refusal::Full { asked, used, limit } => self.error(
                 py,
                 "StoreFull",
@@ -484,6 +495,19 @@ impl Store {
         found.map(|found| us.seen(py, found)).into_iter().collect()
     }
 
+    /// Moves all members to a copy if one of them holds the store and does not go on: its process, -1 if that is one of
+    /// another container; None if nobody does.
+    fn _replace(&self, py: Python<'_>) -> PyResult<Option<i32>> {
+        let us = self.inner(py)?;
+        let patience = us.patience();
+        let replaced = py.detach(|| us.membership.replace_store(patience));
+        match replaced.map_err(|error| us.refused(py, error))? {
+            Some(Holder::Process(pid)) => Ok(Some(pid)),
+            Some(Holder::Elsewhere) => Ok(Some(-1)),
+            None => Ok(None),
+        }
+    }
+
     // --- what can be seen ---
 
     /// What its proxies are made of.
@@ -506,7 +530,7 @@ impl Inner {
     fn has_messages(&self) -> Result<bool, Refusal> {
         self.membership.with_store(
             || 0,
-            self.patience(),
+            self.patience_of_waits(),
             |store, _, deadline| store.has_messages(deadline),
         )
     }
@@ -746,7 +770,7 @@ impl Proxy {
         us.wait_in(py, us.name.get(), CHANGES, timeout, || {
             us.membership.with_store(
                 || 0,
-                us.patience(),
+                us.patience_of_waits(),
                 |store, _, deadline| store.has_changed(deadline, place, watch),
             )
         })

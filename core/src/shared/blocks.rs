@@ -146,6 +146,12 @@ impl Blocks {
         Ok((spare > limit).then_some(limit / 2))
     }
 
+    /// What is known of the memory of the map is not true any more.
+    pub(super) fn is_moved(&self) {
+        // Relaxed: as below.
+        self.mapped.store(0, Ordering::Relaxed);
+    }
+
     /// Gives the map memory for the first `count` pages.
     pub(super) fn map_up_to(&self, count: u64) -> Result<(), SharedError> {
         // Relaxed, here and below: what another thread has added meanwhile is only added once more.

@@ -17,6 +17,9 @@ pub enum SharedError {
     /// This process was forked from a member, and is none.
     #[error("a forked process is no member: open the name in it")]
     Detached,
+    /// There is a copy, where all go on but the member that held the lease. 0: this process is on its way there.
+    #[error("a copy has taken its place, while member {fenced:#x} held the lease")]
+    Replaced { fenced: u64 },
     #[error("a transaction changes at most {most} words")]
     JournalFull { most: usize },
     #[error("{asked} bytes were asked for, {used} of max_memory of {limit} are in use")]

@@ -34,6 +34,8 @@ pub(super) const AT_COUNT: u64 = 72;
 pub(super) const AT_ENTRIES: u64 = 80;
 pub(super) const ENTRY: u64 = 16;
 
+/// In the place of a thread: other memory is about to take the place of this, and no thread enters.
+const MOVING: usize = 1;
 /// How often a reader looks before it takes the lease.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 64 };
 
@@ -46,7 +48,7 @@ pub struct Exclusive<W, M> {
     members: M,
     /// Threads of this process that are about to take the lease, or have it.
     busy: PrivateUsize,
-    /// 0, or the thread that alone may take it still, by [`this_thread`].
+    /// 0, [`MOVING`], or the thread that alone may take it still, by [`this_thread`].
     closed: PrivateUsize,
     #[cfg(not(loom))]
     origin: Origin,
@@ -109,6 +111,8 @@ impl<W: Words, M: Members> Exclusive<W, M> {
                 fence(Ordering::Acquire);
                 // Relaxed: the fence orders it.
                 if self.word(AT_SEQUENCE).load(Ordering::Relaxed) == before {
+                    // What is written here once there is a copy was never true.
+                    self.check_poison()?;
                     return self.settled(copied).map(Some);
                 }
             }
@@ -136,9 +140,40 @@ impl<W: Words, M: Members> Exclusive<W, M> {
         if !self.is_ours() || self.members.me() == 0 {
             return Err(SharedError::Detached);
         }
+        self.check_poison()
+    }
+
+    #[inline]
+    fn check_poison(&self) -> Result<(), SharedError> {
         // Relaxed: a mark. What it speaks of is an error by itself, also to one that sees the mark late.
         if self.word(AT_POISON).load(Ordering::Relaxed) != 0 {
-            return Err(self.told().look().into());
+            return Err(self.why_poisoned());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn why_poisoned(&self) -> SharedError {
+        match self.told().look() {
+            Lie {
+                field: super::Field::Replaced,
+                at: fenced,
+                ..
+            } => SharedError::Replaced { fenced },
+            lie => lie.into(),
+        }
+    }
+
+    /// After the lease was given back: an error if a copy was made while this process had it, which may have it or not.
+    #[inline]
+    pub(super) fn check_fenced(&self) -> Result<(), SharedError> {
+        // SeqCst: after the exchange of the lease. Whoever makes a copy marks this memory first, then looks at the lease: if
+        // we see no mark, what we have stored before is in the copy.
+        if self.word(AT_POISON).load(Ordering::SeqCst) != 0
+            && let error @ SharedError::Replaced { fenced } = self.why_poisoned()
+            && fenced == self.members.me()
+        {
+            return Err(error);
         }
         Ok(())
     }
@@ -200,6 +235,58 @@ impl<W: Words, M: Members> Exclusive<W, M> {
         }
     }
 
+    /// Lets no thread of this process change anything while `act` puts other memory in the place of this; false if some do
+    /// not end before `deadline`.
+    #[cfg(not(loom))]
+    pub fn pause<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
+        // SeqCst: as in `close`. Relaxed: it has left.
+        let begun =
+            self.closed
+                .compare_exchange(0, MOVING, SeqCst, std::sync::atomic::Ordering::Relaxed);
+        begun.ok()?;
+        let is_idle = loop {
+            if self.busy.load(SeqCst) == 0 {
+                break true;
+            }
+            if crate::clock::now() >= deadline {
+                break false;
+            }
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        };
+        let done = is_idle.then(act);
+        // SeqCst: whoever enters from now on finds the other memory.
+        self.closed.store(0, SeqCst);
+        done
+    }
+
+    /// Says that a copy is to take the place of this memory, without the member that holds the lease.
+    #[cfg(not(loom))]
+    pub fn replace(&self, fenced: u64) {
+        let lie = Lie {
+            field: super::Field::Replaced,
+            at: fenced,
+            found: 0,
+        };
+        self.told().tell(lie);
+        // SeqCst: the mark is before our look at the lease. See `check_fenced`, and `enter`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes that back: there is no copy.
+    #[cfg(not(loom))]
+    pub fn keep_on(&self) {
+        self.word(AT_POISON).store(0, Ordering::SeqCst);
+    }
+
+    /// The member without which a copy takes the place of this memory, if one does.
+    #[cfg(not(loom))]
+    pub fn fenced(&self) -> Option<u64> {
+        match self.check_poison() {
+            Err(SharedError::Replaced { fenced }) => Some(fenced),
+            _ => None,
+        }
+    }
+
     /// Takes the lease. `deadline`: see [`lease::NEVER`].
     #[inline]
     pub(super) fn enter(&self, deadline: u64) -> Result<Held<'_, W, M>, SharedError> {
@@ -208,14 +295,29 @@ impl<W: Words, M: Members> Exclusive<W, M> {
         // SeqCst: see `close`.
         let closed = self.closed.load(SeqCst);
         if closed != 0 && closed != this_thread() {
-            return Err(SharedError::Detached);
+            return Err(match closed {
+                MOVING => SharedError::Replaced { fenced: 0 },
+                _ => SharedError::Detached,
+            });
         }
-        let taken_over = lease::take(self.word(0), &self.members, deadline)?;
-        Ok(Held {
+        // Relaxed: as in `check`.
+        let is_ended = || self.word(AT_POISON).load(Ordering::Relaxed) != 0;
+        let taken = lease::take(self.word(0), &self.members, deadline, is_ended);
+        let taken_over = match taken {
+            Ok(taken_over) => taken_over,
+            Err(error) => return self.check().and(Err(error)),
+        };
+        let held = Held {
             exclusive: self,
             taken_over,
             _busy: busy,
-        })
+        };
+        // SeqCst: after the exchange of the lease. Whoever makes a copy marks this memory, then looks at the lease: it sees
+        // that we have it, or we see the mark, and change nothing.
+        if self.word(AT_POISON).load(Ordering::SeqCst) != 0 {
+            return Err(self.why_poisoned());
+        }
+        Ok(held)
     }
 }
 

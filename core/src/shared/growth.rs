@@ -63,6 +63,31 @@ impl Growth {
         Ok(stat.st_blocks as u64 * 512)
     }
 
+    /// The parts from `start` on, up to `end`, that have been written: where each begins, and where it ends.
+    pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
+        let seek = |at: u64, what| {
+            // SAFETY: no memory is involved.
+            let found = unsafe { libc::lseek(self.0.as_raw_fd(), at as libc::off_t, what) };
+            match u64::try_from(found) {
+                Ok(found) => Ok(Some(found)),
+                Err(_) => match io::Error::last_os_error() {
+                    error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+                    error => Err(error),
+                },
+            }
+        };
+        let (mut parts, mut at) = (Vec::new(), start);
+        while at < end {
+            let Some(from) = seek(at, libc::SEEK_DATA)?.filter(|&from| from < end) else {
+                break;
+            };
+            let to = seek(from, libc::SEEK_HOLE)?.unwrap_or(end).min(end);
+            parts.push((from, to));
+            at = to.max(from + 1);
+        }
+        Ok(parts)
+    }
+
     fn change(&self, mode: libc::c_int, start: u64, len: u64) -> io::Result<()> {
         fallocate(self.0.as_fd(), mode, start, len)
     }

@@ -284,6 +284,38 @@ impl Heap {
         Ok(())
     }
 
+    /// Sees to it that all has memory that is said to have some: what was set aside and never written is not copied.
+    pub fn fetch<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), SharedError> {
+        let Blocks { pages, growth, .. } = &self.blocks;
+        let (mut page, frontier) = (0, pages.frontier(t)?);
+        self.blocks.is_moved();
+        self.blocks.map_up_to(frontier)?;
+        while page < frontier {
+            let entry = pages.entry(t, page)?;
+            let len = match entry.kind {
+                Kind::Inner | Kind::Tail | Kind::SlabInner => 1,
+                _ => entry.len.clamp(1, frontier - page),
+            };
+            if matches!(entry.kind, Kind::Spare | Kind::Block | Kind::Slab) {
+                let asked = len * PAGE;
+                let fetched = growth.allocate(pages.offset(page), asked);
+                fetched.map_err(|error| SharedError::System { asked, error })?;
+            }
+            page += len;
+        }
+        Ok(())
+    }
+
+    /// The parts of the file that have been written, from `start` on: where each begins, and where it ends.
+    pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
+        self.blocks.growth.written(start, end)
+    }
+
+    /// Other memory has taken the place of what this process had.
+    pub fn is_moved(&self) {
+        self.blocks.is_moved();
+    }
+
     /// Bytes of memory that the file has.
     pub fn allocated(&self) -> io::Result<u64> {
         self.blocks.growth.allocated()

@@ -30,33 +30,40 @@ const LOOKS: u32 = if cfg!(loom) { 1 } else { 64 };
 pub const NEVER: u64 = u64::MAX;
 
 /// Takes the lease for `me` until [`give_back`]. The caller looks at the entries next: the last holder may have
-/// died. Whether it is known to have.
+/// died. Whether it is known to have. `is_ended`: nobody is to wait for it any more.
 #[inline]
 pub(super) fn take<M: Members>(
     word: &AtomicU64,
     members: &M,
     deadline: u64,
+    is_ended: impl Fn() -> bool,
 ) -> Result<bool, SharedError> {
     let me = members.me();
-    // Acquire: what the last holder has changed is seen. Relaxed: a failure is looked at again.
-    let taken = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+    // SeqCst: what the last holder has changed is seen, and the lease is ours before the caller looks for a mark. Relaxed: a
+    // failure is looked at again.
+    let taken = word.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed);
     let taken_over = match taken {
         Ok(_) => false,
-        Err(_) => wait(word, members, deadline)?,
+        Err(_) => wait(word, members, deadline, is_ended)?,
     };
     crash::point!(LeaseTaken);
     Ok(taken_over)
 }
 
 #[cold]
-fn wait<M: Members>(word: &AtomicU64, members: &M, deadline: u64) -> Result<bool, SharedError> {
+fn wait<M: Members>(
+    word: &AtomicU64,
+    members: &M,
+    deadline: u64,
+    is_ended: impl Fn() -> bool,
+) -> Result<bool, SharedError> {
     let me = members.me();
     for _ in 0..LOOKS {
         pause();
-        // Relaxed, and acquire if it is taken: see `take`.
+        // Relaxed, and SeqCst if it is taken: see `take`.
         if word.load(Ordering::Relaxed) == 0
             && word
-                .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+                .compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
         {
             return Ok(false);
@@ -69,12 +76,12 @@ fn wait<M: Members>(word: &AtomicU64, members: &M, deadline: u64) -> Result<bool
         let holder = found & !SLEEPERS;
         // That a holder is dead, and what it did before, is ordered by the kernel.
         let is_free = holder == 0 || (holder != me && !members.lives(holder));
-        if !is_free && sleep.is_over() {
+        if !is_free && (sleep.is_over() || is_ended()) {
             return Err(SharedError::Busy { holder });
         }
         let wanted = if is_free { me } else { found } | SLEEPERS;
-        // Acquire: see `take`. The kernel looks at the word once more before we sleep.
-        match word.compare_exchange(found, wanted, Ordering::Acquire, Ordering::Relaxed) {
+        // SeqCst: see `take`. The kernel looks at the word once more before we sleep.
+        match word.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) if is_free => {
                 crash::point!(LeaseTakenOver);
                 return Ok(holder != 0);
@@ -99,8 +106,8 @@ pub(super) fn holder(word: &AtomicU64) -> u64 {
 /// Gives the lease back. What was found in its place if that was not ours: somebody has written over it.
 #[inline]
 pub(super) fn give_back<M: Members>(word: &AtomicU64, members: &M) -> Result<(), u64> {
-    // Release: pairs with the acquire of the next holder, who sees what we have changed.
-    let found = word.swap(0, Ordering::Release);
+    // SeqCst: the next holder sees what we have changed, and it is before our look for a mark in `check_fenced`.
+    let found = word.swap(0, Ordering::SeqCst);
     crash::point!(LeaseGivenBack);
     if found & SLEEPERS != 0 {
         wake(word);

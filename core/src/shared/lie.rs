@@ -75,6 +75,8 @@ fields! {
     Cell = "a value of the store",
     /// The head of a container, or what it says of its payload.
     Container = "the head of a container",
+    /// Nothing is false: there is a copy, since the member whose number stands there has not given the lease back.
+    Replaced = "the memory",
 }
 
 /// What cannot be true: somebody has written where only those who keep to the rules write.
@@ -108,6 +110,7 @@ impl fmt::Display for Lie {
         let (field, at, found) = (self.field.text(), self.at, self.found);
         match self.field {
             Field::CutOff => return write!(out, "{field} was cut off by a member"),
+            Field::Replaced => return write!(out, "{field} was replaced by a copy"),
             Field::Copied => write!(out, "{field}")?,
             _ => write!(out, "{field} at byte {at}")?,
         }

@@ -20,7 +20,7 @@ use super::{Failure, Field, Lie, Members, SharedError, Words};
 use crate::crash;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Where it stands that a holder has died, and that its memory was not looked for so far.
 const AT_DIED: u64 = 40;
@@ -71,6 +71,13 @@ enum Undo {
     Write(usize, u64),
     /// This fresh word held that.
     Fresh(u64, u64),
+}
+
+/// How far a log was at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    sequence: u64,
+    count: u64,
 }
 
 /// Where an operation began.
@@ -346,10 +353,51 @@ impl<W: Words, M: Members> Log<W, M> {
             crash::point!(HeapPunched);
         }
         self.exclusive.kept();
+        self.exclusive.check_fenced()?;
         if self.exclusive.words().is_cut_off() {
             return Err(self.exclusive.poison(Lie::CUT_OFF));
         }
         Ok(())
+    }
+
+    /// What is committed at this moment: words that are copied now are of it if [`is_still`](Self::is_still) says so
+    /// afterwards, and [`inherit`](Self::inherit) is called where they are.
+    pub fn moment(&self) -> Moment {
+        // Acquire: what is copied is not older. The count is before the entries that it counts.
+        let sequence = self.exclusive.word(AT_SEQUENCE).load(Ordering::Acquire);
+        let count = self.exclusive.word(AT_COUNT).load(Ordering::Acquire);
+        Moment { sequence, count }
+    }
+
+    /// Whether words that were copied since are of that moment.
+    pub fn is_still(&self, moment: Moment) -> bool {
+        // Acquire, and relaxed after it: as a reader does it.
+        fence(Ordering::Acquire);
+        self.exclusive.word(AT_SEQUENCE).load(Ordering::Relaxed) == moment.sequence
+    }
+
+    /// In a copy that nobody else knows: begins with what was copied. If a commit was under way, the first one who takes the
+    /// lease ends it.
+    pub fn inherit(&self, Moment { sequence, count }: Moment) {
+        // Relaxed, all: nobody else knows this memory. No reader takes the sequence for one of the memory before.
+        let set = |at, value| self.exclusive.word(at).store(value, Ordering::Relaxed);
+        for at in (0..AT_SEQUENCE).step_by(8) {
+            set(at, 0);
+        }
+        set(AT_DIED, 1);
+        set(AT_SEQUENCE, sequence.wrapping_add(1 << 32));
+        set(AT_COUNT, count);
+    }
+
+    /// Other memory has taken the place of what this process had.
+    pub fn is_moved(&self) {
+        self.backed.store(KEPT, Ordering::Relaxed);
+    }
+
+    /// There is no copy, and nobody is fenced off: whoever has died meanwhile may have left memory.
+    pub fn keep_on(&self) {
+        self.exclusive.word(AT_DIED).store(1, Ordering::Relaxed);
+        self.exclusive.keep_on();
     }
 
     /// Stores one word, if the memory is this process's at the moment: the whole of a transaction. What `change` says
@@ -375,6 +423,7 @@ impl<W: Words, M: Members> Log<W, M> {
             self.pass_on(&mut sequence);
         }
         self.exclusive.kept();
+        self.exclusive.check_fenced()?;
         self.exclusive.settled(change).map(|(_, result)| result)
     }
 

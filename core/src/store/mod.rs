@@ -24,6 +24,7 @@
 
 mod blob;
 pub mod cell;
+mod copying;
 mod error;
 mod head;
 mod list;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from types import TracebackType
 from typing import Self
@@ -22,6 +23,19 @@ class Store(StoreBase):
     ) -> None:
         self.close()
 
+    async def replace(self) -> int | None:
+        """Replaces the store by a copy if a process holds it and does not go on, as one that is stopped does.
+
+        All others go on in the copy, with the objects and arrays that they have. The process that held it is fenced
+        off: whatever it does with the store, when it goes on, raises LocalProtocolError, and nobody else sees it. What
+        it had committed is in the copy.
+
+        Returns the id of that process, -1 if it is one of another container, or None if nobody holds the store for
+        longer than ``patience``: then nothing is done. Raises SharedMemoryError if there is no room for a copy in
+        /dev/shm, and LocalProtocolError within a transaction of this process.
+        """
+        return await asyncio.to_thread(self._replace)
+
     @functools.cached_property
     def inbox(self) -> Inbox:
         """The messages of the store."""
@@ -38,6 +52,10 @@ class BlockingStore(StoreBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def replace(self) -> int | None:
+        """Replaces the store by a copy if a process holds it and does not go on: see :meth:`shmrpc.Store.replace`."""
+        return self._replace()
 
     @functools.cached_property
     def inbox(self) -> BlockingInbox:

@@ -1,0 +1,77 @@
+//! A copy of a store in another file, in which its members go on without one that has stopped within a change.
+
+use super::{Store, StoreError};
+use crate::crash;
+use crate::shared::log::Moment;
+use crate::shared::{Members, SharedError, Words};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that are copied at once.
+const CHUNK: u64 = 1 << 20;
+/// How often it is tried to copy all of one moment. Only the member that is fenced off can change anything meanwhile, and
+/// only what it is in the middle of.
+const TRIES: usize = 8;
+
+impl<W: Words, M: Members> Store<W, M> {
+    /// Says that a copy is to take its place, without the member that holds the lease.
+    pub fn replace(&self, fenced: u64) {
+        self.log.exclusive().replace(fenced);
+    }
+
+    /// Takes that back.
+    pub fn keep_on(&self) {
+        self.log.keep_on();
+    }
+
+    /// The member without which a copy takes its place, if one does.
+    pub fn fenced(&self) -> Option<u64> {
+        self.log.exclusive().fenced()
+    }
+
+    /// Copies all of it, as it is at one moment, to the same place in another file of its size.
+    pub fn copy_to(&self, file: &File) -> io::Result<Moment> {
+        let (words, end) = (self.words(), self.words().size() as u64);
+        for _ in 0..TRIES {
+            let moment = self.log.moment();
+            for (from, to) in self.heap.written(self.start, end)? {
+                for at in (from..to).step_by(CHUNK as usize) {
+                    let mut bytes = Vec::new();
+                    if !words.copy_out(at, CHUNK.min(to - at), &mut bytes) {
+                        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+                    }
+                    file.write_all_at(&bytes, at)?;
+                }
+            }
+            if self.log.is_still(moment) {
+                return Ok(moment);
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    /// Makes a copy, which nobody else knows so far, what its members go on with: what was being committed is, and what the
+    /// member that is fenced off has looked at and watched is given back.
+    pub fn inherit(&self, moment: Moment, fenced: u64, deadline: u64) -> Result<(), StoreError> {
+        self.log.inherit(moment);
+        self.operate(None, deadline, |hand, _| Ok(self.heap.fetch(hand.t)?))?;
+        self.recover(|member| member == fenced, deadline)?;
+        crash::point!(CopyMade);
+        match self.words().is_cut_off() {
+            true => Err(SharedError::Poisoned(crate::shared::Lie::CUT_OFF).into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Lets no thread of this process change anything while `act` puts a copy in its place. None if some do not end before
+    /// `deadline`.
+    pub fn move_by<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
+        self.log.exclusive().pause(deadline, || {
+            let done = act();
+            self.log.is_moved();
+            self.heap.is_moved();
+            done
+        })
+    }
+}

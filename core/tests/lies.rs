@@ -976,7 +976,7 @@ type Reading = fn(&[u8]);
 /// What the fuzzer once found, or began with: all of core/fuzz/corpus.
 #[test]
 fn the_corpus_breaks_nothing() {
-    let targets: [(&str, Reading); 8] = [
+    let targets: [(&str, Reading); 9] = [
         ("ring", hostile::ring),
         ("parcel", hostile::parcel),
         ("release", hostile::release),
@@ -985,6 +985,7 @@ fn the_corpus_breaks_nothing() {
         ("names", hostile::names::names),
         ("queue", hostile::queue::queue),
         ("topic", hostile::topic::topic),
+        ("store", hostile::store::store),
     ];
     for (name, run) in targets {
         let folder = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));

@@ -259,7 +259,7 @@ impl<W: Words, M: Members> Store<W, M> {
             let repaired = self.heap.repair(&mut self.log.writer(&mut pending));
             if let Err(error) = repaired {
                 self.log.abandon(pending);
-                return Err(error.into());
+                return self.log.exclusive().settled(Err(error.into()));
             }
         }
         Ok(Open {

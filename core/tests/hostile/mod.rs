@@ -8,6 +8,7 @@ pub mod names;
 pub mod queue;
 pub mod reading;
 pub mod shared;
+pub mod store;
 pub mod topic;
 
 use _core::connection::channel::Channel;

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmark import environment
 from benchmark.progress import Shown
-from benchmark.questions import QUESTIONS, topic_study
+from benchmark.questions import QUESTIONS, STUDIES
 from benchmark.report import compare as comparing
 from benchmark.report import files, png, terminal
 from benchmark.report.files import Outcome, Unreadable
@@ -119,6 +119,7 @@ def main(
 
 
 @main.command()
+@click.argument("parts", nargs=-1, type=click.Choice(list(STUDIES)))
 @_quick
 @_full
 @_json
@@ -127,14 +128,19 @@ def main(
 @click.pass_context
 def study(
     context: click.Context,
+    parts: tuple[str, ...],
     quick: bool,
     full: bool,
     json_path: Path | None,
     html_path: Path | None,
     png_path: Path | None,
 ) -> None:
-    """Measure what a published experiment did with queues in shared memory and TCP, with our topics beside them."""
-    _ask(context, _form(quick, full), [topic_study.NAME], RIVALS, False, json_path, html_path, png_path)
+    """Measure again what published studies did: with queues in shared memory, and with shared objects.
+
+    PARTS: ``topics``, ``objects``; both without any.
+    """
+    asked = [name for part in (parts or STUDIES) for name in STUDIES[part]]
+    _ask(context, _form(quick, full), asked, RIVALS, False, json_path, html_path, png_path)
 
 
 def _form(quick: bool, full: bool) -> Form:

@@ -27,7 +27,11 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``queue, copied``, ``queue, in place``: the same for arrays that are copied, or lie in shared memory on both sides;
 #: ``topic``: the same for one writer, of which each reader gets all, in batches and one at a time;
 #: ``topic, arrays``: the same for arrays, in whatever way it has them;
-#: ``study``: the same for batches of a published experiment: see :mod:`benchmark.study_work`.
+#: ``study``: the same for batches of a published experiment: see :mod:`benchmark.study_work`;
+#: ``store``: a :class:`benchmark.store_work.Keeper`, of fields that one process or many increment;
+#: ``store, read``: the same also for a field that one reads while another one increments it;
+#: ``store, dict``: the same also for the values of a dict;
+#: ``store, transaction``: the same also for ten changes that are one.
 Ability = Literal[
     "call",
     "concurrent",
@@ -45,6 +49,10 @@ Ability = Literal[
     "topic",
     "topic, arrays",
     "study",
+    "store",
+    "store, read",
+    "store, dict",
+    "store, transaction",
 ]
 
 
@@ -150,6 +158,27 @@ TOPICS: Final = (
 STUDIED: Final = (
     _forking("shmrpc.sync.Topic, raw", "study_ours:connect_raw", "study"),
     _forking("shmrpc.sync.Topic, arrays", "study_ours:connect_arrays", "study"),
+)
+
+_SHAPES: Final[tuple[tuple[str, tuple[Ability, ...]], ...]] = (
+    ("struct", ()),
+    ("dataclass", ()),
+    ("dict", ("store, dict",)),
+    ("list", ()),
+)
+#: Our stores, by what the fields are of; their inbox carries messages.
+STORES: Final = tuple(
+    _forking(f"shmrpc {shape}", f"store_ours:connect_{shape}", "store", "store, read", "store, transaction", *more)
+    for shape, more in _SHAPES
+)
+INBOX: Final = Subject(
+    "shmrpc inbox",
+    "benchmark.store_inbox:connect",
+    "benchmark.store_inbox:serve",
+    "none",
+    "none",
+    frozenset(("bulk",)),
+    "ours",
 )
 
 #: No call at all, and a server that is another thread.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import dataclasses
 import importlib.util
@@ -11,13 +12,14 @@ import math
 import random
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmark import loads, study_work
+from benchmark import loads, store_work, study_work
 from benchmark.histogram import Histogram, bucket_of, width_of
-from benchmark.processes import Caller
+from benchmark.processes import Caller, Place
 from benchmark.questions import (
     QUESTIONS,
     acquire,
@@ -38,6 +40,12 @@ from benchmark.questions import (
     shared_bytes,
     signals,
     startup,
+    store_dict,
+    store_field,
+    store_memory,
+    store_messages,
+    store_players,
+    store_transaction,
     streams,
     topic_arrays,
     topic_batches,
@@ -46,12 +54,12 @@ from benchmark.questions import (
     topic_single,
     topic_study,
 )
-from benchmark.queue_work import COPIED, IN_PLACE, Follower, Ledger, Stock, check
+from benchmark.queue_work import COPIED, IN_PLACE, Follower, Ledger, Part, Stock, check
 from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
 from benchmark.run import Form, Run, Turn
-from benchmark.subjects import DIRECT, FLOORS, NAMES, OURS, QUEUES, STUDIED, TOPICS, Subject
+from benchmark.subjects import DIRECT, FLOORS, INBOX, NAMES, OURS, QUEUES, STORES, STUDIED, TOPICS, Subject
 from benchmark.targets import verdicts
 from benchmark.work import nested
 from shmrpc.server import server
@@ -81,6 +89,8 @@ EQUALS_AT_HAND = [
 QUEUES_AT_HAND = [rival for rival in RIVALS if "queue" in rival.abilities and not rival.needs]
 #: The same of topics.
 TOPICS_AT_HAND = [rival for rival in RIVALS if {"topic", "study"} & rival.abilities and not rival.needs]
+#: The same of stores.
+STORES_AT_HAND = [rival for rival in RIVALS if "store" in rival.abilities and not rival.needs]
 SOCKET = "socket, msgpack, uvloop"
 #: Questions of rates that are judged by the best rival.
 RATES = (contention.NAME, queue_single.NAME, topic_single.NAME, topic_batches.NAME)
@@ -295,6 +305,32 @@ def test_a_look_at_objects_finds_one_that_is_not_the_next_wherever_they_are_cut(
     assert looked_at(stream[:500] + stream[450:]) == (2, 500)
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_an_increment_that_is_lost_is_found(lost: int) -> None:
+    class Forgetful:
+        loop = "none"
+        place = Place("/nowhere")
+
+        @contextlib.contextmanager
+        def open(self, part: Part) -> Iterator[store_work.Kept]:
+            fields = [0] * len(store_work.FIELDS)
+
+            def increment(times: int) -> None:
+                fields[:] = [field + times for field in fields]
+                fields[-1] -= lost
+
+            yield store_work.Kept(lambda: None, lambda: fields, increment, increment)
+
+    def measured() -> Result:
+        return store_work.increments(Caller(Forgetful(), Forgetful), seconds=0.01, writers=1)
+
+    if not lost:
+        assert measured().calls % len(store_work.FIELDS) == 0
+        return
+    with pytest.raises(ValueError, match="times each was changed, and the fields are"):
+        measured()
+
+
 # Every question, in a form that tells nothing but that it works.
 
 
@@ -303,7 +339,7 @@ def answers() -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     with (
         pytest.MonkeyPatch.context() as patch,
-        Run(TINY, [*OURS, *AT_HAND, *EQUALS_AT_HAND, *QUEUES_AT_HAND, *TOPICS_AT_HAND]) as run,
+        Run(TINY, [*OURS, *AT_HAND, *EQUALS_AT_HAND, *QUEUES_AT_HAND, *TOPICS_AT_HAND, *STORES_AT_HAND]) as run,
     ):
         patch.setattr(queue_study, "SIZES", (8, 64))
         patch.setattr(topic_study, "SIZES", (1_000, 100_000))
@@ -398,9 +434,25 @@ def test_topics_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) ->
         assert studied == subjects(answers[topic_study.NAME], topic_study.case(100_000, readers))
 
 
+def test_stores_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
+    subjects_ = [*STORES, *STORES_AT_HAND]
+    able = {subject.name for subject in subjects_}
+    for writers in store_players.WRITERS:
+        assert able == subjects(answers[store_players.NAME], store_players.case(writers))
+    for case in (store_field.added(8), store_field.ALONE, store_field.BESIDE):
+        assert able == subjects(answers[store_field.NAME], case)
+    dicts = {subject.name for subject in subjects_ if "store, dict" in subject.abilities}
+    assert dicts == subjects(answers[store_dict.NAME], store_dict.GET)
+    whole = {subject.name for subject in subjects_ if "store, transaction" in subject.abilities}
+    assert whole == subjects(answers[store_transaction.NAME])
+    assert subjects(answers[store_memory.NAME], store_memory.LIST) == {"shmrpc store", store_memory.PLAIN}
+    assert subjects(answers[store_messages.NAME]) == {INBOX.name}
+
+
 def test_only_the_studies_are_asked_by_name_alone() -> None:
     apart = [name for name, question in QUESTIONS.items() if question.apart]
-    assert apart == [queue_study.NAME, topic_study.NAME]
+    stores = (store_players, store_field, store_dict, store_transaction, store_memory, store_messages)
+    assert apart == [queue_study.NAME, topic_study.NAME, *(each.NAME for each in stores)]
 
 
 def test_the_floors_are_there(answers: dict[str, list[Row]]) -> None:
@@ -418,7 +470,7 @@ def test_bulk_is_counted_in_bytes(answers: dict[str, list[Row]]) -> None:
 def test_every_target_of_the_questions_is_judged(answers: dict[str, list[Row]]) -> None:
     judged = verdicts([each for rows in answers.values() for each in rows])
     # All but those that are set against rivals which did not take part.
-    assert len(judged) == 74
+    assert len(judged) == 86
     assert {type(verdict.met) for verdict in judged} == {bool}
 
 
@@ -543,10 +595,34 @@ def other_rows(*, good: bool) -> list[Row]:
         made(topic_study.NAME, topic_study.case(1_000, 3), each.name, rate / 2 if good else rate / 2.1)
         for each in STUDIED
     ]
+    struct, dataclass, dict_, _ = (subject.name for subject in STORES)
+    objects = "InterProcessPyObjects"
+    stores = []
+    for ours, shape in ((struct, "list"), (dataclass, "dataclass")):
+        stores += [
+            made(store_players.NAME, store_players.case(1), ours, 2e6),
+            made(store_players.NAME, store_players.case(1), f"{objects} {shape}", 4e5 if good else 4.1e5),
+            *(made(store_field.NAME, store_field.added(n), ours, 2e6 if good else 1.9e6) for n in (2, 8)),
+            made(store_field.NAME, store_field.ALONE, ours, 5e6 if good else 4.9e6),
+            made(store_field.NAME, store_field.BESIDE, ours, 4e6 if good else 3.9e6),
+            made(store_transaction.NAME, "", ours, 2 if good else 2.1),
+        ]
+    for case, least in ((store_dict.GET, 3e6), (store_dict.SET, 1.5e6), (store_dict.INCREMENT, 1e6)):
+        stores += [
+            made(store_dict.NAME, case, dict_, least),
+            made(store_dict.NAME, case, "UltraDict", least / (4 if good else 3.9)),
+        ]
+    for kind in (store_memory.LIST, store_memory.DICT):
+        stores += [
+            made(store_memory.NAME, kind, "shmrpc store", 15 if good else 15.1),
+            made(store_memory.NAME, kind, store_memory.PLAIN, 10),
+        ]
+    stores += [made(store_messages.NAME, "", INBOX.name, rate), made(store_messages.NAME, "", objects, 4.9)]
     return [
         *sizes,
         *queues,
         *topics,
+        *stores,
         made(topic_arrays.NAME, topic_arrays.CASE, topic, rate),
         made(topic_arrays.NAME, topic_arrays.CASE, "iceoryx2, to all", 10),
         made(topic_hand_over.NAME, topic_hand_over.AWAKE, topic, 3 if good else 3.1),
@@ -604,7 +680,7 @@ def other_rows(*, good: bool) -> list[Row]:
 @pytest.mark.parametrize("good", [True, False])
 def test_targets_are_met_on_one_side_of_a_bound_and_missed_on_the_other(good: bool) -> None:
     judged = verdicts(other_rows(good=good))
-    assert len(judged) == 36
+    assert len(judged) == 54
     assert {verdict.met for verdict in judged} == {good}, judged
 
 

@@ -19,10 +19,10 @@ from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import Line, Row
 from benchmark.run import QUICK, Pair, Run
-from benchmark.subjects import NAMES, OURS, QUEUES, STUDIED, TOPICS, Ability, Subject
+from benchmark.subjects import INBOX, NAMES, OURS, QUEUES, STORES, STUDIED, TOPICS, Ability, Subject
 from tests.helpers.server_process import Script, eventually
 
-SUBJECTS: Final = (*OURS, *NAMES, *QUEUES, *TOPICS, *STUDIED, *RIVALS)
+SUBJECTS: Final = (*OURS, *NAMES, *QUEUES, *TOPICS, *STUDIED, *STORES, INBOX, *RIVALS)
 #: Seconds for what takes a moment, on a machine that lets a process wait for seconds.
 PATIENCE: Final = 60.0
 
@@ -163,6 +163,29 @@ def all_objects_are_numbered_on(pair: Pair) -> None:
         assert result.calls > 0 and result.calls % (size // 50) == 0
 
 
+def no_increment_is_lost(pair: Pair) -> None:
+    """The loads say themselves if a field is not what it was incremented to."""
+    for load in ("increments", "additions"):
+        for writers in (1, 2):
+            result = pair.do(f"benchmark.store_work:{load}", seconds=0.02, patience=PATIENCE, writers=writers)
+            assert result.calls > 0
+
+
+def a_field_is_read_beside_a_writer(pair: Pair) -> None:
+    for contended in (False, True):
+        result = pair.do("benchmark.store_work:reads", seconds=0.02, patience=PATIENCE, contended=contended)
+        assert result.calls > 0
+
+
+def entries_of_a_dict_are_what_was_done(pair: Pair) -> None:
+    for what in ("get", "set", "bump"):
+        assert pair.do("benchmark.store_work:entries", seconds=0.02, patience=PATIENCE, what=what).calls > 0
+
+
+def ten_changes_are_all_done(pair: Pair) -> None:
+    assert pair.do("benchmark.store_work:transactions", seconds=0.02, patience=PATIENCE).calls > 0
+
+
 PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("call", sums_and_equal_values_come_back),
     ("concurrent", many_at_once_get_each_its_own_answer),
@@ -179,6 +202,10 @@ PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("topic", an_item_goes_from_hand_to_hand),
     ("topic, arrays", arrays_reach_all_readers),
     ("study", all_objects_are_numbered_on),
+    ("store", no_increment_is_lost),
+    ("store, read", a_field_is_read_beside_a_writer),
+    ("store, dict", entries_of_a_dict_are_what_was_done),
+    ("store, transaction", ten_changes_are_all_done),
     ("queue, one", an_item_goes_from_hand_to_hand),
     ("queue, copied", arrays_are_copied),
     ("queue, in place", arrays_are_filled_in_place),

@@ -38,6 +38,12 @@ from benchmark.questions import (
     small,
     sparse,
     startup,
+    store_dict,
+    store_field,
+    store_memory,
+    store_messages,
+    store_players,
+    store_transaction,
     streams,
     threads,
     ticker,
@@ -64,7 +70,11 @@ class Question:
 
 
 #: Those that are asked only by name.
-_APART: Final = (queue_study, topic_study)
+_STORES: Final = (store_players, store_field, store_dict, store_transaction, store_memory, store_messages)
+_APART: Final = (queue_study, topic_study, *_STORES)
+
+#: What the studies ask: of queues in shared memory, and of objects.
+STUDIES: Final = {"topics": (topic_study.NAME,), "objects": tuple(module.NAME for module in _STORES)}
 
 #: In the order in which they are asked and shown.
 QUESTIONS: Final = {
@@ -110,5 +120,6 @@ QUESTIONS: Final = {
         topic_arrays,
         topic_hand_over,
         topic_study,
+        *_STORES,
     )
 }

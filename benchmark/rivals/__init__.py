@@ -64,9 +64,19 @@ def _studied(name: str, module: str, form: str) -> Subject:
     return _rival(name, module, "none", "study", form=form, serves=False)
 
 
+def _kept(name: str, module: str, form: str, *abilities: Ability, **more: Any) -> Subject:
+    """Values that processes share, which the client forks."""
+    return _rival(name, module, "none", "store", *abilities, form=form, **{"serves": False, **more})
+
+
 _ONE: Final = "queue, one"
 _ARRAYS: Final = "topic, arrays"
 _FIFO: Final = "faster_fifo_queue"
+_READ: Final = "store, read"
+_DICT: Final = "store, dict"
+_WHOLE: Final = "store, transaction"
+_LOCKS: Final = "kept_by_locks"
+_OBJECTS: Final = "inter_process_py_objects"
 _SOCKET: Final[tuple[Ability, ...]] = ("call", "concurrent", "stream", "bulk", "clients", "connections")
 
 RIVALS: Final = (
@@ -132,4 +142,22 @@ RIVALS: Final = (
     _studied("ring, adaptive mutex", "study_rings", "adaptive"),
     _studied("ring, robust mutex", "study_rings", "robust"),
     _rival("InterProcessPyObjects", "inter_process_py_objects", "none", "bulk", needs=("ipc_py_objects",)),
+    *(
+        _kept(
+            f"InterProcessPyObjects {shape}",
+            f"{_OBJECTS}_fields",
+            shape,
+            *more,
+            needs=("ipc_py_objects",),
+            family=_OBJECTS,
+        )
+        for shape, more in (("list", ()), ("dataclass", ()), ("dict", (_DICT,)))
+    ),
+    _kept("UltraDict", _LOCKS, "ultra", _READ, _DICT, needs=("UltraDict",), family="ultra_dict"),
+    _kept("shared-memory-dict", _LOCKS, "shared_memory_dict", _READ, _DICT, needs=("shared_memory_dict",)),
+    _kept("Manager().dict", _LOCKS, "manager", _READ, _DICT),
+    _kept("ShareableList", _LOCKS, "list", _READ),
+    _kept("multiprocessing.Value", _LOCKS, "value", _READ),
+    _kept("lmdb", "lmdb_fields", "", _READ, _DICT, _WHOLE, needs=("lmdb",)),
+    _kept("Redis", "redis_fields", "", _READ, _DICT, _WHOLE, needs=("redis",), serves=True),
 )

@@ -37,7 +37,7 @@ _TURNS: Final = 1000
 _SEEN, _EMPTY = 0, 1
 
 
-class _Turn:
+class Turn:
     """As the package's own, but it does not wait for ever for a side that is gone."""
 
     def __init__(self, memory: Any) -> None:
@@ -68,7 +68,7 @@ def _serve_one(connection: Connection) -> None:
     memory.init_consumer(_PATIENCE)
     connection.send("ready")
     messages = connection.recv()
-    with _Turn(memory):
+    with Turn(memory):
         state = memory.take_message()
     while True:
         _receive(memory, state, messages, connection)
@@ -76,7 +76,7 @@ def _serve_one(connection: Connection) -> None:
 
 
 def _receive(memory: Any, state: Any, messages: int, connection: Connection) -> None:
-    turn, left, seen, idle = _Turn(memory), messages, 0, 0
+    turn, left, seen, idle = Turn(memory), messages, 0, 0
     while left:
         with turn:
             idle += 1
@@ -100,7 +100,7 @@ class _Client:
         self._memory, self._state, self._connection = memory, state, connection
 
     def bulk(self, data: bytes, messages: int) -> None:
-        memory, state, turn, left = self._memory, self._state, _Turn(self._memory), messages
+        memory, state, turn, left = self._memory, self._state, Turn(self._memory), messages
         with turn:
             state[_SEEN], state[_EMPTY] = 0, True
         self._connection.send(messages)
@@ -131,13 +131,14 @@ def connect(place: Place) -> Iterator[_Client]:
             connection.send(name)
             connection.recv()
         finally:
-            _unlink(name)
-        with _Turn(memory):
+            unlink(name)
+        with Turn(memory):
             state = memory.put_message([0, True])
         yield _Client(memory, state, connection)
 
 
-def _unlink(name: str) -> None:
+def unlink(name: str) -> None:
+    """Takes the name of a memory away."""
     with contextlib.suppress(FileNotFoundError):
         known = SharedMemory(name)
         known.close()

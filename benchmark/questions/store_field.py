@@ -1,0 +1,41 @@
+"""One field of a player, which two and eight processes increment, and one reads, alone and beside one that increments.
+
+No increment may be lost: the field is looked at after each turn. Ours by what the fields are of; the rate of the reads
+is that of the reader alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmark.questions.store_players import case
+from benchmark.rows import Line, Row
+from benchmark.run import Run
+from benchmark.subjects import STORES
+
+NAME: Final = "store-field"
+TITLE: Final = "One field of a shared object"
+
+WRITERS: Final = (2, 8)
+ALONE, BESIDE = "reads, alone", "reads, beside a writer"
+
+
+def ask(run: Run) -> list[Row]:
+    """Ask ours and every rival."""
+    rows: list[Row] = []
+    subjects = [*STORES, *run.able("store")]
+    for writers in WRITERS:
+        rows += run.line(_line(added(writers)), subjects, "additions", module="store_work", writers=writers)
+    readers = [*STORES, *run.able("store, read")]
+    for contended, name in ((False, ALONE), (True, BESIDE)):
+        rows += run.line(_line(name), readers, "reads", module="store_work", contended=contended)
+    return rows
+
+
+def added(writers: int) -> str:
+    """The case of so many processes that add."""
+    return f"added, {case(writers)}"
+
+
+def _line(case: str) -> Line:
+    return Line(NAME, case, "rate", "/s", higher_is_better=True)

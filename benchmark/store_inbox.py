@@ -21,7 +21,8 @@ _PATIENCE: Final = 30.0
 
 
 def _open() -> shmrpc.sync.Store:
-    return shmrpc.sync.store(_NAME, _ROOM)
+    # Who copies 400 KB in and out all the time leaves the other side waiting for longer than a second, now and then.
+    return shmrpc.sync.store(_NAME, _ROOM, patience=_PATIENCE)
 
 
 def serve(place: Place, ready: Callable[[], None]) -> None:

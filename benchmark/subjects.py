@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import shutil
 from typing import Final, Literal
 
 from benchmark.rows import Role
@@ -74,6 +75,8 @@ class Subject:
     #: What has to be there to import, and how it is installed.
     needs: tuple[str, ...] = ()
     install: str = ""
+    #: A program that has to be there, of the package of that name of the distribution.
+    program: str = ""
     #: ``module:function`` that makes what both sides inherit.
     shared: str | None = None
     #: Uses CPU while it is not called: it is ended after each question, so that it does not disturb the others.
@@ -84,6 +87,8 @@ class Subject:
     def missing(self) -> str:
         """Why it cannot run here; empty if it may."""
         absent = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        if not absent and self.program and shutil.which(self.program) is None:
+            return f"not installed: {self.program} (on Debian and Ubuntu: apt install {self.program})"
         return f"not installed: {', '.join(absent)} (pip install {self.install})" if absent else ""
 
 

@@ -259,6 +259,11 @@ def test_what_is_not_installed_is_reported_with_how_to_install_it() -> None:
         assert row.note == "not installed: no_such_package (pip install no-such)"
 
 
+def test_a_program_that_is_not_installed_is_reported_with_how_to_install_it() -> None:
+    absent = dataclasses.replace(fake("bad"), program="no-such-program")
+    assert asked(absent)[0].note == "not installed: no-such-program (on Debian and Ubuntu: apt install no-such-program)"
+
+
 @pytest.mark.parametrize(
     ("serve", "note"),
     [("serve_failing", "OSError: no room for a server"), ("serve_ending", "it ended before it was ready")],

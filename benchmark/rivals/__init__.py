@@ -20,6 +20,7 @@ def _rival(
     form: str = "",
     needs: tuple[str, ...] = (),
     install: str = _GROUP,
+    program: str = "",
     serves: bool = True,
     shared: str | None = None,
     restless: bool = False,
@@ -35,6 +36,7 @@ def _rival(
         frozenset(abilities),
         needs=needs,
         install=install,
+        program=program,
         shared=f"{place}:{shared}" if shared else None,
         restless=restless,
         family=family or module,
@@ -159,5 +161,5 @@ RIVALS: Final = (
     _kept("ShareableList", _LOCKS, "list", _READ),
     _kept("multiprocessing.Value", _LOCKS, "value", _READ),
     _kept("lmdb", "lmdb_fields", "", _READ, _DICT, _WHOLE, needs=("lmdb",)),
-    _kept("Redis", "redis_fields", "", _READ, _DICT, _WHOLE, needs=("redis",), serves=True),
+    _kept("Redis", "redis_fields", "", _READ, _DICT, _WHOLE, needs=("redis",), program="redis-server", serves=True),
 )

@@ -8,13 +8,15 @@ use crate::equals::members::Holder;
 use crate::equals::membership::Membership;
 use crate::equals::stores::{CHANGES, MESSAGES, Refusal, Shared};
 use crate::store::value::{Found, Place};
-use crate::store::{Item, Number, Open, StoreError};
+use crate::store::{Item, Number, Open, StoreError, saved};
 use pyo3::exceptions::{
     PyIndexError, PyKeyError, PyOverflowError, PyRecursionError, PyReferenceError, PyTypeError,
+    PyValueError,
 };
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyFloat, PyInt, PyList, PyString};
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString};
 use std::os::raw::c_int;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -506,6 +508,44 @@ impl Store {
             Some(Holder::Elsewhere) => Ok(Some(-1)),
             None => Ok(None),
         }
+    }
+
+    // --- what is kept in files ---
+
+    /// All classes, as a dict, and all that is in it, as bytes: of one moment.
+    fn _saved<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyByteArray>)> {
+        let us = self.inner(py)?;
+        let (classes, all) =
+            us.run_whole(py, |store, open, deadline| store.snapshot(open, deadline))?;
+        let bytes = py.detach(|| {
+            let mut bytes = Vec::new();
+            saved::write(&all, &mut bytes);
+            bytes
+        });
+        Ok((us.seen(py, classes)?, PyByteArray::new(py, &bytes)))
+    }
+
+    /// Puts what such bytes hold in the place of all that is in it. `numbers`: those that the classes have here. Raises
+    /// ValueError if the bytes hold no values.
+    fn _load(&self, py: Python<'_>, bytes: PyBackedBytes, numbers: Vec<u32>) -> PyResult<()> {
+        let us = self.inner(py)?;
+        let canonical = |exact: &[u8]| us.hooks.canonical(py, exact);
+        let items = saved::Reader::new(&bytes, &numbers, canonical).dict();
+        let items = items.map_err(|error| match error {
+            saved::Unreadable::At(at) => {
+                PyValueError::new_err(format!("no value begins at byte {at} of its values"))
+            }
+            saved::Unreadable::Class(number) => {
+                PyValueError::new_err(format!("it has no class of number {number}"))
+            }
+            saved::Unreadable::Key(error) => error,
+        })?;
+        us.run_whole(py, |store, open, deadline| {
+            store.refill(open, deadline, us.root, &items)
+        })
     }
 
     // --- what can be seen ---

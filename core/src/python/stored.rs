@@ -203,6 +203,14 @@ impl Hooks {
         })
     }
 
+    /// What a key is compared by, that is made again of these bytes.
+    pub(super) fn canonical(&self, py: Python<'_>, exact: &[u8]) -> PyResult<Vec<u8>> {
+        let key = self.unpack.bind(py).call1((PyBytes::new(py, exact),))?;
+        let made = self.key.bind(py).call1((key,))?;
+        let (canonical, _): (Vec<u8>, Vec<u8>) = made.extract()?;
+        Ok(canonical)
+    }
+
     /// What was found, as a program sees it.
     pub(super) fn seen<'py>(
         &self,

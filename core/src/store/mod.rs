@@ -29,6 +29,7 @@ mod error;
 mod head;
 mod list;
 pub mod pins;
+pub mod saved;
 mod table;
 mod tree;
 pub mod value;
@@ -709,6 +710,49 @@ impl<W: Words, M: Members> Store<W, M> {
             Head::of(t, place)?,
             &mut { self.bound }
         ))
+    }
+
+    /// Copies all classes, and what a program sees as the store, as both were at one moment.
+    pub fn snapshot(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+    ) -> Result<(Found, Found), StoreError> {
+        look!(self, open, deadline, |t| {
+            let copy = |root| {
+                let cell = Cell(t.get(self.root_at(root))?);
+                tree::copy(t, cell, true, &mut { self.bound })
+            };
+            Ok((copy(Root::Classes)?, copy(Root::Store)?))
+        })
+    }
+
+    /// Puts these items in the place of all that a dict has.
+    pub fn refill(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        items: &[(Key<'_>, Value<'_>)],
+    ) -> Result<(), StoreError> {
+        self.change(open, deadline, place, |hand| {
+            let head = Head::of(hand.t, place)?.is(Type::Dict)?;
+            hand.empty(head)?;
+            hand.t.set(head.payload_at(), 0)?;
+            let (at, form) = Head { len: 0, ..head }.form();
+            hand.t.set(at, form)?;
+            for (key, value) in items {
+                let cell = hand.put_key_cell(key)?;
+                let value = hand.put(value, head.at)?;
+                let head = Head::of(hand.t, place)?;
+                let table = Table::of(hand.t, head)?;
+                if table.find(hand.t, key)?.is_some() {
+                    return Err(StoreError::OtherType);
+                }
+                hand.add_entry(table, key, cell, value)?;
+            }
+            Ok(())
+        })
     }
 
     /// Puts values in the place of those from one index of a list up to another.

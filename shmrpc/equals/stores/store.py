@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from types import TracebackType
 from typing import Self
 
@@ -36,6 +37,24 @@ class Store(StoreBase):
         """
         return await asyncio.to_thread(self._replace)
 
+    async def save(self, path: str | os.PathLike[str]) -> None:
+        """Saves all that is in it, as it is at one moment, to a file; messages are not saved.
+
+        The file is there as a whole or not at all: it is written under another name, flushed to the disk, and then gets
+        its name, also in place of another file. Raises OSError if it cannot be written.
+        """
+        await asyncio.to_thread(self._save, path)
+
+    async def load(self, path: str | os.PathLike[str]) -> None:
+        """Puts what was saved to a file in the place of all that is in it, in one transaction.
+
+        Objects that came out of it before are Gone; messages stay. What is in it is freed at the end, so there has to
+        be room for both. Raises OSError if the file cannot be read, DecodeError if it is none that was saved, of a
+        newer version, or damaged, or has a class whose fields are others in the store, StoreFull and StoreBusy: then
+        nothing is changed.
+        """
+        await asyncio.to_thread(self._load_from, path)
+
     @functools.cached_property
     def inbox(self) -> Inbox:
         """The messages of the store."""
@@ -56,6 +75,14 @@ class BlockingStore(StoreBase):
     def replace(self) -> int | None:
         """Replaces the store by a copy if a process holds it and does not go on: see :meth:`shmrpc.Store.replace`."""
         return self._replace()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Saves all that is in it to a file: see :meth:`shmrpc.Store.save`."""
+        self._save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Puts what was saved to a file in the place of all that is in it: see :meth:`shmrpc.Store.load`."""
+        self._load_from(path)
 
     @functools.cached_property
     def inbox(self) -> BlockingInbox:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import os
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, NoReturn, Self, TypeVar, cast
 
 from shmrpc import _core
@@ -15,11 +17,12 @@ from shmrpc.basics.checks import check_flag, check_seconds
 from shmrpc.equals.handle import Handle, bounded, opened
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_base import bytes_of
+from shmrpc.equals.stores import files
 from shmrpc.equals.stores.opened import Opened, StoreUse, open_handle
 from shmrpc.equals.stores.proxies import SharedDict, SharedList, _Mapping
 from shmrpc.equals.stores.records import NewStruct, SharedStruct, struct_class
 from shmrpc.equals.stores.transaction import Transaction
-from shmrpc.errors import WaitTimeout
+from shmrpc.errors import DecodeError, WaitTimeout
 
 _T = TypeVar("_T")
 
@@ -179,6 +182,26 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
         if not isinstance(found, SharedStruct) or found._known is not known:
             raise TypeError(f"struct: the store has something else for the key {key!r}, of type {type(found).__name__}")
         return found
+
+    def _save(self, path: str | os.PathLike[str]) -> None:
+        classes, values = self._saved()
+        files.write(Path(path), classes, values)
+
+    def _load_from(self, path: str | os.PathLike[str]) -> None:
+        classes, values = files.read(Path(path))
+        with self._opened.transaction():
+            numbers = [self._carrier.class_number(name, fields) for name, fields in classes.items()]
+            known = self._carrier.classes()
+            for name, fields in classes.items():
+                if tuple(known[name]) != fields:
+                    raise DecodeError(
+                        f"{path}: the class {name} has the fields {', '.join(fields)} there, and "
+                        f"{', '.join(known[name])} in store {self.name!r}"
+                    )
+            try:
+                self._load(values, numbers)
+            except (ValueError, TypeError) as error:
+                raise DecodeError(f"{path} is damaged: {error}") from None
 
     def stats(self) -> StoreStats:
         """What can be seen of the store now."""

@@ -23,6 +23,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from tests.helpers.member_process import MemberProcess
+from tests.helpers.server_process import InThread
 
 #: A name that no other run of these tests has.
 OURS = f"store{os.getpid()}"
@@ -1027,3 +1028,31 @@ async def test_a_store_in_a_loop_is_a_mapping_too() -> None:
         assert other["it"] == {"a": [1, 2]}
         other.close()
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda s: shmrpc.add({}, "a", 1), TypeError, "add: expected an object of a store or a store, got dict"),
+        (lambda s: shmrpc.update([1], 0, abs), TypeError, "update: expected an object of a store or a store, got list"),
+        (lambda s: shmrpc.compare_and_set(5, "a", 1, 2), TypeError, "compare_and_set: expected .* got int"),
+        (lambda s: shmrpc.add(s, "absent", 1), KeyError, "'absent'"),
+        (lambda s: shmrpc.add(s["it"], ("absent", 1), 1), KeyError, r"\('absent', 1\)"),
+        (lambda s: shmrpc.add(s["it"], "text", 1), TypeError, "str"),
+    ],
+    ids=["dict", "list", "int", "key", "tuple", "text"],
+)
+def test_what_is_no_container_and_what_is_not_in_one_is_said(
+    change: Callable[[Any], object], error: type[Exception], words: str
+) -> None:
+    with shmrpc.sync.store(OURS) as s:
+        s["it"] = {"text": "a"}
+        with pytest.raises(error, match=words):
+            change(s)
+
+
+def test_who_waits_for_a_transaction_of_its_own_process_is_told_so() -> None:
+    with shmrpc.sync.store(OURS, patience=0.01) as s, s.transaction():
+        said = InThread(lambda: s.__setitem__("a", 1)).join()
+        assert isinstance(said, shmrpc.StoreBusy)
+        assert "another task or thread of this process is in the middle of changing it" in str(said)

@@ -108,6 +108,9 @@ pub enum NameError {
 
 pub(super) fn words_of(holder: Holder) -> String {
     match holder {
+        Holder::Process(pid) if pid.unsigned_abs() == std::process::id() => {
+            "another task or thread of this process".to_owned()
+        }
         Holder::Process(pid) => format!("process {pid}"),
         Holder::Elsewhere => "a process of another container".to_owned(),
     }

@@ -224,7 +224,13 @@ def add(container: Any, key: Any, by: float) -> Any:
     ``container``: an object (``key``: the name of a field), a struct (a member of its enumeration), a dict or the store
     itself (a key), or a list (an index). Raises KeyError, IndexError, AttributeError, TypeError and Gone.
     """
-    total = add_to(container, key, by)
+    try:
+        total = add_to(container, key, by)
+    except KeyError:
+        raise KeyError(key) from None  # The core says only that there is none.
+    except TypeError:
+        _transaction("add", container)  # It may be no container at all.
+        raise
     if total is None:  # More than the core adds.
         total = update(container, key, lambda value: value + by)
     return total
@@ -235,7 +241,7 @@ def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool
 
     What ``container`` and ``key`` may be: see :func:`shmrpc.add`.
     """
-    with container._opened.transaction():
+    with _transaction("compare_and_set", container):
         if _read(container, key) != expected:
             return False
         _write(container, key, value)
@@ -248,10 +254,18 @@ def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
     What ``container`` and ``key`` may be: see :func:`shmrpc.add`. All others that change the store wait while
     ``function`` runs.
     """
-    with container._opened.transaction():
+    with _transaction("update", container):
         value = function(_read(container, key))
         _write(container, key, value)
     return value
+
+
+def _transaction(what: str, container: Any) -> Transaction:
+    """Makes several operations on a container one. Raises TypeError if it is none."""
+    if not isinstance(container, (StoreBase, _core.Proxy)):
+        raise TypeError(f"{what}: expected an object of a store or a store, got {type(container).__name__}")
+    opened: Opened = container._opened
+    return opened.transaction()
 
 
 def _is_record(container: Any) -> bool:

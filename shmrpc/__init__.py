@@ -42,7 +42,7 @@ from shmrpc.equals.semaphore import Semaphore
 from shmrpc.equals.stores.changes import Changes, changes
 from shmrpc.equals.stores.records import SharedStruct, shared
 from shmrpc.equals.stores.store import Store, store
-from shmrpc.equals.stores.store_base import StoreStats, add, compare_and_set, update
+from shmrpc.equals.stores.store_base import StoreStats, add, compare_and_set, get_buffer, update
 from shmrpc.equals.subscription import Subscription, subscribe
 from shmrpc.equals.subscription_base import Publisher, disconnect, keep_last
 from shmrpc.equals.topic import Topic, topic
@@ -167,6 +167,7 @@ __all__ = [
     "current_call",
     "disconnect",
     "endpoint",
+    "get_buffer",
     "keep_last",
     "leased",
     "members",

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import functools
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -246,6 +247,30 @@ def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool
             return False
         _write(container, key, value)
     return True
+
+
+def get_buffer(container: Any, key: Any) -> memoryview:
+    """Returns the bytes of an item of a container, as a memoryview of bytes.
+
+    What ``container`` and ``key`` may be: see :func:`add`. Of a bytearray, an array or a tensor it is the shared memory
+    itself, and writable: it stays where it is as long as the view is there, also if the item is removed. Of bytes, and
+    of a str in UTF-8, which never change, it is a copy, and read-only. Raises TypeError for other values, and KeyError,
+    IndexError, AttributeError and Gone.
+    """
+    value = _read(container, key)
+    if isinstance(value, str):
+        return memoryview(value.encode())
+    if isinstance(value, (bytes, memoryview)):
+        return memoryview(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.numpy()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return memoryview(value.reshape(-1).view("u1"))
+    raise TypeError(
+        f"get_buffer: expected bytes, bytearray, str, an array or a tensor for {key!r}, got {type(value).__name__}"
+    )
 
 
 def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:

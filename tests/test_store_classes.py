@@ -7,7 +7,10 @@ import dataclasses
 import enum
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +79,40 @@ def test_another_process_finds_the_class_by_its_name(s: shmrpc.sync.Store, other
     assert other.do("result = repr(it.copy())") == repr(instance)
     other.do("s['back'] = it.copy()")
     assert s["back"] == instance
+
+
+SCRIPT = """
+import multiprocessing
+import sys
+import shmrpc
+
+@shmrpc.shared
+class Player:
+    name: str
+
+def play(name):
+    with shmrpc.sync.store(name) as s:
+        s["ada"].name = "Ada"
+        s["bob"] = Player("Bob")
+
+if __name__ == "__main__":
+    with shmrpc.sync.store(sys.argv[1]) as s:
+        s["ada"] = Player("?")
+        process = multiprocessing.get_context("spawn").Process(target=play, args=(sys.argv[1],))
+        process.start()
+        process.join()
+        print(process.exitcode, s["ada"].copy(), s["bob"].copy(), type(s["bob"].copy()) is Player)
+"""
+
+
+def test_the_classes_of_a_program_are_those_of_the_processes_that_it_spawns(tmp_path: Path) -> None:
+    """In these the module of the program has two names."""
+    path = tmp_path / "program.py"
+    path.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(path), f"{OURS}.spawned"], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.stdout == "0 Player(name='Ada') Player(name='Bob') True\n", done.stderr
 
 
 def test_fields_are_read_and_set_by_all(s: shmrpc.sync.Store, other: MemberProcess) -> None:

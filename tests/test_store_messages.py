@@ -449,3 +449,14 @@ def test_one_who_leaves_a_store_in_the_middle_of_changes_is_not_in_the_way(s: sh
         assert next(changes) == {}
     with pytest.raises(shmrpc.LocalProtocolError, match="closed"):
         next(changes)
+
+
+async def test_one_wait_too_many_is_said_and_the_others_go_on() -> None:
+    async with shmrpc.store(OURS) as s:
+        waits = [asyncio.create_task(s.changed(LONG)) for _ in range(1025)]
+        (refused,) = (await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED))[0]
+        assert isinstance(refused.exception(), OverflowError)
+        assert "1,024 waits for changes" in str(refused.exception())
+        s["a"] = 1
+        done = await asyncio.gather(*waits, return_exceptions=True)
+        assert done.count(None) == 1024

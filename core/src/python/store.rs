@@ -211,7 +211,8 @@ impl Inner {
             StoreError::OtherType => PyTypeError::new_err("the container is of another type"),
             StoreError::TooDeep => PyRecursionError::new_err("containers are nested too deep"),
             StoreError::TooLong => PyOverflowError::new_err(
-                "a container of a store has less than 2^32 items, and 4,096 views of buffers are open at most",
+                "a container of a store has less than 2^32 items; of one store 4,096 views of buffers are open, and \
+                 1,024 waits for changes under way, at most",
             ),
             StoreError::Shared(error) => {
                 let refusal = self.membership.refusal(StoreError::Shared(error));

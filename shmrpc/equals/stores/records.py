@@ -44,7 +44,9 @@ class SharedClass:
     @property
     def name(self) -> str:
         """By which other processes find it."""
-        return f"{self.cls.__module__}:{self.cls.__qualname__}"
+        # What multiprocessing has spawned has the program's module under another name, and under this one too.
+        module = "__main__" if self.cls.__module__ == "__mp_main__" else self.cls.__module__
+        return f"{module}:{self.cls.__qualname__}"
 
     @functools.cached_property
     def proxy(self) -> type:

@@ -87,6 +87,10 @@ class ClientSharing(Sharing, Protocol):
         """Takes what is there, without a wait: items of this call go to ``feed``, some at a time."""
         ...
 
+    def unpull(self, call_id: int, /) -> None:
+        """The items of a call that was pulled go nowhere any more."""
+        ...
+
     def untaken(self) -> tuple[int, int, int, int]:
         """What the server has not taken yet: bytes read and in the ring; frames that wait for room, and their bytes."""
         ...
@@ -133,6 +137,9 @@ class NoClientSharing(NoSharing):
 
     def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
         """Nothing is there before its turn of the loop."""
+
+    def unpull(self, call_id: int) -> None:
+        """Nothing either."""
 
     def untaken(self) -> tuple[int, int, int, int]:
         """Nothing that is known here."""

@@ -21,6 +21,8 @@ from shmrpc.transport.shm import blocks, handshake
 from shmrpc.transport.shm.goodbye import BELL_ENDED, explain
 from shmrpc.wire import control, frames
 
+#: Seconds until a process that has inherited a connection says that it is there: it may have to import a great deal.
+INHERITED_TIMEOUT: Final = 60.0
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
 RUN: Final = 256
 #: Frames that are taken before the loop has a turn.
@@ -40,6 +42,11 @@ async def connect(
             except ConnectionLost as error:  # It was just going, or it is just coming.
                 patience.note(error)
         await asyncio.sleep(patience.pause())
+
+
+async def inherit(control_socket: socket.socket, service: str, options: ConnectionOptions) -> LoopConnection:
+    """Connects to the process that has inherited the other end of a pair of sockets; ConnectionLost if it is gone."""
+    return await _handshake(control_socket, options, rendezvous.Patience(service, INHERITED_TIMEOUT))
 
 
 async def _handshake(
@@ -98,8 +105,8 @@ class LoopConnection(Connection):
         self._heard: list[bytes] = []
         #: Runs from the end of the bell to that of the connection.
         self._bell_ended: asyncio.TimerHandle | None = None
-        #: The stream that was read last: its call, and where its items go. No call has the id 0.
-        self._run: tuple[int, Callable[[Part], None]] = 0, lambda part: None
+        #: By call, where the items of the streams go that are being read.
+        self._feeds: dict[int, Callable[[Part], None]] = {}
         #: Senders that wait for room.
         self._room: list[asyncio.Future[None]] = []
         super().__init__(
@@ -221,11 +228,11 @@ class LoopConnection(Connection):
 
     def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
         """Takes what is there, without a wait: items of this call go to ``feed``, some at a time."""
-        self._run = call_id, feed
+        self._feeds[call_id] = feed
         if not self._open:
             return
         try:
-            if not self._take_run():
+            if not self._take_run(call_id, feed):
                 self._drain()
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
@@ -233,9 +240,12 @@ class LoopConnection(Connection):
             self.interrupted(error)
             raise
 
-    def _take_run(self) -> int:
-        """Takes items of the stream that is being read; how many."""
-        call_id, feed = self._run
+    def unpull(self, call_id: int) -> None:
+        """The items of a call go nowhere any more."""
+        self._feeds.pop(call_id, None)
+
+    def _take_run(self, call_id: int, feed: Callable[[Part], None]) -> int:
+        """Takes items of a stream that is being read, as far as they come one behind the other; how many."""
         part = self.channel.receive_run(frames.ITEM, call_id, RUN, frames.ARRAY)
         if part is None:
             return 0
@@ -245,13 +255,13 @@ class LoopConnection(Connection):
     def _drain(self) -> None:
         """Takes what is there, up to a bound."""
         receive, on_frame, left = self.channel.receive, self._on_frame, TURN
-        stream = self._run[0]
+        feeds = self._feeds
         frame: Frame | None
         while self._open and left > 0 and (frame := receive()) is not None:
             on_frame(*frame)
             left -= 1
-            if stream and frame[0] == frames.ITEM and frame[1] == stream:
-                left -= self._take_run()
+            if frame[0] == frames.ITEM and (feed := feeds.get(frame[1])) is not None:
+                left -= self._take_run(frame[1], feed)
 
     def _on_control(self) -> None:
         try:

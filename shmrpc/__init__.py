@@ -65,6 +65,7 @@ from shmrpc.errors import (
     MessagesLost,
     NameInUse,
     Overloaded,
+    PoolBroken,
     ProtocolError,
     PublisherGone,
     QueueBusy,
@@ -83,8 +84,11 @@ from shmrpc.errors import (
     TopicFull,
     WaitStopped,
     WaitTimeout,
+    WorkerDied,
 )
 from shmrpc.introspection.describe import Description
+from shmrpc.pools.pool import Pool, PoolStats, TaskFuture, WorkerStats, pool
+from shmrpc.pools.worker import Worker, worker
 from shmrpc.server.server import Server, serve
 from shmrpc.service.call import Call, current_call
 from shmrpc.service.marks import endpoint
@@ -126,6 +130,9 @@ __all__ = [
     "MessagesLost",
     "NameInUse",
     "Overloaded",
+    "Pool",
+    "PoolBroken",
+    "PoolStats",
     "ProtocolError",
     "Publisher",
     "PublisherGone",
@@ -153,11 +160,15 @@ __all__ = [
     "StreamCall",
     "Subscriber",
     "Subscription",
+    "TaskFuture",
     "Topic",
     "TopicFull",
     "WaitStopped",
     "WaitTimeout",
     "WaitingItem",
+    "Worker",
+    "WorkerDied",
+    "WorkerStats",
     "Writable",
     "add",
     "attach",
@@ -172,6 +183,7 @@ __all__ = [
     "leased",
     "members",
     "memory",
+    "pool",
     "queue",
     "register",
     "serve",
@@ -181,4 +193,5 @@ __all__ = [
     "sync",
     "topic",
     "update",
+    "worker",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, final
+from typing import Any, Final, Literal, NoReturn, Self, final
 
 from shmrpc.equals.subscription_base import Publisher as _PublishedBy
 from shmrpc.errors import DecodeError
@@ -360,6 +360,35 @@ class Turn:
     def end(self) -> None: ...
 
 @final
+class Progress:
+    """How far a worker of a pool is in its chunks of tasks: the page that both share, a file of ``SIZE`` bytes.
+
+    A chunk lies in one of ``SLOTS`` slots. IndexError for another one; OSError if the page cannot be mapped.
+    """
+
+    SLOTS: Final[int]
+    SIZE: Final[int]
+
+    def __new__(cls, file: int) -> Progress: ...
+    def open(self, slot: int, count: int) -> None:
+        """By the pool: so many tasks will come in this slot, and none of them is begun."""
+
+    def begin(self, slot: int) -> bool:
+        """By the worker: begins the next task; False if the chunk has ended."""
+
+    def take_back(self, slot: int, keep: int) -> int:
+        """By the pool: ends the chunk before task ``keep``, or the first that is not begun; where it ends now."""
+
+    def begun(self, slot: int) -> int:
+        """How many tasks were begun."""
+
+    def stop(self, slot: int) -> bool:
+        """By the pool: the task that the chunk is at is to be stopped; False if it is at none. Then send a signal."""
+
+    def is_stopped(self, slot: int) -> bool:
+        """By the worker: whether the task that the chunk is at is to be stopped."""
+
+@final
 class StreamSender:
     """The sending end of a stream: its frames, its credit, and its slice of the loop's time."""
 
@@ -388,6 +417,12 @@ def create_segment(name: str, size: int, /) -> Descriptor | None: ...
 def open_segment(name: str, /) -> Descriptor: ...
 def watch_for_names(directories: list[str], /) -> Descriptor: ...
 def receive_packet(socket: int, size: int, /) -> tuple[bytes, list[Descriptor], bool, int]: ...
+def die_with(master: int) -> None:
+    """Kills this process as soon as its parent, the process ``master``, has ended: also while it holds the GIL.
+
+    OSError if that cannot be watched.
+    """
+
 def shorten_time_slice(nanoseconds: int, /) -> bool: ...
 
 @final

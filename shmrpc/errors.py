@@ -18,6 +18,8 @@
     ├── PublisherGone          all of a publisher is read that has ended
     ├── CutOff                 a publisher does not wait for this subscriber any more
     ├── MessagesLost           a subscriber has missed some
+    ├── WorkerDied             a worker of a pool has died within the task
+    ├── PoolBroken             a pool has given up                   also concurrent.futures' BrokenExecutor
     ├── WaitStopped            ``stop()`` ended the wait
     ├── EndOfStream            a stream that was opened by hand has ended   also EOFError
     ├── ProtocolError
@@ -40,6 +42,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import concurrent.futures
 import functools
 import queue
 import sys
@@ -65,6 +68,7 @@ __all__ = [
     "MessagesLost",
     "NameInUse",
     "Overloaded",
+    "PoolBroken",
     "ProtocolError",
     "PublisherGone",
     "QueueBusy",
@@ -83,6 +87,7 @@ __all__ = [
     "TopicFull",
     "WaitStopped",
     "WaitTimeout",
+    "WorkerDied",
     "application_error",
     "base_of",
     "class_name",
@@ -123,6 +128,19 @@ class SharedMemoryError(ShmrpcError, OSError):
     Or there is no descriptor left, or no room for the files by which server and client meet (``errno`` says which).
     Or this process has no room to map a result: then only that call fails.
     """
+
+
+class WorkerDied(ShmrpcError):
+    """A worker of a pool has died while it ran the task: killed, out of memory, or by a crash in native code.
+
+    ``maybe_executed`` is True: nobody knows how far the task came. Tasks that were not begun go to other workers.
+    """
+
+    maybe_executed: bool = True
+
+
+class PoolBroken(ShmrpcError, concurrent.futures.BrokenExecutor):
+    """A pool has given up, since its workers die before they are ready. Its cause is what the last of them said."""
 
 
 class NameInUse(ShmrpcError, ValueError):

@@ -16,12 +16,15 @@ from shmrpc.equals.memory import blocking_memory as memory
 from shmrpc.equals.semaphore import BlockingSemaphore as Semaphore
 from shmrpc.equals.stores.store import BlockingStore as Store
 from shmrpc.equals.stores.store import blocking_store as store
+from shmrpc.pools.blocking_pool import BlockingPool as Pool
+from shmrpc.pools.blocking_pool import blocking_pool as pool
 
 __all__ = [
     "Client",
     "Event",
     "Lock",
     "Memory",
+    "Pool",
     "Queue",
     "Semaphore",
     "Store",
@@ -31,6 +34,7 @@ __all__ = [
     "attach",
     "connect",
     "memory",
+    "pool",
     "queue",
     "store",
     "subscribe",

@@ -27,6 +27,7 @@
 //!   grows and shrinks.
 //! * A [`queue`] is a chain of items in such a file, for many who put and many who take.
 //! * A [`topic`] has a log for each publisher, which others can read and not write, and a head for each subscriber.
+//! * A [`pool`] shares with each of its workers how far that is with its tasks.
 //! * [`wait::parker`] is where a thread sleeps that another one of its process wakes.
 //! * [`wait::spin`] tells when it pays to look again instead of sleeping.
 //! * [`packet`] takes a packet out of a socket, with the descriptors that come along and its sender.
@@ -68,6 +69,8 @@ pub mod equals;
 pub mod memory;
 #[cfg(not(loom))]
 pub mod packet;
+#[cfg(not(loom))]
+pub mod pool;
 #[cfg(not(loom))]
 pub mod queue;
 pub mod ring;

@@ -379,6 +379,18 @@ class Client(CallEngine[LoopReconnector]):
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         return await self._call_endpoint(name, decode, args, kwargs)
 
+    async def _runs(self, name: str, /, *args: Any) -> AsyncGenerator[list[Any], None]:
+        """A call whose answer is a stream, as the items that have come together."""
+        call, reader = self._new_call(name), Reader(self._codec, Any)
+        conversation: LoopConversation = await self._open_stream(call, args, {})
+        incoming, pull = conversation.incoming, conversation.pull
+        try:
+            while await incoming.ready(pull):
+                for count, data in incoming.take():
+                    yield [*reader.many(data)] if count else [reader.one(data)]
+        finally:
+            await conversation.close()
+
     async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """A call whose answer is a stream."""
         call = self._new_call(name)

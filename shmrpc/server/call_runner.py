@@ -45,6 +45,7 @@ class CallRunner:
         validate_results: bool,
         set_busy: Callable[[bool], None],
         between: Callable[[], None],
+        tells_of_holds: bool,
     ) -> None:
         """``set_busy``: see :class:`Limiter`. ``between`` is called after each call that has ended.
 
@@ -71,6 +72,7 @@ class CallRunner:
         #: Endpoints that the log has named for holding the loop.
         self._held: set[str] = set()
         self._between = between
+        self._tells_of_holds = tells_of_holds
 
     def take_context(self) -> None:
         """Lets calls see the context variables that are set here, as by a lifespan, from now on."""
@@ -276,7 +278,7 @@ class CallRunner:
     def held(self, service: str, endpoint: str, seconds: float) -> None:
         """Logs that an endpoint has held the loop for long, once for each endpoint."""
         name = f"{service}.{endpoint}"
-        if name not in self._held:
+        if self._tells_of_holds and name not in self._held:
             self._held.add(name)
             logger.warning(
                 "%s() held the server's loop for %.0f ms: nobody else was served meanwhile. "

@@ -68,6 +68,8 @@ class Server:
         self._limits = limits
         self._adopting = adopting
         self._validate_results = validate_results
+        #: Whether it is told which endpoints hold the loop for long.
+        self.tells_of_holds = True
         #: Made when the server is entered.
         self._runner: CallRunner | None = None
         self._lifespans = contextlib.AsyncExitStack()
@@ -127,6 +129,7 @@ class Server:
             validate_results=self._validate_results,
             set_busy=lambda busy: inbox.set_spinning(not busy),
             between=inbox.glance,
+            tells_of_holds=self.tells_of_holds,
         )
         for service in self.services:
             service.servers.add(self)

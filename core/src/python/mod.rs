@@ -25,9 +25,11 @@ mod loop_sleeper;
 mod msgpack;
 mod name;
 mod numpy;
+mod orphan;
 mod parcel;
 mod payload;
 mod poller;
+mod progress;
 mod queue;
 mod records;
 mod reservation;
@@ -93,9 +95,13 @@ mod _core {
     #[pymodule_export]
     use super::name::{Bytes, Name, watch_for_names};
     #[pymodule_export]
+    use super::orphan::die_with;
+    #[pymodule_export]
     use super::parcel::Parcel;
     #[pymodule_export]
     use super::poller::Poller;
+    #[pymodule_export]
+    use super::progress::Progress;
     #[pymodule_export]
     use super::queue::{Items, Queue};
     #[pymodule_export]

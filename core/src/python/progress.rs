@@ -1,0 +1,59 @@
+//! `Progress`: how far a worker of a pool is in its chunks of tasks.
+
+use crate::pool::progress;
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use std::os::fd::BorrowedFd;
+
+/// The page that a pool and one of its workers share: see [`progress`].
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Progress(progress::Progress);
+
+fn check(slot: usize) -> PyResult<usize> {
+    if slot < progress::SLOTS {
+        Ok(slot)
+    } else {
+        Err(PyIndexError::new_err(slot))
+    }
+}
+
+#[pymethods]
+impl Progress {
+    /// Chunks that a worker has at a time, and bytes of the page.
+    #[classattr]
+    const SLOTS: usize = progress::SLOTS;
+    #[classattr]
+    const SIZE: usize = progress::SIZE;
+
+    #[new]
+    fn new(file: i32) -> PyResult<Self> {
+        // SAFETY: the caller keeps `file` open during the call; a closed one is an error.
+        let file = unsafe { BorrowedFd::borrow_raw(file) };
+        Ok(Progress(progress::Progress::new(file)?))
+    }
+
+    fn open(&self, slot: usize, count: u32) -> PyResult<()> {
+        self.0.open(check(slot)?, count);
+        Ok(())
+    }
+
+    fn begin(&self, slot: usize) -> PyResult<bool> {
+        Ok(self.0.begin(check(slot)?))
+    }
+
+    fn take_back(&self, slot: usize, keep: u32) -> PyResult<u32> {
+        Ok(self.0.take_back(check(slot)?, keep).limit)
+    }
+
+    fn begun(&self, slot: usize) -> PyResult<u32> {
+        Ok(self.0.state(check(slot)?).begun)
+    }
+
+    fn stop(&self, slot: usize) -> PyResult<bool> {
+        Ok(self.0.stop(check(slot)?) != 0)
+    }
+
+    fn is_stopped(&self, slot: usize) -> PyResult<bool> {
+        Ok(self.0.is_stopped(check(slot)?))
+    }
+}

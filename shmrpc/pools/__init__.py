@@ -1,0 +1,1 @@
+"""Pools: processes that work for one, over connections that they inherit."""

@@ -1,0 +1,246 @@
+"""Pools for threads: an executor, whose pool runs in a loop of its own, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
+
+import uvloop
+
+from shmrpc.errors import LocalProtocolError
+from shmrpc.pools.chunks import Mapped
+from shmrpc.pools.failed import Failed
+from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, TaskFuture, pool
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+#: Seconds between two looks whether the last task has ended.
+_LOOK: Final = 2e-3
+_open: Final = weakref.WeakSet["BlockingPool"]()
+
+
+def _shut_down() -> None:
+    for each in list(_open):
+        each.shutdown()
+
+
+# As the executors of the standard library: at the end of the program all tasks are done first.
+threading._register_atexit(_shut_down)  # type: ignore[attr-defined]
+
+
+class BlockingPool(concurrent.futures.Executor):
+    """Processes that run functions, for threads; made by :func:`shmrpc.sync.pool`.
+
+    A :class:`concurrent.futures.Executor`, also for ``loop.run_in_executor()``. At the end of its ``with`` block it
+    waits for all tasks.
+    """
+
+    def __init__(self, made: Pool) -> None:
+        self._pool = made
+        self._made_by = os.getpid()
+        self._calls: deque[tuple[TaskFuture[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = deque()
+        self._told = self._closing = False
+        self._lock = threading.Lock()
+        ready: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=_run, args=(made, ready, self._ended), name="shmrpc-pool", daemon=True)
+        self._thread.start()
+        self._loop = ready.result()
+        _open.add(self)
+
+    @overload
+    def submit(
+        self, function: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> TaskFuture[_R]: ...
+    @overload
+    def submit(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> TaskFuture[_R]: ...
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Has the function called in a worker; its future.
+
+        Raises RuntimeError after :meth:`shutdown`, and in a forked child LocalProtocolError.
+        """
+        if self._made_by != os.getpid():
+            raise LocalProtocolError(f"this pool was made in process {self._made_by}; make one in this process")
+        future: TaskFuture[Any] = TaskFuture()
+        with self._lock:
+            if self._closing:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._calls.append((future, function, args, kwargs))
+            if self._told:
+                return future
+            self._told = True
+        self._loop.call_soon_threadsafe(self._take)
+        return future
+
+    def _take(self) -> None:
+        """Hands on what was submitted. In the loop."""
+        with self._lock:
+            self._told = False
+        while self._calls:
+            future, function, args, kwargs = self._calls.popleft()
+            try:
+                self._pool._engine.check()
+                self._pool._submit(future, function, args, kwargs)
+            except Exception as error:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+
+    def map(
+        self, fn: Callable[..., _R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[_R]:
+        """Calls the function with the items of each iterable, which are collected at once; gives the results in order.
+
+        Raises TimeoutError if the next result is not there ``timeout`` seconds after this was called. ``chunksize`` is
+        for those of the standard library: how many tasks are sent at a time is found out.
+        """
+        columns: Sequence[Iterable[Any]] = list(zip(*zip(*iterables, strict=False), strict=True)) or [()]
+        results = self._call(_begin_map(self._pool, fn, columns))
+        return self._read(results, timeout)
+
+    def _read(self, results: _Results, timeout: float | None) -> Generator[Any, None, None]:
+        end = None if timeout is None else self._loop.time() + timeout
+        try:
+            while True:
+                left = None if end is None else max(0.0, end - self._loop.time())
+                found = self._call(results.read(), left)
+                if found is None:
+                    return
+                for result in found:
+                    if type(result) is Failed:
+                        raise result.error()
+                    yield result
+        finally:
+            if self._thread.is_alive():
+                self._call(results.close())
+
+    def _call(self, coroutine: Coroutine[Any, Any, _R], timeout: float | None = None) -> _R:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise
+
+    def resize(self, workers: int) -> None:
+        """Has so many workers from now on: see :meth:`shmrpc.Pool.resize`."""
+
+        async def resize() -> None:
+            self._pool.resize(workers)
+
+        self._call(resize())
+
+    def stats(self) -> PoolStats:
+        """What the workers do."""
+
+        async def stats() -> PoolStats:
+            return self._pool.stats()
+
+        return self._call(stats())
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no more tasks, and ends the workers once all are done; ``wait``: returns then. Again: nothing new.
+
+        ``cancel_futures`` cancels those that have not begun.
+        """
+        if self._made_by != os.getpid():
+            return
+        with self._lock:
+            first, self._closing = not self._closing, True
+        if first and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end, cancel_futures)
+        if wait and threading.current_thread() is not self._thread:
+            self._thread.join()
+            _open.discard(self)
+
+    def _end(self, cancel_futures: bool) -> None:
+        if cancel_futures:
+            for future, *_ in self._calls:
+                future.cancel()
+            for source in self._pool._submitted.values():
+                source.cancel()
+        self._ended.set()
+
+
+class InlineBlockingPool(BlockingPool):
+    """A pool within a worker of another one: its tasks are run at once, where they are."""
+
+    def __init__(self, made: InlinePool) -> None:
+        self._pool = made
+        self._closing = False
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Calls the function; its future."""
+        if self._closing:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        return self._pool.submit(function, *args, **kwargs)
+
+    def map(
+        self, fn: Callable[..., _R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[_R]:
+        """Calls the function with the items of each iterable, one result after the other."""
+        return map(fn, *iterables)
+
+    def resize(self, workers: int) -> None:
+        """Changes nothing here."""
+        self._pool.resize(workers)
+
+    def stats(self) -> PoolStats:
+        """What was run."""
+        return self._pool.stats()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no more tasks."""
+        self._closing = True
+
+
+class _Results:
+    """The results of a map, read from another thread."""
+
+    def __init__(self, made: Pool, source: Mapped) -> None:
+        self._pool, self._source = made, source
+
+    async def read(self) -> list[Any] | None:
+        return await self._source.read()
+
+    async def close(self) -> None:
+        self._source.close()
+        self._pool._engine.remove(self._source)
+
+
+async def _begin_map(made: Pool, function: Callable[..., Any], columns: Sequence[Iterable[Any]]) -> _Results:
+    return _Results(made, made._mapped(function, columns, ordered=True))
+
+
+def _run(made: Pool, ready: concurrent.futures.Future[asyncio.AbstractEventLoop], ended: asyncio.Event) -> None:
+    """The thread: the pool's loop, from its start to its end."""
+
+    async def live() -> None:
+        try:
+            await made.__aenter__()
+        except BaseException as error:
+            ready.set_exception(error)
+            return
+        ready.set_result(asyncio.get_running_loop())
+        await ended.wait()
+        while made._engine.is_busy and made._engine.ended is None:
+            await asyncio.sleep(_LOOK)
+        await made.close()
+
+    uvloop.run(live())
+
+
+def blocking_pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> BlockingPool:
+    """Processes that run functions, for threads: ``with shmrpc.sync.pool(4) as pool: pool.submit(f, x).result()``.
+
+    A :class:`concurrent.futures.Executor`. The options are those of :func:`shmrpc.pool`. Returns once the first worker
+    is ready, and raises PoolBroken if none can begin.
+    """
+    made = pool(workers, **options)
+    return InlineBlockingPool(made) if isinstance(made, InlinePool) else BlockingPool(made)

@@ -1,0 +1,548 @@
+"""What a pool does: which worker gets which task, and what becomes of the tasks of one that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import signal
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+
+from shmrpc.errors import ConnectionLost, LocalProtocolError, PoolBroken, WorkerDied
+from shmrpc.pools.chunks import LONG, Chunk, Source
+from shmrpc.pools.failed import Failed
+from shmrpc.pools.functions import Function, Functions, Reference
+from shmrpc.pools.remote_worker import RemoteWorker
+from shmrpc.pools.starting import Settings, WorkerProcess, start
+
+logger = logging.getLogger("shmrpc.pool")
+
+#: Workers that die one after the other before they are ready, until the pool gives up.
+DEATHS: Final = 5
+#: Seconds for which a worker whose connection has ended is asked how it has.
+_DYING: Final = 1.0
+_STARTING: Final = "shmrpc-worker-starting"
+#: Seconds between two looks for tasks that wait behind a slow one.
+_LOOK: Final = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a pool was asked for."""
+
+    settings: Settings
+    initializer: Reference | None
+    initargs: tuple[Any, ...]
+    retries: int
+    grace: float
+    max_tasks_per_child: int | None
+
+
+class Engine:
+    """The workers of a pool, and the tasks that wait for them. In one loop."""
+
+    def __init__(self, size: int, options: Options) -> None:
+        self.size, self.options = size, options
+        self.functions = Functions()
+        self.workers: list[RemoteWorker] = []
+        #: Those that have nothing to do, the one that was busy last at the end: its caches are warm.
+        self._idle: list[RemoteWorker] = []
+        #: Single calls that wait for a worker.
+        self._turns: deque[asyncio.Future[RemoteWorker]] = deque()
+        self._sources: deque[Source] = deque()
+        self._numbers: set[int] = set()
+        self._running: set[asyncio.Task[Any]] = set()
+        #: What brings workers to their ends, and is not to be cancelled.
+        self._endings: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+        self._wanted: asyncio.Handle | None = None
+        self._want_of: dict[Source, None] = {}
+        self._deaths = 0
+        self.completed = 0
+        self.replaced = 0
+        #: Why nothing is run any more.
+        self.ended: Exception | None = None
+
+    async def open(self) -> None:
+        """Starts the workers. Raises PoolBroken if they cannot begin, with the initializer's error as its cause."""
+        self._loop = asyncio.get_running_loop()
+        self.resize(self.size)
+        try:
+            await asyncio.wait([task for task in self._running if task.get_name() == _STARTING])
+            while not self.workers and self.ended is None:
+                await asyncio.wait(self._running)
+        except BaseException:
+            await self.close()
+            raise
+        if self.ended is not None:
+            ended = self.ended
+            await self.close()
+            raise ended
+
+    def resize(self, size: int) -> None:
+        """Starts workers, or lets some end after what they do, until there are so many."""
+        self.size = size
+        for number in range(size):
+            if number not in self._numbers:
+                self.begin(self._start(number), _STARTING)
+                self._numbers.add(number)
+        for worker in list(self.workers):
+            if worker.number >= size:
+                self._retire(worker)
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
+        """Runs something until it ends, or the pool does."""
+        task = self._loop.create_task(coroutine, name=name or None)
+        self._running.add(task)
+        task.add_done_callback(self._ran)
+        return task
+
+    def _ran(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(error if isinstance(error, Exception) else PoolBroken(f"the pool has given up: {error!r}"))
+
+    async def _start(self, number: int) -> None:
+        """Starts a worker, again if it dies before it is ready."""
+        while self.ended is None and number < self.size:
+            worker: RemoteWorker | None = None
+            try:
+                worker = RemoteWorker(number, await self._process(number))
+                await worker.connect()
+                failed = await worker.initialize(self.options.initializer, list(self.options.initargs))
+                if type(failed) is Failed:
+                    raise failed.error()
+            except asyncio.CancelledError:
+                if worker is not None:
+                    self._end(worker)
+                raise
+            except Exception as error:
+                if worker is not None:
+                    await asyncio.shield(self._end(worker))
+                self._deaths += 1
+                if self._deaths >= DEATHS or (isinstance(error, OSError) and worker is None):
+                    self._break(_broken(error, worker))
+                continue
+            self._deaths = 0
+            if self.ended is not None or number >= self.size:
+                await worker.end(self.options.grace)
+                break
+            self.workers.append(worker)
+            self._loop.add_reader(worker.process.pidfd, self._lost, worker)
+            self._free(worker)
+            return
+        self._numbers.discard(number)
+
+    async def _process(self, number: int) -> WorkerProcess:
+        """Starts a process, in a thread, since that takes some milliseconds."""
+        starting = asyncio.ensure_future(asyncio.to_thread(start, self.options.settings, number))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._keep(_undo(starting))
+            raise
+
+    def _end(self, worker: RemoteWorker) -> asyncio.Task[None]:
+        """Brings a worker to its end, which is not waited for here."""
+        worker.gone = True
+        return self._keep(worker.end(self.options.grace))
+
+    def _keep(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(ending)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
+
+    def _lost(self, worker: RemoteWorker) -> None:
+        """A worker has died, or is killed; another one takes its place. Again: nothing."""
+        if worker.gone:
+            return
+        self._loop.remove_reader(worker.process.pidfd)
+        self.workers.remove(worker)
+        if worker in self._idle:
+            self._idle.remove(worker)
+        if not worker.retiring:
+            worker.process.kill()
+        self.begin(self._replace(worker, self._end(worker)))
+
+    async def _replace(self, worker: RemoteWorker, ending: asyncio.Task[None]) -> None:
+        await asyncio.shield(ending)
+        if not worker.retiring:
+            logger.warning("worker %d (process %d) %s", worker.number, worker.pid, _how(worker))
+        if self.ended is None and worker.number < self.size:
+            self.replaced += 1
+            await self._start(worker.number)
+        else:
+            self._numbers.discard(worker.number)
+
+    def _retire(self, worker: RemoteWorker) -> None:
+        """Lets a worker end, once it does nothing any more."""
+        worker.retiring = True
+        if worker in self._idle:
+            self._idle.remove(worker)
+        if not worker.chunks and not worker.tasks_in_loop and not worker.gone:
+            self._lost(worker)
+
+    def _free(self, worker: RemoteWorker) -> None:
+        """A worker has nothing to do."""
+        if worker.gone:
+            return
+        most = self.options.max_tasks_per_child
+        if worker.retiring or (most is not None and worker.tasks >= most):
+            self._retire(worker)
+            return
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                worker.chunks[0] = None
+                turn.set_result(worker)
+                return
+        self._idle.append(worker)
+        if self._sources:
+            self.dispatch()
+
+    def check(self) -> None:
+        """Raises what has ended the pool."""
+        if self.ended is not None:
+            raise self.ended
+
+    async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs one task."""
+        self.check()
+        known, args = self.functions.of(function, args)
+        if known.is_async:
+            return await self._run_in_loop(known, args, kwargs)
+        retries = self.options.retries
+        while True:
+            self.check()
+            worker = self._idle.pop() if self._idle else await self._turn()
+            worker.open(0, None)
+            try:
+                if not worker.knows(known):
+                    await worker.know(known)
+                if kwargs:
+                    result = await worker.run_named(0, known.number, list(args), kwargs)
+                else:
+                    result = await worker.run(0, known.number, *args)
+            except asyncio.CancelledError:
+                self.begin(self._stop(worker, 0))
+                raise
+            except ConnectionLost:
+                self._lost(worker)
+                begun = worker.progress.begun(0)
+                if begun and not retries:
+                    raise await self._died(worker, known) from None
+                retries -= bool(begun)
+                continue
+            except BaseException:
+                self._left(worker, 0)
+                raise
+            self.completed += 1
+            del worker.chunks[0]
+            if worker.chunks:
+                self._left(worker, 0)
+            else:
+                self._free(worker)
+            if type(result) is Failed:
+                raise result.error()
+            return result
+
+    async def _turn(self) -> RemoteWorker:
+        """Waits for a worker that has nothing to do."""
+        turn: asyncio.Future[RemoteWorker] = self._loop.create_future()
+        self._turns.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._left(turn.result(), 0)
+            raise
+
+    def _left(self, worker: RemoteWorker, slot: int) -> None:
+        """What was in a slot has ended."""
+        worker.chunks.pop(slot, None)
+        if not worker.chunks:
+            self._free(worker)
+        elif self._sources:
+            self.dispatch()
+
+    async def _stop(self, worker: RemoteWorker, slot: int) -> None:
+        """Ends the task in a slot: taken back if it was not begun, interrupted, and at last killed with its worker."""
+        try:
+            if worker.gone:
+                return
+            worker.progress.take_back(slot, 0)
+            try:
+                async with asyncio.timeout(self.options.grace):
+                    worker.interrupt(slot)
+                    await worker.ready()
+            except TimeoutError:
+                worker.process.kill()
+            except ConnectionLost:
+                pass
+        finally:
+            self._left(worker, slot)
+
+    async def _run_in_loop(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a task of an async function, in the worker that has the fewest of them."""
+        retries = self.options.retries
+        while True:
+            self.check()
+            there = [worker for worker in self.workers if not worker.retiring]
+            if not there:
+                self._left(await self._turn(), 0)
+                continue
+            worker = min(there, key=lambda each: each.tasks_in_loop)
+            worker.tasks_in_loop += 1
+            worker.tasks += 1
+            try:
+                await worker.know(function)
+                result = await worker.run_async(function.number, list(args), kwargs)
+            except ConnectionLost:
+                self._lost(worker)
+                if not retries:
+                    raise await self._died(worker, function) from None
+                retries -= 1
+                continue
+            finally:
+                worker.tasks_in_loop -= 1
+                if worker.retiring:
+                    self._retire(worker)
+            self.completed += 1
+            if type(result) is Failed:
+                raise result.error()
+            return result
+
+    def add(self, source: Source) -> None:
+        """Adds a source of chunks, or says that one has some again."""
+        if self.ended is not None:
+            source.fail(self.ended)
+            return
+        if source not in self._sources:
+            self._sources.append(source)
+        self.dispatch()
+
+    def wanted(self, source: Source) -> None:
+        """Says that a source has some: what comes in this turn of the loop is given to workers together."""
+        if self._wanted is None:
+            self._wanted = self._loop.call_soon(self._want)
+        self._want_of[source] = None
+
+    def _want(self) -> None:
+        self._wanted = None
+        sources = list(self._want_of)
+        self._want_of.clear()
+        for source in sources:
+            self.add(source)
+
+    def remove(self, source: Source) -> None:
+        """Nobody wants the results of a source any more: what runs of it is stopped."""
+        if source in self._sources:
+            self._sources.remove(source)
+        for worker in self.workers:
+            for slot, chunk in list(worker.chunks.items()):
+                if chunk is not None and chunk.source is source:
+                    chunk.limit = worker.progress.take_back(slot, 0)
+                    if chunk.limit > len(chunk.results):
+                        self.begin(self._interrupt_chunk(worker, slot, chunk))
+
+    async def _interrupt_chunk(self, worker: RemoteWorker, slot: int, chunk: Chunk) -> None:
+        if worker.chunks.get(slot) is not chunk:
+            return
+        worker.interrupt(slot)
+        await asyncio.sleep(self.options.grace)
+        if worker.chunks.get(slot) is chunk and not worker.gone:
+            worker.process.kill()
+
+    def dispatch(self) -> None:
+        """Gives chunks to the workers that have room for one."""
+        for worker, slot in self._seats():
+            chunk = self._next()
+            if chunk is None:
+                break
+            if not worker.chunks:
+                self._idle.remove(worker)
+            worker.open(slot, chunk)
+            self.begin(self._drive(worker, slot, chunk))
+        if self._idle and self._look is None and any(worker.chunks for worker in self.workers):
+            self._look = self._loop.call_later(_LOOK, self._take_back)
+
+    def _seats(self) -> Iterator[tuple[RemoteWorker, int]]:
+        """Where a chunk may go: to workers that have nothing to do, and behind short chunks."""
+        for worker in reversed(self._idle.copy()):
+            yield worker, 0
+        for worker in self.workers:
+            if len(worker.chunks) == 1 and not worker.retiring:
+                (slot, chunk), *_ = worker.chunks.items()
+                if chunk is not None and (chunk.source.function.seconds or LONG) < LONG:
+                    yield worker, 1 - slot
+
+    def _next(self) -> Chunk | None:
+        """The next chunk: sources take turns."""
+        for _ in range(len(self._sources)):
+            source = self._sources[0]
+            chunk = source.take()
+            if chunk is not None:
+                self._sources.rotate(-1)
+                return chunk
+            self._sources.popleft()  # It comes back when it has some.
+        return None
+
+    async def _drive(self, worker: RemoteWorker, slot: int, chunk: Chunk) -> None:
+        """Has a worker run a chunk."""
+        source, got = chunk.source, 0
+        try:
+            async for results in worker.perform(slot, chunk):
+                if got + len(results) > chunk.limit:
+                    seconds = results[chunk.limit - got :][0]
+                    results = results[: chunk.limit - got]
+                    if got + len(results):
+                        source.function.took(seconds / (got + len(results)))
+                got += len(results)
+                self.completed += len(results)
+                if results:
+                    source.deliver(chunk, results)
+        except ConnectionLost:
+            await self._recover(worker, slot, chunk, got)
+        except Exception as error:  # Of one task: its arguments cannot be sent, or its result not be read.
+            self._part(chunk, got, error)
+        finally:
+            self._left(worker, slot)
+
+    async def _recover(self, worker: RemoteWorker, slot: int, chunk: Chunk, got: int) -> None:
+        """A worker has died with a chunk: what it had not begun goes to others, and one task is in doubt."""
+        begun = worker.progress.begun(slot)
+        self._lost(worker)
+        source = chunk.source
+        if source.is_over or got >= chunk.limit:
+            return
+        if begun > got and chunk.retries >= self.options.retries:
+            source.deliver(chunk, [Failed.of(await self._died(worker, source.function))])
+            begun, got = got, got + 1
+        if got < chunk.limit and not source.is_over:
+            rest = source.split(chunk, got)
+            if begun > got:
+                rest.retries = chunk.retries + 1
+            self.add(source)
+
+    async def _died(self, worker: RemoteWorker, function: Function) -> Exception:
+        """The error of the task with which a worker has died."""
+        if self.ended is not None:
+            return self.ended
+        await worker.settled(_DYING)
+        who = f"worker {worker.number} (process {worker.pid})"
+        return WorkerDied(
+            f"{who} {_how(worker)} while it ran {function.name}(): nobody knows how far it came; pool(retries=1) runs "
+            "such a task once more"
+        )
+
+    def _part(self, chunk: Chunk, got: int, error: Exception) -> None:
+        source = chunk.source
+        if chunk.limit - got == 1:
+            source.deliver(chunk, [Failed.of(error)])
+        elif got < chunk.limit:
+            middle = got + (chunk.limit - got) // 2
+            source.split(chunk, middle)
+            source.split(chunk, got)
+            self.add(source)
+
+    def _take_back(self) -> None:
+        """Takes back what waits behind a slow task, while another worker has nothing to do."""
+        self._look = None
+        waiting = [
+            (chunk.limit - worker.progress.begun(slot), worker, slot, chunk)
+            for worker in self.workers
+            for slot, chunk in worker.chunks.items()
+            # A chunk that is not begun waits behind another one, or is still on its way.
+            if chunk is not None and (len(worker.chunks) > 1 or worker.progress.begun(slot))
+        ]
+        if not self._idle or not waiting:
+            return
+        left, worker, slot, chunk = max(waiting, key=lambda each: each[0])
+        if left > 0:
+            begun = worker.progress.begun(slot)
+            # Behind another chunk all of it waits; else the half of what is left is fair.
+            keep = begun + left // 2 if begun else 0
+            limit = worker.progress.take_back(slot, keep)
+            if limit < chunk.limit:
+                chunk.source.split(chunk, limit)
+                self.add(chunk.source)
+                return
+        if self._idle:
+            self._look = self._loop.call_later(_LOOK, self._take_back)
+
+    def _break(self, error: Exception) -> None:
+        """Ends the pool: every task fails with this."""
+        if self.ended is None:
+            self.ended = error
+        for turn in self._turns:
+            if not turn.done():
+                turn.set_exception(self.ended)
+        self._turns.clear()
+        sources = {*self._sources}
+        for worker in self.workers:
+            sources |= {chunk.source for chunk in worker.chunks.values() if chunk is not None}
+        for source in sources:
+            source.fail(self.ended)
+        self._sources.clear()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to do, or something is done."""
+        if self._sources or self._turns or self._want_of:
+            return True
+        return any(worker.chunks or worker.tasks_in_loop for worker in self.workers)
+
+    async def close(self) -> None:
+        """Ends all workers; tasks that are under way fail."""
+        self._break(LocalProtocolError("the pool is closed"))
+        if self._look is not None:
+            self._look.cancel()
+        for worker in self.workers:
+            self._loop.remove_reader(worker.process.pidfd)
+            for slot in worker.chunks:
+                worker.progress.take_back(slot, 0)
+                worker.interrupt(slot)
+            self._end(worker)
+        self.workers.clear()
+        self._idle.clear()
+        for task in list(self._running):
+            task.cancel()
+        while left := self._running | self._endings:
+            await asyncio.wait(left)
+
+
+async def _undo(starting: asyncio.Future[WorkerProcess]) -> None:
+    """Ends a process that nobody wants any more, once it is there."""
+    try:
+        process = await starting
+    except OSError:
+        return
+    process.kill()
+    await asyncio.to_thread(process.wait, _DYING)
+    process.close()
+
+
+def _how(worker: RemoteWorker) -> str:
+    """How a worker has ended."""
+    status = worker.process.status()
+    if status is None:
+        return "has closed its connection"
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def _broken(error: Exception, worker: RemoteWorker | None) -> PoolBroken:
+    broken = PoolBroken(
+        f"the pool has given up: {DEATHS} workers, one after the other, died before they were ready; the last: {error}"
+        if worker is not None
+        else f"the pool has given up: no worker can be started: {error}"
+    )
+    broken.__cause__ = error
+    return broken

@@ -1,0 +1,45 @@
+"""What a task has raised, on its way from the worker to its caller."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Self
+
+from shmrpc.wire import frames
+
+
+class Failed:
+    """Stands for a result where a task has raised."""
+
+    __slots__ = ("_body", "_pickled")
+
+    def __init__(self, body: bytes, pickled: bytes | None) -> None:
+        self._body, self._pickled = body, pickled
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """What is told of an exception: what calls tell, with its traceback; and itself, if it can be pickled."""
+        body = frames.encode_failure(error, frames.MIN_MAX_FRAME)
+        try:
+            pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+            pickle.loads(pickled)
+        except Exception:
+            pickled = None
+        return cls(body, pickled)
+
+    def __reduce__(self) -> tuple[type[Failed], tuple[bytes, bytes | None]]:
+        return Failed, (self._body, self._pickled)
+
+    def error(self) -> BaseException:
+        """The exception to raise: itself, with the worker's traceback as its cause; or a RemoteError, as of a call."""
+        told = frames.decode_failure(self._body)
+        if self._pickled is None:
+            return told
+        try:
+            error = pickle.loads(self._pickled)
+        except Exception:
+            return told
+        if not isinstance(error, BaseException):
+            return told
+        error.__cause__ = told
+        return error

@@ -1,0 +1,417 @@
+"""Pools in asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import functools
+import inspect
+import itertools
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+
+from shmrpc.basics.checks import check_seconds, check_whole
+from shmrpc.errors import LocalProtocolError
+from shmrpc.pools.chunks import Mapped, Submitted
+from shmrpc.pools.cpus import usable
+from shmrpc.pools.engine import Engine, Options
+from shmrpc.pools.failed import Failed
+from shmrpc.pools.functions import Function, reference_of
+from shmrpc.pools.starting import Settings
+from shmrpc.pools.worker import is_worker
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+#: Seconds that a task has to end once it is interrupted.
+DEFAULT_GRACE: Final = 1.0
+#: Chunks of a map() for each worker whose results are not read.
+_UNREAD: Final = 4
+#: Tasks of an async function for each worker that a map() has under way.
+_IN_LOOP: Final = 64
+#: Bytes that a worker needs for itself.
+_LEAST_MEMORY: Final = 64 << 20
+#: What numerical libraries take the number of their threads from.
+_THREADS: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+class TaskFuture(concurrent.futures.Future[_R]):
+    """The result of a task that was submitted: for threads, and to be awaited."""
+
+    def __await__(self) -> Generator[Any, None, _R]:
+        """Waits in an event loop. Cancelling the wait cancels a task that was not begun."""
+        return asyncio.wrap_future(self).__await__()
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerStats:
+    """What a worker does."""
+
+    pid: int
+    #: Tasks that it was given, since it began.
+    tasks: int
+    #: Whether it has one now.
+    busy: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolStats:
+    """What a pool does: see :meth:`Pool.stats`."""
+
+    #: Those that are ready, by their number.
+    workers: list[WorkerStats]
+    #: Tasks that have ended.
+    completed: int
+    #: Workers that have taken the place of others.
+    replaced: int
+
+
+class Pool:
+    """Processes that run functions; made by :func:`pool`, used as ``async with``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._submitted: dict[tuple[Function, bool], Submitted] = {}
+        self._is_open = False
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Starts the workers: ``pool = await shmrpc.pool(4)``; close it yourself then."""
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> Self:
+        """Starts the workers, and waits until the first one is ready.
+
+        Raises PoolBroken if they cannot begin, with what the initializer raised as its cause.
+        """
+        if self._is_open:
+            raise LocalProtocolError("this pool was opened before; make another one")
+        self._is_open = True
+        await self._engine.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the workers. Tasks that are under way are interrupted, and fail. Again: nothing."""
+        await self._engine.close()
+
+    @overload
+    async def run(
+        self, function: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R: ...
+    @overload
+    async def run(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+    async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function in a worker; its result.
+
+        Cancelling the await ends the task: one that waits is taken back, one of an async function is cancelled, any
+        other has an exception raised in it, and if it has not ended after ``grace`` seconds its worker is killed.
+
+        Raises what the function raises, with the worker's traceback as its cause; WorkerDied if the worker has died
+        with it; EncodeError for arguments that cannot be sent; PoolBroken if the pool has given up.
+        """
+        return await self._engine.run(function, args, kwargs)
+
+    @overload
+    def submit(
+        self, function: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> TaskFuture[_R]: ...
+    @overload
+    def submit(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> TaskFuture[_R]: ...
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Has the function called in a worker; its future can be awaited, and is one of ``concurrent.futures`` too.
+
+        Raises what has ended the pool. What the task raises is the future's.
+        """
+        self._engine.check()
+        future: TaskFuture[Any] = TaskFuture()
+        self._submit(future, function, args, kwargs)
+        return future
+
+    def _submit(
+        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        engine = self._engine
+        known, bound = engine.functions.of(function, args)
+        if known.is_async or kwargs:
+            engine.begin(self._fulfil(future, function, args, kwargs))
+            return
+        args = bound
+        single = len(args) == 1
+        source = self._submitted.get((known, single))
+        if source is None:
+            source = self._submitted[known, single] = Submitted(known, single=single)
+        source.add(future, args[0] if single else [*args])
+        engine.wanted(source)
+
+    async def _fulfil(
+        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = await self._engine.run(function, args, kwargs)
+        except asyncio.CancelledError:
+            future.set_exception(self._engine.ended or LocalProtocolError("the pool is closed"))
+            raise
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    @overload
+    def map(
+        self, function: Callable[[_A], Coroutine[Any, Any, _R]], items: Iterable[_A], /, *, ordered: bool = True
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self, function: Callable[[_A], _R], items: Iterable[_A], /, *, ordered: bool = True
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[_A, _B], _R],
+        items: Iterable[_A],
+        others: Iterable[_B],
+        /,
+        *,
+        ordered: bool = True,
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self, function: Callable[..., _R], /, *iterables: Iterable[Any], ordered: bool = True
+    ) -> AsyncGenerator[_R, None]: ...
+    def map(self, function: Any, /, *iterables: Iterable[Any], ordered: bool = True) -> AsyncGenerator[Any, None]:
+        """Calls the function with the items of each iterable, as ``map()`` does; gives the results as they come.
+
+        The iterables may be of any length: items are taken as there is room for their results. How many tasks are sent
+        at a time is found out. ``ordered=False`` gives each result as soon as it is there. A task that fails raises
+        when its turn comes, and ends what others still do.
+        """
+        if not iterables:
+            raise TypeError("map() expected a function and one iterable at least")
+        return self._map(function, iterables, ordered)
+
+    async def _map(
+        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool
+    ) -> AsyncGenerator[Any, None]:
+        engine = self._engine
+        engine.check()
+        known, _ = engine.functions.of(function, ())
+        if known.is_async:
+            async for result in self._map_in_loop(function, iterables, ordered):
+                yield result
+            return
+        source = self._mapped(function, iterables, ordered=ordered)
+        try:
+            while (results := await source.read()) is not None:
+                for result in results:
+                    if type(result) is Failed:
+                        raise result.error()
+                    yield result
+        finally:
+            source.close()
+            engine.remove(source)
+
+    def _mapped(self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], *, ordered: bool) -> Mapped:
+        """The tasks of a map, which begin."""
+        engine = self._engine
+        known, bound = engine.functions.of(function, ())
+        if bound:  # A method: its object goes with each item.
+            iterables = [*map(itertools.repeat, bound), *iterables]
+        source = Mapped(known, iterables, ordered, _UNREAD * max(1, engine.size), lambda: engine.add(source))
+        engine.add(source)
+        return source
+
+    async def _map_in_loop(
+        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool
+    ) -> AsyncGenerator[Any, None]:
+        """The same for an async function, whose tasks are all under way at once."""
+        calls = zip(*iterables, strict=False)
+        under_way: dict[asyncio.Task[Any], None] = {}
+        try:
+            while True:
+                while len(under_way) < _IN_LOOP * max(1, self._engine.size) and (args := next(calls, None)) is not None:
+                    under_way[asyncio.ensure_future(self._engine.run(function, args, {}))] = None
+                if not under_way:
+                    return
+                first = next(iter(under_way))
+                if ordered:
+                    await asyncio.wait([first])
+                else:
+                    done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                    first = next(each for each in under_way if each in done)
+                del under_way[first]
+                yield first.result()
+        finally:
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.wait(under_way)
+
+    async def do(self, source: str, /, *iterables: Iterable[Any]) -> list[Any]:
+        """Calls a function that is given as source text, such as ``"lambda a, b: a + b"``, element by element."""
+        function = eval(compile(source, "<do>", "eval"), {})
+        if not callable(function):
+            raise TypeError(f"do() expected the text of a function, such as 'lambda a, b: a + b', got {source!r}")
+        return [result async for result in self.map(function, *iterables)]
+
+    def resize(self, workers: int) -> None:
+        """Has so many workers from now on. Those that are too many end after what they do."""
+        self._engine.check()
+        self._engine.resize(_count(workers))
+
+    def stats(self) -> PoolStats:
+        """What the workers do."""
+        workers = sorted(self._engine.workers, key=lambda worker: worker.number)
+        return PoolStats(
+            [WorkerStats(worker.pid, worker.tasks, bool(worker.chunks or worker.tasks_in_loop)) for worker in workers],
+            self._engine.completed,
+            self._engine.replaced,
+        )
+
+
+class InlinePool(Pool):
+    """A pool within a worker of another one: its tasks are run at once, where they are."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._completed = size, 0
+
+    async def __aenter__(self) -> Self:
+        """Has nothing to start."""
+        return self
+
+    async def close(self) -> None:
+        """Has nothing to end."""
+
+    async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        self._completed += 1
+        result = function(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Calls the function; its future."""
+        future: TaskFuture[Any] = TaskFuture()
+        if inspect.iscoroutinefunction(function):
+            task = asyncio.ensure_future(self.run(function, *args, **kwargs))
+            task.add_done_callback(functools.partial(_fulfil, future))
+            return future
+        self._completed += 1
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    async def _map(
+        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool
+    ) -> AsyncGenerator[Any, None]:
+        for args in zip(*iterables, strict=False):
+            yield await self.run(function, *args)
+            await asyncio.sleep(0)
+
+    def resize(self, workers: int) -> None:
+        """Notes the number, which changes nothing here."""
+        self._size = _count(workers)
+
+    def stats(self) -> PoolStats:
+        """What was run; there are no workers."""
+        return PoolStats([], self._completed, 0)
+
+
+def _fulfil(future: TaskFuture[Any], task: asyncio.Task[Any]) -> None:
+    if task.cancelled():
+        future.cancel()
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
+
+
+def _count(workers: int) -> int:
+    count = check_whole("workers", workers, "a number of processes")
+    if not 1 <= count <= 4096:
+        raise ValueError(f"workers: expected 1 to 4096 processes, got {workers}")
+    return count
+
+
+class PoolOptions(TypedDict, total=False):
+    """The options of a pool: see :func:`pool`."""
+
+    initializer: Callable[..., Any] | None
+    initargs: Sequence[Any]
+    retries: int
+    grace: float
+    max_tasks_per_child: int | None
+    memory: int | None
+    affinity: Literal["spread"] | None
+    environment: Mapping[str, str]
+
+
+def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
+    """Processes that run functions: ``async with shmrpc.pool(4) as pool: await pool.run(f, x)``.
+
+    ``workers``: how many; by default one for each CPU that this process may use, by its affinity and its cgroup.
+
+    Options, all of them by name:
+
+    - ``initializer``, ``initargs``: a function that each worker calls before its first task, and its arguments. Tasks
+      find what it returned as ``shmrpc.worker().state``.
+    - ``retries``: how often a task is run again with which a worker has died. With 0, as by default, it fails with
+      WorkerDied.
+    - ``grace``: seconds that a cancelled task has to end; then its worker is killed. 1 by default.
+    - ``max_tasks_per_child``: a worker that was given so many tasks is replaced.
+    - ``memory``: bytes of data that a worker may have; a task that wants more gets a MemoryError.
+    - ``affinity="spread"`` keeps each worker on a CPU of its own.
+    - ``environment``: variables of the workers, besides this process's own. Numerical libraries are told, by those that
+      they know, to use their share of the CPUs.
+
+    Functions that can be imported are found by their names, all others are sent by cloudpickle, each once to each
+    worker. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through shared memory.
+    Within a worker a pool runs its tasks at once, in that worker.
+
+    Raises ValueError or TypeError for options that cannot be. Starting raises: :meth:`Pool.__aenter__`.
+    """
+    if unknown := options.keys() - PoolOptions.__annotations__.keys():
+        raise TypeError(f"pool() has no option {', '.join(sorted(unknown))}")
+    count = usable() if workers is None else _count(workers)
+    grace, retries = options.get("grace", DEFAULT_GRACE), options.get("retries", 0)
+    check_seconds("grace", grace)
+    if check_whole("retries", retries, "a number of times") < 0:
+        raise ValueError(f"retries: expected 0 or more, got {retries}")
+    most, memory = options.get("max_tasks_per_child"), options.get("memory")
+    if most is not None and check_whole("max_tasks_per_child", most, "a number of tasks") < 1:
+        raise ValueError(f"max_tasks_per_child: expected 1 or more, got {most}")
+    if memory is not None and check_whole("memory", memory, "a number of bytes") < _LEAST_MEMORY:
+        raise ValueError(f"memory: expected {_LEAST_MEMORY:,} bytes or more, which a worker needs, got {memory}")
+    initializer, affinity = options.get("initializer"), options.get("affinity")
+    if initializer is not None and not callable(initializer):
+        raise TypeError(f"initializer: expected a function, got {initializer!r}")
+    if affinity not in (None, "spread"):
+        raise ValueError(f"affinity: expected 'spread' or None, got {affinity!r}")
+    if is_worker():
+        return InlinePool(count)
+    share = {name: str(max(1, usable() // count)) for name in _THREADS if name not in os.environ}
+    settings = Settings(
+        {**share, **options.get("environment", {})},
+        memory,
+        tuple(sorted(os.sched_getaffinity(0))) if affinity == "spread" else None,
+    )
+    reference = None if initializer is None else reference_of(initializer)
+    return Pool(Engine(count, Options(settings, reference, tuple(options.get("initargs", ())), retries, grace, most)))

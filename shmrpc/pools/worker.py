@@ -1,0 +1,206 @@
+"""A worker from the inside: it serves its pool, and no other client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final
+
+import uvloop
+
+from shmrpc import _core
+from shmrpc.errors import LocalProtocolError
+from shmrpc.pools.failed import Failed
+from shmrpc.pools.functions import Reference, find
+from shmrpc.server.server import serve
+from shmrpc.service.service import Service
+
+#: The service that a worker is for its pool.
+SERVICE: Final = "pool"
+#: What interrupts a task that is to end.
+INTERRUPT: Final = signal.SIGUSR1
+#: Calls that may be under way: as many as a pool sends.
+_IN_FLIGHT: Final = 100_000
+
+
+class TaskStopped(BaseException):
+    """Raised within a task whose caller has cancelled it, or whose time is over."""
+
+
+@dataclasses.dataclass
+class Worker:
+    """The worker that this process is."""
+
+    #: Its number, from 0 to one less than the pool's workers.
+    number: int
+    #: What the pool's initializer returned.
+    state: Any = None
+
+
+_here: Worker | None = None
+
+
+def worker() -> Worker:
+    """The worker in which this runs. Raises LocalProtocolError in a process that is none."""
+    if _here is None:
+        raise LocalProtocolError("worker() is for functions that run in a worker of a pool: this process is none")
+    return _here
+
+
+def is_worker() -> bool:
+    """Whether this process is a worker of a pool."""
+    return _here is not None
+
+
+class _Tasks:
+    """Runs the tasks that the pool sends."""
+
+    def __init__(self, progress: _core.Progress, prepare: Callable[[], None]) -> None:
+        self._prepare = prepare
+        self._progress = progress
+        self._begin = progress.begin
+        self._functions: dict[int, Callable[..., Any]] = {}
+        #: The slot of the task that holds this thread.
+        self._slot: int | None = None
+
+    def service(self) -> Service:
+        """What the pool calls."""
+        service = Service(SERVICE)
+        for endpoint in (self.initialize, self.define, self.forget, self.run, self.run_named, self.chunk, self.ready):
+            service.endpoint(endpoint)
+        service.endpoint(self.run_async)
+        return service
+
+    def initialize(self, reference: Reference | None, args: list[Any]) -> Any:
+        """Calls the pool's initializer, if it has one, once the program's modules can be imported."""
+        assert _here is not None
+        try:
+            self._prepare()
+            if reference is not None:
+                _here.state = find(reference)(*args)
+        except BaseException as error:
+            return Failed.of(error)
+        return None
+
+    def define(self, number: int, reference: Reference) -> None:
+        """From now on a function has this number. If it cannot be had, its tasks fail with the reason."""
+        try:
+            self._functions[number] = find(reference)
+        except BaseException as error:
+            self._functions[number] = _raising(error)
+
+    def forget(self, number: int) -> None:
+        """No task of this function will come."""
+        self._functions.pop(number, None)
+
+    def run(self, slot: int, number: int, *args: Any) -> Any:
+        """Runs one task, unless it was taken back."""
+        if not self._begin(slot):
+            return None
+        self._slot = slot
+        try:
+            return self._functions[number](*args)
+        except BaseException as error:
+            return Failed.of(error)
+        finally:
+            self._slot = None
+
+    def run_named(self, slot: int, number: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """The same with arguments by name."""
+        if not self._begin(slot):
+            return None
+        self._slot = slot
+        try:
+            return self._functions[number](*args, **kwargs)
+        except BaseException as error:
+            return Failed.of(error)
+        finally:
+            self._slot = None
+
+    def chunk(self, slot: int, number: int, single: bool, items: list[Any]) -> Iterator[Any]:
+        """Runs tasks one after the other, as far as they are not taken back; at last, the seconds that this took.
+
+        ``single``: each item is an argument, and not the arguments of a task.
+        """
+        function, begin = self._functions[number], self._begin
+        began = time.monotonic()
+        for item in items:
+            if not begin(slot):
+                break
+            self._slot = slot
+            try:
+                result = function(item) if single else function(*item)
+            except BaseException as error:
+                result = Failed.of(error)
+            finally:
+                self._slot = None
+            yield result
+        yield time.monotonic() - began
+
+    async def run_async(self, number: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Runs a task of an async function, of which there may be many."""
+        try:
+            return await self._functions[number](*args, **kwargs)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            return Failed.of(error)
+
+    def ready(self) -> None:
+        """Answers once nothing holds this thread."""
+
+    def on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Ends the task that is to be stopped, if that is the one which holds this thread."""
+        if self._slot is not None and self._progress.is_stopped(self._slot):
+            raise TaskStopped
+
+
+def _raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def main(control: socket.socket, number: int, prepare: Callable[[], None]) -> None:
+    """Works for the pool at the other end of ``control`` until that is closed.
+
+    ``prepare`` makes the program's ``__main__`` a module of this process; tasks wait for it.
+    """
+    global _here
+    _here = Worker(number)
+    select.select([control], [], [])
+    page = _core.receive_packet(control.fileno(), 1)[1][0]
+    progress = _core.Progress(page.fileno())
+    page.close()
+    tasks = _Tasks(progress, prepare)
+    signal.signal(INTERRUPT, tasks.on_interrupt)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(_serve(tasks.service(), control))
+
+
+async def _serve(service: Service, control: socket.socket) -> None:
+    changed = asyncio.Event()
+    control.setblocking(False)
+    server = serve(
+        service,
+        codec="pickle",
+        adopting=True,
+        max_in_flight=_IN_FLIGHT,
+        max_per_connection=_IN_FLIGHT,
+        max_waiting=_IN_FLIGHT,
+    )
+    server.tells_of_holds = False  # Tasks do so, and there is one client.
+    async with server:
+        server.watch(changed.set)
+        server.adopt(control)
+        while server.connections or server.arriving:
+            await changed.wait()
+            changed.clear()

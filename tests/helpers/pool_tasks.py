@@ -1,0 +1,209 @@
+"""What the tests of pools have workers do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shmrpc
+
+
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def pid(*ignored: Any) -> int:
+    return os.getpid()
+
+
+def slow(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def spin(path: str) -> None:
+    """Computes for ever, once it has said that it has begun."""
+    Path(path).write_text(str(os.getpid()))
+    while True:
+        pass
+
+
+def stubborn(path: str) -> None:
+    """Cannot be interrupted."""
+    Path(path).write_text(str(os.getpid()))
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(1)
+
+
+def hold(path: str) -> None:
+    """Computes for ever in C, with the GIL."""
+    Path(path).write_text(str(os.getpid()))
+    sum(itertools.repeat(1))
+
+
+def note(path: str, value: Any) -> Any:
+    """Adds a line to a file."""
+    with Path(path).open("a") as file:
+        file.write(f"{value}\n")
+    return value
+
+
+def noted(path: str, value: Any) -> Any:
+    """Says in a file that it has begun, and that it has ended; 13 kills its worker, once."""
+    note(path, f"begun {value}")
+    if value == 13 and not Path(f"{path}.died").exists():
+        Path(f"{path}.died").touch()
+        die()
+    note(path, f"ended {value}")
+    return value
+
+
+def die(*ignored: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(status: int) -> None:
+    os._exit(status)
+
+
+def exit_(status: int) -> None:
+    sys.exit(status)
+
+
+class Own(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+
+
+class Unpicklable(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = sys._getframe()
+
+
+def fail(kind: str) -> None:
+    raise {"own": Own(7, "seven"), "value": ValueError("wrong"), "unpicklable": Unpicklable("no pickle")}[kind]
+
+
+def fail_at(value: int) -> int:
+    if value == 5:
+        raise ValueError("five")
+    return value
+
+
+def lock() -> Any:
+    return sys._getframe()
+
+
+async def later(value: Any) -> Any:
+    await asyncio.sleep(0.01)
+    return value
+
+
+async def wait_for_ever(path: str) -> None:
+    note(path, "begun")
+    try:
+        await asyncio.sleep(1000)
+    finally:
+        note(path, "ended")
+
+
+async def fail_later() -> None:
+    await asyncio.sleep(0)
+    raise Own(1, "later")
+
+
+def load(value: int, path: str = "") -> dict[str, Any]:
+    if path:
+        note(path, os.getpid())
+    return {"value": value, "calls": 0}
+
+
+def count() -> int:
+    state = shmrpc.worker().state
+    state["calls"] += 1
+    return int(state["value"])
+
+
+def broken() -> None:
+    raise RuntimeError("the model is not there")
+
+
+def number() -> int:
+    return shmrpc.worker().number
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def affinity() -> set[int]:
+    return os.sched_getaffinity(0)
+
+
+def fill(size: int) -> int:
+    return len(bytearray(size))
+
+
+def total(array: np.ndarray[Any, Any]) -> float:
+    return float(array.sum())
+
+
+def zeros(size: int) -> np.ndarray[Any, Any]:
+    return np.zeros(size)
+
+
+def speak(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+    logging.getLogger("spoken").warning("logged %s", text)
+
+
+async def nested(values: list[int]) -> list[int]:
+    async with shmrpc.pool(3) as pool:
+        return [value async for value in pool.map(add, values)]
+
+
+def nested_blocking(values: list[int]) -> list[int]:
+    with shmrpc.sync.pool(3) as pool:
+        return list(pool.map(add, values))
+
+
+class Counter:
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def plus(self, value: int) -> int:
+        return self.start + value
+
+
+class Called:
+    def __call__(self, value: int) -> int:
+        return -value
+
+
+def entered(directory: str, number: int) -> int:
+    """Notes its beginning and its end in its worker's ledger.
+
+    Sixteen bytes each: no line crosses a page of the file, so that no kill leaves a part of one.
+    """
+    with open(f"{directory}/{os.getpid()}", "a", buffering=1) as file:
+        file.write(f"b{number:014}\n")
+        time.sleep(0.0002)
+        file.write(f"e{number:014}\n")
+    return number

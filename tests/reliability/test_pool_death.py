@@ -1,0 +1,142 @@
+"""Workers and masters of pools that are killed at any moment: every task has one end, and nothing is left.
+
+Each task writes that it has begun, and that it has ended, into a file of its own worker; the master compares what it
+was told with these ledgers. SHMRPC_TORTURE=1 kills a thousand times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+from tests.helpers.pool_tasks import entered
+from tests.helpers.scale import scaled
+
+WORKERS = 3
+
+
+def ledger(directory: Path) -> tuple[collections.Counter[int], collections.Counter[int]]:
+    """How often each task has begun, and has ended, as the workers wrote it."""
+    begun: collections.Counter[int] = collections.Counter()
+    ended: collections.Counter[int] = collections.Counter()
+    for path in directory.iterdir():
+        for line in path.read_text().split():
+            (begun if line[0] == "b" else ended)[int(line[1:])] += 1
+    return begun, ended
+
+
+async def kill_at_times(pool: shmrpc.Pool, kills: int, generator: random.Random) -> None:
+    """Kills that many workers, one after the other."""
+    done = 0
+    while done < kills:
+        await asyncio.sleep(generator.uniform(0, 0.03))
+        if workers := pool.stats().workers:
+            os.kill(generator.choice(workers).pid, signal.SIGKILL)
+            done += 1
+            # As long as all die before they are ready, nothing is run.
+            while pool.stats().replaced < done - 1:
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("kind", ["map", "submit", "run"])
+async def test_each_task_has_one_end_whoever_is_killed(tmp_path: Path, kind: str) -> None:
+    kills, generator = scaled(8, 330), random.Random(kind)
+    count = 0
+    outcomes: dict[int, object] = {}
+    async with shmrpc.pool(WORKERS, grace=0.2) as pool:
+        killing = asyncio.create_task(kill_at_times(pool, kills, generator))
+
+        async def run(number: int) -> None:
+            try:
+                outcomes[number] = await pool.run(entered, str(tmp_path), number)
+            except shmrpc.WorkerDied as died:
+                outcomes[number] = died
+
+        while not killing.done():
+            numbers = range(count, count := count + 500)
+            if kind == "map":
+                # What raises ends a map: then those that were not told of may have been run or not.
+                try:
+                    async for number in pool.map(entered, [str(tmp_path)] * len(numbers), numbers, ordered=False):
+                        assert number not in outcomes, "a task has two results"
+                        outcomes[number] = number
+                except shmrpc.WorkerDied:
+                    pass
+            elif kind == "submit":
+                futures = {number: pool.submit(entered, str(tmp_path), number) for number in numbers}
+                results = await asyncio.gather(*futures.values(), return_exceptions=True)
+                outcomes.update(zip(futures, results, strict=True))
+            else:
+                for first in numbers[::50]:
+                    await asyncio.gather(*(run(number) for number in range(first, first + 50)))
+        await killing
+        assert await pool.run(entered, str(tmp_path), count) == count
+    begun, ended = ledger(tmp_path)
+    assert max(begun.values()) == 1, "a task was run twice"
+    told = {number for number, outcome in outcomes.items() if outcome == number}
+    assert told <= ended.keys(), "a result came of a task that has not ended"
+    died = outcomes.keys() - told
+    assert all(isinstance(outcomes[number], shmrpc.WorkerDied) for number in died)
+    assert len(died) <= kills, "a death has cost more than one task"
+    if kind != "map":
+        assert outcomes.keys() == set(range(count))
+        assert told | died == set(range(count))
+
+
+MASTER = """
+import asyncio, sys
+import shmrpc
+from tests.helpers.pool_tasks import entered
+
+async def main():
+    async with shmrpc.pool(2) as pool:
+        print("ready", *(worker.pid for worker in pool.stats().workers), flush=True)
+        number = 0
+        while True:
+            async for _ in pool.map(entered, [sys.argv[1]] * 1000, range(number, number + 1000)):
+                pass
+            number += 1000
+
+asyncio.run(main())
+"""
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process."""
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def test_nothing_is_left_of_a_master_that_is_killed(tmp_path: Path) -> None:
+    generator = random.Random(1)
+    names = set(os.listdir("/dev/shm"))
+    for _ in range(scaled(4, 60)):
+        with subprocess.Popen(
+            [sys.executable, "-c", MASTER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as master:
+            assert master.stdout is not None
+            assert master.stdout.readline().startswith("ready")
+            time.sleep(generator.uniform(0, 0.2))
+            workers = descendants(master.pid)
+            master.kill()
+        end = time.monotonic() + 30
+        while any(Path(f"/proc/{worker}").exists() for worker in workers):
+            assert time.monotonic() < end, "a worker has outlived its master"
+            time.sleep(0.005)
+    # A connection has names for the moment of its handshake alone; one that was cut short is for the clean-up.
+    shmrpc_left = set(os.listdir("/dev/shm")) - names
+    if shmrpc_left:
+        subprocess.run([sys.executable, "-m", "shmrpc", "cleanup"], check=True, capture_output=True)
+    assert not set(os.listdir("/dev/shm")) - names

@@ -1,0 +1,177 @@
+"""Pools for threads: an executor as those of the standard library are."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+from tests.helpers import pool_tasks as tasks
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[shmrpc.sync.Pool]:
+    with shmrpc.sync.pool(2, grace=0.5) as made:
+        yield made
+
+
+def test_it_is_an_executor(pool: shmrpc.sync.Pool) -> None:
+    assert isinstance(pool, concurrent.futures.Executor)
+    future = pool.submit(tasks.add, 1, b=2)
+    assert isinstance(future, concurrent.futures.Future)
+    assert future.result() == 3
+    assert pool.submit(tasks.later, 5).result() == 5
+    assert pool.submit(tasks.Counter(3).plus, 4).result() == 7
+
+
+def test_map_gives_results_in_order(pool: shmrpc.sync.Pool) -> None:
+    assert list(pool.map(tasks.add, range(3000))) == list(range(1, 3001))
+    assert list(pool.map(tasks.add, range(5), range(5), chunksize=2)) == [0, 2, 4, 6, 8]
+    assert list(pool.map(tasks.add, [])) == []
+    with pytest.raises(ValueError, match="five"):
+        list(pool.map(tasks.fail_at, range(10)))
+
+
+def test_map_has_a_timeout(pool: shmrpc.sync.Pool) -> None:
+    results = pool.map(tasks.slow, [0.0, 30.0], timeout=0.5)
+    assert next(results) == 0.0
+    with pytest.raises(TimeoutError):
+        next(results)
+    assert pool.submit(tasks.add, 1).result(30) == 2
+
+
+def test_arrays(pool: shmrpc.sync.Pool) -> None:
+    array = np.ones(200_000)
+    assert list(pool.map(tasks.total, [array, array])) == [200_000.0] * 2
+
+
+def test_many_threads_submit_at_once(pool: shmrpc.sync.Pool) -> None:
+    results: dict[int, list[int]] = {}
+
+    def submit(number: int) -> None:
+        futures = [pool.submit(tasks.add, number, b=value) for value in range(300)]
+        results[number] = [future.result() for future in futures]
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: [number + value for value in range(300)] for number in range(4)}
+
+
+def test_the_standard_library_waits_for_its_futures(pool: shmrpc.sync.Pool) -> None:
+    futures = [pool.submit(tasks.add, value) for value in range(50)]
+    assert {future.result() for future in concurrent.futures.as_completed(futures)} == set(range(1, 51))
+    done, left = concurrent.futures.wait([pool.submit(tasks.add, 1)])
+    assert len(done) == 1
+    assert not left
+
+
+def test_an_event_loop_runs_tasks_in_it(pool: shmrpc.sync.Pool) -> None:
+    async def run() -> int:
+        return await asyncio.get_running_loop().run_in_executor(pool, tasks.add, 41)
+
+    assert asyncio.run(run()) == 42
+
+
+@pytest.mark.parametrize("kind", ["own", "value", "unpicklable"])
+def test_exceptions_arrive(pool: shmrpc.sync.Pool, kind: str) -> None:
+    expected = {"own": tasks.Own, "value": ValueError, "unpicklable": shmrpc.RemoteError}[kind]
+    with pytest.raises(expected):
+        pool.submit(tasks.fail, kind).result()
+
+
+def test_a_future_that_waits_can_be_cancelled(tmp_path: Path) -> None:
+    with shmrpc.sync.pool(1) as pool:
+        pool.submit(tasks.slow, 0.3)
+        future = pool.submit(tasks.note, str(tmp_path / "notes"), 1)
+        assert future.cancel()
+    assert not (tmp_path / "notes").exists()
+
+
+def test_at_its_end_it_waits_for_all_tasks() -> None:
+    with shmrpc.sync.pool(2) as pool:
+        futures = [pool.submit(tasks.slow, 0.02) for _ in range(20)]
+    assert all(future.done() for future in futures)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(tasks.add, 1)
+    pool.shutdown()
+
+
+def test_a_shutdown_can_cancel_what_waits() -> None:
+    pool = shmrpc.sync.pool(1)
+    futures = [pool.submit(tasks.slow, 0.1) for _ in range(50)]
+    time.sleep(0.05)
+    pool.shutdown(cancel_futures=True)
+    assert all(future.done() for future in futures)
+    assert sum(future.cancelled() for future in futures) > 40
+
+
+def test_a_worker_that_dies_fails_its_task_alone() -> None:
+    with shmrpc.sync.pool(2) as pool:
+        dying = pool.submit(tasks.die)
+        futures = [pool.submit(tasks.add, value) for value in range(100)]
+        with pytest.raises(shmrpc.WorkerDied):
+            dying.result(60)
+        assert [future.result(60) for future in futures] == list(range(1, 101))
+
+
+def test_a_pool_that_cannot_begin_says_why() -> None:
+    with pytest.raises(concurrent.futures.BrokenExecutor, match="the model is not there"):
+        shmrpc.sync.pool(1, initializer=tasks.broken)
+
+
+def test_a_forked_child_is_told(pool: shmrpc.sync.Pool) -> None:
+    pid = os.fork()
+    if not pid:
+        try:
+            pool.submit(tasks.add, 1)
+        except shmrpc.LocalProtocolError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert pool.submit(tasks.add, 1).result(30) == 2
+
+
+PROGRAM = """
+import shmrpc
+
+class Own:
+    def __init__(self, value):
+        self.value = value
+
+def double(own):
+    return Own(own.value * 2)
+
+if __name__ == "__main__":
+    pool = shmrpc.sync.pool(2)
+    print([each.value for each in pool.map(double, [Own(1), Own(2)])])
+    future = pool.submit(lambda: "done at the end")
+    future.add_done_callback(lambda future: print(future.result()))
+"""
+
+
+def test_a_program_s_own_functions_and_classes_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "[2, 4]\ndone at the end\n", done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_options_are_those_of_pool() -> None:
+    wrong: dict[str, Any] = {"retries": -1}
+    with pytest.raises(ValueError, match="retries: expected 0 or more"):
+        shmrpc.sync.pool(1, **wrong)

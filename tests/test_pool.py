@@ -1,0 +1,481 @@
+"""Pools in asyncio: results, errors, order, cancellation, workers that die, and options."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+from shmrpc.pools import engine
+from tests.helpers import pool_tasks as tasks
+
+
+async def wait_until(condition: Callable[[], object]) -> None:
+    """Waits until it is so."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[shmrpc.Pool]:
+    async with shmrpc.pool(2, grace=0.5) as made:
+        yield made
+
+
+async def both(pool: shmrpc.Pool) -> list[int]:
+    """The process ids of two workers that are ready."""
+    while len(workers := pool.stats().workers) < 2:
+        await asyncio.sleep(0.01)
+    return [worker.pid for worker in workers]
+
+
+async def test_a_function_is_run_in_another_process(pool: shmrpc.Pool) -> None:
+    assert await pool.run(tasks.add, 1, b=2) == 3
+    assert await pool.run(tasks.pid) != os.getpid()
+    assert await pool.run(abs, -3) == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, (1, (2, [3])), {1: "a", (2, 3): {4}}, 2**100, b"bytes", complex(1, 2), tasks.Counter],
+    ids=["none", "tuples", "keys", "large", "bytes", "complex", "class"],
+)
+async def test_what_goes_there_comes_back_as_it_was(pool: shmrpc.Pool, value: Any) -> None:
+    assert await pool.run(tasks.same, value) == value
+    assert [result async for result in pool.map(tasks.same, [value, value])] == [value, value]
+    assert await pool.submit(tasks.same, value) == value
+
+
+async def test_arrays_travel_through_shared_memory(pool: shmrpc.Pool) -> None:
+    array = np.arange(300_000.0)
+    assert await pool.run(tasks.total, array) == array.sum()
+    assert (await pool.run(tasks.zeros, 500_000)).shape == (500_000,)
+    assert [each async for each in pool.map(tasks.total, [array, array * 2])] == [array.sum(), array.sum() * 2]
+
+
+async def test_functions_without_a_name_are_sent(pool: shmrpc.Pool) -> None:
+    offset = 10
+
+    def local(value: int) -> int:
+        return value + offset
+
+    assert await pool.run(local, 1) == 11
+    assert await pool.run(lambda a, b: a * b, 6, 7) == 42
+    assert await pool.run(functools.partial(tasks.add, b=5), 1) == 6
+    assert await pool.run(tasks.Called(), 4) == -4
+    assert [each async for each in pool.map(lambda x: x * 2, range(5))] == [0, 2, 4, 6, 8]
+
+
+async def test_a_method_has_its_object_as_it_is_at_the_call(pool: shmrpc.Pool) -> None:
+    counter = tasks.Counter(1)
+    assert await pool.run(counter.plus, 1) == 2
+    counter.start = 100
+    assert await pool.run(counter.plus, 1) == 101
+    assert [each async for each in pool.map(counter.plus, [1, 2])] == [101, 102]
+
+
+async def test_more_functions_than_are_kept(pool: shmrpc.Pool) -> None:
+    for value in range(600):
+        assert await pool.run(eval(f"lambda: {value}")) == value
+
+
+async def test_the_study_s_do_takes_source(pool: shmrpc.Pool) -> None:
+    assert await pool.do("lambda a, b: a + b", range(1, 6), range(5, 0, -1)) == [6] * 5
+    with pytest.raises(TypeError, match="expected the text of a function"):
+        await pool.do("1 + 1", [1])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 7, 5000])
+async def test_map_gives_all_results(pool: shmrpc.Pool, count: int, ordered: bool) -> None:
+    results = [each async for each in pool.map(tasks.add, range(count), ordered=ordered)]
+    assert (results if ordered else sorted(results)) == list(range(1, count + 1))
+
+
+async def test_map_takes_from_several_iterables(pool: shmrpc.Pool) -> None:
+    assert [each async for each in pool.map(tasks.add, range(100), itertools.count(1))] == list(range(1, 201, 2))
+    with pytest.raises(TypeError, match="one iterable at least"):
+        pool.map(tasks.add)
+
+
+async def test_map_takes_no_more_than_there_is_room_for(pool: shmrpc.Pool) -> None:
+    taken = 0
+
+    def endless() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    results = pool.map(tasks.same, endless())
+    for expected in range(1, 20_000):
+        assert await anext(results) == expected
+    await asyncio.sleep(0.1)
+    most = taken
+    await asyncio.sleep(0.1)
+    assert taken == most
+    await results.aclose()
+
+
+async def test_an_iterable_that_fails_ends_the_map_after_what_came_before(pool: shmrpc.Pool) -> None:
+    def failing() -> Iterator[int]:
+        yield from range(10)
+        raise OSError("the disk is gone")
+
+    results: list[int] = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        async for each in pool.map(tasks.same, failing()):
+            results.append(each)
+    assert results == list(range(len(results)))
+
+
+async def test_a_slow_task_keeps_none_behind_it_from_the_other_worker(pool: shmrpc.Pool) -> None:
+    await both(pool)
+    async for _ in pool.map(tasks.slow, [0.0] * 3000):
+        pass
+    done: list[float] = []
+    # One takes long, the others, which were sent with it, go elsewhere meanwhile.
+    async for each in pool.map(tasks.slow, [*[0.0] * 50, 3.0, *[0.0] * 2000], ordered=False):
+        if each:
+            break
+        done.append(each)
+    assert len(done) == 2050
+
+
+async def test_what_is_taken_back_is_run_once(pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    await both(pool)
+    dispatch = engine.Engine.dispatch
+
+    def dispatch_and_look(self: engine.Engine) -> None:
+        dispatch(self)
+        self._take_back()  # Before any chunk is on its way.
+
+    monkeypatch.setattr(engine.Engine, "dispatch", dispatch_and_look)
+    for count in range(1, 400, 7):
+        assert [each async for each in pool.map(tasks.add, range(count))] == list(range(1, count + 1))
+        assert await asyncio.gather(*(pool.submit(tasks.add, each) for each in range(count))) == list(
+            range(1, count + 1)
+        )
+
+
+@pytest.mark.parametrize("kind", ["run", "submit", "map"])
+async def test_an_exception_arrives_as_itself_with_its_traceback(pool: shmrpc.Pool, kind: str) -> None:
+    with pytest.raises(tasks.Own) as raised:
+        if kind == "run":
+            await pool.run(tasks.fail, "own")
+        elif kind == "submit":
+            await pool.submit(tasks.fail, "own")
+        else:
+            async for _ in pool.map(tasks.fail, ["own"]):
+                pass
+    assert raised.value.code == 7
+    assert isinstance(raised.value.__cause__, shmrpc.RemoteError)
+    assert "pool_tasks.py" in raised.value.__cause__.remote_traceback
+    assert await pool.run(tasks.add, 1) == 2
+
+
+async def test_an_exception_that_cannot_be_pickled_is_an_error_of_its_task(pool: shmrpc.Pool) -> None:
+    with pytest.raises(shmrpc.RemoteError, match="no pickle"):
+        await pool.run(tasks.fail, "unpicklable")
+    assert await pool.run(tasks.add, 1) == 2
+
+
+@pytest.mark.parametrize("kind", ["run", "submit", "map"])
+async def test_what_cannot_be_sent_is_an_error_of_its_task(pool: shmrpc.Pool, kind: str) -> None:
+    frame = tasks.lock()
+    with pytest.raises(shmrpc.EncodeError):
+        if kind == "run":
+            await pool.run(tasks.same, frame)
+        elif kind == "submit":
+            await pool.submit(tasks.same, frame)
+        else:
+            async for _ in pool.map(tasks.same, [1, frame, 2]):
+                pass
+    with pytest.raises(shmrpc.EncodeError):
+        await pool.run(tasks.lock)
+    with pytest.raises(shmrpc.EncodeError):
+        async for _ in pool.map(lambda ignored: tasks.lock(), [1]):
+            pass
+    assert await pool.run(tasks.add, 1) == 2
+
+
+async def test_a_function_that_cannot_be_had_is_an_error_of_its_task(pool: shmrpc.Pool) -> None:
+    def strange() -> None: ...
+
+    strange.__module__, strange.__qualname__ = "tests.helpers.pool_tasks", "nowhere"
+    await pool.run(strange)  # It is not there, so it was sent.
+    with pytest.raises(TypeError, match="expected a function"):
+        await pool.run("add", 1)  # type: ignore[call-overload]
+
+
+async def test_a_map_that_fails_at_one_gives_those_before(pool: shmrpc.Pool) -> None:
+    results: list[int] = []
+    with pytest.raises(ValueError, match="five"):
+        async for each in pool.map(tasks.fail_at, range(100)):
+            results.append(each)
+    assert results == [0, 1, 2, 3, 4]
+    assert await pool.run(tasks.add, 1) == 2
+
+
+async def test_many_futures_end_each_with_its_own_result(pool: shmrpc.Pool) -> None:
+    futures = [pool.submit(tasks.add, value) for value in range(3000)]
+    assert [await future for future in futures] == list(range(1, 3001))
+    assert await asyncio.gather(*(pool.submit(tasks.add, value, b=2) for value in range(10))) == list(range(2, 12))
+
+
+async def test_async_functions_run_in_the_worker_s_loop_many_at_once(pool: shmrpc.Pool) -> None:
+    began = time.monotonic()
+    assert await asyncio.gather(*(pool.run(tasks.later, value) for value in range(500))) == list(range(500))
+    assert time.monotonic() - began < 500 * 0.01, "they have run one after the other"
+    assert [each async for each in pool.map(tasks.later, range(300))] == list(range(300))
+    assert sorted([each async for each in pool.map(tasks.later, range(30), ordered=False)]) == list(range(30))
+    assert await pool.submit(tasks.later, 5) == 5
+    with pytest.raises(tasks.Own):
+        await pool.run(tasks.fail_later)
+
+
+async def test_a_cancelled_task_of_an_async_function_is_cancelled(pool: shmrpc.Pool, tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    task = asyncio.create_task(pool.run(tasks.wait_for_ever, str(path)))
+    await wait_until(path.exists)
+    before = await both(pool)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await wait_until(lambda: path.read_text() == "begun\nended\n")
+    assert await both(pool) == before
+
+
+async def test_a_cancelled_task_that_computes_is_interrupted(pool: shmrpc.Pool, tmp_path: Path) -> None:
+    before = await both(pool)
+    path = tmp_path / "pid"
+    task = asyncio.create_task(pool.run(tasks.spin, str(path)))
+    await wait_until(lambda: path.exists() and bool(path.read_text()))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await wait_until(lambda: not any(worker.busy for worker in pool.stats().workers))
+    assert await both(pool) == before, "the worker was killed, and not interrupted"
+    assert await pool.run(tasks.add, 1) == 2
+
+
+async def test_a_task_that_cannot_be_interrupted_is_killed_with_its_worker(pool: shmrpc.Pool, tmp_path: Path) -> None:
+    await both(pool)
+    path = tmp_path / "pid"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await pool.run(tasks.stubborn, str(path))
+    killed = int(path.read_text())
+    await wait_until(lambda: killed not in [worker.pid for worker in pool.stats().workers])
+    assert killed not in await both(pool)
+    assert await pool.run(tasks.add, 1) == 2
+
+
+async def test_a_cancelled_task_that_waits_is_never_begun(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    async with shmrpc.pool(1) as pool:
+        first = asyncio.create_task(pool.run(tasks.slow, 0.3))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(pool.run(tasks.note, str(path), 1))
+        third = pool.submit(tasks.note, str(path), 2)
+        await asyncio.sleep(0)
+        second.cancel()
+        assert third.cancel()
+        await first
+        assert await pool.run(tasks.add, 1) == 2
+    assert not path.exists()
+
+
+async def test_a_map_that_is_left_ends_what_it_has_begun(pool: shmrpc.Pool, tmp_path: Path) -> None:
+    await both(pool)
+    results = pool.map(tasks.slow, [0.0, *[0.2] * 50], ordered=False)
+    await anext(results)
+    await results.aclose()
+    await wait_until(lambda: not any(worker.busy for worker in pool.stats().workers))
+    assert pool.stats().completed < 20
+
+
+@pytest.mark.parametrize("how", [tasks.die, functools.partial(tasks.leave, 3)], ids=["killed", "exits"])
+async def test_a_worker_that_dies_costs_its_task_and_no_other(pool: shmrpc.Pool, how: Any) -> None:
+    await both(pool)
+    others = [asyncio.create_task(pool.run(tasks.slow, 0.01)) for _ in range(20)]
+    with pytest.raises(shmrpc.WorkerDied) as raised:
+        await pool.run(how)
+    assert raised.value.maybe_executed
+    assert "SIGKILL" in str(raised.value) or "exited with status 3" in str(raised.value)
+    assert await asyncio.gather(*others) == [0.01] * 20
+    assert len(await both(pool)) == 2
+    assert pool.stats().replaced == 1
+
+
+async def test_a_chunk_s_worker_dies_and_one_task_is_in_doubt(pool: shmrpc.Pool, tmp_path: Path) -> None:
+    await both(pool)
+    path = str(tmp_path / "notes")
+    futures = [pool.submit(tasks.noted, path, value) for value in range(200)]
+    outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    assert [value for value, outcome in enumerate(outcomes) if outcome != value] == [13]
+    assert isinstance(outcomes[13], shmrpc.WorkerDied)
+    lines = (tmp_path / "notes").read_text().splitlines()
+    assert sorted(lines) == sorted(
+        [f"{word} {value}" for value in range(200) for word in ("begun", "ended") if (word, value) != ("ended", 13)]
+    ), "a task was lost, or was run twice"
+
+
+async def test_with_retries_the_task_in_doubt_is_run_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "notes")
+    async with shmrpc.pool(2, retries=1) as pool:
+        assert [each async for each in pool.map(tasks.noted, [path] * 50, range(50))] == list(range(50))
+        with pytest.raises(shmrpc.WorkerDied):
+            await pool.run(tasks.die)
+        assert await pool.run(tasks.add, 1) == 2
+
+
+async def test_a_task_that_exits_the_interpreter_fails_and_no_worker_goes(pool: shmrpc.Pool) -> None:
+    before = await both(pool)
+    with pytest.raises(SystemExit):
+        await pool.run(tasks.exit_, 3)
+    assert await both(pool) == before
+
+
+async def test_a_worker_that_has_nothing_to_do_is_replaced_when_it_dies(pool: shmrpc.Pool) -> None:
+    first, second = await both(pool)
+    os.kill(first, signal.SIGKILL)
+    await wait_until(lambda: first not in [worker.pid for worker in pool.stats().workers])
+    assert second in await both(pool)
+
+
+async def test_an_initializer_prepares_each_worker(tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    async with shmrpc.pool(2, initializer=tasks.load, initargs=(5, str(path))) as pool:
+        assert await pool.run(tasks.count) == 5
+        workers = await both(pool)
+        assert sorted(map(int, path.read_text().split())) == sorted(workers)
+        assert await pool.run(tasks.number) in (0, 1)
+
+
+async def test_an_initializer_that_fails_is_told() -> None:
+    with pytest.raises(shmrpc.PoolBroken, match="the model is not there") as raised:
+        async with shmrpc.pool(2, initializer=tasks.broken):
+            pass
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert isinstance(raised.value.__cause__.__cause__, shmrpc.RemoteError)
+
+
+async def test_workers_that_die_as_they_begin_end_the_pool() -> None:
+    with pytest.raises(shmrpc.PoolBroken, match="died before they were ready"):
+        async with shmrpc.pool(2, initializer=tasks.die):
+            pass
+
+
+async def test_a_worker_is_replaced_after_its_tasks() -> None:
+    async with shmrpc.pool(1, max_tasks_per_child=3) as pool:
+        pids = [await pool.run(tasks.pid) for _ in range(9)]
+    assert [len(list(group)) for _, group in itertools.groupby(pids)] == [3, 3, 3]
+
+
+async def test_a_pool_grows_and_shrinks() -> None:
+    async with shmrpc.pool(1) as pool:
+        pool.resize(3)
+        await wait_until(lambda: len(pool.stats().workers) == 3)
+        pool.resize(1)
+        await wait_until(lambda: len(pool.stats().workers) == 1)
+        assert await pool.run(tasks.number) == 0
+        pool.resize(2)
+        await wait_until(lambda: len(pool.stats().workers) == 2)
+
+
+async def test_options_of_workers() -> None:
+    async with shmrpc.pool(2, affinity="spread", environment={"OWN": "yes"}, memory=1 << 30) as pool:
+        await both(pool)
+        cpus = {number: await pool.run(tasks.affinity) for number in range(2)}
+        assert all(len(each) == 1 for each in cpus.values())
+        assert await pool.run(tasks.environment, "OWN") == "yes"
+        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, len(os.sched_getaffinity(0)) // 2))
+        assert await pool.run(tasks.environment, "OMP_NUM_THREADS") == threads
+        with pytest.raises(MemoryError):
+            await pool.run(tasks.fill, 2 << 30)
+        assert await pool.run(tasks.fill, 1 << 20) == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"workers": 0}, "workers: expected 1 to 4096"),
+        ({"workers": "two"}, "workers: expected a number of processes"),
+        ({"retries": -1}, "retries: expected 0 or more"),
+        ({"grace": -1}, "grace"),
+        ({"max_tasks_per_child": 0}, "max_tasks_per_child: expected 1 or more"),
+        ({"memory": 1}, "memory: expected"),
+        ({"affinity": "pack"}, "affinity: expected 'spread'"),
+        ({"initializer": 3}, "initializer: expected a function"),
+        ({"worker": 3}, "pool\\(\\) has no option worker"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_option_is_told(options: Any, told: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=told):
+        shmrpc.pool(**options)
+
+
+async def test_nested_pools_run_where_they_are(pool: shmrpc.Pool) -> None:
+    assert await pool.run(tasks.nested, [1, 2, 3]) == [2, 3, 4]
+    assert await pool.run(tasks.nested_blocking, [1, 2, 3]) == [2, 3, 4]
+
+
+async def test_worker_is_for_workers() -> None:
+    with pytest.raises(shmrpc.LocalProtocolError, match="run in a worker"):
+        shmrpc.worker()
+
+
+async def test_tasks_under_way_fail_when_the_pool_is_closed() -> None:
+    pool = await shmrpc.pool(1, grace=0.2)
+    running = asyncio.create_task(pool.run(tasks.slow, 100))
+    waiting = asyncio.create_task(pool.run(tasks.slow, 100))
+    submitted = pool.submit(tasks.slow, 100)
+    await asyncio.sleep(0.1)
+    await pool.close()
+    for each in (running, waiting, submitted):
+        with pytest.raises((shmrpc.LocalProtocolError, shmrpc.ConnectionLost, shmrpc.WorkerDied)):
+            await each
+    with pytest.raises(shmrpc.LocalProtocolError, match="the pool is closed"):
+        await pool.run(tasks.add, 1)
+    await pool.close()
+
+
+async def test_a_pool_is_opened_once() -> None:
+    pool = shmrpc.pool(1)
+    async with pool:
+        with pytest.raises(shmrpc.LocalProtocolError, match="opened before"):
+            await pool.__aenter__()
+
+
+async def test_what_workers_print_and_log_arrives(capfd: pytest.CaptureFixture[str]) -> None:
+    async with shmrpc.pool(1) as pool:
+        await pool.run(tasks.speak, "hello")
+    out, err = capfd.readouterr()
+    assert "hello" in out
+    assert "logged hello" in err
+
+
+async def test_nothing_is_left_of_a_pool() -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    before = set(os.listdir("/dev/shm"))
+    async with shmrpc.pool(2) as pool:
+        pids = await both(pool)
+        await pool.run(tasks.total, np.ones(200_000))
+        assert set(os.listdir("/dev/shm")) <= before
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert len(os.listdir("/proc/self/fd")) <= descriptors

@@ -18,7 +18,6 @@ from shmrpc.basics.checks import check_flag, check_seconds
 from shmrpc.equals.handle import Handle, bounded, opened
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_base import bytes_of
-from shmrpc.equals.stores import files
 from shmrpc.equals.stores.opened import Opened, StoreUse, open_handle
 from shmrpc.equals.stores.proxies import SharedDict, SharedList, _Mapping
 from shmrpc.equals.stores.records import NewStruct, SharedStruct, struct_class
@@ -185,10 +184,14 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
         return found
 
     def _save(self, path: str | os.PathLike[str]) -> None:
+        from shmrpc.equals.stores import files  # Few stores are saved, and it imports hashlib and json.
+
         classes, values = self._saved()
         files.write(Path(path), classes, values)
 
     def _load_from(self, path: str | os.PathLike[str]) -> None:
+        from shmrpc.equals.stores import files
+
         classes, values = files.read(Path(path))
         with self._opened.transaction():
             numbers = [self._carrier.class_number(name, fields) for name, fields in classes.items()]

@@ -32,7 +32,8 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``store``: a :class:`benchmark.store_work.Keeper`, of fields that one process or many increment;
 #: ``store, read``: the same also for a field that one reads while another one increments it;
 #: ``store, dict``: the same also for the values of a dict;
-#: ``store, transaction``: the same also for ten changes that are one.
+#: ``store, transaction``: the same also for ten changes that are one;
+#: ``command``: a call that has a task of :mod:`benchmark.command_tasks` done, and gives its result.
 Ability = Literal[
     "call",
     "concurrent",
@@ -54,6 +55,7 @@ Ability = Literal[
     "store, read",
     "store, dict",
     "store, transaction",
+    "command",
 ]
 
 
@@ -185,6 +187,8 @@ INBOX: Final = Subject(
     frozenset(("bulk",)),
     "ours",
 )
+#: Our pool, of one worker.
+COMMANDS: Final = _forking("shmrpc.sync.pool", "pool_ours:connect_commands", "command")
 
 #: No call at all, and a server that is another thread.
 DIRECT: Final = tuple(_alone(f"direct await, {loop}", "context:connect_direct", loop) for loop in _LOOPS)

@@ -29,6 +29,7 @@ from benchmark.questions import (
     many_clients,
     memory,
     options,
+    pool_study,
     queue_arrays,
     queue_batches,
     queue_crowd,
@@ -452,7 +453,7 @@ def test_stores_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) ->
 def test_only_the_studies_are_asked_by_name_alone() -> None:
     apart = [name for name, question in QUESTIONS.items() if question.apart]
     stores = (store_players, store_field, store_dict, store_transaction, store_memory, store_messages)
-    assert apart == [queue_study.NAME, topic_study.NAME, *(each.NAME for each in stores)]
+    assert apart == [queue_study.NAME, topic_study.NAME, pool_study.NAME, *(each.NAME for each in stores)]
 
 
 def test_the_floors_are_there(answers: dict[str, list[Row]]) -> None:

@@ -609,7 +609,7 @@ def test_a_tiny_run_from_end_to_end(tmp_path: Path) -> None:
 def test_the_study_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_study, "SIZES", (1_000,))
     path = tmp_path / "result.json"
-    done = cli("study", "--quick", "--json", path)
+    done = cli("study", "topics", "--quick", "--json", path)
     assert done.exit_code == 0, done.output
     found = files.read(path)
     assert {each.line.question for each in found.rows} == {topic_study.NAME}

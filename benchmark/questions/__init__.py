@@ -24,6 +24,7 @@ from benchmark.questions import (
     options,
     payload_bytes,
     payload_ints,
+    pool_study,
     queue_arrays,
     queue_batches,
     queue_crowd,
@@ -71,10 +72,14 @@ class Question:
 
 #: Those that are asked only by name.
 _STORES: Final = (store_players, store_field, store_dict, store_transaction, store_memory, store_messages)
-_APART: Final = (queue_study, topic_study, *_STORES)
+_APART: Final = (pool_study, queue_study, topic_study, *_STORES)
 
-#: What the studies ask: of queues in shared memory, and of objects.
-STUDIES: Final = {"topics": (topic_study.NAME,), "objects": tuple(module.NAME for module in _STORES)}
+#: What the studies ask: of pools, of queues in shared memory, and of objects.
+STUDIES: Final = {
+    "pools": (pool_study.NAME,),
+    "topics": (topic_study.NAME,),
+    "objects": tuple(module.NAME for module in _STORES),
+}
 
 #: In the order in which they are asked and shown.
 QUESTIONS: Final = {
@@ -120,6 +125,7 @@ QUESTIONS: Final = {
         topic_arrays,
         topic_hand_over,
         topic_study,
+        pool_study,
         *_STORES,
     )
 }

@@ -111,6 +111,7 @@ RIVALS: Final = (
     _lock("filelock", "file_locks", needs=("filelock",)),
     _signals("multiprocessing.Semaphore", "multiprocessing_locks", shared="make_signals"),
     _signals("posix_ipc.Semaphore, signals", "posix_semaphores", needs=("posix_ipc",)),
+    _rival("TCP, pickle", "study_commands", "none", "command", needs=("numpy",), install="numpy"),
     _signals("UDP", "datagrams", form="udp"),
     _signals("local datagrams", "datagrams", form="unix"),
     _queue("multiprocessing.Queue", "multiprocessing_queues", _ONE, "queue, copied", form="queue", family="queue"),

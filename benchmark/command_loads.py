@@ -1,0 +1,64 @@
+"""What a client does in its turn for the tables of a study of pools; the times are of one command, or one statement."""
+
+from __future__ import annotations
+
+import array
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from benchmark.command_tasks import check
+from benchmark.histogram import Histogram
+from benchmark.processes import Caller
+from benchmark.results import Result
+from shmrpc.wire.codec import get_codec
+
+_now = time.perf_counter_ns
+#: A command is done at least so often in a turn.
+_LEAST: Final = 3
+
+
+def timed(work: Callable[[], Any], seconds: float) -> Result:
+    """Does it again and again."""
+    times: list[int] = []
+    start = before = _now()
+    end = start + int(seconds * 1e9)
+    while before < end or len(times) < _LEAST:
+        work()
+        after = _now()
+        times.append(after - before)
+        before = after
+    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+
+
+def command(caller: Caller, *, seconds: float, task: str, size: int, **how: Any) -> Result:
+    """A task for another process, until its result is here."""
+    do = caller.client
+    check(task, size, do(task, size, **how))
+    return timed(lambda: do(task, size, **how), seconds)
+
+
+def ints(caller: Caller, *, seconds: float, size: int, way: str) -> Result:
+    """Ints to bytes, or from bytes, by Python's array."""
+    values = list(range(size))
+    data = array.array("q", values).tobytes()
+
+    def back() -> list[int]:
+        read = array.array("q")
+        read.frombytes(data)
+        return read.tolist()
+
+    assert back() == values
+    return timed((lambda: array.array("q", values).tobytes()) if way == "to bytes" else back, seconds)
+
+
+def serializer(caller: Caller, *, seconds: float, size: int, way: str, ours: bool) -> Result:
+    """A list of ints to bytes, or from bytes: by our codec, or by pickle."""
+    values = list(range(size))
+    codec = get_codec("msgspec")
+    encode: Callable[[Any], Any] = codec.encode_all if ours else lambda value: pickle.dumps(value, -1)
+    decode: Callable[[Any], Any] = codec.decoder(list[int]) if ours else pickle.loads
+    data = encode(values)
+    assert decode(data) == values
+    return timed((lambda: encode(values)) if way == "encode" else (lambda: decode(data)), seconds)

@@ -1,0 +1,45 @@
+"""What a study has other processes do for it: nothing, or give so many bytes or ints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+
+def nothing(size: int) -> None:
+    """An empty task."""
+
+
+def some_bytes(size: int) -> bytes:
+    """So many bytes."""
+    return b"\1" * size
+
+
+def some_ints(size: int) -> list[int]:
+    """So many ints, in a list."""
+    return list(range(size))
+
+
+def an_array(size: int) -> npt.NDArray[np.int64]:
+    """So many ints, in an array."""
+    return np.arange(size)
+
+
+#: By name.
+TASKS: Final[dict[str, Callable[[int], Any]]] = {
+    "nothing": nothing,
+    "bytes": some_bytes,
+    "ints": some_ints,
+    "array": an_array,
+}
+
+
+def check(task: str, size: int, result: Any) -> None:
+    """Raises ValueError if this is not what the task gives."""
+    expected = TASKS[task](size)
+    same = np.array_equal(result, expected) if task == "array" else result == expected
+    if not same:
+        raise ValueError(f"{task} of {size:,}: another result came")

@@ -16,10 +16,13 @@ KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools
+.PHONY: demo test test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
+
+fractals: build  ## A web page on which to explore Mandelbrot and Julia sets, painted by a pool of processes.
+	$(BIN)/python -m examples.fractals
 
 test: test-rust test-python  ## Every test, Rust's and Python's.
 
@@ -32,6 +35,10 @@ test-python: build crashpoints compiled
 
 test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB.
 	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/test_large_streams.py
+
+test-browser: build  ## The fractals' page in a headless Chromium, which has to be installed (Debian: apt install chromium).
+	$(BIN)/python -m pip install --quiet --group browser
+	SHMRPC_BROWSER=1 $(BIN)/python -m pytest tests/test_fractals_page.py
 
 test-lowest: build crashpoints  ## The Python tests with the lowest versions of what we depend on, in .venv-lowest.
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest

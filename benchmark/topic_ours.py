@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
@@ -15,6 +16,9 @@ _NAME: Final = "messages"
 #: Messages that a reader may be behind, and bytes of large ones: as many as stay in the cache.
 _HIGH: Final = 10_000
 _MEMORY: Final = "8MiB"
+#: Seconds that readers have to make room for the end, and between two looks whether they have.
+_PATIENCE: Final = 20.0
+_PAUSE: Final = 1e-3
 
 
 class _Blocking:
@@ -69,7 +73,21 @@ class _InLoop:
                 yield End(get=get, get_many=get_many)
         else:
             async with shmrpc.topic(_NAME, high=_HIGH, max_memory=_MEMORY) as t:
-                yield End(t.publish, t.publish_many, end=lambda: t.publish_nowait(OVER))
+                yield End(t.publish, t.publish_many, end=lambda: _end(t))
+
+
+def _end(t: shmrpc.Topic) -> None:
+    """Publishes the end, once the slowest reader, which is another process, has room for it."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            t.publish_nowait(OVER)
+        except shmrpc.TopicFull:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
 
 
 def _built(t: shmrpc.sync.Topic) -> Arrays:

@@ -16,6 +16,7 @@ from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Function, Functions, Reference
 from shmrpc.pools.remote_worker import RemoteWorker
 from shmrpc.pools.starting import Settings, WorkerProcess, start
+from shmrpc.pools.worker import TaskStopped
 
 logger = logging.getLogger("shmrpc.pool")
 
@@ -246,7 +247,10 @@ class Engine:
             else:
                 self._free(worker)
             if type(result) is Failed:
-                raise result.error()
+                error = result.error()
+                if isinstance(error, TaskStopped) and self.ended is not None:
+                    raise self.ended
+                raise error
             return result
 
     async def _turn(self) -> RemoteWorker:

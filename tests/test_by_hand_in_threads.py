@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,73 @@ def test_one_thread_writes_while_another_reads_and_others_call(client: shmrpc.sy
 
         run(write, lambda: read.extend(call), add, add)
     assert read == [2 * n for n in items]
+
+
+class Overtaken:
+    """Turns to receive, the first of which another thread takes before."""
+
+    def __init__(self, turns: Any, first: Callable[[], None]) -> None:
+        self._turns, self._first = turns, first
+
+    def take(self) -> Any:
+        first, self._first = self._first, lambda: None
+        first()
+        return self._turns.take()
+
+
+def test_who_reads_does_not_wait_for_what_another_thread_has_received_meanwhile(client: shmrpc.sync.Client) -> None:
+    with client.open("doubled") as call:
+        call.write(1)
+        conversation: Any = call._conversation
+
+        def receive() -> None:
+            while not conversation._items:
+                assert conversation._receive(conversation._next_frame, 0.0)
+
+        def read() -> None:
+            assert call.read() == 2
+
+        turns = conversation._receiving
+        conversation._receiving = Overtaken(turns, receive)
+        run(read)
+
+
+def test_who_has_read_all_that_there_was_credit_for_gives_it_back_before_it_waits(client: shmrpc.sync.Client) -> None:
+    many = 200_000
+    with client.open("count", many) as call:
+        conversation: Any = call._conversation
+        received, before = 0, -1
+        while received != before:
+            time.sleep(0.2)
+            conversation.receive_all()
+            before, received = received, len(conversation._items)
+        assert 0 < received < many, "all that there was credit for"
+        read: list[int] = []
+        run(lambda: read.extend(call))
+    assert read == list(range(many))
+
+
+class LateCredit:
+    """A window for which another thread receives credit just after its writer has looked."""
+
+    closed = is_open = False
+
+    def take(self, size: int) -> bool:
+        had, self.is_open = self.is_open, True
+        return had
+
+
+def test_who_writes_does_not_wait_for_credit_that_another_thread_has_received_meanwhile(
+    client: shmrpc.sync.Client,
+) -> None:
+    with client.open("doubled") as call:
+        call.write(1)
+        assert call.read() == 2
+        given: Any = call
+        window, given._window = given._window, LateCredit()
+        run(lambda: call.write(2))
+        given._window = window
+        assert call.read() == 4
 
 
 def test_stop_ends_who_reads(client: shmrpc.sync.Client) -> None:

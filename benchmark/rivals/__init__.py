@@ -159,7 +159,8 @@ RIVALS: Final = (
     _kept("UltraDict", _LOCKS, "ultra", _READ, _DICT, needs=("UltraDict",), family="ultra_dict"),
     _kept("shared-memory-dict", _LOCKS, "shared_memory_dict", _READ, _DICT, needs=("shared_memory_dict",)),
     _kept("Manager().dict", _LOCKS, "manager", _READ, _DICT),
-    _kept("ShareableList", _LOCKS, "list", _READ),
+    # Not to be read beside a writer: a value of it may be read in halves, and then it raises ValueError.
+    _kept("ShareableList", _LOCKS, "list"),
     _kept("multiprocessing.Value", _LOCKS, "value", _READ),
     _kept("lmdb", "lmdb_fields", "", _READ, _DICT, _WHOLE, needs=("lmdb",)),
     _kept("Redis", "redis_fields", "", _READ, _DICT, _WHOLE, needs=("redis",), program="redis-server", serves=True),

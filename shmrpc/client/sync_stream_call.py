@@ -96,8 +96,12 @@ class StreamCall(StreamCallEngine[_W, _R]):
     async def _may_write(self) -> bool:
         self._conversation.receive_all()
         while not self._window.closed and not self._window.is_open:
-            self._conversation.wait()
+            self._conversation.wait(self._has_news)
         return not self._window.closed
+
+    def _has_news(self) -> bool:
+        """Whether another item may be sent, or none at all any more."""
+        return self._window.closed or self._window.is_open
 
     async def _send_item(self, body: Body) -> bool:
         size = weight(body)
@@ -105,7 +109,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
         while not self._window.take(size):
             if self._window.closed:
                 return False
-            self._conversation.wait()
+            self._conversation.wait(self._has_news)
         try:
             self._session.send(opcode(frames.ITEM, 1), self._call.id, body)
         except (Oversize, Backlog):

@@ -60,9 +60,13 @@ class ThreadConversation(Conversation):
         return self._sources[-1]
 
     async def ready(self) -> bool:
-        """Waits until there are items: True; or the end: False, or its error raised."""
+        """Waits until there are items: True; or the end: False, or its error raised.
+
+        What was taken before has been consumed. Its credit goes back before the wait: the server may have none left.
+        """
+        self._settle()
         while not self._items and not self.ended:
-            self.wait()
+            self.wait(lambda: bool(self._items))
         if self._items:
             return True
         if self.error is not None:
@@ -70,8 +74,7 @@ class ThreadConversation(Conversation):
         return False
 
     def take_items(self) -> list[Part]:
-        """The items that are there. Those that were taken before have been consumed."""
-        self._settle()
+        """The items that are there."""
         parts: list[Part] = []
         while self._items:
             body = self._items.popleft()
@@ -109,9 +112,13 @@ class ThreadConversation(Conversation):
             with contextlib.suppress(ChannelError):  # Whoever receives next says so.
                 self._session.send(frames.CREDIT, self.call.id, frames.encode_credit(granted))
 
-    def wait(self) -> None:
-        """Waits until something has come for this call, which this thread or another one has received."""
-        self._receive(self._next_frame, PAUSE)
+    def wait(self, has_come: Callable[[], bool]) -> None:
+        """Waits until something has come for this call, which this thread or another one has received.
+
+        ``has_come``: whether it is what the caller waits for. It is asked again once nobody else can receive: another
+        thread may have received it since the caller looked, and then there may be no further frame to wait for.
+        """
+        self._receive(lambda: None if has_come() else self._next_frame(), PAUSE)
 
     def receive_all(self) -> None:
         """Takes what has come."""

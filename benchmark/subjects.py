@@ -30,7 +30,8 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``topic, arrays``: the same for arrays, in whatever way it has them;
 #: ``study``: the same for batches of a published experiment: see :mod:`benchmark.study_work`;
 #: ``store``: a :class:`benchmark.store_work.Keeper`, of fields that one process or many increment;
-#: ``store, read``: the same also for a field that one reads while another one increments it;
+#: ``store, read``: the same also for a field that one reads;
+#: ``store, read beside``: the same also while another one increments it;
 #: ``store, dict``: the same also for the values of a dict;
 #: ``store, transaction``: the same also for ten changes that are one;
 #: ``command``: a call that has a task of :mod:`benchmark.command_tasks` done, and gives its result.
@@ -53,6 +54,7 @@ Ability = Literal[
     "study",
     "store",
     "store, read",
+    "store, read beside",
     "store, dict",
     "store, transaction",
     "command",
@@ -173,10 +175,10 @@ _SHAPES: Final[tuple[tuple[str, tuple[Ability, ...]], ...]] = (
     ("dict", ("store, dict",)),
     ("list", ()),
 )
+_STORE: Final[tuple[Ability, ...]] = ("store", "store, read", "store, read beside", "store, transaction")
 #: Our stores, by what the fields are of; their inbox carries messages.
 STORES: Final = tuple(
-    _forking(f"shmrpc {shape}", f"store_ours:connect_{shape}", "store", "store, read", "store, transaction", *more)
-    for shape, more in _SHAPES
+    _forking(f"shmrpc {shape}", f"store_ours:connect_{shape}", *_STORE, *more) for shape, more in _SHAPES
 )
 INBOX: Final = Subject(
     "shmrpc inbox",

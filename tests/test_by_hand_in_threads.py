@@ -89,8 +89,7 @@ def test_who_reads_does_not_wait_for_what_another_thread_has_received_meanwhile(
         def read() -> None:
             assert call.read() == 2
 
-        turns = conversation._receiving
-        conversation._receiving = Overtaken(turns, receive)
+        conversation._receiving = Overtaken(conversation._receiving, receive)
         run(read)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from benchmark.questions.store_players import case
 from benchmark.rows import Line, Row
 from benchmark.run import Run
-from benchmark.subjects import STORES
+from benchmark.subjects import STORES, Ability
 
 NAME: Final = "store-field"
 TITLE: Final = "One field of a shared object"
@@ -26,9 +26,10 @@ def ask(run: Run) -> list[Row]:
     subjects = [*STORES, *run.able("store")]
     for writers in WRITERS:
         rows += run.line(_line(added(writers)), subjects, "additions", module="store_work", writers=writers)
-    readers = [*STORES, *run.able("store, read")]
-    for contended, name in ((False, ALONE), (True, BESIDE)):
-        rows += run.line(_line(name), readers, "reads", module="store_work", contended=contended)
+    cases: tuple[tuple[str, Ability], ...] = ((ALONE, "store, read"), (BESIDE, "store, read beside"))
+    for name, ability in cases:
+        readers = [*STORES, *run.able(ability)]
+        rows += run.line(_line(name), readers, "reads", module="store_work", contended=name == BESIDE)
     return rows
 
 

@@ -74,7 +74,7 @@ def _kept(name: str, module: str, form: str, *abilities: Ability, **more: Any) -
 _ONE: Final = "queue, one"
 _ARRAYS: Final = "topic, arrays"
 _FIFO: Final = "faster_fifo_queue"
-_READ: Final = "store, read"
+_READ: Final[tuple[Ability, ...]] = ("store, read", "store, read beside")
 _DICT: Final = "store, dict"
 _WHOLE: Final = "store, transaction"
 _LOCKS: Final = "kept_by_locks"
@@ -156,12 +156,12 @@ RIVALS: Final = (
         )
         for shape, more in (("list", ()), ("dataclass", ()), ("dict", (_DICT,)))
     ),
-    _kept("UltraDict", _LOCKS, "ultra", _READ, _DICT, needs=("UltraDict",), family="ultra_dict"),
-    _kept("shared-memory-dict", _LOCKS, "shared_memory_dict", _READ, _DICT, needs=("shared_memory_dict",)),
-    _kept("Manager().dict", _LOCKS, "manager", _READ, _DICT),
-    # Not to be read beside a writer: a value of it may be read in halves, and then it raises ValueError.
-    _kept("ShareableList", _LOCKS, "list"),
-    _kept("multiprocessing.Value", _LOCKS, "value", _READ),
-    _kept("lmdb", "lmdb_fields", "", _READ, _DICT, _WHOLE, needs=("lmdb",)),
-    _kept("Redis", "redis_fields", "", _READ, _DICT, _WHOLE, needs=("redis",), program="redis-server", serves=True),
+    _kept("UltraDict", _LOCKS, "ultra", *_READ, _DICT, needs=("UltraDict",), family="ultra_dict"),
+    _kept("shared-memory-dict", _LOCKS, "shared_memory_dict", *_READ, _DICT, needs=("shared_memory_dict",)),
+    _kept("Manager().dict", _LOCKS, "manager", *_READ, _DICT),
+    # Not beside a writer: a value may be read in halves, and then it raises ValueError.
+    _kept("ShareableList", _LOCKS, "list", "store, read"),
+    _kept("multiprocessing.Value", _LOCKS, "value", *_READ),
+    _kept("lmdb", "lmdb_fields", "", *_READ, _DICT, _WHOLE, needs=("lmdb",)),
+    _kept("Redis", "redis_fields", "", *_READ, _DICT, _WHOLE, needs=("redis",), program="redis-server", serves=True),
 )

@@ -114,11 +114,14 @@ class Conversation(ABC):
 
     @abstractmethod
     async def ready(self) -> bool:
-        """Waits until there are items: True; or the end: False, or its error raised, once."""
+        """Waits until there are items: True; or the end: False, or its error raised, once.
+
+        What was taken before has been consumed. Its credit goes back before the wait: the server may have none left.
+        """
 
     @abstractmethod
     def take_items(self) -> list[Part]:
-        """The items that are there. Those that were taken before have been consumed."""
+        """The items that are there."""
 
     @overload
     def source_error(self, error: Exception) -> Exception: ...

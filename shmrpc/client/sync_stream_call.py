@@ -95,7 +95,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
 
     async def _may_write(self) -> bool:
         self._conversation.receive_all()
-        while not self._window.closed and not self._window.is_open:
+        while not self._has_news():
             self._conversation.wait(self._has_news)
         return not self._window.closed
 

@@ -60,10 +60,7 @@ class ThreadConversation(Conversation):
         return self._sources[-1]
 
     async def ready(self) -> bool:
-        """Waits until there are items: True; or the end: False, or its error raised.
-
-        What was taken before has been consumed. Its credit goes back before the wait: the server may have none left.
-        """
+        """Waits until there are items: True; or the end: False, or its error raised; gives credit back before."""
         self._settle()
         while not self._items and not self.ended:
             self.wait(lambda: bool(self._items))

@@ -212,8 +212,7 @@ async def test_a_client_at_its_limit_blames_nobody_else(server: ServerProcess, b
             async with shmrpc.connect(NAME, timeout=30) as near:
                 await near.add(1, 2)
 
-    for free in range(20):
-        limit = unused[free]
+    for limit in unused:
         said: list[str] = []
         with own_limit(limit):
             try:

@@ -235,6 +235,37 @@ def test_a_clean_up_between_creation_and_lock_is_survived(monkeypatch: pytest.Mo
         segment.unlink()
 
 
+LOOKS = f"""
+import fcntl, os
+print("looks", flush=True)
+while True:
+    for name in os.listdir("{SHM}"):
+        if name.startswith("shmrpc.looked.at@"):
+            try:
+                file = os.open("{SHM}/" + name, os.O_RDWR)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                pass
+            os.close(file)
+"""
+
+
+def test_names_are_made_while_a_clean_up_looks_whether_their_makers_live(runtime: Path) -> None:
+    """It takes each lock for a moment, also that of a file whose maker has not locked it yet."""
+    with subprocess.Popen([sys.executable, "-c", LOOKS], stdout=subprocess.PIPE) as looks:
+        assert looks.stdout is not None
+        try:
+            looks.stdout.readline()
+            for _ in range(1000):
+                shmrpc.memory("looked.at", 4096).close()
+        finally:
+            looks.kill()
+    assert not list(SHM.glob("shmrpc.looked.at@*"))
+
+
 @pytest.mark.parametrize("command", [["-m", "shmrpc", "cleanup"], ["util/shmrpc_cleanup.py"]])
 def test_the_commands(leftovers: list[Path], command: list[str]) -> None:
     def run(*options: str) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for one that leaves: what it cannot take away is for the next one, or for the clean-up.
 const PATIENCE_TO_LEAVE: Duration = Duration::from_secs(1);
-/// Lock files that are opened for one name, each of which was removed before we came through its door.
+/// How often one name is tried, of which a clean-up removes the lock file or takes the memory before we have locked it.
 const TRIES: usize = 100;
 
 struct Open {
@@ -326,6 +326,26 @@ fn taken_over(place: &Place, text: &[u8], shape: Shape, lost: &mut u64) -> Optio
 }
 
 fn make(place: &Place, lock_file: &LockFile, shape: Shape) -> Result<Memory, NameError> {
+    for _ in 0..TRIES {
+        if let Some(memory) = try_make(place, lock_file, shape)? {
+            return Ok(memory);
+        }
+    }
+    let what = format!(
+        "each of {TRIES} memories for it was locked or removed by another process as it was made; stop what cleans \
+         /dev/shm all the time"
+    );
+    Err(NameError::os(what)(io::Error::from_raw_os_error(
+        libc::EBUSY,
+    )))
+}
+
+/// Makes the memory. None if a clean-up took it for dead before it was locked, if only to look.
+fn try_make(
+    place: &Place,
+    lock_file: &LockFile,
+    shape: Shape,
+) -> Result<Option<Memory>, NameError> {
     let name = format!(
         "shmrpc.{}@{}.{:032x}",
         place.name,
@@ -338,20 +358,29 @@ fn make(place: &Place, lock_file: &LockFile, shape: Shape) -> Result<Memory, Nam
         .map_err(NameError::os("its lock file cannot be written"))?;
     crash::point!(MemoryNamed);
     let used = shape.used();
-    let made = named::create(&name, shape.layout().size, used)
-        .and_then(|file| file.ok_or_else(taken_by_a_clean_up));
-    let file = made.map_err(|error| {
+    let remove = || {
         let _ = named::remove(&name);
+    };
+    let made = named::create(&name, shape.layout().size, used).map_err(|error| {
+        remove();
         let what = format!("there is no room for its {used} bytes in /dev/shm");
         NameError::os(what)(error)
     })?;
+    let Some(file) = made else {
+        remove();
+        return Ok(None);
+    };
     crash::point!(MemoryMade);
     let made = region::create(file.as_fd(), shape.layout(), |mapping| {
         store_shape(mapping, shape);
     });
     let mapping = made.map_err(foreign)?;
     crash::point!(MemoryReady);
-    shared(name, file.into(), mapping, shape)
+    let memory = shared(name.clone(), file.into(), mapping, shape)?;
+    if memory.is_none() {
+        remove();
+    }
+    Ok(memory)
 }
 
 /// The memory that a lock file has in its text.
@@ -410,32 +439,25 @@ fn open_memory(place: &Place, text: &[u8]) -> Result<Memory, NameError> {
         return Err(foreign_text(text));
     }
     let mapping = region::open(file.as_fd(), shape.layout()).map_err(foreign)?;
-    shared(name.to_owned(), file, mapping, shape)
+    shared(name.to_owned(), file, mapping, shape)?.ok_or_else(|| {
+        NameError::os("its memory was removed")(io::Error::from_raw_os_error(libc::EAGAIN))
+    })
 }
 
-/// The memory, of which a clean-up sees from now on that it is needed.
+/// The memory, of which a clean-up sees from now on that it is needed. None if one has it, or has removed it.
 fn shared(
     name: String,
     file: File,
     mapping: SharedMapping,
     shape: Shape,
-) -> Result<Memory, NameError> {
+) -> Result<Option<Memory>, NameError> {
     let is_ours = named::share(&file).map_err(NameError::os("its memory cannot be locked"))?;
-    if !is_ours {
-        return Err(NameError::os("its memory was removed")(
-            taken_by_a_clean_up(),
-        ));
-    }
-    Ok(Memory {
+    Ok(is_ours.then(|| Memory {
         name,
         file,
         mapping: Arc::new(mapping),
         shape,
-    })
-}
-
-fn taken_by_a_clean_up() -> io::Error {
-    io::Error::from_raw_os_error(libc::EAGAIN)
+    }))
 }
 
 fn read_word(file: &File, at: usize) -> io::Result<u64> {

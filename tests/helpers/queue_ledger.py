@@ -69,6 +69,10 @@ class Ledger:
         """
         os.write(self._file, f"\n{self._writer} {what} {' '.join(map(str, numbers))} {END}\n".encode())
 
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._file)
+
 
 class Account:
     """What the ledgers say once all who have written them are dead, and what was in the queue then is taken out.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -156,11 +157,11 @@ class Victims:
         """The one that lives puts items."""
         serial = self._next()
         numbers = range(serial << 32, (serial << 32) + count)
-        ledger = Ledger(self._ledger, serial)
-        ledger.write("putting", *numbers)
-        for number in numbers:
-            self._queue.put(item(number), PATIENCE)
-        ledger.write("put", *numbers)
+        with contextlib.closing(Ledger(self._ledger, serial)) as ledger:
+            ledger.write("putting", *numbers)
+            for number in numbers:
+                self._queue.put(item(number), PATIENCE)
+            ledger.write("put", *numbers)
 
     def die(self, role: str, point: str, times: int, before: str = "", *, opening: bool = False) -> bool:
         """Lets a member do this and die at the point; False if it has not passed that.

@@ -440,8 +440,10 @@ def test_stores_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) ->
     able = {subject.name for subject in subjects_}
     for writers in store_players.WRITERS:
         assert able == subjects(answers[store_players.NAME], store_players.case(writers))
-    for case in (store_field.added(8), store_field.ALONE, store_field.BESIDE):
+    for case in (store_field.added(8), store_field.ALONE):
         assert able == subjects(answers[store_field.NAME], case)
+    beside = {subject.name for subject in subjects_ if "store, read beside" in subject.abilities}
+    assert beside == subjects(answers[store_field.NAME], store_field.BESIDE)
     dicts = {subject.name for subject in subjects_ if "store, dict" in subject.abilities}
     assert dicts == subjects(answers[store_dict.NAME], store_dict.GET)
     whole = {subject.name for subject in subjects_ if "store, transaction" in subject.abilities}

@@ -282,7 +282,7 @@ def expected_type(form: str, kind: str) -> tuple[str, ...]:
     """The name by which it arrives."""
     if kind == "StopIteration":  # Python makes the other one of it where a coroutine or a generator is left.
         return "builtins.StopIteration", "builtins.RuntimeError"
-    if kind == "StopAsyncIteration" and "generator" in form:
+    if kind == "StopAsyncIteration" and ("async generator" in form or form.startswith("a generator in a thread")):
         return ("builtins.RuntimeError",)
     if kind == "CancelledError":
         return ("asyncio.exceptions.CancelledError",)
@@ -462,6 +462,10 @@ class Alarming:
     def encode(self, item: object) -> NoReturn:
         raise self._error
 
+    @property
+    def encoder(self) -> Callable[[object], NoReturn]:
+        return self.encode
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._codec, name)
 
@@ -523,10 +527,11 @@ def test_what_the_handler_of_a_signal_raises_while_an_item_is_encoded(raised: Ba
     with ServerProcess("tests.helpers.stream_service:service") as server, shmrpc.sync.connect(server.name) as client:
         with pytest.raises(shmrpc.EncodeError, match="object"):
             client.total([1, object()])
-        client._codec = Alarming(client._codec, raised)  # type: ignore[assignment]
+        codec, client._codec = client._codec, Alarming(client._codec, raised)  # type: ignore[assignment]
         with pytest.raises(type(raised)) as caught:
             client.call("total", [1])
         assert caught.value is raised
+        client._codec = codec
         assert client.add(1, 2) == 3
 
 
@@ -535,10 +540,11 @@ async def test_what_the_handler_of_a_signal_raises_while_a_loop_encodes_an_item(
         with pytest.raises(shmrpc.EncodeError, match="object"):
             await client.total([1, object()])
         alarm = Alarm("own")
-        client._codec = Alarming(client._codec, alarm)  # type: ignore[assignment]
+        codec, client._codec = client._codec, Alarming(client._codec, alarm)  # type: ignore[assignment]
         with pytest.raises(Alarm) as caught:
             await client.call("total", [1])
         assert caught.value is alarm
+        client._codec = codec
         assert await client.add(1, 2) == 3
 
 

@@ -3,7 +3,7 @@
 
 mod pair;
 
-use _core::connection::channel::{Channel, SendError, Sent};
+use _core::connection::channel::{Channel, Role, SendError, Sent, Sleep};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -82,20 +82,40 @@ fn large_frames_both_ways_at_once_do_not_block_each_other() {
 #[test]
 fn a_peer_that_sleeps_is_rung_once() {
     let (server, client) = pair(0);
-    assert!(server.park(true).unwrap());
+    assert!(server.park(true, false).unwrap());
     assert_eq!(send(&client, 1, b"x"), Sent::Rang);
     assert_eq!(send(&client, 2, b"x"), Sent::Hot);
-    assert!(!server.park(true).unwrap());
+    assert!(!server.park(true, false).unwrap());
+}
+
+#[test]
+fn a_patient_peer_is_rung_for_what_is_no_item_or_by_a_nudge() {
+    let [server, client] = pair::pair_that_sleeps(Sleep::Loop, 0);
+    let item = |id| client.publish(1, id, b"x", || Box::new(*b"x"), Role::Item);
+    assert!(server.park(true, false).unwrap());
+    assert_eq!(item(1), Ok(Sent::Rang));
+    receive(&server);
+    assert!(server.park(true, true).unwrap());
+    assert_eq!(item(2), Ok(Sent::Hot));
+    receive(&server);
+    assert!(server.park(true, true).unwrap());
+    assert_eq!(item(3), Ok(Sent::Hot));
+    assert_eq!(send(&client, 3, b"x"), Sent::Rang);
+    receive(&server);
+    receive(&server);
+    assert!(server.park(true, true).unwrap());
+    client.nudge();
+    assert_eq!(send(&client, 4, b"x"), Sent::Hot); // It was woken.
 }
 
 #[test]
 fn calls_are_begun_in_the_order_of_their_ids() {
     let (server, client) = pair(0);
-    let begin = |id| client.publish(1, id, b"x", || Box::new(*b"x"), true);
+    let begin = |id| client.publish(1, id, b"x", || Box::new(*b"x"), Role::Begins);
     begin(2).unwrap();
     assert_eq!(begin(1), Err(SendError::Overtaken));
     // SAFETY: there are no buffers.
-    let parcel = unsafe { client.send_parcel(1, 1, b"x", &[], || Box::new(*b"x"), true) };
+    let parcel = unsafe { client.send_parcel(1, 1, b"x", &[], || Box::new(*b"x"), Role::Begins) };
     assert_eq!(parcel, Err(SendError::Overtaken));
     send(&client, 1, b"of a call that was begun before");
     begin(3).unwrap();

@@ -7,7 +7,7 @@
 
 mod hostile;
 
-use _core::connection::channel::{Channel, Sleep};
+use _core::connection::channel::{Channel, Role, Sleep};
 
 use _core::Violation;
 use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE};
@@ -907,7 +907,7 @@ impl Connection {
                         b"\xc0",
                         &buffers,
                         || Box::new(vec![0xc0]),
-                        false,
+                        Role::Goes,
                     )
                 };
             }

@@ -5,7 +5,7 @@
 
 mod pair;
 
-use _core::connection::channel::{Channel, SendError};
+use _core::connection::channel::{Channel, Role, SendError};
 use _core::connection::parcel::{self, PARCEL};
 use _core::connection::{buffer::Buffer, ledger::Carrier};
 use _core::ring::frame::Header;
@@ -32,7 +32,7 @@ fn send(channel: &Channel, id: u64) {
         let buffer = vec![id as u8; BUFFER];
         let buffers = [(buffer.as_ptr(), buffer.len())];
         // SAFETY: the buffer outlives the call.
-        unsafe { channel.send_parcel(1, id, b"body", &buffers, || Box::new(*b"body"), false) }
+        unsafe { channel.send_parcel(1, id, b"body", &buffers, || Box::new(*b"body"), Role::Goes) }
             .unwrap();
     }
     channel.await_room().unwrap();

@@ -32,7 +32,7 @@ class LoopConversation(Conversation):
         #: Brings what is there already.
         self.pull: Callable[[], object] | None = None
         if streams:
-            self.pull = functools.partial(session.sharing.pull, call.id, self.incoming.feed)
+            self.pull = functools.partial(session.sharing.pull, call.id)
 
     def _grant(self, size: int) -> None:
         with contextlib.suppress(ChannelError):
@@ -68,6 +68,8 @@ class LoopConversation(Conversation):
         session, call = self._session, self.call
         session.connection.check_loop()
         session.begin_stream(call, self)
+        if self.streams:
+            session.sharing.route(call.id, self.incoming.feed)
         session.begin(kind, call.id, body)
         session.sharing.listen()
 

@@ -134,7 +134,7 @@ class LoopSession(Session[Connection]):
 
     def end_stream(self, call: Call) -> None:
         """Stops taking items of this call. Those still on the way are dropped."""
-        self.sharing.unpull(call.id)
+        self.sharing.unroute(call.id)
         conversation = self.pending.pop(call.id, None)
         if conversation is None:
             return

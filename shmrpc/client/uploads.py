@@ -50,7 +50,7 @@ class SourceUpload(ABC):
 
     async def _send_all(self, source: Any) -> None:
         """Sends what a source yields, and its end."""
-        await self.outgoing.pump(source, self._codec.encode, UNSENDABLE)
+        await self.outgoing.pump(source, self._codec.encoder, UNSENDABLE)
         self._is_complete = True
         self._session.send(opcode(frames.END, self._number), self._call.id, frames.NIL)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
+from shmrpc import _core
 from shmrpc.streams.credit import SendWindow, weight
 from shmrpc.streams.items import unsendable_item
 from shmrpc.wire.codec import Body
 
+#: The body for an item: a codec's encoder, or a function.
+Encode = _core.Encoder | Callable[[Any], Body]
 #: Seconds after which a producer that never waits lets the loop turn.
 SLICE: Final = 300e-6
 
@@ -20,6 +23,13 @@ class Sender(Protocol):
 
     def send(self, payload: Body, /) -> bool:
         """Sends an item. False if there has to be a pause before the next one."""
+        ...
+
+    def send_all(self, items: Iterator[Any], encode: Encode, explain: Callable[[Any, Exception], Exception], /) -> bool:
+        """Sends what ``items`` yields. True if there has to be a pause before the next one, False at the end.
+
+        What ``encode`` raises for an item is raised as what ``explain`` makes of the item and the exception.
+        """
         ...
 
     def grant(self, size: int, /) -> None:
@@ -44,6 +54,18 @@ class PlainSender:
         self._send(payload)
         self._window.spend(weight(payload))
         return self._window.is_open and time.monotonic() < self._slice_end
+
+    def send_all(self, items: Iterator[Any], encode: Encode, explain: Callable[[Any, Exception], Exception]) -> bool:
+        """Sends what ``items`` yields. True if there has to be a pause before the next one, False at the end."""
+        encode = function_of(encode)
+        for item in items:
+            try:
+                body = encode(item)
+            except Exception as error:
+                raise explain(item, error) from None
+            if not self.send(body):
+                return True
+        return False
 
     def grant(self, size: int) -> None:
         """Adds credit: the receiver has consumed this many bytes."""
@@ -119,7 +141,7 @@ class Outgoing:
     async def pump(
         self,
         items: AsyncIterable[Any] | Iterable[Any],
-        encode: Callable[[Any], Body],
+        encode: Encode,
         unsendable: tuple[type[Exception], ...] = (Exception,),
         before_first: Callable[[], object] | None = None,
     ) -> None:
@@ -151,25 +173,41 @@ class Outgoing:
     async def _send_all(
         self,
         items: AsyncIterable[Any] | Iterable[Any],
-        encode: Callable[[Any], Body],
+        encode: Encode,
         unsendable: tuple[type[Exception], ...],
         before_first: Callable[[], object] | None,
     ) -> None:
-        send = self._sender.send
-        source = items if isinstance(items, AsyncIterable) else _turned(items)
-        async for item in source:
+        def explain(item: Any, error: Exception) -> Exception:
+            return unsendable_item(item, error, unsendable)
+
+        def prepare(item: Any) -> Body:
             try:
-                body = encode(item)
+                return body_of(item)
             except Exception as error:
-                raise unsendable_item(item, error, unsendable) from None
-            if before_first is not None:
+                raise explain(item, error) from None
+
+        send, body_of = self._sender.send, function_of(encode)
+        if isinstance(items, AsyncIterable):
+            async for item in items:
+                body = prepare(item)
+                if before_first is not None:
+                    before_first()
+                    before_first = None
+                if not send(body):
+                    await self._pause()
+            return
+        source = iter(items)
+        if before_first is not None:
+            for item in source:
+                body = prepare(item)
                 before_first()
-                before_first = None
-            if not send(body):
-                await self._pause()
+                if not send(body):
+                    await self._pause()
+                break
+        while self._sender.send_all(source, encode, explain):
+            await self._pause()
 
 
-async def _turned(items: Iterable[Any]) -> AsyncIterator[Any]:
-    """A plain iterable as an async one."""
-    for item in items:
-        yield item
+def function_of(encode: Encode) -> Callable[[Any], Body]:
+    """What encodes an item, as a function."""
+    return encode.encode if isinstance(encode, _core.Encoder) else encode

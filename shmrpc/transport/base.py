@@ -83,12 +83,16 @@ class ClientSharing(Sharing, Protocol):
         """Stops having the loop woken."""
         ...
 
-    def pull(self, call_id: int, feed: Callable[[Part], None], /) -> None:
-        """Takes what is there, without a wait: items of this call go to ``feed``, some at a time."""
+    def route(self, call_id: int, feed: Callable[[Part], None], /) -> None:
+        """From now on items of this call may go to ``feed``, some at a time."""
         ...
 
-    def unpull(self, call_id: int, /) -> None:
-        """The items of a call that was pulled go nowhere any more."""
+    def unroute(self, call_id: int, /) -> None:
+        """The items of a call go nowhere any more."""
+        ...
+
+    def pull(self, call_id: int, /) -> None:
+        """Takes what is there, without a wait, of a call that has a route above all."""
         ...
 
     def untaken(self) -> tuple[int, int, int, int]:
@@ -135,11 +139,14 @@ class NoClientSharing(NoSharing):
     def unpark(self) -> None:
         """Nothing, too."""
 
-    def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
-        """Nothing is there before its turn of the loop."""
+    def route(self, call_id: int, feed: Callable[[Part], None]) -> None:
+        """Nothing: items come as frames."""
 
-    def unpull(self, call_id: int) -> None:
+    def unroute(self, call_id: int) -> None:
         """Nothing either."""
+
+    def pull(self, call_id: int) -> None:
+        """Nothing is there before its turn of the loop."""
 
     def untaken(self) -> tuple[int, int, int, int]:
         """Nothing that is known here."""

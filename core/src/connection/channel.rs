@@ -70,6 +70,17 @@ pub enum SendError {
     Violation(#[from] Violation),
 }
 
+/// What a frame is to the call that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It begins the call.
+    Begins,
+    /// An item of a stream: a peer that is patient is not woken for it.
+    Item,
+    /// Any other.
+    Goes,
+}
+
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -284,10 +295,10 @@ impl Channel {
         payload: &[u8],
         keep: impl FnOnce() -> Kept,
     ) -> Result<Sent, SendError> {
-        self.publish(opcode, id, payload, keep, false)
+        self.publish(opcode, id, payload, keep, Role::Goes)
     }
 
-    /// Sends a frame; `begins`: that begins a call.
+    /// Sends a frame.
     ///
     /// Of calls without an answer a server that stops tells by the highest id which ones it has taken. So calls are
     /// begun in the order of their ids. Threads draw their ids before they come here, and may overtake each other; a
@@ -299,7 +310,7 @@ impl Channel {
         id: u64,
         payload: &[u8],
         keep: impl FnOnce() -> Kept,
-        begins: bool,
+        role: Role,
     ) -> Result<Sent, SendError> {
         if self.closing.is_closed() {
             return Err(SendError::Closed);
@@ -308,7 +319,7 @@ impl Channel {
             return Err(self.oversize(payload.len()));
         }
         let mut writer = lock(&self.writer);
-        if begins && self.sleep == Sleep::Thread && !writer.begin(id) {
+        if role == Role::Begins && self.sleep == Sleep::Thread && !writer.begin(id) {
             return Err(SendError::Overtaken);
         }
         let sent = writer.send(opcode, id, payload).inspect_err(|&violation| {
@@ -323,7 +334,12 @@ impl Channel {
             self.set_aside(&mut writer, opcode, id, keep())?;
             return Ok(Sent::Kept);
         }
-        match flags::claim(writer.memory().reader_waits()) {
+        let waits = writer.memory().reader_waits();
+        let how = match role {
+            Role::Item => flags::claim_for_item(waits),
+            _ => flags::claim(waits),
+        };
+        match how {
             flags::AWAKE => Ok(Sent::Hot),
             how => {
                 self.ring(how);
@@ -365,6 +381,11 @@ impl Channel {
     fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
         let how = flags::claim(writer.memory().reader_waits());
         self.ring(how);
+    }
+
+    /// Wakes the peer, also if it is patient: it has items that wait for it.
+    pub fn nudge(&self) {
+        self.wake_reader(&lock(&self.writer));
     }
 
     fn oversize(&self, len: usize) -> SendError {

@@ -364,5 +364,5 @@ impl<K> Poller<K> {
 
 /// Whether the channel could be parked. A broken one could not: the next look says why.
 fn rests(channel: &Channel) -> bool {
-    channel.park(!channel.is_behind()).unwrap_or(false)
+    channel.park(!channel.is_behind(), false).unwrap_or(false)
 }

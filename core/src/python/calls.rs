@@ -16,7 +16,7 @@ use super::payload::Payload;
 use super::scratch::Scratch;
 use super::short_call::{Answer, Exchange};
 use crate::clock;
-use crate::connection::channel;
+use crate::connection::channel::{self, Role};
 use crate::sync::lock;
 use crate::wait::parker::Parker;
 use pyo3::prelude::*;
@@ -544,7 +544,7 @@ impl Calls {
     ) -> PyResult<Pending> {
         // Before it is sent: whoever leads may have the answer at once.
         self.0.register(id);
-        let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, true));
+        let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, Role::Begins));
         if let Err(error) = sent {
             self.0.lock().pending.remove(&id);
             return Err(unsent(error));

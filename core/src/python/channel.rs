@@ -6,7 +6,7 @@ use super::incoming::{Arrival, Frame};
 use super::payload::Payload;
 use super::scratch::Scratch;
 use super::short_call::{Answer, Exchange};
-use crate::connection::channel::{self, SLICE, SendError, Sleep};
+use crate::connection::channel::{self, Role, SLICE, SendError, Sleep};
 use crate::connection::ledger::Carrier;
 use crate::connection::segment::{Direction, Segment, SegmentError};
 use crate::memory::region::RegionError;
@@ -115,11 +115,11 @@ impl Channel {
         opcode: u32,
         id: u64,
         payload: &Bound<'_, PyAny>,
-        begins: bool,
+        role: Role,
     ) -> PyResult<bool> {
         let channel = self.open()?;
         let mut payload = Payload::new(payload)?;
-        py.detach(|| payload.send_or_keep(&channel, opcode, id, begins))
+        py.detach(|| payload.send_or_keep(&channel, opcode, id, role))
             .map_err(unsent)
     }
 }
@@ -194,7 +194,7 @@ impl Channel {
         id: u64,
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        self.send_one(py, opcode, id, payload, false)
+        self.send_one(py, opcode, id, payload, Role::Goes)
     }
 
     /// Sends a request whose answer is not looked for at once. False if there is no room: then it is kept.
@@ -207,7 +207,7 @@ impl Channel {
         id: u64,
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        self.send_one(py, opcode, id, payload, true)
+        self.send_one(py, opcode, id, payload, Role::Begins)
     }
 
     /// Sends a frame and looks for its answer for as long as that pays.
@@ -294,9 +294,11 @@ impl Channel {
         Ok(rings)
     }
 
-    /// Announces that we sleep: the peer will ring. False if there is something to do first.
-    fn park(&self) -> PyResult<bool> {
-        self.open()?.park(true).map_err(broken)
+    /// Announces that we sleep: the peer will ring; `patient`: not for an item of a stream. False if there is something
+    /// to do first.
+    #[pyo3(signature = (patient=false))]
+    fn park(&self, patient: bool) -> PyResult<bool> {
+        self.open()?.park(true, patient).map_err(broken)
     }
 
     /// Withdraws the announcement: we look for ourselves, and the peer need not ring.

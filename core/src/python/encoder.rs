@@ -381,7 +381,7 @@ impl Encoder {
     }
 
     /// The bytes of one value, or its parcel.
-    fn encode<'py>(
+    pub(super) fn encode<'py>(
         &self,
         py: Python<'py>,
         value: &Bound<'py, PyAny>,

@@ -3,7 +3,7 @@
 use super::msgpack::writer::Written;
 use super::parcel::{Flat, Parcel, weight};
 use crate::clock;
-use crate::connection::channel::{Channel, LARGE_BODY, SendError, Sent};
+use crate::connection::channel::{Channel, LARGE_BODY, Role, SendError, Sent};
 use crate::ring::frame::Kept;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -88,7 +88,7 @@ impl<'a> Payload<'a> {
     ) -> Result<(bool, u64), SendError> {
         let is_large = self.is_large();
         let mut start = channel.look()?;
-        let sent = self.send(channel, opcode, id, true)?;
+        let sent = self.send(channel, opcode, id, Role::Begins)?;
         if is_large {
             start = clock::now(); // The time that it took is no wait.
         }
@@ -103,27 +103,26 @@ impl<'a> Payload<'a> {
         channel: &Channel,
         opcode: u32,
         id: u64,
-        begins: bool,
+        role: Role,
     ) -> Result<bool, SendError> {
-        if begins {
+        if role == Role::Begins {
             channel.look()?;
         }
-        let sent = self.send(channel, opcode, id, begins)?;
+        let sent = self.send(channel, opcode, id, role)?;
         if sent == Sent::Kept {
             channel.await_room()?;
         }
         Ok(sent != Sent::Kept)
     }
 
-    /// Sends a frame. What is left of the payload is to be dropped with the GIL. `begins` is as in
-    /// [`Channel::publish`].
+    /// Sends a frame. What is left of the payload is to be dropped with the GIL. `role` is as in [`Channel::publish`].
     #[inline(always)]
     pub(super) fn send(
         &mut self,
         channel: &Channel,
         opcode: u32,
         id: u64,
-        begins: bool,
+        role: Role,
     ) -> Result<Sent, SendError> {
         let (body, owner) = (self.body, self.owner.take());
         let keep = || match owner {
@@ -131,10 +130,10 @@ impl<'a> Payload<'a> {
             None => Box::new(body.to_vec()),
         };
         if body.len() <= LARGE_BODY && self.buffers.is_empty() {
-            return channel.publish(opcode, id, body, keep, begins);
+            return channel.publish(opcode, id, body, keep, role);
         }
         let buffers: Vec<_> = self.buffers.iter().map(|b| (b.as_ptr(), b.len())).collect();
         // SAFETY: each is readable for as long as its `Flat` lives.
-        unsafe { channel.send_parcel(opcode, id, body, &buffers, keep, begins) }
+        unsafe { channel.send_parcel(opcode, id, body, &buffers, keep, role) }
     }
 }

@@ -7,7 +7,7 @@ use super::incoming::{Arrival, Body};
 use super::msgpack::writer::Written;
 use super::payload::Payload;
 use super::scratch::Scratch;
-use crate::connection::channel::{self, SendError, Sent};
+use crate::connection::channel::{self, Role, SendError, Sent};
 use crate::connection::poller::{self, Found};
 use crate::sync::lock;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -96,13 +96,14 @@ impl Poller {
             if answer.result.is_none() {
                 let sent;
                 (sent, found) = py.detach(|| {
-                    let sent = Payload::copied(&written.body).send(channel, self.answer, id, false);
+                    let sent =
+                        Payload::copied(&written.body).send(channel, self.answer, id, Role::Goes);
                     (sent, self.find_after(&sent))
                 });
                 answer.sent(py, sent)?;
             } else {
                 let mut payload = Payload::of_written(&mut written);
-                let sent = py.detach(|| payload.send(channel, self.answer, id, false));
+                let sent = py.detach(|| payload.send(channel, self.answer, id, Role::Goes));
                 answer.sent(py, sent)?;
                 drop((payload, answer));
                 found = py.detach(|| self.find_after(&sent));
@@ -184,7 +185,7 @@ impl Poller {
                 return Ok(Done::Answered(answer));
             };
             let mut payload = Payload::new(&body)?;
-            let sent = py.detach(|| payload.send(&answer.channel, self.answer, id, false));
+            let sent = py.detach(|| payload.send(&answer.channel, self.answer, id, Role::Goes));
             if let Ok(Sent::Rang) = sent {
                 self.lock().rang();
             }
@@ -314,7 +315,7 @@ impl Poller {
         };
         let mut payload = Payload::new(payload)?;
         let large = payload.is_large();
-        let found = py.detach(|| match payload.send(&channel, opcode, id, false) {
+        let found = py.detach(|| match payload.send(&channel, opcode, id, Role::Goes) {
             Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => Err(error),
             sent => {
                 // A violation is remembered: the next look at the channel finds it.

@@ -1,12 +1,16 @@
 //! `StreamSender`: the sending end of a stream.
 
 use super::channel::Channel;
+use super::encoder::Encoder;
 use super::errors::unsent;
+use super::msgpack::writer::Written;
 use super::payload::Payload;
 use crate::clock;
 use crate::connection::channel;
-use crate::connection::channel::SLICE;
+use crate::connection::channel::{Role, SLICE};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use pyo3::types::PyIterator;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -29,6 +33,59 @@ pub struct StreamSender {
 /// Items between two looks at the clock.
 const ITEMS_PER_LOOK: u32 = 16;
 
+impl StreamSender {
+    /// Sends an item. False if there has to be a pause before the next one.
+    ///
+    /// The GIL is kept for a small one: a sender waits for no answer.
+    #[inline]
+    fn send_payload(&self, py: Python<'_>, mut payload: Payload<'_>) -> PyResult<bool> {
+        let weight = payload.weight();
+        let is_large = payload.is_large();
+        let mut send = || payload.send_or_keep(&self.channel, self.opcode, self.id, Role::Item);
+        let sent = if is_large { py.detach(send) } else { send() };
+        sent.map_err(unsent)?;
+        let size = weight as i64 + self.overhead;
+        // Relaxed, here and below: the GIL orders them; they are atomic to be shared at all.
+        let left = self.credit.fetch_sub(size, Ordering::Relaxed) - size;
+        let looks = self.sent.fetch_add(1, Ordering::Relaxed) % ITEMS_PER_LOOK == 0;
+        let over = looks && clock::now() - self.slice.load(Ordering::Relaxed) > SLICE;
+        if left <= 0 {
+            self.channel.nudge(); // More credit comes when it reads.
+        }
+        Ok(left > 0 && !over)
+    }
+
+    /// Encodes an item and sends it: the short way, if there is one.
+    #[inline]
+    fn send_value(
+        &self,
+        item: &Bound<'_, PyAny>,
+        encode: &Bound<'_, PyAny>,
+        encoder: Option<&Encoder>,
+        explain: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let py = item.py();
+        if let Some(encoder) = encoder {
+            let mut written = Written::new();
+            if encoder.write(item, &mut written).is_ok() {
+                return self.send_payload(py, Payload::of_written(&mut written));
+            }
+        }
+        let body = match encoder {
+            Some(encoder) => encoder.encode(py, item),
+            None => encode.call1((item,)),
+        };
+        let body = match body {
+            Err(error) if error.is_instance_of::<PyException>(py) => {
+                let told = explain.call1((item, error.into_value(py)))?;
+                return Err(PyErr::from_value(told));
+            }
+            body => body?,
+        };
+        self.send_payload(py, Payload::new(&body)?)
+    }
+}
+
 #[pymethods]
 impl StreamSender {
     #[new]
@@ -45,21 +102,29 @@ impl StreamSender {
     }
 
     /// Sends an item. False if the sender has to pause before the next one: for credit, or for the loop.
-    ///
-    /// The GIL is kept for a small one: a sender waits for no answer.
     fn send(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let mut payload = Payload::new(item)?;
-        let weight = payload.weight();
-        let is_large = payload.is_large();
-        let mut send = || payload.send_or_keep(&self.channel, self.opcode, self.id, false);
-        let sent = if is_large { py.detach(send) } else { send() };
-        sent.map_err(unsent)?;
-        let size = weight as i64 + self.overhead;
-        // Relaxed, here and below: the GIL orders them; they are atomic to be shared at all.
-        let left = self.credit.fetch_sub(size, Ordering::Relaxed) - size;
-        let looks = self.sent.fetch_add(1, Ordering::Relaxed) % ITEMS_PER_LOOK == 0;
-        let over = looks && clock::now() - self.slice.load(Ordering::Relaxed) > SLICE;
-        Ok(left > 0 && !over)
+        self.send_payload(py, Payload::new(item)?)
+    }
+
+    /// Sends what an iterator yields. True if there has to be a pause before the next item, for credit or for the loop;
+    /// False at its end.
+    ///
+    /// `encode`: an Encoder, or a function from a value to a body. What it raises for an item is raised as what
+    /// `explain` makes of the item and the exception.
+    fn send_all(
+        &self,
+        items: &Bound<'_, PyIterator>,
+        encode: &Bound<'_, PyAny>,
+        explain: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let encoder = encode.cast::<Encoder>().ok();
+        let encoder = encoder.map(|encoder| encoder.get());
+        for item in items {
+            if !self.send_value(&item?, encode, encoder, explain)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Adds credit: the receiver has consumed `size` bytes.

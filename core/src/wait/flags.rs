@@ -26,6 +26,8 @@ pub const AWAKE: u32 = 0;
 pub const ON_BELL: u32 = 1;
 /// The sleeper waits on its direction's named semaphore (a blocked thread).
 pub const ON_SEMAPHORE: u32 = 2;
+/// The sleeper waits for its bell, but for no item of a stream: for those it looks when it wants them.
+pub const PATIENT: u32 = 3;
 
 /// Says how we are about to sleep. Look once more before doing so.
 #[inline]
@@ -54,11 +56,28 @@ pub fn claim(flag: &AtomicU32) -> u32 {
     claim_seen(flag)
 }
 
+/// [`claim`] after a change that adds an item to a stream.
+#[inline]
+pub fn claim_for_item(flag: &AtomicU32) -> u32 {
+    // SeqCst: as in `claim`.
+    fence(Ordering::SeqCst);
+    // Relaxed: as in `claim_seen`.
+    match flag.load(Ordering::Relaxed) {
+        PATIENT => AWAKE,
+        how => take(flag, how),
+    }
+}
+
 /// [`claim`] without the fence, for a side that keeps looking: what it misses now it finds later.
 #[inline]
 pub fn claim_seen(flag: &AtomicU32) -> u32 {
     // Relaxed: the fence, or the next look, orders it.
-    let how = flag.load(Ordering::Relaxed);
+    take(flag, flag.load(Ordering::Relaxed))
+}
+
+/// Takes the flag that was seen.
+#[inline]
+fn take(flag: &AtomicU32, how: u32) -> u32 {
     if how == AWAKE {
         return AWAKE;
     }
@@ -66,6 +85,7 @@ pub fn claim_seen(flag: &AtomicU32) -> u32 {
     // sleeper has taken the flag back meanwhile, and then it looks again before it sleeps.
     // A swap would do, but for loom, which may take its zero for later than the next announcement.
     match flag.compare_exchange(how, AWAKE, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(PATIENT) => ON_BELL,
         Ok(how) => how,
         Err(_) => AWAKE,
     }

@@ -41,6 +41,11 @@ fn semaphores() -> [Semaphore; 2] {
 
 /// The server's side and the client's. Both sleep in threads, and spin for up to so many nanoseconds before that.
 pub fn pair(spin: u64) -> [Arc<Channel>; 2] {
+    pair_that_sleeps(Sleep::Thread, spin)
+}
+
+/// The same with a server that sleeps in this way.
+pub fn pair_that_sleeps(server_sleep: Sleep, spin: u64) -> [Arc<Channel>; 2] {
     // SAFETY: a valid C string; the descriptor that comes back is ours alone.
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
     file.set_len(size_for(CAPACITY) as u64).unwrap();
@@ -56,8 +61,7 @@ pub fn pair(spin: u64) -> [Arc<Channel>; 2] {
     };
     let [server_news, client_news] = packet::pair().unwrap();
     let [server_region, client_region] = regions;
-    let side = |region, direction, bells, news| {
-        let sleep = Sleep::Thread;
+    let side = |region, direction, bells, news, sleep| {
         let memory = 1 << 24;
         Channel::new(
             region, direction, bells, sleep, MAX_FRAME, spin, news, memory,
@@ -69,12 +73,14 @@ pub fn pair(spin: u64) -> [Arc<Channel>; 2] {
             Direction::ServerToClient,
             bells(server_bell, server, clients),
             server_news,
+            server_sleep,
         ),
         side(
             client_region,
             Direction::ClientToServer,
             bells(client_bell, client, servers),
             client_news,
+            Sleep::Thread,
         ),
     ]
 }

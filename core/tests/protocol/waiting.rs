@@ -39,6 +39,46 @@ fn a_parked_reader_gets_every_frame() {
     });
 }
 
+/// A reader that is patient is not woken for items, and is for what comes behind them.
+#[test]
+fn a_patient_reader_gets_what_is_no_item() {
+    model(|| {
+        let memory: Shared = std::sync::Arc::new(HeapMemory::new(64));
+        let bell = Arc::new(Bell::new());
+        let (theirs, their_bell) = (memory.clone(), bell.clone());
+        let writer = thread::spawn(move || {
+            let mut writer = FrameWriter::new(Producer::new(theirs));
+            assert!(writer.send(0, 0, &[0]).unwrap());
+            if flags::claim_for_item(writer.memory().reader_waits()) != flags::AWAKE {
+                panic!("rung for an item");
+            }
+            assert!(writer.send(1, 0, &[]).unwrap());
+            match flags::claim(writer.memory().reader_waits()) {
+                flags::AWAKE => {}
+                how => {
+                    assert_eq!(how, flags::ON_BELL);
+                    their_bell.ring();
+                }
+            }
+        });
+        let mut reader = FrameReader::new(Consumer::new(memory), 64);
+        let mut taken = 0;
+        while taken < 2 {
+            if let Some(frame) = receive(&mut reader) {
+                assert_eq!(frame.opcode, taken);
+                taken += 1;
+                continue;
+            }
+            flags::announce(reader.memory().reader_waits(), flags::PATIENT);
+            if reader.peek().unwrap().is_none() {
+                bell.sleep();
+            }
+            flags::withdraw(reader.memory().reader_waits());
+        }
+        writer.join().unwrap();
+    });
+}
+
 /// A writer that sleeps for room is woken, and a frame larger than the ring arrives whole.
 #[test]
 fn a_frame_larger_than_the_ring_flows_through_two_sleepers() {

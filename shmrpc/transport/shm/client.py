@@ -92,13 +92,14 @@ class LoopConnection(Connection):
         self.exchange = established.channel.exchange
         self.begin = established.channel.begin
         self.send = established.channel.send
-        self.park = established.channel.park
         self.unpark = established.channel.unpark
         self.untaken = established.channel.untaken
         self.channel = established.channel
         assert established.bell is not None
         self._bell = established.bell
         self._control = dialled
+        #: Whether items of streams do not wake the loop: whoever wants them calls :meth:`listen` now and then.
+        self.patient = False
         #: For what is to be taken on the next turn of the loop.
         self._again: asyncio.Handle | None = None
         #: Packets of the server that are received and not acted on, as after an exception of a signal's handler.
@@ -138,9 +139,9 @@ class LoopConnection(Connection):
         If a great deal is there, the rest comes on the next turn: what keeps coming must not keep the loop.
         """
         try:
-            if self._again is None and self._open and not self.channel.park():
+            if self._again is None and self._open and not self.channel.park(self.patient):
                 self._drain()
-                if self._open and not self.channel.park():
+                if self._open and not self.channel.park(self.patient):
                     self._again = self._loop.call_soon(self._listen_again)
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
@@ -226,23 +227,27 @@ class LoopConnection(Connection):
             self.interrupted(error)  # The senders that were not told are still there.
             raise
 
-    def pull(self, call_id: int, feed: Callable[[Part], None]) -> None:
-        """Takes what is there, without a wait: items of this call go to ``feed``, some at a time."""
+    def route(self, call_id: int, feed: Callable[[Part], None]) -> None:
+        """From now on items of this call that come one behind the other go to ``feed`` together."""
         self._feeds[call_id] = feed
+
+    def unroute(self, call_id: int) -> None:
+        """The items of a call go nowhere any more."""
+        self._feeds.pop(call_id, None)
+
+    def pull(self, call_id: int) -> None:
+        """Takes what is there, without a wait, of a call that has a route above all."""
         if not self._open:
             return
         try:
-            if not self._take_run(call_id, feed):
+            feed = self._feeds.get(call_id)  # None after its end.
+            if feed is None or not self._take_run(call_id, feed):
                 self._drain()
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
         except BaseException as error:
             self.interrupted(error)
             raise
-
-    def unpull(self, call_id: int) -> None:
-        """The items of a call go nowhere any more."""
-        self._feeds.pop(call_id, None)
 
     def _take_run(self, call_id: int, feed: Callable[[Part], None]) -> int:
         """Takes items of a stream that is being read, as far as they come one behind the other; how many."""

@@ -1,6 +1,6 @@
 //! Bodies with buffers, by reference where there is memory for that.
 
-use super::{Channel, LARGE_BODY, LOOKS_PER_CLOCK, SendError, Sent};
+use super::{Channel, LARGE_BODY, LOOKS_PER_CLOCK, Role, SendError, Sent};
 use crate::clock;
 use crate::connection::ledger::Carrier;
 use crate::connection::lending::Lending;
@@ -43,8 +43,7 @@ impl Drop for Lent<'_> {
 
 impl Channel {
     /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for them, and so
-    /// does a large body. `keep` makes a body last that goes alone in the frame; `begins` is as in
-    /// [`Channel::publish`].
+    /// does a large body. `keep` makes a body last that goes alone in the frame; `role` is as in [`Channel::publish`].
     ///
     /// # Safety
     /// Each of `buffers` is readable for its length.
@@ -55,7 +54,7 @@ impl Channel {
         body: &[u8],
         buffers: &[(*const u8, usize)],
         keep: impl FnOnce() -> Kept,
-        begins: bool,
+        role: Role,
     ) -> Result<Sent, SendError> {
         if body.len() > self.max_frame {
             return Err(self.oversize(body.len()));
@@ -72,7 +71,7 @@ impl Channel {
                 lent.entries.push(entry);
                 apart = true;
             } else if buffers.is_empty() {
-                return self.publish(opcode, id, body, keep, begins);
+                return self.publish(opcode, id, body, keep, role);
             }
         }
         let mut here = Vec::new();
@@ -110,7 +109,7 @@ impl Channel {
         let payload = Arc::new(payload);
         let kept = payload.clone();
         let keep = || Box::new(Shared(kept)) as Kept;
-        let sent = self.publish(opcode | PARCEL, id, &payload, keep, begins)?;
+        let sent = self.publish(opcode | PARCEL, id, &payload, keep, role)?;
         crash::point!(ParcelSent);
         lent.entries.clear(); // They are the peer's now.
         Ok(sent)

@@ -127,15 +127,20 @@ impl Channel {
 
     /// Announces that we sleep. False if there is something to do first.
     ///
-    /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is still behind.
-    pub fn park(&self, reading: bool) -> Result<bool, Violation> {
+    /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is still behind. If we
+    /// are `patient`, in a loop, the peer does not wake us for items of streams.
+    pub fn park(&self, reading: bool, patient: bool) -> Result<bool, Violation> {
         self.await_room()?;
         if !reading {
             return Ok(self.is_behind());
         }
         let mut receiver = lock(&self.receiver);
         receiver.parked = clock::now();
-        flags::announce(receiver.reader.memory().reader_waits(), self.sleep.flag());
+        let how = match self.sleep {
+            Sleep::Loop if patient => flags::PATIENT,
+            sleep => sleep.flag(),
+        };
+        flags::announce(receiver.reader.memory().reader_waits(), how);
         let arrived = receiver.peek()?.is_some();
         if receiver.reader.has_room() {
             let how = flags::claim(receiver.reader.memory().writer_waits());
@@ -158,7 +163,7 @@ impl Channel {
     /// the channel is closed. True if a frame is there.
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
-        if self.park(true)? {
+        if self.park(true, false)? {
             self.closing.sleep(|| self.bells.sleep(limit));
             self.look_at_semaphores();
             crash::point!(Woken);

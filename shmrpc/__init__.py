@@ -87,7 +87,8 @@ from shmrpc.errors import (
     WorkerDied,
 )
 from shmrpc.introspection.describe import Description
-from shmrpc.pools.pool import Pool, PoolStats, TaskFuture, WorkerStats, pool
+from shmrpc.pools.pool import Pool, PoolStats, WorkerStats, pool
+from shmrpc.pools.task_future import TaskFuture
 from shmrpc.pools.worker import Worker, worker
 from shmrpc.server.server import Server, serve
 from shmrpc.service.call import Call, current_call

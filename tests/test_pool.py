@@ -153,6 +153,29 @@ async def test_a_slow_task_keeps_none_behind_it_from_the_other_worker(pool: shmr
     assert len(done) == 2050
 
 
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
+async def test_a_result_comes_while_a_slow_task_behind_it_runs(ordered: bool, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    async with shmrpc.pool(1) as pool:
+        async for _ in pool.map(tasks.wait_for, [""] * 3000):  # From now on these are short, and go together.
+            pass
+        results = pool.map(tasks.wait_for, [*[""] * 20, str(go_on)], ordered=ordered)
+        async with asyncio.timeout(60):
+            assert [await anext(results) for _ in range(20)] == [""] * 20
+        go_on.touch()
+        assert [each async for each in results] == [str(go_on)]
+
+
+async def test_results_for_which_there_is_no_credit_need_no_look(
+    pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LOOK", 1e6)
+    async for _ in pool.map(len, [b""] * 3000):
+        pass
+    async with asyncio.timeout(60):  # Each result is small enough for the ring, and all of a chunk are not.
+        assert sum([len(each) async for each in pool.map(tasks.same, [b"x" * 2000] * 3000)]) == 6_000_000
+
+
 async def test_what_is_taken_back_is_run_once(pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     await both(pool)
     dispatch = engine.Engine.dispatch

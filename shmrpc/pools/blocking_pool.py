@@ -16,7 +16,8 @@ import uvloop
 from shmrpc.errors import LocalProtocolError
 from shmrpc.pools.chunks import Mapped
 from shmrpc.pools.failed import Failed
-from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, TaskFuture, pool
+from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, pool
+from shmrpc.pools.task_future import TaskFuture
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -66,8 +67,7 @@ class BlockingPool(concurrent.futures.Executor):
 
         Raises RuntimeError after :meth:`shutdown`, and in a forked child LocalProtocolError.
         """
-        if self._made_by != os.getpid():
-            raise LocalProtocolError(f"this pool was made in process {self._made_by}; make one in this process")
+        self._check_open()
         future: TaskFuture[Any] = TaskFuture()
         with self._lock:
             if self._closing:
@@ -78,6 +78,12 @@ class BlockingPool(concurrent.futures.Executor):
             self._told = True
         self._loop.call_soon_threadsafe(self._take)
         return future
+
+    def _check_open(self) -> None:
+        if self._made_by != os.getpid():
+            raise LocalProtocolError(f"this pool was made in process {self._made_by}; make one in this process")
+        if self._closing:
+            raise RuntimeError("cannot schedule new futures after shutdown")
 
     def _take(self) -> None:
         """Hands on what was submitted. In the loop."""
@@ -127,6 +133,16 @@ class BlockingPool(concurrent.futures.Executor):
         except concurrent.futures.TimeoutError:
             future.cancel()
             raise
+
+    def broadcast(self, value: _R) -> _R:
+        """Puts a value into memory that all workers share: see :meth:`shmrpc.Pool.broadcast`."""
+        self._check_open()
+        return self._call(self._pool.broadcast(value))
+
+    def scatter(self, values: Iterable[_R]) -> list[_R]:
+        """Does so with each of some values: see :meth:`shmrpc.Pool.scatter`."""
+        self._check_open()
+        return self._call(self._pool.scatter(values))
 
     def resize(self, workers: int) -> None:
         """Has so many workers from now on: see :meth:`shmrpc.Pool.resize`."""
@@ -186,6 +202,14 @@ class InlineBlockingPool(BlockingPool):
     ) -> Iterator[_R]:
         """Calls the function with the items of each iterable, one result after the other."""
         return map(fn, *iterables)
+
+    def broadcast(self, value: _R) -> _R:
+        """Gives the value as it is: tasks run here."""
+        return value
+
+    def scatter(self, values: Iterable[_R]) -> list[_R]:
+        """Gives the values as they are."""
+        return list(values)
 
     def resize(self, workers: int) -> None:
         """Changes nothing here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import signal
@@ -15,6 +16,7 @@ from shmrpc.pools.chunks import LONG, Chunk, Source
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Function, Functions, Reference
 from shmrpc.pools.remote_worker import RemoteWorker
+from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import Settings, WorkerProcess, start
 from shmrpc.pools.worker import TaskStopped
 
@@ -25,7 +27,7 @@ DEATHS: Final = 5
 #: Seconds for which a worker whose connection has ended is asked how it has.
 _DYING: Final = 1.0
 _STARTING: Final = "shmrpc-worker-starting"
-#: Seconds between two looks for tasks that wait behind a slow one.
+#: Seconds between two looks for results that nothing has woken us for, and for tasks that wait behind a slow one.
 _LOOK: Final = 1e-3
 
 
@@ -47,6 +49,8 @@ class Engine:
     def __init__(self, size: int, options: Options) -> None:
         self.size, self.options = size, options
         self.functions = Functions()
+        #: The values that its workers share.
+        self.shared = SharedValues(self._released)
         self.workers: list[RemoteWorker] = []
         #: Those that have nothing to do, the one that was busy last at the end: its caches are warm.
         self._idle: list[RemoteWorker] = []
@@ -58,6 +62,8 @@ class Engine:
         #: What brings workers to their ends, and is not to be cancelled.
         self._endings: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
+        #: Chunks of several tasks that workers have.
+        self._several = 0
         self._wanted: asyncio.Handle | None = None
         self._want_of: dict[Source, None] = {}
         self._deaths = 0
@@ -213,8 +219,12 @@ class Engine:
         """Runs one task."""
         self.check()
         known, args = self.functions.of(function, args)
+        there: Any = args
+        if self.shared:
+            there = self.shared.placed(args)
+            kwargs = dict(zip(kwargs, self.shared.placed(kwargs.values()), strict=True))
         if known.is_async:
-            return await self._run_in_loop(known, args, kwargs)
+            return await self._run_in_loop(known, there, kwargs)
         retries = self.options.retries
         while True:
             self.check()
@@ -224,9 +234,9 @@ class Engine:
                 if not worker.knows(known):
                     await worker.know(known)
                 if kwargs:
-                    result = await worker.run_named(0, known.number, list(args), kwargs)
+                    result = await worker.run_named(0, known.number, list(there), kwargs)
                 else:
-                    result = await worker.run(0, known.number, *args)
+                    result = await worker.run(0, known.number, *there)
             except asyncio.CancelledError:
                 self.begin(self._stop(worker, 0))
                 raise
@@ -369,9 +379,9 @@ class Engine:
             if not worker.chunks:
                 self._idle.remove(worker)
             worker.open(slot, chunk)
+            self._several += len(chunk.items) > 1
             self.begin(self._drive(worker, slot, chunk))
-        if self._idle and self._look is None and any(worker.chunks for worker in self.workers):
-            self._look = self._loop.call_later(_LOOK, self._take_back)
+        self._look_later()
 
     def _seats(self) -> Iterator[tuple[RemoteWorker, int]]:
         """Where a chunk may go: to workers that have nothing to do, and behind short chunks."""
@@ -398,7 +408,7 @@ class Engine:
         """Has a worker run a chunk."""
         source, got = chunk.source, 0
         try:
-            async for results in worker.perform(slot, chunk):
+            async for results in worker.perform(slot, chunk, self.shared):
                 if got + len(results) > chunk.limit:
                     seconds = results[chunk.limit - got :][0]
                     results = results[: chunk.limit - got]
@@ -413,6 +423,7 @@ class Engine:
         except Exception as error:  # Of one task: its arguments cannot be sent, or its result not be read.
             self._part(chunk, got, error)
         finally:
+            self._several -= len(chunk.items) > 1
             self._left(worker, slot)
 
     async def _recover(self, worker: RemoteWorker, slot: int, chunk: Chunk, got: int) -> None:
@@ -452,9 +463,23 @@ class Engine:
             source.split(chunk, got)
             self.add(source)
 
+    def _look_later(self) -> None:
+        """Looks after the chunks in a moment, if there is anything to look for."""
+        waits_behind = self._idle and any(len(worker.chunks) > 1 for worker in self.workers)
+        if self._look is None and (self._several or waits_behind):
+            self._look = self._loop.call_later(_LOOK, self._look_now)
+
+    def _look_now(self) -> None:
+        self._look = None
+        if self._several:
+            for worker in self.workers:
+                if any(chunk is not None and len(chunk.items) > 1 for chunk in worker.chunks.values()):
+                    worker.look()
+        self._take_back()
+        self._look_later()
+
     def _take_back(self) -> None:
         """Takes back what waits behind a slow task, while another worker has nothing to do."""
-        self._look = None
         waiting = [
             (chunk.limit - worker.progress.begun(slot), worker, slot, chunk)
             for worker in self.workers
@@ -473,9 +498,16 @@ class Engine:
             if limit < chunk.limit:
                 chunk.source.split(chunk, limit)
                 self.add(chunk.source)
-                return
-        if self._idle:
-            self._look = self._loop.call_later(_LOOK, self._take_back)
+
+    def _released(self, file: int) -> None:
+        """Nobody has the values of a file any more. In any thread."""
+        with contextlib.suppress(RuntimeError):  # The loop has been closed since.
+            self._loop.call_soon_threadsafe(self._forget, file)
+
+    def _forget(self, file: int) -> None:
+        if self.ended is None:
+            for worker in self.workers:
+                self.begin(worker.forget(file))
 
     def _break(self, error: Exception) -> None:
         """Ends the pool: every task fails with this."""
@@ -510,6 +542,7 @@ class Engine:
                 worker.progress.take_back(slot, 0)
                 worker.interrupt(slot)
             self._end(worker)
+        self.shared.close()
         self.workers.clear()
         self._idle.clear()
         for task in list(self._running):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import dataclasses
 import functools
 import inspect
@@ -21,6 +20,7 @@ from shmrpc.pools.engine import Engine, Options
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Function, reference_of
 from shmrpc.pools.starting import Settings
+from shmrpc.pools.task_future import TaskFuture
 from shmrpc.pools.worker import is_worker
 
 _P = ParamSpec("_P")
@@ -45,14 +45,6 @@ _THREADS: Final = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-
-
-class TaskFuture(concurrent.futures.Future[_R]):
-    """The result of a task that was submitted: for threads, and to be awaited."""
-
-    def __await__(self) -> Generator[Any, None, _R]:
-        """Waits in an event loop. Cancelling the wait cancels a task that was not begun."""
-        return asyncio.wrap_future(self).__await__()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +256,23 @@ class Pool:
             if under_way:
                 await asyncio.wait(under_way)
 
+    async def broadcast(self, value: _R) -> _R:
+        """Puts a value into memory that all workers share, and gives it as it lies there.
+
+        Give that to tasks, each time as an argument of its own and not within another one: they get it from where it
+        lies, and it is neither sent nor copied. Arrays, and what consists of them, are read-only from then on; of what
+        else is in the value each worker makes its own copy once. The memory is given back when nobody has the value
+        any more, or if Python cannot see that, as of a list or a dict, with the pool.
+
+        Raises SharedMemoryError if there is no memory, and what pickle raises for the value.
+        """
+        return (await self.scatter([value]))[0]
+
+    async def scatter(self, values: Iterable[_R]) -> list[_R]:
+        """Does the same with each of some values, such as the rows of an array: see :meth:`broadcast`."""
+        self._engine.check()
+        return await asyncio.to_thread(self._engine.shared.share, list(values))
+
     async def do(self, source: str, /, *iterables: Iterable[Any]) -> list[Any]:
         """Calls a function that is given as source text, such as ``"lambda a, b: a + b"``, element by element."""
         function = eval(compile(source, "<do>", "eval"), {})
@@ -325,6 +334,10 @@ class InlinePool(Pool):
         for args in zip(*iterables, strict=False):
             yield await self.run(function, *args)
             await asyncio.sleep(0)
+
+    async def scatter(self, values: Iterable[_R]) -> list[_R]:
+        """Gives the values as they are: tasks run here."""
+        return list(values)
 
     def resize(self, workers: int) -> None:
         """Notes the number, which changes nothing here."""

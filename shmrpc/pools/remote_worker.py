@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import time
@@ -13,8 +14,10 @@ from shmrpc import _core
 from shmrpc.client.client import Client
 from shmrpc.client.loop_reconnector import LoopReconnector
 from shmrpc.client.options import Options
+from shmrpc.errors import ConnectionLost
 from shmrpc.pools.chunks import Chunk
 from shmrpc.pools.functions import Function
+from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import WorkerProcess
 from shmrpc.pools.worker import INTERRUPT, SERVICE
 from shmrpc.transport.base import Connection
@@ -45,7 +48,10 @@ class RemoteWorker:
         self._client = Client(reconnector, get_codec("pickle"), Options(), {})
 
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
-        return await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)
+        self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)
+        # The end of a chunk wakes us, and no result before it: a wake-up costs more than a short task.
+        self._connection.patient = True
+        return self._connection
 
     async def connect(self) -> None:
         """Connects. Raises ConnectionLost if it has died."""
@@ -74,12 +80,24 @@ class RemoteWorker:
         self.chunks[slot] = chunk
         self.tasks += count
 
-    async def perform(self, slot: int, chunk: Chunk) -> AsyncGenerator[list[Any], None]:
+    async def perform(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:
         """Has it run a chunk; its results, some at a time, and behind the last one the seconds that it took."""
         source = chunk.source
         await self.know(source.function)
-        async for results in self._client._runs("chunk", slot, source.function.number, source.single, chunk.items):
+        items = chunk.items
+        if shared:
+            items = shared.placed(items) if source.single else list(map(shared.placed, items))
+        async for results in self._client._runs("chunk", slot, source.function.number, source.single, items):
             yield results
+
+    async def forget(self, file: int) -> None:
+        """Has it forget a file of shared values."""
+        with contextlib.suppress(ConnectionLost):
+            await self._client.forget(file)
+
+    def look(self) -> None:
+        """Takes the results that are there."""
+        self._connection.listen()
 
     def interrupt(self, slot: int) -> bool:
         """Stops the task that a slot is at; False if it is at none."""

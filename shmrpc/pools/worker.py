@@ -19,6 +19,7 @@ from shmrpc import _core
 from shmrpc.errors import LocalProtocolError
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Reference, find
+from shmrpc.pools.shared_values import forget
 from shmrpc.server.server import serve
 from shmrpc.service.service import Service
 
@@ -45,6 +46,8 @@ class Worker:
 
 
 _here: Worker | None = None
+#: Whether this process is importing the program's own module.
+_imports_program = False
 
 
 def worker() -> Worker:
@@ -55,7 +58,12 @@ def worker() -> Worker:
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker of a pool."""
+    """Whether this process is a worker of a pool.
+
+    Raises LocalProtocolError while it imports the program: that would start pools without end.
+    """
+    if _imports_program:
+        raise LocalProtocolError("the program makes a pool as a worker imports it")
     return _here is not None
 
 
@@ -80,9 +88,21 @@ class _Tasks:
 
     def initialize(self, reference: Reference | None, args: list[Any]) -> Any:
         """Calls the pool's initializer, if it has one, once the program's modules can be imported."""
+        global _imports_program
         assert _here is not None
         try:
+            _imports_program = True
             self._prepare()
+        except BaseException as error:
+            unfit = LocalProtocolError(
+                f"a worker could not import the program's own module ({type(error).__name__}: {error}): put what is to "
+                'run in the program alone, such as what makes the pool, behind `if __name__ == "__main__":`'
+            )
+            unfit.__cause__ = error
+            return Failed.of(unfit)
+        finally:
+            _imports_program = False
+        try:
             if reference is not None:
                 _here.state = find(reference)(*args)
         except BaseException as error:
@@ -96,9 +116,9 @@ class _Tasks:
         except BaseException as error:
             self._functions[number] = _raising(error)
 
-    def forget(self, number: int) -> None:
-        """No task of this function will come."""
-        self._functions.pop(number, None)
+    def forget(self, file: int) -> None:
+        """Forgets the values of a file that its pool has shared, and shares no more."""
+        forget(file)
 
     def run(self, slot: int, number: int, *args: Any) -> Any:
         """Runs one task, unless it was taken back."""

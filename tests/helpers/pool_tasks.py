@@ -35,6 +35,42 @@ def slow(seconds: float) -> float:
     return seconds
 
 
+def wait_for(path: str) -> str:
+    """Waits for a file, if there is to be one."""
+    while path and not Path(path).exists():
+        time.sleep(0.01)
+    return path
+
+
+def seen(value: Any, *ignored: Any) -> tuple[int, int, bool]:
+    """This process, the object that an array is here, and whether it can be written."""
+    return os.getpid(), id(value), value.flags.writeable
+
+
+async def seen_later(value: Any, *ignored: Any) -> tuple[int, int, bool]:
+    return seen(value)
+
+
+def shared_files(*ignored: Any) -> set[int]:
+    """The inodes of the shared files that this process has mapped."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    return {int(words[4]) for words in lines if len(words) > 5 and words[5].startswith("/memfd:shmrpc-shared")}
+
+
+def pid_and(function: Any) -> tuple[int, Any]:
+    return os.getpid(), function()
+
+
+def nested_broadcast() -> float:
+    with shmrpc.sync.pool(2) as pool:
+        return float(pool.submit(total, pool.broadcast(np.ones(1000))).result())
+
+
+def add_to(values: list[int]) -> int:
+    values.append(1)
+    return len(values)
+
+
 def spin(path: str) -> None:
     """Computes for ever, once it has said that it has begun."""
     Path(path).write_text(str(os.getpid()))

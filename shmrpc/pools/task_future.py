@@ -1,0 +1,90 @@
+"""The result of a task that was submitted."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+_R = TypeVar("_R")
+
+#: Guards the states of the futures that have no condition of their own.
+_lock: Final = threading.Lock()
+_OVER: Final = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
+
+
+class TaskFuture(concurrent.futures.Future[_R]):
+    """The result of a task that was submitted: for threads, and to be awaited.
+
+    A :class:`concurrent.futures.Future` makes a condition and two lists, which takes longer than a short task. This one
+    makes them once something waits for it, and no sooner.
+    """
+
+    # What the base class sets in each instance.
+    _state: str = PENDING
+    _result: _R | None = None
+    _exception: BaseException | None = None
+    _waiters: list[Any]
+    _done_callbacks: list[Callable[[Any], object]] | tuple[()] = ()
+    _made: threading.Condition | None = None
+
+    def __init__(self) -> None:
+        pass  # The base class would make all of it.
+
+    if not TYPE_CHECKING:  # To a type checker it is the attribute of the base class.
+
+        @property
+        def _condition(self) -> threading.Condition:
+            """What the methods of the base class lock, and wait on."""
+            with _lock:
+                if self._made is None:
+                    self._waiters, self._done_callbacks = [], [*self._done_callbacks]
+                    self._made = threading.Condition()
+                return self._made
+
+    def __await__(self) -> Generator[Any, None, _R]:
+        """Waits in an event loop. Cancelling the wait cancels a task that was not begun."""
+        if self._state != FINISHED:
+            return (yield from asyncio.wrap_future(self).__await__())
+        return self.result()
+
+    def done(self) -> bool:
+        """Whether the task has ended, or is cancelled."""
+        return self._state in _OVER
+
+    def result(self, timeout: float | None = None) -> _R:
+        """The task's result; waits for it. Raises what the task raised, CancelledError, or TimeoutError."""
+        if self._state == FINISHED and self._exception is None:
+            return self._result  # type: ignore[return-value]
+        return super().result(timeout)
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[_R]], object]) -> None:
+        """Has ``fn`` called with this future once it is done: at once if it is."""
+        with _lock:
+            if self._made is None and self._state not in _OVER:
+                self._done_callbacks = [*self._done_callbacks, fn]
+                return
+        super().add_done_callback(fn)
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Says that the task begins; False if it is cancelled. For the pool."""
+        with _lock:
+            if self._made is None and self._state == PENDING:
+                self._state = RUNNING
+                return True
+        return super().set_running_or_notify_cancel()
+
+    def set_result(self, result: _R) -> None:
+        """Ends it with a result. For the pool."""
+        with _lock:
+            alone = self._made is None and self._state == RUNNING
+            if alone:  # Nobody waits: whoever does makes the condition first.
+                self._result = result
+                self._state = FINISHED
+        if not alone:
+            super().set_result(result)
+        elif self._done_callbacks:
+            self._invoke_callbacks()  # type: ignore[attr-defined]

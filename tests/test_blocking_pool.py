@@ -175,3 +175,10 @@ def test_options_are_those_of_pool() -> None:
     wrong: dict[str, Any] = {"retries": -1}
     with pytest.raises(ValueError, match="retries: expected 0 or more"):
         shmrpc.sync.pool(1, **wrong)
+
+
+def test_progress_is_told(pool: shmrpc.sync.Pool) -> None:
+    told: list[tuple[int, int | None]] = []
+    results = pool.map(tasks.add, range(500), on_progress=lambda ended, total: told.append((ended, total)))
+    assert list(results) == list(range(1, 501))
+    assert told[0] == (0, 500) and told[-1] == (500, 500)

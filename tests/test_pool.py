@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import itertools
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 
 import shmrpc
-from shmrpc.pools import engine
+from shmrpc.pools import engine, functions
 from tests.helpers import pool_tasks as tasks
 
 
@@ -151,6 +153,66 @@ async def test_a_slow_task_keeps_none_behind_it_from_the_other_worker(pool: shmr
             break
         done.append(each)
     assert len(done) == 2050
+
+
+async def test_functions_that_nobody_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "_KEPT", 8)
+    async with shmrpc.pool(1) as pool:
+        for number in range(40):
+
+            def made(added: int, number: int = number) -> int:
+                return number + added
+
+            assert await pool.run(made, 1) == number + 1
+            assert await pool.submit(made, 2) == number + 2
+            assert [each async for each in pool.map(made, [3])] == [number + 3]
+        del made
+        async with asyncio.timeout(30):
+            while await pool.run(tasks.made_functions) > 10:
+                gc.collect()
+
+
+async def test_progress_is_told_while_results_are_read(pool: shmrpc.Pool) -> None:
+    told: list[tuple[int, int | None]] = []
+
+    def tell(ended: int, total: int | None) -> None:
+        told.append((ended, total))
+
+    assert len([each async for each in pool.map(tasks.add, range(3000), on_progress=tell)]) == 3000
+    assert told[0] == (0, 3000) and told[-1] == (3000, 3000)
+    assert [ended for ended, _ in told] == sorted({ended for ended, _ in told})
+    told.clear()
+    endless = pool.map(tasks.add, itertools.count(), on_progress=tell, ordered=False)
+    assert await anext(endless) >= 1
+    await endless.aclose()
+    assert told[0][1] is None and told[-1][0] > 0
+    told.clear()
+    assert [each async for each in pool.map(tasks.later, iter("ab"), on_progress=tell)] == ["a", "b"]
+    assert told == [(0, None), (1, None), (2, None), (2, 2)]
+
+
+async def test_what_is_told_of_progress_may_raise(pool: shmrpc.Pool) -> None:
+    def refuse(ended: int, total: int | None) -> None:
+        if ended:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        async for _ in pool.map(tasks.add, range(100), on_progress=refuse):
+            pass
+    assert await pool.run(tasks.add, 1) == 2
+
+
+async def test_a_text_shows_a_bar(pool: shmrpc.Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    async for _ in pool.map(tasks.add, range(100), on_progress="adding"):
+        pass
+    shown = capsys.readouterr().out
+    assert "adding" in shown and "100/100" in shown
+
+
+async def test_a_bar_without_rich_says_what_to_install(pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with pytest.raises(ImportError, match="pip install rich"):
+        await anext(pool.map(tasks.add, [1], on_progress="adding"))
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
@@ -419,7 +481,7 @@ async def test_a_pool_grows_and_shrinks() -> None:
 
 
 async def test_options_of_workers() -> None:
-    async with shmrpc.pool(2, affinity="spread", environment={"OWN": "yes"}, memory=1 << 30) as pool:
+    async with shmrpc.pool(2, affinity="spread", environment={"OWN": "yes"}, memory="1GiB") as pool:
         await both(pool)
         cpus = {number: await pool.run(tasks.affinity) for number in range(2)}
         assert all(len(each) == 1 for each in cpus.values())

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from PIL import Image
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import shmrpc
 from examples.fractals.painter import Painted, Painter, paint_here
@@ -100,18 +99,14 @@ class Ticker:
 async def draw(scene: Scene, path: Path, workers: int | None, console: Console) -> None:
     """Paints a scene and writes it to a file, in the format that the file's name ends with."""
     canvas, ticker, tiles = Canvas(scene), Ticker(), scene.tiles()
-    columns = (TextColumn("painting"), BarColumn(), MofNCompleteColumn(), TextColumn("tiles"), TimeElapsedColumn())
     async with shmrpc.pool(workers) as pool:
         painter, painting, began = Painter(pool), 0.0, time.monotonic()
-        with Progress(*columns, console=console) as progress:
-            bar = progress.add_task("", total=len(tiles))
-            async with ticker.running():
-                async for tile, painted in pool.map(_paint_with_tile, tiles, ordered=False):
-                    done = Painted(*painted)
-                    painter.note(began, done)
-                    painting += done.ended - done.began
-                    canvas.add(tile, done.pixels)
-                    progress.advance(bar)
+        async with ticker.running():
+            async for tile, painted in pool.map(_paint_with_tile, tiles, ordered=False, on_progress="painting tiles"):
+                done = Painted(*painted)
+                painter.note(began, done)
+                painting += done.ended - done.began
+                canvas.add(tile, done.pixels)
         seconds, count = time.monotonic() - began, len(painter.workers())
     canvas.picture().save(path)
     rate, cpus = len(tiles) / seconds, painting / seconds

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def check_whole(option: str, value: object, expected: str) -> int:
@@ -23,6 +25,24 @@ def check_count(option: str, count: int, least: int, most: int | None = None) ->
         bounds = f"{least} or more" if most is None else f"{least} to {most}"
         raise ValueError(f"{option}: expected {bounds}, got {count}")
     return count
+
+
+def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int | None = 16 << 30) -> int:
+    """Bytes of a size such as ``"64MiB"``. Raises TypeError or ValueError if it is none, or not within these bounds."""
+    expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
+    if isinstance(size, str):
+        number = size.rstrip("BKMGikmg ")
+        unit = size[len(number) :].strip() or "B"
+        try:
+            found = int(float(number) * _UNITS[unit])
+        except (KeyError, ValueError, OverflowError):
+            raise ValueError(f"{option}: expected {expected}, got {size!r}") from None
+    else:
+        found = check_whole(option, size, expected)
+    if found < least or (most is not None and found > most):
+        bounds = f"{least >> 10} KiB " + ("or more" if most is None else f"to {most >> 30} GiB")
+        raise ValueError(f"{option}: expected {bounds}, got {found} bytes")
+    return found
 
 
 def check_real(option: str, value: object, expected: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_count, check_flag, check_real, check_whole
+from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_real
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import Handle, opened
 from shmrpc.equals.item_errors import undecodable, unencodable
@@ -26,8 +26,6 @@ ROOM: Final = 1
 DONE: Final = 2
 #: Instead of an item, if there is none.
 NOTHING: Final = object()
-_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
-_LEAST, _MOST = 64 << 10, 16 << 30
 #: As many items as anybody may speak of.
 _MOST_ITEMS: Final = (1 << 63) - 1
 #: Seconds of a lease that never ends.
@@ -37,27 +35,10 @@ _LONGEST_LEASE: Final = 1e9
 def opened_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: int, raw: bool) -> _core.Name:
     """Opens a queue, and makes it if nobody else has. Raises TypeError and ValueError for what no queue can be."""
     maxsize = check_count(f"queue {name!r}: maxsize", maxsize, 0, _MOST_ITEMS)
-    memory = bytes_of(f"queue {name!r}: max_memory", max_memory)
+    memory = check_bytes(f"queue {name!r}: max_memory", max_memory)
     max_deliveries = check_count(f"queue {name!r}: max_deliveries", max_deliveries, 0, _MOST_ITEMS)
     check_flag(f"queue {name!r}: raw", raw)
     return opened(name, "queue", memory, (maxsize, max_deliveries), raw)
-
-
-def bytes_of(option: str, size: int | str, least: int = _LEAST) -> int:
-    """Bytes of a size such as ``"64MiB"``. Raises ValueError if it is none, or less than ``least``."""
-    expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
-    if isinstance(size, str):
-        number = size.rstrip("BKMGikmg ")
-        unit = size[len(number) :].strip() or "B"
-        try:
-            found = int(float(number) * _UNITS[unit])
-        except (KeyError, ValueError, OverflowError):
-            raise ValueError(f"{option}: expected {expected}, got {size!r}") from None
-    else:
-        found = check_whole(option, size, expected)
-    if not least <= found <= _MOST:
-        raise ValueError(f"{option}: expected {least >> 10} KiB to 16 GiB, got {found} bytes")
-    return found
 
 
 def at_least_one(most: int) -> int:

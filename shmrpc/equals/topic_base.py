@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_count, check_flag
+from shmrpc.basics.checks import check_bytes, check_count, check_flag
 from shmrpc.equals.handle import Handle, opened
-from shmrpc.equals.queue_base import bytes_of
 from shmrpc.errors import EncodeError, TopicFull
 from shmrpc.host.processes import process, stopped
 from shmrpc.wire.codec import Codec, CodecName, get_codec
@@ -55,7 +54,7 @@ def limits_of(name: str, high: int, low: int | None, max_memory: int | str) -> L
     """Returns the limits of a publisher. Raises TypeError and ValueError if there can be none such."""
     high = check_count(f"topic {name!r}: high", high, 1, _MOST_HIGH)
     low = high // 2 if low is None else check_count(f"topic {name!r}: low", low, 0, high - 1)
-    memory = bytes_of(f"topic {name!r}: max_memory", max_memory, least=0)
+    memory = check_bytes(f"topic {name!r}: max_memory", max_memory, least=0)
     if 0 < memory <= _SMALL:
         raise ValueError(
             f"topic {name!r}: max_memory: expected {_SMALL + 1} or more, since it is for messages of over {_SMALL}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 import uvloop
@@ -17,6 +19,7 @@ from shmrpc.errors import LocalProtocolError
 from shmrpc.pools.chunks import Mapped
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, pool
+from shmrpc.pools.progress import OnProgress, Report, reporting
 from shmrpc.pools.task_future import TaskFuture
 
 _P = ParamSpec("_P")
@@ -99,32 +102,45 @@ class BlockingPool(concurrent.futures.Executor):
                     future.set_exception(error)
 
     def map(
-        self, fn: Callable[..., _R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+        self,
+        fn: Callable[..., _R],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        on_progress: OnProgress | None = None,
     ) -> Iterator[_R]:
         """Calls the function with the items of each iterable, which are collected at once; gives the results in order.
 
         Raises TimeoutError if the next result is not there ``timeout`` seconds after this was called. ``chunksize`` is
-        for those of the standard library: how many tasks are sent at a time is found out.
+        for those of the standard library: how many tasks are sent at a time is found out. ``on_progress``: see
+        :meth:`shmrpc.Pool.map`; it is called in the pool's thread.
         """
         columns: Sequence[Iterable[Any]] = list(zip(*zip(*iterables, strict=False), strict=True)) or [()]
         results = self._call(_begin_map(self._pool, fn, columns))
-        return self._read(results, timeout)
+        reported = None if on_progress is None else reporting(on_progress, columns)
+        return self._read(results, timeout, reported)
 
-    def _read(self, results: _Results, timeout: float | None) -> Generator[Any, None, None]:
+    def _read(
+        self, results: _Results, timeout: float | None, reported: AbstractContextManager[Report] | None
+    ) -> Generator[Any, None, None]:
         end = None if timeout is None else self._loop.time() + timeout
         try:
-            while True:
-                left = None if end is None else max(0.0, end - self._loop.time())
-                found = self._call(results.read(), left)
-                if found is None:
-                    return
-                for result in found:
-                    if type(result) is Failed:
-                        raise result.error()
-                    yield result
+            with reported or contextlib.nullcontext() as results.source.report:
+                yield from self._results(results, end)
         finally:
             if self._thread.is_alive():
                 self._call(results.close())
+
+    def _results(self, results: _Results, end: float | None) -> Generator[Any, None, None]:
+        while True:
+            left = None if end is None else max(0.0, end - self._loop.time())
+            found = self._call(results.read(), left)
+            if found is None:
+                return
+            for result in found:
+                if type(result) is Failed:
+                    raise result.error()
+                yield result
 
     def _call(self, coroutine: Coroutine[Any, Any, _R], timeout: float | None = None) -> _R:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -179,8 +195,7 @@ class BlockingPool(concurrent.futures.Executor):
         if cancel_futures:
             for future, *_ in self._calls:
                 future.cancel()
-            for source in self._pool._submitted.values():
-                source.cancel()
+            self._pool._engine.cancel_waiting()
         self._ended.set()
 
 
@@ -198,10 +213,21 @@ class InlineBlockingPool(BlockingPool):
         return self._pool.submit(function, *args, **kwargs)
 
     def map(
-        self, fn: Callable[..., _R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+        self,
+        fn: Callable[..., _R],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        on_progress: OnProgress | None = None,
     ) -> Iterator[_R]:
         """Calls the function with the items of each iterable, one result after the other."""
-        return map(fn, *iterables)
+        with contextlib.ExitStack() as stack:
+            report = None if on_progress is None else stack.enter_context(reporting(on_progress, iterables))
+            for ended, args in enumerate(zip(*iterables, strict=False), 1):
+                result = fn(*args)
+                if report is not None:
+                    report(ended)
+                yield result
 
     def broadcast(self, value: _R) -> _R:
         """Gives the value as it is: tasks run here."""
@@ -228,14 +254,14 @@ class _Results:
     """The results of a map, read from another thread."""
 
     def __init__(self, made: Pool, source: Mapped) -> None:
-        self._pool, self._source = made, source
+        self._pool, self.source = made, source
 
     async def read(self) -> list[Any] | None:
-        return await self._source.read()
+        return await self.source.read()
 
     async def close(self) -> None:
-        self._source.close()
-        self._pool._engine.remove(self._source)
+        self.source.close()
+        self._pool._engine.remove(self.source)
 
 
 async def _begin_map(made: Pool, function: Callable[..., Any], columns: Sequence[Iterable[Any]]) -> _Results:

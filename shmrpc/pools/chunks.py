@@ -69,6 +69,9 @@ class Source(ABC):
         self._returned.append(rest)
         return rest
 
+    def cancel(self) -> None:  # noqa: B027  A map has none of these.
+        """Cancels the tasks of it that have a future, and were not begun."""
+
     @abstractmethod
     def _link(self, chunk: Chunk, rest: Chunk) -> None:
         """Puts what was split off behind the rest of its chunk."""
@@ -172,6 +175,9 @@ class Mapped(Source):
         #: Chunks whose results are not read, at most.
         self._room = room
         self._wanted = wanted
+        #: Is told how many tasks have ended.
+        self.report: Callable[[int], object] | None = None
+        self._ended = 0
         self._head: Chunk | None = None
         self._tail: Chunk | None = None
         self._unread = 0
@@ -212,6 +218,7 @@ class Mapped(Source):
     def deliver(self, chunk: Chunk, results: list[Any]) -> None:
         """Keeps the results until they are read."""
         chunk.results.extend(results)
+        self._ended += len(results)
         self._wake()
 
     def fail(self, error: BaseException) -> None:
@@ -262,6 +269,8 @@ class Mapped(Source):
     async def read(self) -> list[Any] | None:
         """The next results, some at a time; None at the end. Raises what the iterables raised."""
         while not (ready := self._next()):
+            if self.report is not None:
+                self.report(self._ended)
             if (self._head is None and self._exhausted) or self._closed:
                 if self._error is not None:
                     raise self._error
@@ -274,4 +283,6 @@ class Mapped(Source):
                 self._waiter = None
         if not self._exhausted:
             self._wanted()
+        if self.report is not None:
+            self.report(self._ended)
         return ready

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -48,7 +49,8 @@ class Engine:
 
     def __init__(self, size: int, options: Options) -> None:
         self.size, self.options = size, options
-        self.functions = Functions()
+        self._made_by = os.getpid()
+        self.functions = Functions(self._dropped)
         #: The values that its workers share.
         self.shared = SharedValues(self._released)
         self.workers: list[RemoteWorker] = []
@@ -351,6 +353,11 @@ class Engine:
         for source in sources:
             self.add(source)
 
+    def cancel_waiting(self) -> None:
+        """Cancels what was submitted and not begun."""
+        for source in {*self._sources, *self._want_of}:
+            source.cancel()
+
     def remove(self, source: Source) -> None:
         """Nobody wants the results of a source any more: what runs of it is stopped."""
         if source in self._sources:
@@ -501,13 +508,22 @@ class Engine:
 
     def _released(self, file: int) -> None:
         """Nobody has the values of a file any more. In any thread."""
-        with contextlib.suppress(RuntimeError):  # The loop has been closed since.
-            self._loop.call_soon_threadsafe(self._forget, file)
+        self._tell_later(lambda worker: worker.forget_file(file))
 
-    def _forget(self, file: int) -> None:
+    def _dropped(self, function: int) -> None:
+        """Nothing has a function any more. In any thread."""
+        self._tell_later(lambda worker: worker.forget(function))
+
+    def _tell_later(self, tell: Callable[[RemoteWorker], Coroutine[Any, Any, None]]) -> None:
+        if self._made_by == os.getpid():
+            with contextlib.suppress(RuntimeError):  # The loop has been closed since.
+                self._loop.call_soon_threadsafe(self._tell, tell)
+
+    def _tell(self, tell: Callable[[RemoteWorker], Coroutine[Any, Any, None]]) -> None:
+        """Tells all workers something that no task waits for."""
         if self.ended is None:
             for worker in self.workers:
-                self.begin(worker.forget(file))
+                self.begin(tell(worker))
 
     def _break(self, error: Exception) -> None:
         """Ends the pool: every task fails with this."""

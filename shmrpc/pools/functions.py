@@ -9,11 +9,12 @@ import itertools
 import pickle
 import sys
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
-#: Functions that a pool knows at a time: of more, those that were used last.
+#: Functions that a pool knows at a time: of more, those that it has met last.
 _KEPT: Final = 512
 #: A module and a name in it, and a pickle for a worker that does not find it there; or the pickle alone.
 Reference = tuple[str, str, bytes] | bytes
@@ -22,13 +23,15 @@ Reference = tuple[str, str, bytes] | bytes
 class Function:
     """A function as its pool knows it."""
 
-    __slots__ = ("function", "is_async", "name", "number", "reference", "seconds")
+    __slots__ = ("__weakref__", "function", "is_async", "name", "number", "reference", "seconds", "submitted")
 
     def __init__(self, number: int, function: Callable[..., Any]) -> None:
         self.number, self.function = number, function
         self.name = getattr(function, "__qualname__", None) or repr(function)
         self.is_async = inspect.iscoroutinefunction(_unwrapped(function))
         self.reference = reference_of(function)
+        #: What was submitted of it: tasks of one argument, and others.
+        self.submitted: dict[bool, Any] = {}
         #: A moving average of the time that a call takes; None as long as none has ended.
         self.seconds: float | None = None
 
@@ -44,9 +47,10 @@ def _unwrapped(function: Any) -> Any:
 
 
 class Functions:
-    """The functions that were given to a pool."""
+    """The functions that were given to a pool. ``dropped`` is called when nothing has one any more, in any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropped: Callable[[int], None]) -> None:
+        self._dropped = dropped
         self._numbers = itertools.count(1)
         self._known: OrderedDict[Any, Function] = OrderedDict()
 
@@ -65,6 +69,7 @@ class Functions:
             if not callable(function):
                 raise TypeError(f"expected a function, got {function!r}")
             known = self._known[key] = Function(next(self._numbers), function)
+            weakref.finalize(known, self._dropped, known.number).atexit = False
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return known, args

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -12,13 +13,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from types import TracebackType
 from typing import Any, Final, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
-from shmrpc.basics.checks import check_seconds, check_whole
+from shmrpc.basics.checks import check_bytes, check_seconds, check_whole
 from shmrpc.errors import LocalProtocolError
 from shmrpc.pools.chunks import Mapped, Submitted
 from shmrpc.pools.cpus import usable
 from shmrpc.pools.engine import Engine, Options
 from shmrpc.pools.failed import Failed
-from shmrpc.pools.functions import Function, reference_of
+from shmrpc.pools.functions import reference_of
+from shmrpc.pools.progress import OnProgress, Report, reporting
 from shmrpc.pools.starting import Settings
 from shmrpc.pools.task_future import TaskFuture
 from shmrpc.pools.worker import is_worker
@@ -75,7 +77,6 @@ class Pool:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._submitted: dict[tuple[Function, bool], Submitted] = {}
         self._is_open = False
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -145,9 +146,9 @@ class Pool:
             return
         args = bound
         single = len(args) == 1
-        source = self._submitted.get((known, single))
+        source = known.submitted.get(single)
         if source is None:
-            source = self._submitted[known, single] = Submitted(known, single=single)
+            source = known.submitted[single] = Submitted(known, single=single)
         source.add(future, args[0] if single else [*args])
         engine.wanted(source)
 
@@ -168,11 +169,23 @@ class Pool:
 
     @overload
     def map(
-        self, function: Callable[[_A], Coroutine[Any, Any, _R]], items: Iterable[_A], /, *, ordered: bool = True
+        self,
+        function: Callable[[_A], Coroutine[Any, Any, _R]],
+        items: Iterable[_A],
+        /,
+        *,
+        ordered: bool = True,
+        on_progress: OnProgress | None = None,
     ) -> AsyncGenerator[_R, None]: ...
     @overload
     def map(
-        self, function: Callable[[_A], _R], items: Iterable[_A], /, *, ordered: bool = True
+        self,
+        function: Callable[[_A], _R],
+        items: Iterable[_A],
+        /,
+        *,
+        ordered: bool = True,
+        on_progress: OnProgress | None = None,
     ) -> AsyncGenerator[_R, None]: ...
     @overload
     def map(
@@ -183,33 +196,64 @@ class Pool:
         /,
         *,
         ordered: bool = True,
+        on_progress: OnProgress | None = None,
     ) -> AsyncGenerator[_R, None]: ...
     @overload
     def map(
-        self, function: Callable[..., _R], /, *iterables: Iterable[Any], ordered: bool = True
+        self,
+        function: Callable[..., _R],
+        /,
+        *iterables: Iterable[Any],
+        ordered: bool = True,
+        on_progress: OnProgress | None = None,
     ) -> AsyncGenerator[_R, None]: ...
-    def map(self, function: Any, /, *iterables: Iterable[Any], ordered: bool = True) -> AsyncGenerator[Any, None]:
+    def map(
+        self,
+        function: Any,
+        /,
+        *iterables: Iterable[Any],
+        ordered: bool = True,
+        on_progress: OnProgress | None = None,
+    ) -> AsyncGenerator[Any, None]:
         """Calls the function with the items of each iterable, as ``map()`` does; gives the results as they come.
 
         The iterables may be of any length: items are taken as there is room for their results. How many tasks are sent
         at a time is found out. ``ordered=False`` gives each result as soon as it is there. A task that fails raises
         when its turn comes, and ends what others still do.
+
+        ``on_progress`` is called, while the results are read, with how many tasks have ended, and of how many: the
+        shortest length of the iterables that have one, else None. A text shows a bar of rich's, with that text.
         """
         if not iterables:
             raise TypeError("map() expected a function and one iterable at least")
-        return self._map(function, iterables, ordered)
+        if on_progress is None:
+            return self._map(function, iterables, ordered, None)
+        return self._map_reported(function, iterables, ordered, on_progress)
+
+    async def _map_reported(
+        self,
+        function: Callable[..., Any],
+        iterables: Sequence[Iterable[Any]],
+        ordered: bool,
+        on_progress: OnProgress,
+    ) -> AsyncGenerator[Any, None]:
+        with reporting(on_progress, iterables) as report:
+            async with contextlib.aclosing(self._map(function, iterables, ordered, report)) as results:
+                async for result in results:
+                    yield result
 
     async def _map(
-        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool
+        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool, report: Report | None
     ) -> AsyncGenerator[Any, None]:
         engine = self._engine
         engine.check()
         known, _ = engine.functions.of(function, ())
         if known.is_async:
-            async for result in self._map_in_loop(function, iterables, ordered):
+            async for result in self._map_in_loop(function, iterables, ordered, report):
                 yield result
             return
         source = self._mapped(function, iterables, ordered=ordered)
+        source.report = report
         try:
             while (results := await source.read()) is not None:
                 for result in results:
@@ -226,16 +270,18 @@ class Pool:
         known, bound = engine.functions.of(function, ())
         if bound:  # A method: its object goes with each item.
             iterables = [*map(itertools.repeat, bound), *iterables]
-        source = Mapped(known, iterables, ordered, _UNREAD * max(1, engine.size), lambda: engine.add(source))
+        room = _UNREAD * max(1, engine.size)
+        source = Mapped(known, iterables, ordered, room, lambda: engine.add(source))
         engine.add(source)
         return source
 
     async def _map_in_loop(
-        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool
+        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool, report: Report | None
     ) -> AsyncGenerator[Any, None]:
         """The same for an async function, whose tasks are all under way at once."""
         calls = zip(*iterables, strict=False)
         under_way: dict[asyncio.Task[Any], None] = {}
+        ended = 0
         try:
             while True:
                 while len(under_way) < _IN_LOOP * max(1, self._engine.size) and (args := next(calls, None)) is not None:
@@ -249,7 +295,11 @@ class Pool:
                     done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                     first = next(each for each in under_way if each in done)
                 del under_way[first]
-                yield first.result()
+                result = first.result()
+                ended += 1
+                if report is not None:
+                    report(ended)
+                yield result
         finally:
             for task in under_way:
                 task.cancel()
@@ -329,10 +379,13 @@ class InlinePool(Pool):
         return future
 
     async def _map(
-        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool
+        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool, report: Report | None
     ) -> AsyncGenerator[Any, None]:
-        for args in zip(*iterables, strict=False):
-            yield await self.run(function, *args)
+        for ended, args in enumerate(zip(*iterables, strict=False), 1):
+            result = await self.run(function, *args)
+            if report is not None:
+                report(ended)
+            yield result
             await asyncio.sleep(0)
 
     async def scatter(self, values: Iterable[_R]) -> list[_R]:
@@ -372,7 +425,7 @@ class PoolOptions(TypedDict, total=False):
     retries: int
     grace: float
     max_tasks_per_child: int | None
-    memory: int | None
+    memory: int | str | None
     affinity: Literal["spread"] | None
     environment: Mapping[str, str]
 
@@ -390,7 +443,8 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
       WorkerDied.
     - ``grace``: seconds that a cancelled task has to end; then its worker is killed. 1 by default.
     - ``max_tasks_per_child``: a worker that was given so many tasks is replaced.
-    - ``memory``: bytes of data that a worker may have; a task that wants more gets a MemoryError.
+    - ``memory``: bytes of data that a worker may have, or a size such as ``"2GiB"``; a task that wants more gets a
+      MemoryError.
     - ``affinity="spread"`` keeps each worker on a CPU of its own.
     - ``environment``: variables of the workers, besides this process's own. Numerical libraries are told, by those that
       they know, to use their share of the CPUs.
@@ -408,11 +462,11 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     check_seconds("grace", grace)
     if check_whole("retries", retries, "a number of times") < 0:
         raise ValueError(f"retries: expected 0 or more, got {retries}")
-    most, memory = options.get("max_tasks_per_child"), options.get("memory")
+    most, memory = options.get("max_tasks_per_child"), None
     if most is not None and check_whole("max_tasks_per_child", most, "a number of tasks") < 1:
         raise ValueError(f"max_tasks_per_child: expected 1 or more, got {most}")
-    if memory is not None and check_whole("memory", memory, "a number of bytes") < _LEAST_MEMORY:
-        raise ValueError(f"memory: expected {_LEAST_MEMORY:,} bytes or more, which a worker needs, got {memory}")
+    if (size := options.get("memory")) is not None:
+        memory = check_bytes("memory", size, _LEAST_MEMORY, None)
     initializer, affinity = options.get("initializer"), options.get("affinity")
     if initializer is not None and not callable(initializer):
         raise TypeError(f"initializer: expected a function, got {initializer!r}")

@@ -90,10 +90,17 @@ class RemoteWorker:
         async for results in self._client._runs("chunk", slot, source.function.number, source.single, items):
             yield results
 
-    async def forget(self, file: int) -> None:
+    async def forget(self, function: int) -> None:
+        """Has it forget a function, if it knows it."""
+        if function in self._known:
+            self._known.discard(function)
+            with contextlib.suppress(ConnectionLost):
+                await self._client.forget(function)
+
+    async def forget_file(self, file: int) -> None:
         """Has it forget a file of shared values."""
         with contextlib.suppress(ConnectionLost):
-            await self._client.forget(file)
+            await self._client.forget_file(file)
 
     def look(self) -> None:
         """Takes the results that are there."""

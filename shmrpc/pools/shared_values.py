@@ -121,8 +121,7 @@ class _Holder:
 
 def _close(file: File, released: Callable[[int], None]) -> None:
     os.close(file.descriptor)
-    if os.getpid() == file.pid:
-        released(file.inode)
+    released(file.inode)
 
 
 def _pickle(value: Any) -> _Pickled:

@@ -17,9 +17,9 @@ import uvloop
 
 from shmrpc import _core
 from shmrpc.errors import LocalProtocolError
+from shmrpc.pools import shared_values
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Reference, find
-from shmrpc.pools.shared_values import forget
 from shmrpc.server.server import serve
 from shmrpc.service.service import Service
 
@@ -81,9 +81,10 @@ class _Tasks:
     def service(self) -> Service:
         """What the pool calls."""
         service = Service(SERVICE)
-        for endpoint in (self.initialize, self.define, self.forget, self.run, self.run_named, self.chunk, self.ready):
+        for endpoint in (self.initialize, self.define, self.run, self.run_named, self.chunk, self.ready):
             service.endpoint(endpoint)
-        service.endpoint(self.run_async)
+        for other in (self.run_async, self.forget, self.forget_file):
+            service.endpoint(other)
         return service
 
     def initialize(self, reference: Reference | None, args: list[Any]) -> Any:
@@ -116,9 +117,13 @@ class _Tasks:
         except BaseException as error:
             self._functions[number] = _raising(error)
 
-    def forget(self, file: int) -> None:
+    def forget(self, number: int) -> None:
+        """No task of this function will come."""
+        self._functions.pop(number, None)
+
+    def forget_file(self, file: int) -> None:
         """Forgets the values of a file that its pool has shared, and shares no more."""
-        forget(file)
+        shared_values.forget(file)
 
     def run(self, slot: int, number: int, *args: Any) -> Any:
         """Runs one task, unless it was taken back."""

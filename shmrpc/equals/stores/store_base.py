@@ -14,10 +14,9 @@ from typing import Any, Final, NoReturn, Self, TypeVar, cast
 
 from shmrpc import _core
 from shmrpc._core import add_to
-from shmrpc.basics.checks import check_flag, check_seconds
+from shmrpc.basics.checks import check_bytes, check_flag, check_seconds
 from shmrpc.equals.handle import Handle, bounded, opened
 from shmrpc.equals.line import stopped_wait
-from shmrpc.equals.queue_base import bytes_of
 from shmrpc.equals.stores.opened import Opened, StoreUse, open_handle
 from shmrpc.equals.stores.proxies import SharedDict, SharedList, _Mapping
 from shmrpc.equals.stores.records import NewStruct, SharedStruct, struct_class
@@ -50,7 +49,7 @@ class StoreStats:
 
 def opened_store(name: str, max_memory: int | str) -> _core.Name:
     """Opens a store, and makes it if nobody else has. Raises TypeError and ValueError for what no store can be."""
-    return opened(name, "store", bytes_of(f"store {name!r}: max_memory", max_memory))
+    return opened(name, "store", check_bytes(f"store {name!r}: max_memory", max_memory))
 
 
 class StoreBase(_core.Store, StoreUse, _Mapping):

@@ -20,6 +20,7 @@ ROWS = 4
 
 @pytest.fixture
 async def pool() -> AsyncIterator[shmrpc.Pool]:
+    gc.collect()  # What earlier tests have shared.
     async with shmrpc.pool(2) as made:
         while len(made.stats().workers) < 2:
             await asyncio.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import resource
@@ -10,6 +11,7 @@ import signal
 import socket
 import sys
 from multiprocessing import spawn
+from typing import Final
 
 import msgspec
 
@@ -17,18 +19,26 @@ from shmrpc import _core
 from shmrpc.pools import worker
 from shmrpc.pools.starting import Order
 
+_LARGEST: Final = 1 << 20
+
 
 def begin() -> None:
-    """Works for the pool at the other end of the descriptor that the last argument names."""
+    """Works for the pool at the other end of the descriptor that the last argument names. Without a template."""
     control = socket.socket(fileno=int(sys.argv[-1]))
     control.set_inheritable(False)
     del sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     select.select([control], [], [])
-    order = msgspec.msgpack.decode(_core.receive_packet(control.fileno(), 1 << 20)[0], type=Order)
-    _core.die_with(order.master)
+    packet, descriptors, *_ = _core.receive_packet(control.fileno(), _LARGEST)
+    with contextlib.closing(descriptors[0]) as master:
+        _core.die_with(master.fileno())
+    become(control, msgspec.msgpack.decode(packet, type=Order), prepared=False)
+
+
+def become(control: socket.socket, order: Order, *, prepared: bool) -> None:
+    """Works as ordered. ``prepared``: the program is imported already."""
     if order.cpu is not None:
         os.sched_setaffinity(0, {order.cpu})
     if order.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (order.memory, order.memory))
-    worker.main(control, order.number, lambda: spawn.prepare(pickle.loads(order.preparation)))
+    worker.main(control, order.number, lambda: None if prepared else spawn.prepare(pickle.loads(order.preparation)))

@@ -18,7 +18,7 @@ from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Function, Functions, Reference
 from shmrpc.pools.remote_worker import RemoteWorker
 from shmrpc.pools.shared_values import SharedValues
-from shmrpc.pools.starting import Settings, WorkerProcess, start
+from shmrpc.pools.starting import Settings, Starter, WorkerProcess
 from shmrpc.pools.worker import TaskStopped
 
 logger = logging.getLogger("shmrpc.pool")
@@ -50,6 +50,7 @@ class Engine:
     def __init__(self, size: int, options: Options) -> None:
         self.size, self.options = size, options
         self._made_by = os.getpid()
+        self._starter = Starter(options.settings)
         self.functions = Functions(self._dropped)
         #: The values that its workers share.
         self.shared = SharedValues(self._released)
@@ -146,7 +147,7 @@ class Engine:
 
     async def _process(self, number: int) -> WorkerProcess:
         """Starts a process, in a thread, since that takes some milliseconds."""
-        starting = asyncio.ensure_future(asyncio.to_thread(start, self.options.settings, number))
+        starting = asyncio.ensure_future(asyncio.to_thread(self._starter.start, number))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -550,6 +551,7 @@ class Engine:
     async def close(self) -> None:
         """Ends all workers; tasks that are under way fail."""
         self._break(LocalProtocolError("the pool is closed"))
+        self._starter.stop()
         if self._look is not None:
             self._look.cancel()
         for worker in self.workers:
@@ -565,6 +567,7 @@ class Engine:
             task.cancel()
         while left := self._running | self._endings:
             await asyncio.wait(left)
+        await asyncio.to_thread(self._starter.close)
 
 
 async def _undo(starting: asyncio.Future[WorkerProcess]) -> None:

@@ -57,6 +57,17 @@ def worker() -> Worker:
     return _here
 
 
+@contextlib.contextmanager
+def importing_program() -> Iterator[None]:
+    """Imports the program's own module as a module, in which no pool can be made."""
+    global _imports_program
+    _imports_program = True
+    try:
+        yield
+    finally:
+        _imports_program = False
+
+
 def is_worker() -> bool:
     """Whether this process is a worker of a pool.
 
@@ -89,11 +100,10 @@ class _Tasks:
 
     def initialize(self, reference: Reference | None, args: list[Any]) -> Any:
         """Calls the pool's initializer, if it has one, once the program's modules can be imported."""
-        global _imports_program
         assert _here is not None
         try:
-            _imports_program = True
-            self._prepare()
+            with importing_program():
+                self._prepare()
         except BaseException as error:
             unfit = LocalProtocolError(
                 f"a worker could not import the program's own module ({type(error).__name__}: {error}): put what is to "
@@ -101,8 +111,6 @@ class _Tasks:
             )
             unfit.__cause__ = error
             return Failed.of(unfit)
-        finally:
-            _imports_program = False
         try:
             if reference is not None:
                 _here.state = find(reference)(*args)

@@ -8,6 +8,7 @@ import gc
 import itertools
 import logging
 import os
+import random
 import signal
 import sys
 import time
@@ -71,6 +72,22 @@ def nested_broadcast() -> float:
 def made_functions() -> int:
     """How many functions of these tests' own this worker knows."""
     return sum(isinstance(each, types.FunctionType) and each.__name__ == "made" for each in gc.get_objects())
+
+
+def open_files() -> list[str]:
+    """What is open here, in the order of the descriptors."""
+    time.sleep(0.1)  # For the other worker to be asked too.
+    found = []
+    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return found
+
+
+def drawn(seconds: float) -> tuple[float, float]:
+    """Numbers that are drawn at random."""
+    time.sleep(seconds)
+    return random.random(), float(np.random.random())
 
 
 def add_to(values: list[int]) -> int:

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Kills this process as soon as the process `master`, its parent, has ended: by a thread of the core's, which needs no GIL.
+/// Kills this process as soon as the process `master`, a pidfd, has ended: by a thread of the core's, which needs no GIL.
 #[pyfunction]
 pub fn die_with(master: i32) -> PyResult<()> {
     watch(master).map_err(|error| os_error(&error))
@@ -14,17 +14,9 @@ pub fn die_with(master: i32) -> PyResult<()> {
 
 fn watch(master: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
-    let fd = done(unsafe { libc::syscall(libc::SYS_pidfd_open, master, 0) as i32 });
-    let fd = match fd {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => end(),
-        fd => fd?,
-    };
+    let fd = done(unsafe { libc::fcntl(master, libc::F_DUPFD_CLOEXEC, 0) })?;
     // SAFETY: it is new, so it is ours alone.
     let process = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: no memory is involved.
-    if unsafe { libc::getppid() } != master {
-        end(); // It ended before, and the number may be another's.
-    }
     let blocked = AllBlocked::new();
     let watcher = std::thread::Builder::new().name("shmrpc-orphan".into());
     watcher.spawn(move || {

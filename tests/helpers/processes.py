@@ -1,0 +1,18 @@
+"""Other processes, as the kernel tells of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def parent_of(pid: int) -> int:
+    """The process id of a process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

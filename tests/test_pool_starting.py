@@ -1,0 +1,208 @@
+"""How workers are started: forked from a template that is clean, and what happens if there can be none, or it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+from shmrpc.pools import starting
+from tests.helpers import pool_tasks as tasks
+from tests.helpers.processes import gone, parent_of
+
+#: Seconds for what takes a moment.
+PATIENCE = 60
+
+PROGRAM = """
+import asyncio, os, sys, threading, time
+import shmrpc
+from tests.helpers import pool_tasks as tasks
+
+{at_import}
+
+def parent():
+    return os.getppid(), at_work()
+
+def at_work():
+    return "at work"
+
+async def main():
+    async with shmrpc.pool(2) as pool:
+        print(os.getpid(), *await pool.run(parent), flush=True)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+async def both(pool: shmrpc.Pool) -> list[int]:
+    """The process ids of two workers that are ready."""
+    async with asyncio.timeout(PATIENCE):
+        while len(workers := pool.stats().workers) < 2:
+            await asyncio.sleep(0.01)
+    return [worker.pid for worker in workers]
+
+
+async def wait_until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def files_of(pid: int) -> set[str]:
+    """What a process has open."""
+    return {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def run_program(tmp_path: Path, at_import: str, **environment: str) -> tuple[int, int]:
+    """Runs a program with a pool; its process, and the parent of a worker."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(at_import=at_import))
+    ran = subprocess.run(
+        [sys.executable, path],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+    )
+    master, of_worker, *rest = ran.stdout.split()
+    assert rest == ["at", "work"]
+    return int(master), int(of_worker)
+
+
+async def test_workers_are_forked_from_one_that_has_nothing_open() -> None:
+    async with shmrpc.pool(2) as pool:
+        one, two = await both(pool)
+        assert parent_of(one) == parent_of(two) != os.getpid()
+        own = files_of(parent_of(one))
+        assert sum(each.startswith(("pipe:", "socket:")) for each in own) >= 2
+        for found in await asyncio.gather(*[pool.run(tasks.open_files) for _ in range(2)]):
+            assert sum("pidfd" in each for each in found) == 1, found  # The master's.
+            assert not {each for each in found[3:] if each.startswith(("pipe:", "socket:"))} & own, found
+        # Each is the first of its session, so that a terminal's signals are the master's.
+        assert os.getsid(one) == one and os.getsid(two) == two
+
+
+async def test_workers_draw_numbers_of_their_own() -> None:
+    async with shmrpc.pool(2) as pool:
+        await both(pool)
+        drawn = await asyncio.gather(*[pool.run(tasks.drawn, 0.2) for _ in range(2)])
+        assert len({number for each in drawn for number in each}) == 4, drawn
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [(("die",), "was killed by SIGKILL"), (("leave", 7), "exited with status 7")],
+    ids=["by a signal", "by its own"],
+)
+async def test_how_a_worker_has_ended_is_told(end: tuple[str, int], told: str) -> None:
+    name, *args = end
+    async with shmrpc.pool(2) as pool:
+        with pytest.raises(shmrpc.WorkerDied, match=told):
+            await pool.run(getattr(tasks, name), *args)
+        await wait_until(lambda: pool.stats().replaced == 1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+async def test_a_template_that_is_gone_is_replaced_when_it_is_needed(
+    how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "_FORKING", 0.5)
+    async with shmrpc.pool(2) as pool:
+        one, two = await both(pool)
+        first = parent_of(one)
+        os.kill(first, how)
+        assert await pool.run(tasks.add, 1) == 2  # Workers do without.
+        os.kill(one, signal.SIGKILL)
+        await wait_until(lambda: one not in (worker.pid for worker in pool.stats().workers))
+        other = ({*await both(pool)} - {two}).pop()
+        assert parent_of(other) not in (first, os.getpid())
+        await wait_until(lambda: gone(first))
+        assert await asyncio.gather(*[pool.submit(tasks.add, each) for each in range(20)]) == [*range(1, 21)]
+
+
+@pytest.mark.parametrize(
+    "at_import",
+    [
+        "threading.Thread(target=time.sleep, args=[1000], daemon=True).start()",
+        "kept = open(os.devnull)",
+        "if __name__ != '__main__' and not shmrpc.pools.worker._here: raise ValueError('imported by a template')",
+    ],
+    ids=["a thread", "a file", "an error"],
+)
+def test_a_program_that_cannot_be_imported_beforehand_is_imported_by_each_worker(
+    tmp_path: Path, at_import: str
+) -> None:
+    master, of_worker = run_program(tmp_path, at_import)
+    assert of_worker != master
+
+
+def test_a_template_that_begins_with_threads_is_none(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    master, of_worker = run_program(tmp_path, "", PYTHONPATH=path)
+    assert of_worker == master
+
+
+def test_a_template_that_still_imports_goes_with_its_pool(tmp_path: Path) -> None:
+    imports = tmp_path / "imports"
+    program = tmp_path / "program.py"
+    at_import = f"""
+if __name__ != "__main__":
+    open({str(imports)!r}, "w").write(str(os.getpid()))
+    while True:  # The GIL is held, and no signal's handler of Python's would run.
+        sum(range(10**9))
+"""
+    program.write_text(PROGRAM.format(at_import=at_import))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, program], env=environment) as master:
+        try:
+            end = time.monotonic() + PATIENCE
+            while not (imports.exists() and imports.read_text()):
+                assert master.poll() is None and time.monotonic() < end
+                time.sleep(0.01)
+        finally:
+            master.kill()
+    end = time.monotonic() + PATIENCE
+    while not gone(int(imports.read_text())):
+        assert time.monotonic() < end, "the template has outlived its master"
+        time.sleep(0.01)
+
+
+def test_a_pool_that_is_left_while_its_template_imports_ends(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import asyncio, time
+import shmrpc
+
+if __name__ != "__main__":
+    time.sleep(1000)
+
+async def main():
+    try:
+        async with asyncio.timeout(1), shmrpc.pool(2):
+            pass
+    except TimeoutError:
+        print("left")
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=True
+    )
+    assert ran.stdout == "left\n" and not ran.stderr

@@ -283,6 +283,9 @@ impl Membership {
                 break;
             }
         }
+        if news.lease {
+            self.wake_next(LEASE);
+        }
     }
 
     /// Wakes the next one that waits for a message: there is one, which whoever was woken for it has left.

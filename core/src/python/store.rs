@@ -22,6 +22,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
 
+/// So many words are copied with the GIL held, which takes less than others wait for it: tens of microseconds.
+const LITTLE: u64 = 1024;
+
 /// A handle of a store: all handles of a name have what this process has of it in common.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Store {
@@ -141,6 +144,15 @@ impl Inner {
         if !busy.is_busy() {
             return Err(self.refused(py, busy));
         }
+        self.run_detached(py, operate)
+    }
+
+    /// Does something with the store without the GIL.
+    fn run_detached<R: Send>(
+        &self,
+        py: Python<'_>,
+        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError> + Sync,
+    ) -> PyResult<Result<R, StoreError>> {
         let owner = current_owner(py)?;
         let patience = self.patience_of_waits();
         let done = py.detach(|| self.membership.with_store(|| owner, patience, &operate));
@@ -210,6 +222,7 @@ impl Inner {
             StoreError::NoNumber => PyTypeError::new_err("expected a number to add to"),
             StoreError::OtherType => PyTypeError::new_err("the container is of another type"),
             StoreError::TooDeep => PyRecursionError::new_err("containers are nested too deep"),
+            StoreError::TooMuch => PyOverflowError::new_err("there is more to copy than was to be"),
             StoreError::TooLong => PyOverflowError::new_err(
                 "a container of a store has less than 2^32 items; of one store 4,096 views of buffers are open, and \
                  1,024 waits for changes under way, at most",
@@ -362,9 +375,15 @@ impl Inner {
     }
 
     fn copy<'py>(&self, py: Python<'py>, place: Place) -> PyResult<Bound<'py, PyAny>> {
-        let found = self.run_whole(py, |store, open, deadline| {
-            store.copy(open, deadline, place)
-        })?;
+        let copied = match self.run(py, |store, open, deadline| {
+            store.copy_of(open, deadline, place, LITTLE)
+        })? {
+            Err(StoreError::TooMuch) => self.run_detached(py, |store, open, deadline| {
+                store.copy(open, deadline, place)
+            })?,
+            copied => copied,
+        };
+        let found = copied.map_err(|error| self.raised(py, error))?;
         self.seen(py, found)
     }
 

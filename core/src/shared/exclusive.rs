@@ -17,6 +17,7 @@
 //!
 //! A reader copies what it wants and looks whether the sequence is still what it was. If it never is, the writer has
 //! died, or others follow without end: then the reader takes the lease, which mends the one, and keeps off the others.
+//! One that copies much takes it at once, since looking again would take as long and be as vain.
 
 use super::journal::Look;
 use super::lease;
@@ -38,6 +39,20 @@ pub(super) const ENTRY: u64 = 16;
 const MOVING: usize = 1;
 /// How often a reader looks before it takes the lease.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// For how long, in nanoseconds, a reader looks again.
+#[cfg(not(loom))]
+const LONGEST: u64 = 100_000;
+
+/// What becomes of a reader that takes no lease.
+pub enum Read<R> {
+    /// This was there, all of one moment.
+    Copied(R),
+    /// All looks were in vain.
+    Moving,
+    /// The first looks have taken so long that the others would be in vain: it copies much.
+    MovingForLong,
+}
 
 /// Memory with a lease.
 pub struct Exclusive<W, M> {
@@ -93,15 +108,17 @@ impl<W: Words, M: Members> Exclusive<W, M> {
         &self.members
     }
 
-    /// Copies what may be changing, all of one moment, unless it changes all the time: then none. `copy` is called again
-    /// if it was not of one moment, and must bear what it reads then.
+    /// Copies what may be changing, all of one moment, unless it changes all the time. `copy` is called again if it was
+    /// not of one moment, and must bear what it reads then.
     #[inline]
     pub fn read<R, E: Failure>(
         &self,
         mut copy: impl FnMut(&Look<'_, W>) -> Result<R, E>,
-    ) -> Result<Option<R>, E> {
+    ) -> Result<Read<R>, E> {
         self.check()?;
         let look = Look::new(&self.words);
+        #[cfg(not(loom))]
+        let mut looks = Looks::default();
         for _ in 0..LOOKS {
             // Acquire: what is copied is not older than the sequence.
             let before = self.word(AT_SEQUENCE).load(Ordering::Acquire);
@@ -110,10 +127,15 @@ impl<W: Words, M: Members> Exclusive<W, M> {
                 // Acquire: whoever has read what a transaction stored sees its odd sequence, too.
                 fence(Ordering::Acquire);
                 // Relaxed: the fence orders it.
-                if self.word(AT_SEQUENCE).load(Ordering::Relaxed) == before {
+                let after = self.word(AT_SEQUENCE).load(Ordering::Relaxed);
+                if after == before {
                     // What is written here once there is a copy was never true.
                     self.check_poison()?;
-                    return self.settled(copied).map(Some);
+                    return self.settled(copied).map(Read::Copied);
+                }
+                #[cfg(not(loom))]
+                if looks.are_long(after.wrapping_sub(before)) {
+                    return Ok(Read::MovingForLong);
                 }
             }
             #[cfg(not(loom))]
@@ -121,7 +143,7 @@ impl<W: Words, M: Members> Exclusive<W, M> {
             #[cfg(loom)]
             loom::thread::yield_now();
         }
-        Ok(None)
+        Ok(Read::Moving)
     }
 
     /// What is found wrong is told to all. Of memory that was cut off, zeros were read, whatever came of that.
@@ -330,6 +352,28 @@ impl<W: Words, M: Members> Exclusive<W, M> {
             taken_over: false,
             _busy: Busy(&self.busy),
         });
+    }
+}
+
+/// How long a reader has looked.
+#[cfg(not(loom))]
+#[derive(Default)]
+struct Looks {
+    /// When the first one was over that was in vain.
+    since: Option<u64>,
+}
+
+#[cfg(not(loom))]
+impl Looks {
+    /// Whether another look is not worth its time. The sequence has moved by so much in the last one.
+    #[cold]
+    fn are_long(&mut self, moved: u64) -> bool {
+        if moved / 2 > u64::from(LOOKS) {
+            return true; // So many changes in one look: none will be without.
+        }
+        let now = crate::clock::now();
+        let since = *self.since.get_or_insert(now);
+        now.saturating_sub(since) > LONGEST
     }
 }
 

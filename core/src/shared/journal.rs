@@ -9,7 +9,7 @@
 //!
 //! The sequence is odd from before the first change until after the count is 0.
 
-use super::exclusive::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Exclusive, Held};
+use super::exclusive::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Exclusive, Held, Read};
 use super::{Field, Lie, Members, SharedError, Words, lease};
 use crate::crash;
 use crate::sync::Ordering;
@@ -76,8 +76,10 @@ impl<W: Words, M: Members> Journal<W, M> {
         mut copy: impl FnMut(&Look<'_, W>) -> Result<R, SharedError>,
     ) -> Result<R, SharedError> {
         match self.0.read(&mut copy)? {
-            Some(copied) => Ok(copied),
-            None => self.transact(deadline, |_| copy(&Look(self.words()))),
+            Read::Copied(copied) => Ok(copied),
+            Read::Moving | Read::MovingForLong => {
+                self.transact(deadline, |_| copy(&Look(self.words())))
+            }
         }
     }
 

@@ -13,14 +13,14 @@
 //!
 //! Memory that was free when the transaction began is *fresh*: nobody can reach it, so it is written at once.
 
-use super::exclusive::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Exclusive};
+use super::exclusive::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Exclusive, Read};
 use super::growth::Growth;
 use super::journal::{Change, Look, See, copied, no_word};
 use super::{Failure, Field, Lie, Members, SharedError, Words};
 use crate::crash;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Where it stands that a holder has died, and that its memory was not looked for so far.
 const AT_DIED: u64 = 40;
@@ -39,6 +39,8 @@ pub struct Log<W, M> {
     growth: Growth,
     /// Bytes of the log that have memory: changed by the holder of the lease.
     backed: AtomicU64,
+    /// A reader of this process has held the lease for long, of which nobody was told so far.
+    held_long: AtomicBool,
 }
 
 /// What a transaction has done so far, which nobody sees. It holds the lease.
@@ -209,6 +211,7 @@ impl<W: Words, M: Members> Log<W, M> {
             exclusive: Exclusive::new(words, start, SIZE, members)?,
             growth,
             backed: AtomicU64::new(KEPT),
+            held_long: AtomicBool::new(false),
         })
     }
 
@@ -218,20 +221,39 @@ impl<W: Words, M: Members> Log<W, M> {
     }
 
     /// Copies words, all of one moment. `copy` is called again if it was none, and must bear what it reads then. `deadline`
-    /// is for the lease, which it takes if others change things without end.
+    /// is for the lease, which it takes if others change things without end. Ask [`Self::take_held_long`] after it.
     #[inline]
     pub fn read<R, E: Failure>(
         &self,
         deadline: u64,
         mut copy: impl FnMut(&Look<'_, W>) -> Result<R, E>,
     ) -> Result<R, E> {
-        if let Some(copied) = self.exclusive.read(&mut copy)? {
-            return Ok(copied);
-        }
+        let is_long = match self.exclusive.read(&mut copy)? {
+            Read::Copied(copied) => return Ok(copied),
+            Read::Moving => false,
+            Read::MovingForLong => true,
+        };
         let pending = self.begin(deadline)?;
+        if is_long {
+            self.mark_long(true);
+        }
         let copied = copy(&Look::new(self.exclusive.words()));
+        if is_long {
+            self.mark_long(false);
+        }
         self.abandon(pending);
+        if is_long {
+            // Relaxed: for this thread, or another one of this process that tells of it instead.
+            self.held_long.store(true, Ordering::Relaxed);
+        }
         self.exclusive.settled(copied)
+    }
+
+    /// Whether a reader has held the lease for long, and those that sleep until it is given back are to be told now.
+    #[inline]
+    pub fn take_held_long(&self) -> bool {
+        // Relaxed, both: see `read`.
+        self.held_long.load(Ordering::Relaxed) && self.held_long.swap(false, Ordering::Relaxed)
     }
 
     /// Begins a transaction of many operations, which holds the lease. End it by [`commit`](Self::commit) or

@@ -21,6 +21,8 @@ pub enum StoreError {
     OtherType,
     /// It has no room for so many entries.
     TooLong,
+    /// There is more to copy than was to be.
+    TooMuch,
     /// Containers are nested deeper than [`DEPTH`](super::tree::DEPTH).
     TooDeep,
 }

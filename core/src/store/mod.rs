@@ -131,6 +131,8 @@ pub struct News {
     pub changes: bool,
     /// So many messages are there more.
     pub messages: u32,
+    /// The lease is free, which was held for long.
+    pub lease: bool,
 }
 
 /// A transaction of many operations that a program has begun.
@@ -334,6 +336,7 @@ impl<W: Words, M: Members> Store<W, M> {
                 0 => 0,
                 _ => self.messages.swap(0, Relaxed),
             },
+            lease: self.log.take_held_long(),
         }
     }
 
@@ -705,10 +708,21 @@ impl<W: Words, M: Members> Store<W, M> {
         deadline: u64,
         place: Place,
     ) -> Result<Found, StoreError> {
+        self.copy_of(open, deadline, place, u64::MAX)
+    }
+
+    /// The same; [`StoreError::TooMuch`] if that is more words than `most`.
+    pub fn copy_of(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        most: u64,
+    ) -> Result<Found, StoreError> {
         look!(self, open, deadline, |t| tree::copy_container(
             t,
             Head::of(t, place)?,
-            &mut { self.bound }
+            &mut self.bound.at_most(most)
         ))
     }
 

@@ -23,6 +23,8 @@ pub(super) const DEPTH: usize = 256;
 pub(super) struct Bound {
     cells: u64,
     depth: usize,
+    /// There may be more, which is not to be looked at.
+    is_cut: bool,
 }
 
 impl Bound {
@@ -31,6 +33,16 @@ impl Bound {
         Bound {
             cells: size / 8,
             depth: DEPTH,
+            is_cut: false,
+        }
+    }
+
+    /// For so many words at most: [`StoreError::TooMuch`] if there are more.
+    pub(super) fn at_most(self, words: u64) -> Self {
+        Bound {
+            cells: words.min(self.cells),
+            is_cut: words < self.cells,
+            ..self
         }
     }
 
@@ -42,6 +54,7 @@ impl Bound {
                 self.cells = cells;
                 Ok(())
             }
+            None if self.is_cut => Err(StoreError::TooMuch),
             None => Err(no_cell(0, words)),
         }
     }

@@ -63,7 +63,10 @@ class Shared(Referable):
         def __len__(self) -> int: ...
 
     def copy(self) -> Any:
-        """Returns a plain copy of it and all that is in it, as it was at one moment. Raises Gone if it was removed."""
+        """Returns a plain copy of it and all that is in it, as it was at one moment. Raises Gone if it was removed.
+
+        Others that change the store without a pause wait while much is copied.
+        """
         return self._copy()
 
     def __copy__(self) -> Any:

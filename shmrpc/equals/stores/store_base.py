@@ -113,7 +113,10 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
     # --- as a mapping ---
 
     def copy(self) -> dict[Any, Any]:
-        """Returns a plain dict of all that is in it, as it was at one moment."""
+        """Returns a plain dict of all that is in it, as it was at one moment.
+
+        Others that change the store without a pause wait while much is copied.
+        """
         return cast(dict[Any, Any], self._root.copy())
 
     def _copy(self) -> Any:

@@ -211,3 +211,54 @@ fn no_increment_of_threads_and_processes_is_lost() {
     let found = ours.get(None, soon(), counts, &Item::Index(0)).unwrap();
     assert_eq!(int(&found), 3 * rounds);
 }
+
+#[test]
+fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
+    let shared = shared(MIB);
+    let (ours, theirs) = (store(&shared, US), store(&shared, 1 << 32 | 5));
+    open_accounts(&ours);
+    let [_, counts] = places(&ours);
+    let one = Number::Int(1);
+    let mut looks = 0;
+    let read: Result<i64, StoreError> = ours.log.read(soon(), |t| {
+        looks += 1;
+        assert_eq!(ours.is_long(), looks > 1, "others wait for its end");
+        assert_eq!(ours.holder(), if looks > 1 { US } else { 0 });
+        let at = ours.cell_at(t, counts, &Item::Index(0))?;
+        let count = tree::copy(t, Cell(t.get(at)?), false, &mut { ours.bound })?;
+        if looks == 1 {
+            // So much happens meanwhile that another look would be as vain.
+            for _ in 0..100 {
+                theirs.add(None, soon(), counts, &Item::Index(0), one)?;
+            }
+        }
+        Ok(int(&count))
+    });
+    assert_eq!((read.unwrap(), looks), (100, 2));
+    assert!(ours.take_news().lease, "those that wait are told");
+    assert!(!ours.take_news().lease, "and once");
+    assert!(!ours.is_long());
+    assert_eq!(ours.holder(), 0);
+    theirs
+        .add(None, soon(), counts, &Item::Index(0), one)
+        .unwrap();
+}
+
+#[test]
+fn a_copy_of_more_than_was_to_be_is_refused_and_poisons_nothing() {
+    let shared = shared(MIB);
+    let ours = store(&shared, US);
+    open_accounts(&ours);
+    let root = root(&ours);
+    let refused = ours.copy_of(None, soon(), root, ACCOUNTS);
+    assert!(matches!(refused, Err(StoreError::TooMuch)), "{refused:?}");
+    let mut open = ours.begin(soon()).unwrap();
+    let refused = ours.copy_of(Some(&mut open), soon(), root, ACCOUNTS);
+    assert!(matches!(refused, Err(StoreError::TooMuch)), "{refused:?}");
+    ours.abandon(open);
+    let all = ours.copy(None, soon(), root).unwrap();
+    assert_eq!(
+        ours.copy_of(None, soon(), root, 10 * ACCOUNTS).unwrap(),
+        all
+    );
+}

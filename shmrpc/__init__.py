@@ -87,9 +87,11 @@ from shmrpc.errors import (
     WorkerDied,
 )
 from shmrpc.introspection.describe import Description
+from shmrpc.pools.handlers import HandlerProcesses as _HandlerProcesses
 from shmrpc.pools.pool import Pool, PoolStats, WorkerStats, pool
 from shmrpc.pools.task_future import TaskFuture
 from shmrpc.pools.worker import Worker, worker
+from shmrpc.server.executors import make_processes_by as _make_processes_by
 from shmrpc.server.server import Server, serve
 from shmrpc.service.call import Call, current_call
 from shmrpc.service.marks import endpoint
@@ -98,6 +100,9 @@ from shmrpc.values import Writable, register
 from shmrpc.values.sharing import Leased, leased
 
 __version__ = VERSION
+
+# A server's processes are a pool, and a pool's workers are servers: each is made known to the other here.
+_make_processes_by(_HandlerProcesses)
 
 __all__ = [
     "ApplicationError",

@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import gc
 import logging
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import shmrpc
-from shmrpc.server import failures, processes
 from tests.helpers import grouped_services, services, stream_service
-from tests.helpers.server_process import PATIENCE, ServerProcess, eventually, eventually_in_loop, is_alive
+from tests.helpers.server_process import PATIENCE, ServerProcess, eventually, is_alive
 
 TARGET = "tests.helpers.stream_service:service"
 
@@ -241,88 +237,49 @@ async def test_handlers_processes_end_with_their_server(end: str) -> None:
     assert eventually(lambda: not is_alive(pid))
 
 
-async def test_a_pool_of_processes_outlives_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else that thread, and with it the server, may never end."""
-    monkeypatch.setattr(failures.logger, "disabled", True)  # Pytest keeps what is logged, and all that it refers to.
-    ends: list[bool] = []
-
-    class Pool(ProcessPoolExecutor):
-        def submit(self, *args: Any, **kwargs: Any) -> Any:
-            future = super().submit(*args, **kwargs)
-            self.thread: Any = self._executor_manager_thread
-            return future
-
-        def __del__(self) -> None:
-            ends.append(self.thread.is_alive())
-
-    monkeypatch.setattr(processes, "ProcessPoolExecutor", Pool)
+async def test_a_handler_in_a_process_ends_with_its_call() -> None:
     service = shmrpc.Service("tested.pools")
-    service.endpoint(run_in="process")(stream_service.in_process)
-    service.endpoint(run_in="process")(stream_service.die_in_process)
-    async with shmrpc.serve(service), shmrpc.connect("tested.pools") as client:
-        assert (await client.in_process(1, 2))[1] == 3
-        with pytest.raises(RuntimeError, match="died"):
-            await client.die_in_process()
-        assert (await client.in_process(1, 2))[1] == 3
-
-    def have_gone() -> bool:
-        gc.collect()
-        return len(ends) == 2
-
-    assert await eventually_in_loop(have_gone)
-    assert ends == [False] * 2
-
-
-async def test_a_process_that_dies_while_another_one_is_started_is_said_to_have_died(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The pool closes its queue in one thread as it pickles it for the new process in another: that is an OSError."""
-    monkeypatch.setattr(failures.logger, "disabled", True)
-    submitted: list[None] = []
-
-    class Pool(ProcessPoolExecutor):
-        def submit(self, *args: Any, **kwargs: Any) -> Any:
-            submitted.append(None)
-            if len(submitted) == 1:
-                raise OSError("handle is closed")
-            return super().submit(*args, **kwargs)
-
-    monkeypatch.setattr(processes, "ProcessPoolExecutor", Pool)
-    service = shmrpc.Service("tested.pools")
+    service.endpoint(run_in="process")(stream_service.hold_in_process)
     service.endpoint(run_in="process")(stream_service.in_process)
     async with shmrpc.serve(service), shmrpc.connect("tested.pools") as client:
-        with pytest.raises(RuntimeError, match="died"):
-            await client.in_process(1, 2)
-        assert (await client.in_process(1, 2))[1] == 3
+        await client.in_process(1, 2)
+        holding = [client.with_options(timeout=0.2).hold_in_process(1000) for _ in range(3 * (os.cpu_count() or 1))]
+        ended = await asyncio.gather(*holding, return_exceptions=True)
+        assert {type(each) for each in ended} == {shmrpc.DeadlineExceeded}
+        async with asyncio.timeout(PATIENCE):
+            assert (await client.in_process(1, 2))[1] == 3
 
 
 ENDS_WITH_A_POOL = """
-import asyncio, threading, time
+import asyncio, os, threading
+import shmrpc
+from tests.helpers import stream_service
 
-def note():
-    print([thread.name for thread in threading.enumerate()])
+service = shmrpc.Service("tested.pools.end")
+service.endpoint(run_in="process")(stream_service.hold_in_process)
+service.endpoint(run_in="process")(stream_service.in_process)
 
 async def main():
-    pool = processes.Processes()
-    await pool.run(abs, [1], {})
-    busy = asyncio.create_task(pool.run(time.sleep, [0.3], {}))
-    await asyncio.sleep(0)
-    pool.close()
+    async with shmrpc.serve(service), shmrpc.connect(service) as client:
+        print((await client.in_process(1, 2))[0])
+        busy = asyncio.create_task(client.hold_in_process(1000))
+        await asyncio.sleep(0.1)
+    await asyncio.wait([busy])
+    print(type(busy.exception()).__name__, [thread.name for thread in threading.enumerate() if not thread.daemon])
 
 if __name__ == "__main__":
-    import concurrent.futures.process  # What registers last runs first: this after `note`.
-    threading._register_atexit(note)
-    from shmrpc.server import processes
     asyncio.run(main())
 """
 
 
-def test_a_program_ends_after_its_pools(tmp_path: Path) -> None:
-    """Otherwise Python's own end of the pools, before 3.12.8, wakes up one that is closing: Bad file descriptor."""
+def test_a_program_ends_with_its_processes(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(ENDS_WITH_A_POOL)
-    ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=PATIENCE)
-    assert (ended.stdout, ended.stderr) == ("['MainThread']\n", "")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    worker, how, *rest = ended.stdout.split()
+    assert (how, ended.stderr, ended.returncode) == ("ConnectionLost", "", 0), rest
+    assert eventually(lambda: not is_alive(int(worker)))
 
 
 @pytest.mark.parametrize("endpoint", ["hold", "hold_later"])

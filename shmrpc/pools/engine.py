@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
-from shmrpc.errors import ConnectionLost, LocalProtocolError, PoolBroken, WorkerDied
+from shmrpc.errors import ConnectionLost, DecodeError, EncodeError, LocalProtocolError, PoolBroken, WorkerDied
 from shmrpc.pools.chunks import LONG, Chunk, Source
-from shmrpc.pools.failed import Failed
+from shmrpc.pools.failed import Failed, of_task
 from shmrpc.pools.functions import Function, Functions, Reference
 from shmrpc.pools.remote_worker import RemoteWorker
 from shmrpc.pools.shared_values import SharedValues
@@ -250,6 +250,9 @@ class Engine:
                     raise await self._died(worker, known) from None
                 retries -= bool(begun)
                 continue
+            except (EncodeError, DecodeError) as misfit:
+                self._left(worker, 0)
+                raise of_task(misfit, known.name) from misfit.__cause__
             except BaseException:
                 self._left(worker, 0)
                 raise
@@ -323,6 +326,8 @@ class Engine:
                     raise await self._died(worker, function) from None
                 retries -= 1
                 continue
+            except (EncodeError, DecodeError) as error:
+                raise of_task(error, function.name) from error.__cause__
             finally:
                 worker.tasks_in_loop -= 1
                 if worker.retiring:
@@ -464,7 +469,7 @@ class Engine:
     def _part(self, chunk: Chunk, got: int, error: Exception) -> None:
         source = chunk.source
         if chunk.limit - got == 1:
-            source.deliver(chunk, [Failed.of(error)])
+            source.deliver(chunk, [Failed.of(of_task(error, source.function.name))])
         elif got < chunk.limit:
             middle = got + (chunk.limit - got) // 2
             source.split(chunk, middle)

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import pickle
-from typing import Self
+import re
+from typing import Final, Self
 
+from shmrpc.errors import DecodeError, EncodeError
 from shmrpc.wire import frames
+
+#: The calls that carry tasks, as errors name them.
+_CARRIERS: Final = re.compile(r"^(run|run_named|run_async|chunk)\(\)")
+_ITEM: Final = re.compile(r"^an item, (.+?), cannot be sent")
+
+
+def of_task(error: Exception, name: str) -> Exception:
+    """An error of what cannot be sent or read, as one of the task's function and not of the call that carries it."""
+    if not isinstance(error, EncodeError | DecodeError):
+        return error
+    text = _CARRIERS.sub(f"{name}()", str(error))
+    return type(error)(_ITEM.sub(rf"{name}() returned \1, which cannot be sent", text))
 
 
 class Failed:

@@ -21,6 +21,7 @@ from shmrpc.pools import shared_values
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Reference, find
 from shmrpc.server.server import serve
+from shmrpc.service.call import internal
 from shmrpc.service.service import Service
 
 #: The service that a worker is for its pool.
@@ -209,6 +210,7 @@ def main(control: socket.socket, number: int, prepare: Callable[[], None]) -> No
     """
     global _here
     _here = Worker(number)
+    internal.add(SERVICE)
     select.select([control], [], [])
     page = _core.receive_packet(control.fileno(), 1)[1][0]
     progress = _core.Progress(page.fileno())

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shmrpc.service.call import Call
 
 if TYPE_CHECKING:
-    from shmrpc.server.processes import Processes
     from shmrpc.server.thread_pool import ThreadPool
     from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.service import Service
+
+
+class Processes(Protocol):
+    """Processes of a server."""
+
+    async def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
+        """Calls the function in one of them. Raises RuntimeError if that dies."""
+        ...
+
+    async def close(self) -> None:
+        """Ends them, and what they do."""
+        ...
+
+
+_makers: list[Callable[[], Processes]] = []
+
+
+def make_processes_by(maker: Callable[[], Processes]) -> None:
+    """Says how the processes of a server are made. They are a pool, whose workers are servers: the package knows both."""
+    _makers[:] = [maker]
 
 
 class Executors:
@@ -39,19 +58,19 @@ class Executors:
         return self._threads[name]
 
     async def in_process(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the function in another process. Function, arguments and result are pickled."""
+        """Calls the function in another process. Cancelled, it is ended there."""
         if self._processes is None:
-            # Few servers have one, and what a pool of processes imports takes a tenth of all that is imported here.
-            from shmrpc.server.processes import Processes
-
-            self._processes = Processes()
+            self._processes = _makers[0]()
         return await self._processes.run(function, args, kwargs)
 
     def close(self) -> None:
-        """Ends the processes. A handler that runs in a thread cannot be stopped: it runs to its end."""
+        """Lets the threads end. A handler that runs in one cannot be stopped: it runs to its end."""
         for threads in self._threads.values():
             threads.close()
         self._threads.clear()
-        if self._processes is not None:
-            self._processes.close()
-            self._processes = None
+
+    async def close_processes(self) -> None:
+        """Ends the processes. Again: nothing."""
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            await processes.close()

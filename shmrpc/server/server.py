@@ -219,6 +219,8 @@ class Server:
                 )
         finally:
             try:
+                if runner is not None:
+                    await runner.executors.close_processes()
                 await self._lifespans.aclose()
             finally:
                 self._leaving = ""

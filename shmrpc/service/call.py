@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
@@ -119,6 +119,9 @@ class Call(msgspec.Struct, eq=False):
 #: The call for which a handler's task or thread works.
 handled: ContextVar[Call | None] = ContextVar("shmrpc_call", default=None)
 
+#: Services of shmrpc's own in this process, of whose calls the program does not know.
+internal: Final[set[str]] = set()
+
 #: Not empty once this process has handled a call with a deadline: from then on calls look for one to inherit.
 inheriting: list[bool] = []
 
@@ -153,7 +156,7 @@ def current_call() -> Call:
     handler, and in one that runs in another process (``run_in="process"``).
     """
     call = find_call()
-    if call is None:
+    if call is None or call.service in internal:
         raise LocalProtocolError("there is no current call: this code is not run by an endpoint of this process")
     return call
 

@@ -29,7 +29,7 @@ _makers: list[Callable[[], Processes]] = []
 
 
 def make_processes_by(maker: Callable[[], Processes]) -> None:
-    """Says how the processes of a server are made: they are a pool, whose workers are servers, so the package says it."""
+    """Says how the processes of a server are made: by a pool, whose workers are servers, so the package says it."""
     _makers[:] = [maker]
 
 

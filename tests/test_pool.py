@@ -342,6 +342,21 @@ async def test_a_cancelled_task_of_an_async_function_is_cancelled(pool: shmrpc.P
     assert await both(pool) == before
 
 
+async def test_the_deadline_of_a_handler_is_not_that_of_a_task_that_it_begins(pool: shmrpc.Pool) -> None:
+    begun: list[asyncio.Task[float]] = []
+
+    async def begin() -> None:
+        begun.append(asyncio.create_task(pool.run(tasks.slow, 0.5)))
+        await asyncio.sleep(1000)
+
+    service = shmrpc.Service("tested.pool.deadlines")
+    service.endpoint(begin)
+    async with shmrpc.serve(service), shmrpc.connect(service) as client:
+        with pytest.raises(shmrpc.DeadlineExceeded):
+            await client.with_options(timeout=0.1).begin()
+        assert await begun[0] == 0.5
+
+
 async def test_a_cancelled_task_that_computes_is_interrupted(pool: shmrpc.Pool, tmp_path: Path) -> None:
     before = await both(pool)
     path = tmp_path / "pid"

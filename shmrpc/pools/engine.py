@@ -253,8 +253,8 @@ class Engine:
             except (EncodeError, DecodeError) as misfit:
                 self._left(worker, 0)
                 raise of_task(misfit, known.name) from misfit.__cause__
-            except BaseException:
-                self._left(worker, 0)
+            except BaseException:  # Nobody knows how far it came.
+                self.begin(self._stop(worker, 0))
                 raise
             self.completed += 1
             del worker.chunks[0]

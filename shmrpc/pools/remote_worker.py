@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import math
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -45,7 +46,8 @@ class RemoteWorker:
         self.gone = False
         self._known: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
-        self._client = Client(reconnector, get_codec("pickle"), Options(), {})
+        # The deadline of a handler that waits for a task is its own affair: when it ends, it cancels the task.
+        self._client = Client(reconnector, get_codec("pickle"), Options(timeout=math.inf), {})
 
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
         self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)

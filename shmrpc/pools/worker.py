@@ -142,6 +142,7 @@ class _Tasks:
         try:
             return self._functions[number](*args)
         except BaseException as error:
+            self._slot = None  # Nothing is to be stopped any more.
             return Failed.of(error)
         finally:
             self._slot = None
@@ -154,6 +155,7 @@ class _Tasks:
         try:
             return self._functions[number](*args, **kwargs)
         except BaseException as error:
+            self._slot = None  # Nothing is to be stopped any more.
             return Failed.of(error)
         finally:
             self._slot = None
@@ -172,6 +174,7 @@ class _Tasks:
             try:
                 result = function(item) if single else function(*item)
             except BaseException as error:
+                self._slot = None
                 result = Failed.of(error)
             finally:
                 self._slot = None
@@ -193,6 +196,7 @@ class _Tasks:
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
         """Ends the task that is to be stopped, if that is the one which holds this thread."""
         if self._slot is not None and self._progress.is_stopped(self._slot):
+            self._slot = None  # Once: a second signal would be raised where the first one is handled.
             raise TaskStopped
 
 

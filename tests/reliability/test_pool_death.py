@@ -41,7 +41,10 @@ async def kill_at_times(pool: shmrpc.Pool, kills: int, generator: random.Random)
     while done < kills:
         await asyncio.sleep(generator.uniform(0, 0.03))
         if workers := pool.stats().workers:
-            os.kill(generator.choice(workers).pid, signal.SIGKILL)
+            try:
+                os.kill(generator.choice(workers).pid, signal.SIGKILL)
+            except ProcessLookupError:  # It was killed before, which its pool has not seen.
+                continue
             done += 1
             # As long as all die before they are ready, nothing is run.
             while pool.stats().replaced < done - 1:

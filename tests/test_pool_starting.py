@@ -146,6 +146,39 @@ def test_a_program_that_cannot_be_imported_beforehand_is_imported_by_each_worker
     assert of_worker != master
 
 
+def test_a_program_that_ends_whoever_imports_it_ends_the_pool(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(at_import="if __name__ != '__main__': os._exit(3)"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    assert ran.returncode == 1 and "PoolBroken: the pool has given up: 5 workers" in ran.stderr
+
+
+async def test_looks_for_the_ends_of_workers_take_no_answer_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "_FORKING", 1.0)
+    async with shmrpc.pool(2) as pool:
+        one, _ = await both(pool)
+        template = parent_of(one)
+        stop = asyncio.Event()
+
+        def look() -> None:
+            process = pool._engine.workers[0].process if pool._engine.workers else None
+            while process is not None and not stop.is_set():
+                process._told()
+
+        looking = asyncio.create_task(asyncio.to_thread(look))
+        try:
+            for _ in range(10):
+                victim = pool.stats().workers[-1].pid
+                os.kill(victim, signal.SIGKILL)
+                await wait_until(lambda victim=victim: victim not in (each.pid for each in pool.stats().workers))  # type: ignore[misc]
+                await both(pool)
+        finally:
+            stop.set()
+            await looking
+        assert {parent_of(worker.pid) for worker in pool.stats().workers} == {template}
+
+
 def test_a_template_that_begins_with_threads_is_none(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n"

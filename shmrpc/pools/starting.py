@@ -228,9 +228,11 @@ class _Template:
 
     def begin(self) -> None:
         """Waits until it can fork. Raises _UnfitError or _LostError."""
-        with _this_process() as master:
-            self._send(self._setup, master)
-        report, _ = self._receive(None)
+        try:
+            with _this_process() as master:
+                report, _ = self._ask(self._setup, master, None)
+        except _LostError as lost:  # By what the program does as it is imported, as a rule.
+            raise _UnfitError(f"it {lost} as it imported the program") from None
         if isinstance(report, Unfit):
             raise _UnfitError(report.why)
         self.is_ready = True
@@ -240,8 +242,7 @@ class _Template:
         ours, theirs = _control_pair()
         with theirs, contextlib.ExitStack() as stack:
             stack.callback(ours.close)
-            self._send(order, theirs.fileno())
-            report, descriptors = self._receive(time.monotonic() + _FORKING)
+            report, descriptors = self._ask(order, theirs.fileno(), _FORKING)
             if isinstance(report, NotForked):
                 raise OSError(report.errno, report.why)
             assert isinstance(report, Started)
@@ -251,19 +252,18 @@ class _Template:
         self._statuses.setdefault(pid, None)
         return WorkerProcess(pid, descriptors[0], ours, lambda: self._status(pid))
 
-    def _send(self, what: Any, descriptor: int) -> None:
-        try:
-            socket.send_fds(self._control, [msgspec.msgpack.encode(what)], [descriptor])
-        except OSError:
-            raise _LostError("has died") from None
-
-    def _receive(self, end: float | None) -> tuple[Any, list[int]]:
-        """The next report that is an answer. Raises _LostError at that time."""
-        with self._receiving:
+    def _ask(self, what: Any, descriptor: int, timeout: float | None) -> tuple[Any, list[int]]:
+        """Sends something; the answer, with its descriptors. Raises _LostError if there is none in so many seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._receiving:  # From here on, since who looks for the ends of workers would drop the answer.
+            try:
+                socket.send_fds(self._control, [msgspec.msgpack.encode(what)], [descriptor])
+            except OSError:
+                raise _LostError("has died") from None
             while True:
-                left = None if end is None else max(0.0, end - time.monotonic())
+                left = None if end is None else end - time.monotonic()
                 if not _readable(self._control.fileno(), left):
-                    raise _LostError(f"has not answered for {_FORKING:g} s")
+                    raise _LostError(f"has not answered for {timeout:g} s")
                 report, descriptors = self._next()
                 if report is None:
                     raise _LostError("has died")
@@ -298,9 +298,10 @@ class _Template:
     def reap(self) -> None:
         """Waits a moment until it has seen its workers end: no other process reaps them."""
         end = time.monotonic() + _REAPING
-        while None in self._statuses.values() and _readable(self._control.fileno(), end - time.monotonic()):
-            if self._next()[0] is None:
-                break
+        with self._receiving:
+            while None in self._statuses.values() and _readable(self._control.fileno(), end - time.monotonic()):
+                if self._next()[0] is None:
+                    break
 
     def close(self) -> None:
         """Ends it, and closes what belongs to it."""

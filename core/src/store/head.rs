@@ -23,7 +23,7 @@ pub(super) const MOST: u64 = u32::MAX as u64 - 1;
 /// As many classes as there may be.
 pub(super) const CLASSES: u32 = 1 << 24;
 
-const AT_FORM: u64 = 8;
+pub(super) const AT_FORM: u64 = 8;
 pub(super) const AT_OWNER: u64 = 16;
 pub(super) const AT_PAYLOAD: u64 = 24;
 

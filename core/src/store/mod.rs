@@ -1003,7 +1003,12 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     fn inbox(&self, t: &impl See) -> Result<Head, StoreError> {
-        Head::of(t, self.place_of(t, Root::Inbox)?)?.is(Type::List)
+        let head = Head::of(t, self.place_of(t, Root::Inbox)?)?;
+        match head.kind {
+            Type::List => Ok(head),
+            // It is the store's own: no program has said so.
+            _ => Err(no_container(head.form().0, head.form().1)),
+        }
     }
 
     // --- classes ---

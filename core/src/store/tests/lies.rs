@@ -307,3 +307,14 @@ fn entries_that_a_liar_leaves_in_the_log_change_no_word_of_the_log() {
         ));
     }
 }
+
+#[test]
+fn an_inbox_that_is_no_list_is_a_lie_and_no_mistake_of_a_program() {
+    let shared = shared(MAX_MEMORY);
+    let store = store(&shared, US);
+    let place = store.root(Root::Inbox, soon()).unwrap();
+    let at = place.at + head::AT_FORM;
+    shared.store(at, shared.load(at) & !0xFF | Type::Dict as u64);
+    let done = store.receive(None, soon());
+    assert!(matches!(done, Err(StoreError::Shared(_))), "{done:?}");
+}

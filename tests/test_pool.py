@@ -533,6 +533,11 @@ async def test_nested_pools_run_where_they_are(pool: shmrpc.Pool) -> None:
     assert await pool.run(tasks.nested_blocking, [1, 2, 3]) == [2, 3, 4]
 
 
+async def test_so_do_the_processes_of_a_server_within_a_worker(pool: shmrpc.Pool) -> None:
+    pid, result = await pool.run(tasks.handled_here, 1)
+    assert pid in await both(pool) and result == 3
+
+
 async def test_worker_is_for_workers() -> None:
     with pytest.raises(shmrpc.LocalProtocolError, match="run in a worker"):
         shmrpc.worker()

@@ -21,7 +21,7 @@ class HandlerProcesses:
         """Calls the function in one of them. Raises RuntimeError if that dies."""
         try:
             opened = await self._opened()
-            return await opened._engine.run(function, tuple(args), dict(kwargs))
+            return await opened.run(function, *args, **kwargs)
         except (WorkerDied, PoolBroken) as error:
             if isinstance(error, PoolBroken):
                 self._opening = None  # The next call gets new ones.

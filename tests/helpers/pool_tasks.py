@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import shmrpc
+from shmrpc.pools.handlers import HandlerProcesses
 
 
 def add(a: int, b: int = 1) -> int:
@@ -88,6 +89,15 @@ def drawn(seconds: float) -> tuple[float, float]:
     """Numbers that are drawn at random."""
     time.sleep(seconds)
     return random.random(), float(np.random.random())
+
+
+async def handled_here(value: int) -> tuple[int, int]:
+    """What a server that runs within a worker has its processes do."""
+    processes = HandlerProcesses()
+    try:
+        return os.getpid(), await processes.run(add, [value], {"b": 2})
+    finally:
+        await processes.close()
 
 
 def add_to(values: list[int]) -> int:

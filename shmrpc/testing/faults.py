@@ -13,8 +13,8 @@ from typing import Any, Final
 from shmrpc.client.requests import find_endpoint
 from shmrpc.errors import ConnectionLost, ShmrpcError
 from shmrpc.transport.base import Connection, Dial, End, Frame, OnEnd, OnFrame
-from shmrpc.transport.errors import ChannelError
-from shmrpc.transport.memory import Memory, MemoryHost, check_size
+from shmrpc.transport.errors import ChannelError, check_size
+from shmrpc.transport.memory import Memory, MemoryHost
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body

@@ -13,5 +13,12 @@ raises the same ones. What a caller sees of them is in :mod:`shmrpc.errors`.
 """
 
 from shmrpc._core import Backlog, ChannelError, Oversize, Overtaken, PeerLeft
+from shmrpc.wire.codec import Body, body_size
 
-__all__ = ["Backlog", "ChannelError", "Oversize", "Overtaken", "PeerLeft"]
+__all__ = ["Backlog", "ChannelError", "Oversize", "Overtaken", "PeerLeft", "check_size"]
+
+
+def check_size(body: Body, max_frame: int) -> None:
+    """Raises Oversize if a body is too large."""
+    if body_size(body) > max_frame:
+        raise Oversize(f"{body_size(body)} bytes, the limit is {max_frame}")

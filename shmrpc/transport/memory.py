@@ -8,7 +8,6 @@ is refused, and what had been sent before a goodbye arrives before it.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import logging
 import os
@@ -29,10 +28,11 @@ from shmrpc.errors import (
 from shmrpc.host.processes import process
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.transport.base import Connection, Dial, End
-from shmrpc.transport.errors import ChannelError, Oversize
-from shmrpc.transport.listening import Inbox, Listener, Offer, OpenInbox, Peer
+from shmrpc.transport.errors import ChannelError, check_size
+from shmrpc.transport.listening import Listener, Offer, OpenInbox, Peer
 from shmrpc.transport.options import ConnectionOptions
-from shmrpc.wire.codec import Body, body_size, body_weight, with_own_buffers
+from shmrpc.transport.queued_inbox import Mail, QueuedInbox
+from shmrpc.wire.codec import Body, body_weight, with_own_buffers
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -42,100 +42,25 @@ CAPACITY: Final = 64 << 10
 _OVERHEAD: Final = 16
 
 
-def check_size(body: Body, max_frame: int) -> None:
-    """Raises Oversize if a body is too large."""
-    if body_size(body) > max_frame:
-        raise Oversize(f"{body_size(body)} bytes, the limit is {max_frame}")
-
-
 def _on_the_way(body: Body, max_frame: int) -> Body:
     """What arrives of a body. Raises Oversize if it is too large."""
     check_size(body, max_frame)
     return with_own_buffers(body)
 
 
-class _Mail:
-    """Calls ``deliver`` in a turn of the loop of its own once something has come, in one context."""
-
-    def __init__(self, deliver: Callable[[], None]) -> None:
-        self._deliver = deliver
-        self._loop = asyncio.get_running_loop()
-        # Not the sender's context: its variables are no business of the receiver's.
-        self._context = contextvars.copy_context()
-        self._handle: asyncio.Handle | None = None
-
-    def has_come(self) -> None:
-        """Has what has come delivered, unless the loop has been closed since."""
-        if self._handle is None and not self._loop.is_closed():
-            self._handle = self._loop.call_soon(self._run, context=self._context)
-
-    def _run(self) -> None:
-        self._handle = None
-        self._deliver()
-
-    def stop(self) -> None:
-        """Delivers nothing any more."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-
-class MemoryInbox(Inbox):
-    """The frames of all clients of a server. It is its own poller. ``find`` is called in its loop."""
+class MemoryInbox(QueuedInbox["MemoryPeer"]):
+    """The frames of all clients of a server. ``find`` is called in its loop."""
 
     def __init__(self, find: Callable[[], MemoryHost], max_frame: int, take: Callable[[], None]) -> None:
         super().__init__(take)
         self._find = find
         self._max_frame = max_frame
-        self._mail = _Mail(self._pump)
-        self._frames: deque[tuple[MemoryPeer, int, int, Body]] = deque()
-        #: Frames that are taken before the loop goes on.
-        self._turn = 0
-
-    @property
-    def poller(self) -> MemoryInbox:
-        """Itself."""
-        return self
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool = True) -> MemoryListener:
         """Takes the service's name; ServiceInUse if another server has it, LocalProtocolError if it is to take none."""
         if not claim:
             raise LocalProtocolError("adopting=True is for clients that come by a socket: over memory:// none does")
         return MemoryListener(self._find(), offer, on_change, self._max_frame, self)
-
-    def put(self, peer: MemoryPeer, opcode: int, call_id: int, body: Body) -> None:
-        """Queues a frame that a client has sent."""
-        if self._open:
-            self._frames.append((peer, opcode, call_id, body))
-            self._mail.has_come()
-
-    def _pump(self) -> None:
-        self._turn = len(self._frames)
-        try:
-            self._take()
-        finally:  # Even if a signal is to end the program: until it does, others are served.
-            if self._frames and self._open:
-                self._mail.has_come()
-
-    def next(self) -> tuple[Any, int, int, Body] | None:
-        """The next frame of those that were there when this turn began."""
-        while self._turn and self._frames:
-            self._turn -= 1
-            peer, opcode, call_id, body = self._frames.popleft()
-            if peer.took(opcode, call_id, body):
-                return peer.key, opcode, call_id, body
-        return None
-
-    def send_next(self, channel: MemoryPeer, opcode: int, id: int, payload: Body) -> Any:
-        """Sends an answer, then does as :meth:`next`."""
-        channel.send(opcode, id, payload)
-        return self.next()
-
-    def close(self) -> None:
-        """Takes nothing any more."""
-        self._open = False
-        self._frames.clear()
-        self._mail.stop()
 
 
 #: In the place of an opcode: the client has closed the connection, or has found that the server broke the rules.
@@ -229,7 +154,7 @@ class MemoryConnection(Connection):
         super().__init__(listener.service, peer.pid, peer.uid, peer.max_frame, listener.endpoints, listener.shapes)
         self._peer = peer
         self._server = str(listener)
-        self._mail = _Mail(self._take)
+        self._mail = Mail(self._take)
         self._news: deque[Callable[[], None]] = deque()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:

@@ -16,7 +16,11 @@ KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
-.PHONY: demo test test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser
+# The server of NATS that the tests start: one of the system's, or this version in the project's own folder.
+NATS_SERVER := v2.11.4
+GO := $(shell command -v go || echo /usr/local/go/bin/go)
+
+.PHONY: demo test test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -30,7 +34,7 @@ test-rust: tools
 	$(CARGO) test $(CORE) --quiet
 	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loom --target-dir core/target/loom --test protocol
 
-test-python: build crashpoints compiled
+test-python: build crashpoints compiled nats-server
 	$(BIN)/python $(PYTEST)
 
 test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB.
@@ -40,14 +44,14 @@ test-browser: build  ## The fractals' page in a headless Chromium, which has to 
 	$(BIN)/python -m pip install --quiet --group browser
 	SHMRPC_BROWSER=1 $(BIN)/python -m pytest tests/test_fractals_page.py
 
-test-lowest: build crashpoints  ## The Python tests with the lowest versions of what we depend on, in .venv-lowest.
+test-lowest: build crashpoints nats-server  ## The Python tests with the lowest versions of what we depend on, in .venv-lowest.
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(VENV)-lowest/bin/python util/lowest.py > $(VENV)-lowest/constraints.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/constraints.txt --group dev --editable .
 	$(VENV)-lowest/bin/python $(PYTEST)
 
-torture: build crashpoints compiled  ## The long forms of tests, about 15 minutes, with the figures of docs/reliability.md.
+torture: build crashpoints compiled nats-server  ## The long forms of tests, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test lies -- --nocapture
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --lib -- shared:: topic:: --nocapture
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest $(LONG) tests/reliability \
@@ -56,6 +60,11 @@ torture: build crashpoints compiled  ## The long forms of tests, about 15 minute
 compiled: build  ## Bytecode, as an installation has it, and pytest's: what the tests start need not compile us.
 	$(BIN)/python -m compileall -q shmrpc tests benchmark examples
 	-$(KEEP_BYTECODE) $(BIN)/python -m pytest --collect-only -qq >/dev/null  # What does not import is for the tests to tell.
+
+nats-server: | tools  ## A server of NATS for the tests, unless the system has one; without it they are skipped.
+	@command -v nats-server >/dev/null || test -x .tools/$(NATS_SERVER)/nats-server || { mkdir -p .tools/$(NATS_SERVER) && \
+		GOBIN=$(abspath .tools/$(NATS_SERVER)) $(GO) install github.com/nats-io/nats-server/v2@$(NATS_SERVER); } || \
+		echo "no nats-server, so the tests of nats:// are skipped: install it (on Debian and Ubuntu: apt install nats-server), or Go 1.24 or later, which gets it"
 
 crashpoints: build  ## The native core with points where a test lets its process die, beside the one in use.
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet

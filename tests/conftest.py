@@ -19,6 +19,7 @@ from shmrpc.host import cleanup
 from tests.helpers.host_names import host_to_oneself, nothing_is_left, ours_in_shm
 from tests.helpers.loops import LOOPS
 from tests.helpers.member_process import MemberProcess
+from tests.helpers.nats_servers import NatsServer
 from tests.helpers.server_process import PATIENCE, ServerProcess
 from tests.helpers.services import service
 from tests.helpers.wire_client import WireClient
@@ -206,3 +207,11 @@ def other() -> Iterator[MemberProcess]:
         yield member
     with host_to_oneself():  # What a last member leaves that was killed is there until a clean-up.
         cleanup.clean()
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[NatsServer]:
+    """A server of NATS that the tests of this process share: none of them kills it."""
+    server = NatsServer()
+    yield server
+    server.close()

@@ -59,8 +59,8 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("choices", ("blue", 2, 3, "w")),
     ("line", ({"start": {"x": 1}, "end": {"x": 1, "y": 2}},)),
     ("line", ({"start": {"x": 1}, "end": {"x": 1}, "colour": "blue", "length": 2.0},)),
-    ("place", ({"street": "Main", "number": 1},)),
-    ("place", ({"street": "Main"},)),
+    ("settled", ({"street": "Main", "number": 1},)),
+    ("settled", ({"street": "Main"},)),
     ("item", ({"id": ID, "children": [{"id": str(ID), "tags": ("a",)}]},)),
     ("items", ([{"id": ID}],)),
     ("sparse", ({"theName": "a"},)),
@@ -454,7 +454,7 @@ def test_the_command_line_describes_a_live_service() -> None:
     with ServerProcess("tests.typing_contract.varied:varied"):
         text = run("describe", "varied")
         assert text.stderr == ""
-        assert "\nplace(place: Place) -> Place\n" in text.stdout
+        assert "\nsettled(place: Place) -> Place\n" in text.stdout
         assert "\ncountdown(start: int) -> stream of int    [runs in a thread]\n" in text.stdout
         assert "\nlist(count: int) -> dict[str, int]\n    Its name is that of" in text.stdout
         assert "\nkeywords(self: int, /, both: int, *, only: int, optional: int = 1) -> list[int]\n" in text.stdout
@@ -481,12 +481,12 @@ async def test_a_client_of_the_service_object_has_results_of_the_declared_types(
     async with shmrpc.serve(varied), shmrpc.connect(varied) as client:
         line = await client.line({"start": {"x": 1}, "end": {"x": 2}})
         assert type(line) is Line
-        assert type(await client.with_options(timeout=60).place(Place("Main", 1))) is Place
-        assert await client.with_options(metadata={"a": "b"}).place(Place("Main", 1)) == Place("Main", 1)
+        assert type(await client.with_options(timeout=60).settled(Place("Main", 1))) is Place
+        assert await client.with_options(metadata={"a": "b"}).settled(Place("Main", 1)) == Place("Main", 1)
         assert type((await client.vector((1, 2), (1,)))[0]) is Vector
         assert [type(point).__name__ async for point in client.ticks(2)] == ["Point", "Point"]
         assert type(await client.call("line", line)) is Line
-        assert [type(each) async for each in client.map("place", [Place("Main", 1)])] == [Place]
+        assert [type(each) async for each in client.map("settled", [Place("Main", 1)])] == [Place]
         assert await client.deep.er.add(1) == 3
         assert (await client.texts(NOW, NOW.date(), NOW.time(), datetime.timedelta(1), "1.5"))[4] == decimal.Decimal(
             "1.5"
@@ -499,7 +499,7 @@ def test_a_client_without_a_loop_has_results_of_the_declared_types() -> None:
         assert type(line) is Line
         assert type(client.with_options(timeout=60).line(line)) is Line
         assert [type(point).__name__ for point in client.ticks(2)] == ["Point", "Point"]
-        assert [type(each) for each in client.map("place", [Place("Main", 1)])] == [Place]
+        assert [type(each) for each in client.map("settled", [Place("Main", 1)])] == [Place]
         assert client.describe() == describe_service(varied)
 
 

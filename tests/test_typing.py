@@ -56,7 +56,7 @@ PROGRAM = """
             await client.items([{"id": uuid.uuid4()}, {"id": "1"}])
             assert_type(await client.Place("red"), "Place")
             place: Place = {"street": "Main", "number": 1}
-            assert_type(await client.place(place), "Place")
+            assert_type(await client.settled(place), "Place")
             ids: list[uuid.UUID] = []
             whole: list[int] = []
             await client.arrays((1,), [1, "one"], whole, {"a"}, ids)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def lowest() -> list[str]:
     """One constraint for each dependency, those of the extras included: ``msgspec==0.22``."""
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    return sorted({requirement.replace(">=", "==") for group in groups for requirement in group})
+    pinned = (requirement.replace(">=", "==") for group in groups for requirement in group)
+    return sorted({re.sub(r"\[\w+\]", "", each) for each in pinned})
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ from shmrpc.transport.options import (
     ConnectionOptions,
     check_connecting,
 )
-from shmrpc.transport.places import Transport, find
+from shmrpc.transport.places import At, find
 from shmrpc.wire import frames
 from shmrpc.wire.codec import BODIES, UNREADABLE, Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
@@ -83,6 +83,17 @@ class Client(CallEngine[LoopReconnector]):
     ) -> None:
         super().__init__(reconnector, codec, options, known)
         reconnector.clients.add(self)
+
+    @property
+    def place(self) -> str:
+        """Where the server was met that new calls go to, or went to last: ``"shm://"``, ``"nats://HOST:PORT"``.
+
+        Raises LocalProtocolError before there was a connection.
+        """
+        session = self._reconnector.session
+        if session is None:
+            raise self._reconnector.not_connected()
+        return session.connection.place
 
     def __await__(self) -> Generator[Any, None, Self]:
         """Connects: ``client = await shmrpc.connect(name)``; close it yourself then."""
@@ -428,7 +439,7 @@ def connect(
     max_memory: int = DEFAULT_MAX_MEMORY,
     spin: float = DEFAULT_SPIN,
     allow_uids: Collection[int] = (),
-    at: str | Transport | None = None,
+    at: At = None,
 ) -> Client:
     """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
 
@@ -444,7 +455,11 @@ def connect(
     or of one in ``allow_uids``; else connecting raises LocalProtocolError before anything is sent.
 
     A name is looked for in this host's shared memory; a URL picks another transport, as ``"memory://calculator"`` does
-    for a server in the same event loop. Beside a Service ``at`` says it: ``connect(calculator, at="memory://")``.
+    for a server in the same event loop, and ``"nats://HOST:PORT/calculator"`` for one that reaches the same NATS, on
+    any host (:mod:`shmrpc.transport.nats.address` has the URL). Beside a Service ``at`` says it:
+    ``connect(calculator, at="memory://")``. Of several places, ``at=["shm", "nats://HOST:PORT"]``, the first one with a
+    server is taken; with ``reconnect`` another one when it has none any more, and the first one again when it has one.
+    ``client.place`` tells which.
 
     Raises ValueError for an option out of range, or that the transport does not have. What connecting raises:
     :meth:`Client.__aenter__`.

@@ -151,3 +151,5 @@ class LoopReconnector(Reconnector[LoopSession]):
         if self._connecting is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._connecting
+        for session in self._sessions():
+            await session.connection.wait_closed()

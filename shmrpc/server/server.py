@@ -22,9 +22,9 @@ from shmrpc.server.interrupts import is_for_the_program
 from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Limits
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
-from shmrpc.transport.listening import OpenInbox
+from shmrpc.transport.listening import Inbox, OpenInbox, Poller
 from shmrpc.transport.options import DEFAULT_SPIN, ConnectionOptions
-from shmrpc.transport.places import Transport, transport_at
+from shmrpc.transport.places import At, inboxes
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, Health
@@ -45,7 +45,7 @@ class Server:
     def __init__(
         self,
         services: Sequence[Service],
-        open_inbox: OpenInbox,
+        open_inboxes: Sequence[OpenInbox],
         codec: CodecName,
         interceptors: Sequence[Interceptor],
         limits: Limits,
@@ -61,7 +61,9 @@ class Server:
                 raise TypeError(f"serve() expected a shmrpc.Service, got {type(service).__qualname__}{hint}")
             service.check_reachable()
         self.services = tuple(services)
-        self._open_inbox = open_inbox
+        self._open_inboxes = open_inboxes
+        #: Where frames come from: one for each place where the services are met.
+        self._inboxes: list[Inbox] = []
         self._on_change: Callable[[], None] = lambda: None
         self._codec: Codec = get_codec(codec)
         self._interceptors = check_interceptors(interceptors)
@@ -90,7 +92,10 @@ class Server:
     @property
     def connections_by_service(self) -> dict[str, int]:
         """Clients that are connected to each service."""
-        return {dispatcher.listener.service: dispatcher.listener.connections for dispatcher in self._dispatchers}
+        connections = Counter[str]()
+        for dispatcher in self._dispatchers:
+            connections[dispatcher.listener.service] += dispatcher.listener.connections
+        return dict(connections)
 
     @property
     def arriving(self) -> int:
@@ -121,31 +126,50 @@ class Server:
             raise LocalProtocolError(
                 f"this server of {', '.join(s.name for s in self.services)} was used before; make another one"
             )
-        self._inbox = inbox = self._open_inbox(self._pump)
+        self._inboxes = [self._opened(open_inbox) for open_inbox in self._open_inboxes]
         self._runner = runner = CallRunner(
             self._codec,
             self._limits,
             self._interceptors,
             validate_results=self._validate_results,
-            set_busy=lambda busy: inbox.set_spinning(not busy),
-            between=inbox.glance,
+            set_busy=self._set_busy,
+            between=self._between,
             tells_of_holds=self.tells_of_holds,
         )
         for service in self.services:
             service.servers.add(self)
         try:
             for service in self.services:
-                self._dispatchers.append(
-                    Dispatcher(service, runner, inbox, lambda: self._on_change(), claim=not self._adopting)
-                )
-            for service, dispatcher in zip(self.services, self._dispatchers, strict=True):
+                for inbox in self._inboxes:
+                    self._dispatchers.append(
+                        Dispatcher(service, runner, inbox, lambda: self._on_change(), claim=not self._adopting)
+                    )
+            for inbox in self._inboxes:
+                await inbox.open()
+            for service in self.services:
                 state = await self._enter_lifespan(service)
                 runner.take_context()
-                dispatcher.begin(state)
+                for dispatcher in self._dispatchers:
+                    if dispatcher.listener.service == service.name:
+                        dispatcher.begin(state)
+            for inbox in self._inboxes:
+                await inbox.announce()
         except BaseException:
             await self.close()
             raise
         return self
+
+    def _opened(self, open_inbox: OpenInbox) -> Inbox:
+        inbox: Inbox = open_inbox(lambda: self._pump(inbox.poller))
+        return inbox
+
+    def _set_busy(self, busy: bool) -> None:
+        for inbox in self._inboxes:
+            inbox.set_spinning(not busy)
+
+    def _between(self) -> None:
+        for inbox in self._inboxes:
+            inbox.glance()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -155,7 +179,7 @@ class Server:
     def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
         """Serves a client that another process has accepted, as for a worker. ``service``: the one that it wants."""
         for dispatcher in self._dispatchers:
-            if service in (None, dispatcher.listener.service):
+            if dispatcher.listener.adopts and service in (None, dispatcher.listener.service):
                 dispatcher.listener.adopt(accepted)
                 return
         accepted.close()
@@ -209,7 +233,8 @@ class Server:
             tasks = runner.cancel_all()
             for dispatcher in dispatchers:
                 dispatcher.close()
-            self._inbox.close()
+            for inbox in self._inboxes:
+                inbox.close()
             runner.close()
         try:
             if tasks and runner is not None and (await asyncio.wait(tasks, timeout=CLOSING))[1]:
@@ -221,6 +246,8 @@ class Server:
             try:
                 if runner is not None:
                     await runner.executors.close_processes()
+                for inbox in self._inboxes:
+                    await inbox.wait_closed()
                 await self._lifespans.aclose()
             finally:
                 self._leaving = ""
@@ -242,9 +269,9 @@ class Server:
         self._lifespans.callback(setattr, self, "_leaving", service.name)
         return state
 
-    def _pump(self) -> None:
+    def _pump(self, inbox: Poller) -> None:
         """Takes frames and answers them until there are no more."""
-        runner, inbox = self._runner, self._inbox.poller
+        runner = self._runner
         assert runner is not None
         running, send_next, kept, fail = runner.running, inbox.send_next, runner.kept, runner.fail
         began = time.monotonic()
@@ -302,7 +329,7 @@ def serve(
     allow_uids: Collection[int] = (),
     adopting: bool = False,
     validate_results: bool = False,
-    at: str | Transport | None = None,
+    at: At = None,
 ) -> Server:
     """Serves one or more services in the running loop: ``async with shmrpc.serve(calculator): ...``.
 
@@ -326,9 +353,12 @@ def serve(
     Processes of this user and of root may call, and those of the users in ``allow_uids``; they are met in the
     directory that ``$SHMRPC_DIRECTORY`` names. SECURITY.md says what they are trusted with.
 
-    ``at`` says where they are served, as a URL. This host's shared memory is meant if it is not given; ``"memory://"``
+    ``at`` says where they are served, as a URL or a list of several. This host's shared memory, ``"shm"``, is meant if
+    it is not given; ``"memory://"``
     is for clients in the same event loop, shares nothing with other processes, and has no ``max_memory``, ``spin``,
-    ``allow_uids`` and ``adopting``.
+    ``allow_uids`` and ``adopting``. ``"nats://HOST:PORT"`` is for other hosts that reach the same NATS, needs
+    ``shmrpc[nats]``, and does not use ``spin`` and ``allow_uids``; any number of servers share a name there.
+    :mod:`shmrpc.transport.nats.address` has its URL.
 
     Raises ValueError for an option out of range or that the transport does not have, TypeError for an endpoint with
     ``run_in="process"`` that cannot be pickled. What entering it raises: :meth:`Server.__aenter__`.
@@ -337,7 +367,7 @@ def serve(
     limits = Limits(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
     return Server(
         services,
-        transport_at(at).inbox(options),
+        inboxes(at, options),
         codec,
         interceptors,
         limits,

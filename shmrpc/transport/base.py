@@ -156,6 +156,8 @@ class NoClientSharing(NoSharing):
 class Connection(ABC):
     """A client's connection in an event loop: what a session needs of a transport."""
 
+    #: Where the server was met, as a URL without a name or a secret.
+    place: str
     #: Sends a frame; False if it waits for room. Raises what is in :mod:`shmrpc.transport.errors`.
     send: Callable[[int, int, Body], bool]
 
@@ -189,6 +191,15 @@ class Connection(ABC):
         self._on_end = on_end
         self._on_go_away = on_go_away
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither ended nor been closed."""
+        return self._open
+
+    def go_away(self) -> None:
+        """Has the client make its next connection elsewhere, and its next calls on that, if it ever makes another."""
+        self._on_go_away()
+
     @abstractmethod
     async def room(self) -> None:
         """Waits until all that was sent has found room."""
@@ -200,6 +211,9 @@ class Connection(ABC):
     @abstractmethod
     def close(self) -> None:
         """Closes. Again: nothing."""
+
+    async def wait_closed(self) -> None:  # noqa: B027
+        """Waits until what was sent before :meth:`close` is on its way."""
 
     def drop(self) -> None:
         """Closes, and warns of it, since its client was dropped open."""

@@ -80,6 +80,9 @@ _P = TypeVar("_P", bound=Peer)
 class Listener(ABC, Generic[_P]):
     """Serves one name. ``on_change`` is called when a client comes, is connected, or goes."""
 
+    #: Whether a client comes by a socket, so that it can be adopted.
+    adopts = False
+
     def __init__(self, service: str, on_change: Callable[[], None]) -> None:
         self.service = service
         self.health: Health = "starting"
@@ -169,9 +172,18 @@ class Inbox(ABC):
         Raises ServiceInUse if another server has the name.
         """
 
+    async def open(self) -> None:  # noqa: B027
+        """Connects to what it needs outside of this process. Raises ServiceUnavailable if that cannot be."""
+
+    async def announce(self) -> None:  # noqa: B027
+        """Waits until clients can find the services that have begun. Raises ServiceUnavailable if that cannot be."""
+
     @abstractmethod
     def close(self) -> None:
         """Takes nothing any more."""
+
+    async def wait_closed(self) -> None:  # noqa: B027
+        """Waits until what was sent is on its way."""
 
 
 #: Opens the inbox of one server, in its loop. What it is given takes the frames.

@@ -150,6 +150,8 @@ class MemoryPeer(Peer):
 class MemoryConnection(Connection):
     """A client's side."""
 
+    place = "memory://"
+
     def __init__(self, listener: MemoryListener, peer: MemoryPeer) -> None:
         super().__init__(listener.service, peer.pid, peer.uid, peer.max_frame, listener.endpoints, listener.shapes)
         self._peer = peer
@@ -327,6 +329,7 @@ class Memory:
     """``memory://``: services and clients of one loop. Each loop has its own names, unless ``find`` says where."""
 
     adopts = False
+    lacks = ("max_memory", "spin", "allow_uids")
 
     def __init__(self, find: Callable[[], MemoryHost] = _host_of_loop) -> None:
         self._find = find
@@ -351,11 +354,7 @@ class Memory:
         )
 
 
-#: Options of shared memory alone.
-_NOT_HERE: Final = ("max_memory", "spin", "allow_uids")
-
-
 def _checked(options: ConnectionOptions) -> ConnectionOptions:
     """The options; ValueError for one that has no meaning here."""
-    options.refuse("memory:// shares no memory and meets no other process: leave it out", _NOT_HERE)
+    options.refuse("memory:// shares no memory and meets no other process: leave it out", Memory.lacks)
     return options

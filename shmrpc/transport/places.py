@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Protocol, TypeVar
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from shmrpc.transport.base import Dial, ThreadDial
 from shmrpc.transport.listening import OpenInbox
 from shmrpc.transport.memory import Memory
 from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.several import dial_first
 from shmrpc.transport.shm.transport import SharedMemory
 
 
 class Transport(Protocol):
     """A way between clients and servers. Each method raises ValueError for an option that it does not have.
 
-    **Deadlines.** A request has its deadline as an instant of this host's ``CLOCK_MONOTONIC``, so both transports that
-    there are hand it on as it is. One that leaves the host translates at its two ends, where the frame goes and where
-    it comes: what travels is the time that is left, and the receiver adds its own clock.
+    **Deadlines.** A request has its deadline as an instant of its host's ``CLOCK_MONOTONIC``, so what does not leave
+    the host hands it on as it is. What does translates at the end where the frame comes.
     """
 
     #: Whether a client comes by a socket, which one process can accept and another one serve: see `Server.adopt`.
     adopts: bool
+
+    @property
+    def lacks(self) -> Sequence[str]:
+        """Options of a connection that mean nothing here."""
+        ...
 
     def inbox(self, options: ConnectionOptions, /) -> OpenInbox:
         """What opens the inbox of a server."""
@@ -36,12 +42,58 @@ class Transport(Protocol):
         ...
 
 
-#: By the scheme of a URL. A new transport is added here.
-TRANSPORTS: Final[Mapping[str, Transport]] = {"shm": SharedMemory(), "memory": Memory()}
+#: Where services are met: a URL, a transport, or several of either, of which a client takes the first that has one.
+At: TypeAlias = "str | Transport | Sequence[str | Transport] | None"
+
+
+def _nats(rest: str) -> tuple[Transport, str]:
+    from shmrpc.transport.nats import address, transport  # Not before somebody wants it: few do.
+
+    try:
+        place, name = address.parse(rest)
+    except ValueError as error:
+        raise ValueError(f"{address.without_secrets(f'nats://{rest}')!r}: {error}") from None
+    return transport.Nats(place), name
+
+
+def _on_this_host(scheme: str, transport: Transport) -> Callable[[str], tuple[Transport, str]]:
+    def read(rest: str) -> tuple[Transport, str]:
+        if "/" in rest:
+            raise ValueError(
+                f"'{scheme}://{rest}': expected {scheme}://NAME, since {scheme}:// does not leave this host"
+            )
+        return transport, rest
+
+    return read
+
+
+#: By the scheme of a URL: the transport, and the name of a service or "", in what comes after ``://``. A new transport
+#: is added here.
+TRANSPORTS: Final[Mapping[str, Callable[[str], tuple[Transport, str]]]] = {
+    "shm": _on_this_host("shm", SharedMemory()),
+    "memory": _on_this_host("memory", Memory()),
+    "nats": _nats,
+}
 #: Where a name alone is looked for.
-_HERE: Final = "shm://"
+_HERE: Final = "shm"
 
 _S = TypeVar("_S")
+
+
+def _read(url: str) -> tuple[Transport, str]:
+    scheme, separator, rest = url.partition("://")
+    if scheme not in TRANSPORTS or (not separator and scheme != _HERE):
+        known = " and ".join(f"{each}://" for each in TRANSPORTS)
+        raise ValueError(
+            f"{_shown(url)} is no place where services are met: expected a URL, and the known ones are {known}"
+        )
+    return TRANSPORTS[scheme](rest)
+
+
+def _shown(url: str) -> str:
+    """A URL for a message: its secrets are nobody's business."""
+    before, at, after = url.rpartition("@")
+    return repr(f"{before.partition('://')[0]}://…@{after}" if at else url)
 
 
 def transport_at(at: str | Transport | None) -> Transport:
@@ -50,24 +102,63 @@ def transport_at(at: str | Transport | None) -> Transport:
         if not hasattr(at, "inbox"):
             raise TypeError(f"at: expected a URL such as 'memory://', got {at!r}")
         return at
-    scheme, separator, rest = (_HERE if at is None else at).partition("://")
-    transport = TRANSPORTS.get(scheme)
-    known = " and ".join(f"{each}://" for each in TRANSPORTS)
-    if transport is None or not separator:
-        raise ValueError(f"{at!r} is no place where services are met: expected a URL, and the known ones are {known}")
-    if rest:
-        raise ValueError(f"at: expected '{scheme}://' alone, got {at!r}; the name is the service's own")
+    transport, name = _read(_HERE if at is None else at)
+    if name:
+        assert at is not None
+        raise ValueError(f"at: expected a place alone, got {_shown(at)}; the name {name!r} is the service's own")
     return transport
 
 
-def find(service: _S, at: str | Transport | None) -> tuple[Transport, _S | str]:
+def transports_at(at: At) -> list[Transport]:
+    """The transports of one place or several, in their order. ValueError if there is no such place, or none at all."""
+    if at is None or isinstance(at, str) or hasattr(at, "inbox"):
+        return [transport_at(at)]  # type: ignore[arg-type]
+    if not isinstance(at, Sequence) or not at:
+        raise TypeError(f"at: expected a URL such as 'memory://', or a list of such, got {at!r}")
+    return [transport_at(each) for each in at]
+
+
+def inboxes(at: At, options: ConnectionOptions) -> list[OpenInbox]:
+    """What opens the inboxes of a server, one for each place."""
+    transports = transports_at(at)
+    return [transport.inbox(_fitting(transport, transports, options)) for transport in transports]
+
+
+def _fitting(transport: Transport, transports: Sequence[Transport], options: ConnectionOptions) -> ConnectionOptions:
+    """The options for one of several transports: without those that it lacks, if another one has them."""
+    others = {name for name in transport.lacks if any(name not in other.lacks for other in transports)}
+    defaults = {field.name: field.default for field in dataclasses.fields(options) if field.name in others}
+    return dataclasses.replace(options, **defaults)  # type: ignore[arg-type]
+
+
+def find(service: _S, at: At) -> tuple[Transport, _S | str]:
     """The transport to a service, and the service; a URL such as ``"memory://calculator"`` says both."""
-    if not isinstance(service, str) or "://" not in service:
-        return transport_at(at), service
-    scheme, _, name = service.partition("://")
-    if at is not None:
-        raise ValueError(f"{service!r} says where the service is met, and at={at!r} does too: leave one out")
-    transport = transport_at(f"{scheme}://")
-    if "/" in name:
-        raise ValueError(f"{service!r}: expected {scheme}://NAME, since {scheme}:// does not leave this host")
-    return transport, name
+    if isinstance(service, str) and "://" in service:
+        if at is not None:
+            raise ValueError(f"{_shown(service)} says where the service is met, and at= does too: leave one out")
+        return _read(service)
+    transports = transports_at(at)
+    transport: Transport = transports[0] if len(transports) == 1 else _Several(transports)
+    return transport, service
+
+
+class _Several:
+    """Several places, of which a client takes the first where there is a server."""
+
+    adopts = False
+    lacks = ()
+
+    def __init__(self, transports: Sequence[Transport]) -> None:
+        self._transports = transports
+
+    def inbox(self, options: ConnectionOptions) -> OpenInbox:
+        raise NotImplementedError("a server has an inbox for each place")
+
+    def dial(self, service: str, options: ConnectionOptions) -> Dial:
+        transports = self._transports
+        return dial_first(service, [each.dial(service, _fitting(each, transports, options)) for each in transports])
+
+    def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
+        for transport in self._transports:
+            transport.thread_dial(service, _fitting(transport, self._transports, options))
+        raise ValueError("a client for threads is met at one place: give at= one URL")

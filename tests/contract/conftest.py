@@ -29,6 +29,8 @@ class Place:
     connect: Callable[..., Any]
     #: Whether a user of these clients awaits what they do. The tests always do.
     is_awaited: bool = True
+    #: Whether a deadline is the same instant at both ends. Otherwise the time that is left travels.
+    has_one_clock: bool = True
 
 
 def _connect_in_loop(name: str, **options: Any) -> Any:
@@ -39,12 +41,17 @@ def _connect_in_threads(name: str, **options: Any) -> Any:
     return AwaitedClient(shmrpc.sync.connect(name, timeout=PATIENCE, **options))
 
 
-@pytest.fixture(params=["loop", "threads", "memory"])
+@pytest.fixture(params=["loop", "threads", "memory", "nats"])
 def place(request: pytest.FixtureRequest) -> Place:
     """Where a test's services and clients meet."""
     if request.param == "memory":
         network = Network()
         return Place(network.serve, network.connect)
+    if request.param == "nats":
+        at = request.getfixturevalue("nats").url
+        return Place(
+            functools.partial(shmrpc.serve, at=at), functools.partial(_connect_in_loop, at=at), has_one_clock=False
+        )
     if request.param == "threads":
         return Place(shmrpc.serve, _connect_in_threads, is_awaited=False)
     return Place(shmrpc.serve, _connect_in_loop)

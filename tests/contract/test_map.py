@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 import shmrpc
-from tests.contract.conftest import Connect
+from tests.contract.conftest import Connect, Place
 
 
-async def test_its_deadline_is_of_the_whole_map(client: Any) -> None:
+async def test_its_deadline_is_of_the_whole_map(client: Any, place: Place) -> None:
     timed = client.with_options(timeout=600)
     deadlines = [each async for each in timed.map("deadline", range(12), chunk=2)]
-    assert len(set(deadlines)) == 1
+    assert len(deadlines) == 12
     assert None not in deadlines
+    if place.has_one_clock:
+        assert len(set(deadlines)) == 1
+    else:  # What was left when each frame was sent: the way of each may take another time, and not that long.
+        assert max(deadlines) - min(deadlines) < 100e9
 
 
 async def test_a_map_that_takes_too_long_is_a_timeout(client: Any) -> None:

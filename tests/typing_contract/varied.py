@@ -164,7 +164,7 @@ async def line(line: Line) -> Line:
 
 
 @varied.endpoint
-def place(place: Place) -> Place:
+def settled(place: Place) -> Place:
     return place
 
 

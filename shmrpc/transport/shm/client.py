@@ -88,6 +88,8 @@ def _settle(future: asyncio.Future[bool], result: bool) -> None:
 class LoopConnection(Connection):
     """A connection that waits in an event loop."""
 
+    place = "shm://"
+
     def __init__(self, dialled: socket.socket, established: handshake.Established) -> None:
         self.exchange = established.channel.exchange
         self.begin = established.channel.begin

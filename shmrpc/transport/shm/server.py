@@ -292,6 +292,8 @@ class ShmPeer(Peer):
 class ShmListener(Listener[ShmPeer]):
     """Serves one name: whoever comes gets a segment, and their frames come to the inbox."""
 
+    adopts = True
+
     def __init__(
         self,
         offer: Offer,

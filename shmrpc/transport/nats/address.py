@@ -1,0 +1,172 @@
+"""Where NATS is, and how to be let in: from a URL, the environment and files.
+
+::
+
+    nats://[USER:PASSWORD@ or TOKEN@]HOST[:PORT][,HOST[:PORT]...][/SERVICE][?OPTION=VALUE&...]
+
+=============  ==================  ===============================================================================
+option         in the environment  meaning
+=============  ==================  ===============================================================================
+(user)         NATS_USER           user and password
+(password)     NATS_PASSWORD
+(token)        NATS_TOKEN          a token
+``creds``      NATS_CREDS          a file with a user's JWT and seed
+``nkey``       NATS_NKEY           a file with the seed of an nkey
+``ca``         NATS_CA             a file with the authorities whose certificates are trusted; asks for TLS
+``cert``       NATS_CERT           this side's certificate, a file; asks for TLS
+``key``        NATS_KEY            its key, a file
+``tls``        NATS_TLS            ``on`` asks for TLS with the authorities that the system trusts
+``heartbeat``                      seconds within which a dead peer is noticed; 2 if it is not given
+``inbox``                          a name under which this side is sent to, so that permissions can tell users apart
+=============  ==================  ===============================================================================
+
+The names in the environment are those of NATS's own command. It is asked only for what the URL says nothing of: not
+for a token if there are a user and a password.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+DEFAULT_PORT: Final = 4222
+#: Seconds within which a dead peer is noticed: each side says each quarter of it that it lives.
+DEFAULT_HEARTBEAT: Final = 2.0
+_MIN_HEARTBEAT: Final = 0.1
+_MAX_HEARTBEAT: Final = 3600.0
+_OPTIONS: Final = ("creds", "nkey", "ca", "cert", "key", "tls", "heartbeat", "inbox")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_SECRETS: Final = re.compile(r"(?<=://)[^/?]*@")
+
+
+def without_secrets(text: str) -> str:
+    """A text that may be or have a URL, without the user, password or token in it: for messages."""
+    return _SECRETS.sub("…@", text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where NATS is, and how to be let in. As text it has no secret."""
+
+    #: ``host:port``, of servers that belong together.
+    servers: tuple[str, ...]
+    heartbeat: float = DEFAULT_HEARTBEAT
+    inbox: str = "any"
+    #: The way in: user and password, token, creds, nkey.
+    login: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
+    #: Files, and whether TLS is asked for.
+    tls: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return "nats://" + ",".join(self.servers)
+
+    def arguments(self) -> dict[str, Any]:
+        """What ``nats.connect`` takes of it. Raises OSError for a file that cannot be read."""
+        named = {"creds": "user_credentials", "nkey": "nkeys_seed"}
+        arguments: dict[str, Any] = {named.get(name, name): value for name, value in self.login}
+        for name in named.values():
+            if name in arguments:
+                with open(arguments[name], "rb"):
+                    pass  # Not to be read here: NATS's client would not say which file is missing.
+        if self.tls:
+            arguments["tls"] = _context(dict(self.tls))
+        return {"servers": [f"nats://{server}" for server in self.servers], **arguments}
+
+
+def _context(files: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.get("ca"))
+    if "cert" in files:
+        context.load_cert_chain(files["cert"], files.get("key"))
+    return context
+
+
+def parse(rest: str) -> tuple[Address, str]:
+    """The address, and the name of a service or "", in a URL after ``nats://``. Raises ValueError if it is none."""
+    before, _, query = rest.partition("?")
+    authority, _, service = before.partition("/")
+    login, at, hosts = authority.rpartition("@")
+    options = _options(query)
+    if options.get("tls", "on") not in ("on", "off"):
+        raise ValueError(f"tls: expected on or off, got {options['tls']!r}")
+    return Address(
+        tuple(_server(host) for host in hosts.split(",")),
+        _heartbeat(options.get("heartbeat")),
+        _inbox(options.get("inbox")),
+        _login(login if at else "", options),
+        _tls(options),
+    ), unquote(service)
+
+
+def _options(query: str) -> dict[str, str]:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    for name, value in pairs:
+        if name not in _OPTIONS:
+            raise ValueError(f"a URL of nats:// has no option {name!r}; it has {', '.join(_OPTIONS)}")
+        if not value:
+            raise ValueError(f"{name}: expected a value after '{name}='")
+    return dict(pairs)
+
+
+def _server(host: str) -> str:
+    found = _HOST.fullmatch(host)
+    port = int(found[2] or DEFAULT_PORT) if found else 0
+    if found is None or not 0 < port < 1 << 16:
+        raise ValueError(
+            f"expected nats://HOST:PORT, or several such with commas between, got {host!r} for one of them"
+        )
+    return f"{found[1]}:{port}"
+
+
+def _heartbeat(text: str | None) -> float:
+    if text is None:
+        return DEFAULT_HEARTBEAT
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not _MIN_HEARTBEAT <= seconds <= _MAX_HEARTBEAT:
+        raise ValueError(f"heartbeat: expected {_MIN_HEARTBEAT:g} to {_MAX_HEARTBEAT:g} seconds, got {text!r}")
+    return seconds
+
+
+def _inbox(text: str | None) -> str:
+    if text is None:
+        return "any"
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", text):
+        raise ValueError(f"inbox: expected 1 to 64 of A-Z a-z 0-9 _ -, got {text!r}")
+    return text
+
+
+def _login(userinfo: str, options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    user, colon, password = userinfo.partition(":")
+    if colon:
+        return ("user", unquote(user)), ("password", unquote(password))
+    if user:
+        return (("token", unquote(user)),)
+    for name in ("creds", "nkey"):
+        if name in options:
+            return ((name, options[name]),)
+    environment = os.environ
+    if environment.get("NATS_USER"):
+        return ("user", environment["NATS_USER"]), ("password", environment.get("NATS_PASSWORD", ""))
+    for name in ("token", "creds", "nkey"):
+        if environment.get(f"NATS_{name.upper()}"):
+            return ((name, environment[f"NATS_{name.upper()}"]),)
+    return ()
+
+
+def _tls(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if options.get("tls") == "off":
+        return ()
+    names = ("ca", "cert", "key", "tls")
+    given = {name: options[name] for name in names if name in options}
+    if not given:
+        given = {name: os.environ[f"NATS_{name.upper()}"] for name in names if os.environ.get(f"NATS_{name.upper()}")}
+    if "key" in given and "cert" not in given:
+        raise ValueError("key: it belongs to a certificate: give cert=FILE too")
+    return tuple(given.items())

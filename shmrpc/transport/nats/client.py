@@ -1,0 +1,172 @@
+"""A client's side of a connection over NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from shmrpc.errors import ConnectionLost, RemoteProtocolError, ServiceUnavailable
+from shmrpc.host.runtime_dir import check_name
+from shmrpc.transport.base import Connection, End, OnEnd, OnFrame
+from shmrpc.transport.nats import link, messages, subjects
+from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.link import Link
+from shmrpc.transport.nats.messages import Hello, Message, Welcome
+from shmrpc.transport.nats.pipe import Limits, Pipe
+from shmrpc.transport.options import ConnectionOptions
+from shmrpc.wire import control
+from shmrpc.wire.codec import Body
+from shmrpc.wire.frames import Shape
+
+#: Seconds that one server has for its welcome, before another one is asked.
+_ANSWER: Final = 1.0
+#: Seconds between two tries: the first, the longest, and the longest of a client that waits for ever.
+_FIRST_PAUSE: Final = 0.005
+_LONGEST_PAUSE: Final = 0.1
+_LONGEST_PAUSE_FOR_EVER: Final = 0.5
+#: Who takes a connection whose uid nobody knows.
+UNKNOWN_UID: Final = -1
+
+
+class _NotNow(Exception):
+    """No server can take the client at this moment; why, in words."""
+
+
+async def connect(
+    service: str, address: Address, timeout: float | None, note: Callable[[str], None], *, options: ConnectionOptions
+) -> NatsConnection:
+    """Connects to a server of a service, within ``timeout`` seconds; None: for ever, 0: one try.
+
+    Raises ServiceUnavailable if there is none by then, or if the server refuses.
+    """
+    check_name(service)
+    began = time.monotonic()
+    end = None if timeout is None else began + timeout
+    pause, longest = _FIRST_PAUSE, _LONGEST_PAUSE_FOR_EVER if timeout is None else _LONGEST_PAUSE
+    while True:
+        left = None if end is None else end - time.monotonic()
+        try:
+            return await _try(
+                service, address, max(left, _ANSWER) if timeout == 0 and left is not None else left, options
+            )
+        except _NotNow as why:
+            reason = str(why)
+        note(reason)
+        if end is not None and time.monotonic() + pause >= end:
+            waited = time.monotonic() - began
+            raise ServiceUnavailable(
+                f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; start one with "
+                f"`shmrpc serve MODULE:SERVICE --at {address}`"
+            )
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, longest)
+
+
+async def _try(service: str, address: Address, timeout: float | None, options: ConnectionOptions) -> NatsConnection:
+    try:
+        async with asyncio.timeout(timeout):
+            joined = await link.join(address)
+    except ServiceUnavailable as error:
+        raise _NotNow(str(error)) from None
+    except TimeoutError:
+        raise _NotNow(f"NATS at {address} does not answer") from None
+    try:
+        return await _greet(service, joined, timeout, options)
+    finally:
+        joined.leave()
+
+
+async def _greet(service: str, joined: Link, timeout: float | None, options: ConnectionOptions) -> NatsConnection:
+    pipe = Pipe(joined, Limits(options.max_frame, options.max_memory))
+    pipe.words = f"the server of {service!r}"
+    try:
+        versions = (messages.VERSION, control.VERSION)
+        host, pid = messages.here()
+        hello = Hello(versions, options.max_frame, options.max_memory, pipe.heartbeat, options.pickle, host, pid)
+        joined.post(subjects.hello(service), messages.encode(hello), pipe.subject)
+        async with asyncio.timeout(_ANSWER if timeout is None else max(0.0, min(_ANSWER, timeout))):
+            welcome = await pipe.first()
+        if isinstance(welcome, Welcome):
+            return NatsConnection(service, joined, pipe, welcome)
+        if not isinstance(welcome, control.Refuse):
+            raise RemoteProtocolError(f"{pipe.words}: expected welcome, got {type(welcome).__name__.lower()}")
+        if welcome.try_again:
+            raise _NotNow(f"the last one that was there said: {welcome.reason}")
+        raise ServiceUnavailable(f"the server refused the connection: {welcome.reason}")
+    except BaseException as error:
+        pipe.gone()
+        if isinstance(error, TimeoutError):
+            silent = f"a server is there, and does not answer within {_ANSWER:g} s"
+            raise _NotNow(joined.why_silent().removeprefix(": ") or silent) from None
+        if isinstance(error, ConnectionLost):
+            raise _NotNow(str(error)) from None
+        raise
+
+
+class NatsConnection(Connection):
+    """A client's side."""
+
+    def __init__(self, service: str, joined: Link, pipe: Pipe, welcome: Welcome) -> None:
+        if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
+            raise RemoteProtocolError(
+                f"{pipe.words} named {len(welcome.endpoints)} endpoints and the shapes of {len(welcome.shapes)}"
+            )
+        shapes: dict[int, Shape] = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
+        pipe.words = f"the server of {service!r} ({messages.where(welcome.host, welcome.pid)})"
+        pipe.heartbeat = welcome.heartbeat
+        pipe.limits = Limits(
+            min(pipe.limits.max_frame, welcome.max_frame), min(pipe.limits.max_memory, welcome.max_memory)
+        )
+        super().__init__(service, 0, UNKNOWN_UID, pipe.limits.max_frame, welcome.endpoints, shapes)
+        self.place = str(joined)
+        self.send = pipe.send
+        self._pipe = pipe
+
+    def start(
+        self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
+    ) -> None:
+        """See :meth:`Connection.start`."""
+        super().start(pending, on_frame, on_end, on_go_away)
+        self._pipe.listen(self._take, self._hear, self._lose)
+
+    def _take(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
+        try:
+            self._on_frame(opcode, call_id, body)
+        except BaseException as error:
+            self.interrupted(error)
+            raise
+
+    def _hear(self, message: Message) -> None:
+        """Takes what the server says besides frames."""
+        if isinstance(message, control.GoAway):
+            self._on_go_away()
+        elif isinstance(message, control.Goodbye):
+            if message.fault:
+                self._lose(End(RemoteProtocolError(f"{self._pipe.words} found a fault of ours: {message.reason}")))
+            else:
+                lost = ConnectionLost(f"{self._pipe.words} closed the connection: {message.reason}")
+                self._lose(End(lost, message.reached))
+        else:
+            raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
+
+    async def room(self) -> None:
+        """Waits until little waits to be sent."""
+        await self._pipe.room()
+
+    def fault(self, error: Exception) -> None:
+        """Closes, and tells the server which rule it broke."""
+        if self._open:
+            self._pipe.fault(str(error))
+
+    def close(self) -> None:
+        """Closes the connection, behind what was sent. Again: nothing."""
+        if self._open:
+            self._open = False
+            self._pipe.say(control.Goodbye("closed"))
+            self._pipe.finish()
+
+    async def wait_closed(self) -> None:
+        """Waits until all is on its way that was sent before :meth:`close`."""
+        await self._pipe.wait_closed()

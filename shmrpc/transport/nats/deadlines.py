@@ -1,0 +1,58 @@
+"""Deadlines between two clocks.
+
+A request has its deadline as an instant of its sender's ``CLOCK_MONOTONIC``, and each NATS message the time by that
+clock at which it was sent. What was left then is left when it arrives: the way is not counted, since nobody knows how
+long it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from shmrpc.errors import RemoteProtocolError
+from shmrpc.wire import frames
+from shmrpc.wire.codec import UNREADABLE, Body
+
+#: Kinds of requests with a deadline in place of their first element, and with one in their header, the first element.
+_FIRST: Final = frames.CALL_DEADLINE
+_HEADERS: Final = (frames.CALL_WITH, frames.BATCH)
+
+_array: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_number = msgspec.msgpack.Decoder(int)
+_header = msgspec.msgpack.Decoder(dict[str, Any])
+_encoder = msgspec.msgpack.Encoder()
+#: What a deadline can be, in nanoseconds.
+_LAST: Final = (1 << 63) - 1
+
+
+def translated(opcode: int, body: Body, shift: int) -> Body:
+    """The body of a frame with its deadline, if it has one, moved by ``shift`` nanoseconds.
+
+    Raises RemoteProtocolError if the deadline cannot be read.
+    """
+    kind = opcode & 0xFF
+    if kind != _FIRST and kind not in _HEADERS:
+        return body
+    data = body if isinstance(body, bytes) else body.body
+    try:
+        parts = _array.decode(data)
+        if not parts:
+            return body  # What it lacks is found out where it is run.
+        if kind == _FIRST:
+            parts[0] = msgspec.Raw(_encoder.encode(_moved(_number.decode(parts[0]), shift)))
+        else:
+            header = _header.decode(parts[0])
+            if not isinstance(header.get("deadline"), int):
+                return body
+            header["deadline"] = _moved(header["deadline"], shift)
+            parts[0] = msgspec.Raw(_encoder.encode(header))
+    except UNREADABLE as error:
+        raise RemoteProtocolError(f"a request whose deadline cannot be read: {error}") from None
+    data = _encoder.encode(parts)
+    return data if isinstance(body, bytes) else body.with_body(data)
+
+
+def _moved(deadline: int, shift: int) -> int:
+    return min(max(deadline + shift, 0), _LAST)

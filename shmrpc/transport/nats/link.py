@@ -1,0 +1,346 @@
+"""A process's connection to NATS: one for a loop and an address, whatever the number of clients and servers.
+
+It is not mended: when it breaks, the connections that go through it end, and whoever needs another link makes one. What
+NATS's client would keep to send later might be executed long after its caller was told that it failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import secrets
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from shmrpc.basics.missing import why_missing
+from shmrpc.errors import ConnectionLost, ServiceUnavailable
+from shmrpc.transport.nats import subjects
+from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.pipe import Pipe
+from shmrpc.transport.queued_inbox import Mail
+
+logger = logging.getLogger("shmrpc.nats")
+
+#: Seconds that one try to connect to NATS may take.
+_CONNECT_TIMEOUT: Final = 2
+#: Bytes of one message at most, whatever NATS would take.
+_LARGEST: Final = 1 << 20
+#: What a message has besides its data, as NATS counts: nothing. Some room all the same.
+_MARGIN: Final = 1024
+#: Nobody listens at the subject to which a message was sent.
+_NO_RESPONDERS: Final = "503"
+
+#: Takes a message: its data, the subject that answers go to.
+Letter = Callable[[bytes, str], None]
+
+_links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Address, Link]]] = weakref.WeakKeyDictionary()
+
+
+async def join(address: Address) -> Link:
+    """The link of this loop to an address, made if there is none; to be left by :meth:`Link.leave`.
+
+    Raises ServiceUnavailable if NATS cannot be reached, or lets nobody in.
+    """
+    links = _links.setdefault(asyncio.get_running_loop(), {})
+    link = links.get(address)
+    if link is None:
+        link = links[address] = Link(address, links)
+    link.users += 1
+    try:
+        await link.opened()
+    except BaseException:
+        link.leave()
+        raise
+    return link
+
+
+def _package() -> Any:
+    try:
+        return importlib.import_module("nats")
+    except ImportError as error:
+        missing = "nats:// needs nats-py, which is not installed here: pip install 'shmrpc[nats]'"
+        raise ImportError(why_missing("nats", error, missing)) from None
+
+
+class Link:
+    """A connection to NATS, and the ends of connections that go through it."""
+
+    def __init__(self, address: Address, links: dict[Address, Link]) -> None:
+        self._address = address
+        self._links = links
+        self._loop = asyncio.get_running_loop()
+        self.heartbeat = address.heartbeat
+        self.users = 0
+        self.is_open = False
+        #: Is told when it breaks.
+        self.on_lost: set[Callable[[], None]] = set()
+        self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
+        self._pipes: dict[str, Pipe] = {}
+        self._count = 0
+        self._nats: Any = None
+        #: What NATS's client last complained of, and when.
+        self._complaint = ""
+        self._complained = 0.0
+        self._arrived: deque[tuple[Letter, bytes, str]] = deque()
+        self._mail = Mail(self._deliver)
+        self._speakers: deque[Pipe] = deque()
+        self._letters: deque[tuple[str, bytes, str]] = deque()
+        self._wanted = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._looked = time.monotonic()
+        self._opening = self._loop.create_task(self._open())
+        self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def __str__(self) -> str:
+        return str(self._address)
+
+    async def opened(self) -> None:
+        """Waits until it is connected."""
+        await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
+        package = _package()
+        errors = (OSError, TimeoutError, package.errors.Error)
+        try:
+            self._nats = nats = package.NATS()
+            await nats.connect(
+                **self._address.arguments(),
+                name="shmrpc",
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # Each server is tried twice: once more after a moment.
+                reconnect_time_wait=0.05,
+                connect_timeout=_CONNECT_TIMEOUT,
+                ping_interval=max(1, int(self.heartbeat)),
+                max_outstanding_pings=2,
+                error_cb=self._on_error,
+                closed_cb=self._on_closed,
+                pending_size=8 << 20,
+            )
+            await nats.subscribe(f"{self._prefix}.*", cb=self._on_message)
+            await nats.flush()
+        except errors as error:
+            self._forget()
+            await self._close_nats()
+            raise ServiceUnavailable(f"cannot reach NATS at {self}: {_words(error, self._complaint)}") from None
+        except ValueError as error:  # A seed that is none.
+            self._forget()
+            raise ServiceUnavailable(f"cannot log in to NATS at {self}: {error}") from None
+        self.is_open = True
+        self._largest = min(nats.max_payload, _LARGEST) - _MARGIN
+        self.run(self._write())
+        self._look()
+
+    def _forget(self) -> None:
+        if self._links.get(self._address) is self:
+            del self._links[self._address]
+
+    async def _on_error(self, error: Exception) -> None:
+        self._complaint, self._complained = _words(error), time.monotonic()
+        if self.is_open:
+            logger.warning("NATS at %s: %s", self, self._complaint)
+
+    async def _on_closed(self) -> None:
+        self._lose(f"the connection to NATS at {self} broke{self._recent()}")
+
+    def _recent(self) -> str:
+        """What NATS's client has complained of, if that was just now."""
+        last = self._nats.last_error
+        if self._complaint and time.monotonic() - self._complained < 5:
+            return f": {self._complaint}"
+        return f": {_words(last)}" if last is not None else ""
+
+    def why_lost(self) -> str:
+        """Why messages may have been lost, in words."""
+        return (self._recent() or ": ").removeprefix(": ") or (
+            "this process, or the way to it, is too slow for what it is sent (a slow consumer), or NATS was restarted"
+        )
+
+    def why_silent(self) -> str:
+        """What NATS has refused, if it just did, in words; else nothing."""
+        return self._recent() if time.monotonic() - self._complained < 2 else ""
+
+    def add(self, pipe: Pipe) -> str:
+        """Its subject. It is a user of the link until it is removed."""
+        self.users += 1
+        self._count += 1
+        self._pipes[str(self._count)] = pipe
+        return f"{self._prefix}.{self._count}"
+
+    def remove(self, pipe: Pipe) -> None:
+        """It is closed. Its user leaves the link with it."""
+        del self._pipes[pipe.subject.rpartition(".")[2]]
+        self.leave()
+
+    def speak(self, pipe: Pipe) -> None:
+        """It has something to be sent."""
+        self._speakers.append(pipe)
+        self._wanted.set()
+
+    def post(self, subject: str, data: bytes, answers: str = "") -> None:
+        """Sends a message that belongs to no connection; ``answers``: the subject where answers are wanted."""
+        self._letters.append((subject, data, answers))
+        self._wanted.set()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Has something done for as long as the link is there."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _write(self) -> None:
+        """Sends what there is to send: what came in one turn of the loop goes together."""
+        publish, letters, speakers = self._nats.publish, self._letters, self._speakers
+        errors = importlib.import_module("nats.errors")
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                while letters or speakers:
+                    while letters:
+                        await publish(*letters.popleft())
+                    if not speakers:
+                        break
+                    pipe = speakers.popleft()
+                    message = pipe.next_message(self._largest)
+                    if message is not None:
+                        await publish(pipe.peer, message, pipe.subject)
+                        pipe.sent()
+                        if pipe.has_more:
+                            speakers.append(pipe)
+        except (errors.Error, OSError) as error:
+            self._lose(f"the connection to NATS at {self} broke: {_words(error)}")
+
+    async def _on_message(self, message: Any) -> None:
+        # NATS's client calls one after the other, and goes on when this is done: no work is done in here.
+        headers = message.headers
+        is_unheard = not message.data or (headers is not None and headers.get("Status") == _NO_RESPONDERS)
+        self._arrived.append((self._for(message.subject, is_unheard=is_unheard), message.data, message.reply))
+        self._mail.has_come()
+
+    def _for(self, subject: str, *, is_unheard: bool) -> Letter:
+        def take(data: bytes, sender: str) -> None:
+            pipe = self._pipes.get(subject.rpartition(".")[2])
+            if pipe is not None:
+                pipe.take(data, sender, is_unheard=is_unheard)
+            elif not is_unheard and subjects.is_end(sender):
+                self.post(sender, b"")  # It speaks to somebody who has gone: now it knows.
+
+        return take
+
+    def _deliver(self) -> None:
+        try:
+            while self._arrived:
+                take, data, sender = self._arrived.popleft()
+                take(data, sender)
+        finally:
+            if self._arrived:
+                self._mail.has_come()
+
+    async def subscribe(self, subject: str, take: Letter, group: str = "") -> Any:
+        """Has what is sent to a subject given to ``take``; the subscription. Raises ConnectionLost."""
+
+        async def on_message(message: Any) -> None:
+            self._arrived.append((take, message.data, message.reply))
+            self._mail.has_come()
+
+        errors = importlib.import_module("nats.errors")
+        try:
+            subscription = await self._nats.subscribe(subject, queue=group, cb=on_message)
+            await self._nats.flush()
+        except (errors.Error, OSError, TimeoutError) as error:
+            raise ConnectionLost(f"the connection to NATS at {self} broke: {_words(error)}") from None
+        return subscription
+
+    async def settle(self) -> None:
+        """Waits until all has come that NATS had to say when this was called, or the link is broken."""
+        errors = importlib.import_module("nats.errors")
+        try:
+            await self._nats.flush(max(1, round(self.heartbeat)))
+        except (errors.Error, OSError, TimeoutError, ValueError):
+            return
+        await asyncio.sleep(0)
+        self._deliver()
+
+    def _look(self) -> None:
+        """Ends the connections of peers that say nothing, and speaks where nothing was said."""
+        if not self.is_open:
+            return
+        now, period = time.monotonic(), self.heartbeat / 4
+        late = now - self._looked - period
+        self._looked = now
+        for pipe in list(self._pipes.values()):
+            if late > period:  # It was we who stood still: what came meanwhile was not read yet.
+                pipe.heard += late
+            if pipe.peer and now - pipe.heard > pipe.heartbeat * 3 / 4:
+                silence = now - pipe.heard
+                if pipe.is_closing:
+                    pipe.gone()
+                    continue
+                words = f"{pipe.words} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
+                why = "its host or the way there is down, it is stopped, or something holds its loop"
+                pipe.end(ConnectionLost(f"{words}: {why}"))
+            else:
+                pipe.beat()
+        self._timer = self._loop.call_later(period, self._look)
+
+    def _lose(self, reason: str) -> None:
+        """The connection to NATS is gone, and with it all that went through it."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._forget()
+        self._timer.cancel()
+        for pipe in list(self._pipes.values()):
+            pipe.end(ConnectionLost(reason))
+            pipe.gone()
+        for tell in list(self.on_lost):
+            tell()
+
+    def leave(self) -> None:
+        """One user less. The last one closes the link."""
+        self.users -= 1
+        if self.users == 0 and self._closing is None:
+            self._forget()
+            if not self._loop.is_closed():
+                self._closing = self._loop.create_task(self._close())
+
+    async def _close(self) -> None:
+        if not self._opening.done():
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self.is_open:
+            self.is_open = False
+            self._timer.cancel()
+        await asyncio.sleep(0)
+        while self._letters and self._nats.is_connected:
+            await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._mail.stop()
+        await self._close_nats()
+
+    async def _close_nats(self) -> None:
+        if self._nats is not None and not self._nats.is_closed:
+            await self._nats.close()
+
+    async def wait_closed(self) -> None:
+        """Waits until connections that close have said their last, and it is closed, if nobody needs it any more."""
+        closing = [pipe.closed for pipe in self._pipes.values() if pipe.is_closing]
+        if closing:
+            await asyncio.wait(closing)
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+
+def _words(error: BaseException, complaint: str = "") -> str:
+    """What an error of NATS's client says; never what it was given to log in with."""
+    text = str(error).removeprefix("nats: ") or type(error).__name__
+    return text if not complaint or complaint in text else f"{text} ({complaint})"

@@ -1,0 +1,92 @@
+"""What the two sides say to each other besides frames: the handshake. A goodbye is that of :mod:`shmrpc.wire.control`.
+
+A client sends ``hello`` to the service's subject, and its own subject with it. One server answers with ``welcome``,
+or ``refuse``, as the first that comes to that subject, and with the welcome comes the server's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Annotated, Final
+
+import msgspec
+
+from shmrpc.errors import RemoteProtocolError
+from shmrpc.wire import control
+from shmrpc.wire.codec import UNREADABLE
+from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
+
+#: The version of these messages, and of how frames lie in NATS's; frames have that of control.VERSION.
+VERSION: Final = 1
+
+_MaxFrame = Annotated[int, msgspec.Meta(ge=MIN_MAX_FRAME, le=MAX_MAX_FRAME)]
+_MaxMemory = Annotated[int, msgspec.Meta(ge=control.MIN_MAX_MEMORY, le=control.MAX_MAX_MEMORY)]
+_Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """A client wants a server."""
+
+    #: Of these messages, and of frames.
+    versions: tuple[int, int]
+    #: Bytes of the largest body it accepts, and of the large buffers of one frame.
+    max_frame: _MaxFrame
+    max_memory: _MaxMemory
+    #: Seconds within which it wants a dead peer to be noticed.
+    heartbeat: _Seconds
+    #: Whether it sends and reads pickles. Both sides do, or none.
+    pickle: bool = False
+    #: Where it runs, for messages.
+    host: str = ""
+    pid: int = 0
+
+
+class Welcome(msgspec.Struct, tag="welcome"):
+    """A server takes the client. What is agreed on is the smaller of the two sides' limits, the longer heartbeat."""
+
+    max_frame: _MaxFrame
+    max_memory: _MaxMemory
+    heartbeat: _Seconds
+    #: The endpoints' names; the place in this list is the number.
+    endpoints: list[str]
+    #: By number, the shapes of those that stream on any side, None of the others; empty if none does.
+    shapes: list[Shape | None] = []
+    host: str = ""
+    pid: int = 0
+
+
+class Report(msgspec.Struct, tag="report"):
+    """What a server says of itself."""
+
+    host: str
+    report: control.Report
+
+
+Message = Hello | Welcome | Report | control.Refuse | control.GoAway | control.Goodbye
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Message:
+    """The message in these bytes; RemoteProtocolError if it is none."""
+    try:
+        return _decoder.decode(data)
+    except UNREADABLE as error:
+        raise RemoteProtocolError(f"a message of {len(data)} bytes cannot be read: {error}") from None
+
+
+def where(host: str, pid: int) -> str:
+    """Names a process elsewhere, as it says of itself."""
+    return f"process {pid} on {host[:80]!r}" if host else "a process elsewhere"
+
+
+def here() -> tuple[str, int]:
+    """The host and the process that this is."""
+    return socket.gethostname(), os.getpid()

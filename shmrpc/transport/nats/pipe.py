@@ -1,0 +1,439 @@
+"""One end of a connection over NATS: frames as a stream of bytes, which travels in messages.
+
+A message is a header, then the next bytes of the stream. What was sent in one turn of the loop goes together, and a
+frame that is larger than a message goes on in the next one::
+
+    message   number (u64, from 1), bytes of the other stream that have come (u64), the sender's clock (u64, ns), bytes
+    frame     opcode (u32), call id (u64), bytes of the body (u32), number of buffers (u32), the size of each (u64);
+              then the body, and the buffers
+
+NATS keeps the order of what one side sends to a subject, and may lose some of it: to a reader that is too slow, and
+when it is restarted. The numbers tell. Up to :data:`WINDOW` bytes are on the way; what comes on top waits at the
+sender, until the receiver has said that it has got some. Each message has its sender's subject beside it: NATS tells at
+once if nobody listens at the receiver's, and then what it had was certainly not executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from shmrpc import _core
+from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
+from shmrpc.transport.base import End
+from shmrpc.transport.errors import Backlog, ChannelError, check_size
+from shmrpc.transport.nats import messages, subjects
+from shmrpc.transport.nats.messages import Message
+from shmrpc.wire import control, frames
+from shmrpc.wire.codec import Body
+
+if TYPE_CHECKING:
+    from shmrpc.transport.nats.link import Link
+
+logger = logging.getLogger("shmrpc.nats")
+
+#: Bytes on the way, beyond which a sender waits. A server of NATS cuts off a reader that is 64 MiB behind.
+WINDOW: Final = 4 << 20
+#: Bytes that wait at the sender, beyond which whoever sends is asked to wait.
+ROOM: Final = 64 << 10
+#: Frames up to this size are copied into one piece.
+_SMALL: Final = 16 << 10
+#: Buffers of one frame: a peer that announces more is not believed.
+_MAX_BUFFERS: Final = 1 << 16
+#: In the place of an opcode: the body is a message of :mod:`.messages`.
+CONTROL: Final = 0xFFFF_FFFF
+
+_HEADER: Final = struct.Struct("<QQQ")
+_FRAME: Final = struct.Struct("<IQII")
+_REQUESTS: Final = frozenset(frames.REQUESTS)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Bytes of the largest body, and of the large buffers of one frame."""
+
+    max_frame: int
+    max_memory: int
+
+
+#: Takes a frame: opcode, call id, body, and the sender's clock in nanoseconds.
+OnFrame = Callable[[int, int, Body, int], None]
+#: What has come, or the end.
+_News = tuple[int, int, Body, int] | Message | End
+
+
+class Pipe:
+    """One end of a connection."""
+
+    def __init__(self, link: Link, limits: Limits) -> None:
+        self._link = link
+        self.limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._give: Callable[[_News], None] = self._keep
+        #: What came before anybody listened.
+        self._early: deque[_News] = deque()
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self.subject = link.add(self)
+        #: The other end's subject; "" until it is known.
+        self.peer = ""
+        #: Names the other side, for messages.
+        self.words = "the other side"
+        #: Seconds within which a dead peer is to be noticed.
+        self.heartbeat = link.heartbeat
+        #: When anything last came.
+        self.heard = time.monotonic()
+        #: Whether something was sent since the link last looked.
+        self.has_spoken = False
+        self.is_open = True
+        self._closing = False
+        #: Done when it is closed.
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._room: asyncio.Future[None] | None = None
+        # What goes: pieces, with the id of the request that begins there or 0; whether one may be cut in two.
+        self._pieces: deque[tuple[bytes | memoryview, int, bool]] = deque()
+        self._waiting = 0
+        self._number = 0
+        self._sent = 0
+        #: Bytes that the other side has said it has got.
+        self._got = 0
+        #: Whether the other side is to hear from us even if there is nothing to say.
+        self._must_speak = False
+        #: Messages that the other side may not have got: where each ends, the first request that begins in it or 0.
+        self._log: deque[tuple[int, int]] = deque()
+        #: Messages that certainly have reached nobody.
+        self._undelivered = 0
+        # What comes.
+        self._expected = 1
+        self._come = 0
+        self._told = 0
+        self._partial: _Partial | None = None
+
+    def _keep(self, news: _News) -> None:
+        self._early.append(news)
+        if not self._first.done():
+            self._first.set_result(None)
+
+    async def first(self) -> Message:
+        """Waits for the first message that comes. Raises why there is none."""
+        await self._first
+        news = self._early.popleft()
+        if isinstance(news, End):
+            raise news.error
+        if isinstance(news, tuple):
+            raise RemoteProtocolError(f"{self.words} sent a frame before it had answered")
+        return news
+
+    def listen(self, on_frame: OnFrame, on_message: Callable[[Message], None], on_end: Callable[[End], None]) -> None:
+        """Gives to these what comes, and what has come, from the loop's next turn on."""
+
+        def give(news: _News) -> None:
+            if isinstance(news, End):
+                on_end(news)
+            elif isinstance(news, tuple):
+                on_frame(*news)
+            else:
+                on_message(news)
+
+        def give_early() -> None:
+            while self._early:
+                give(self._early.popleft())
+            self._give = give
+
+        self._loop.call_soon(give_early)
+
+    def send(self, opcode: int, call_id: int, body: Body) -> bool:
+        """Sends a frame; False if so much waits already that the sender should, too.
+
+        Raises Oversize, ChannelError if the connection is closed, Backlog if the other side reads nothing.
+        """
+        check_size(body, self.limits.max_frame)
+        if not self.is_open or self._closing:
+            raise ChannelError("the connection is closed")
+        if self._waiting > self.limits.max_memory + self.limits.max_frame:
+            raise Backlog(f"{self._waiting:,} bytes wait for it, and it reads nothing")
+        request = call_id if opcode & 0xFF in _REQUESTS and opcode != CONTROL else 0
+        if isinstance(body, bytes):
+            self._put(_FRAME.pack(opcode, call_id, len(body), 0), request, body)
+        else:
+            buffers = [memoryview(buffer).cast("B") for buffer in body.buffers]
+            sizes = [len(buffer) for buffer in buffers]
+            if sum(sizes) > self.limits.max_memory:
+                raise Backlog(f"buffers of {sum(sizes):,} bytes are more than max_memory={self.limits.max_memory:,}")
+            header = _FRAME.pack(opcode, call_id, len(body.body), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+            # Copies: the caller may change them as soon as this is done, and they may go on waiting.
+            self._put(header, request, body.body, *(bytes(buffer) for buffer in buffers))
+        return self._waiting <= ROOM
+
+    def _put(self, header: bytes, request: int, *parts: bytes) -> None:
+        size = len(header) + sum(map(len, parts))
+        self._waiting += size
+        if size <= _SMALL:
+            self._pieces.append((b"".join((header, *parts)), request, False))
+        else:
+            self._pieces.append((header, request, False))
+            self._pieces.extend((memoryview(part), 0, True) for part in parts if part)
+        if self.peer:
+            self._link.speak(self)
+
+    def say(self, message: Message) -> None:
+        """Sends a message of ours behind the frames that were sent before; nothing if the connection is closed."""
+        if self.is_open and not self._closing:
+            data = messages.encode(message)
+            self._put(_FRAME.pack(CONTROL, 0, len(data), 0), 0, data)
+
+    async def room(self) -> None:
+        """Waits until little waits to be sent."""
+        while self.is_open and self._waiting > ROOM:
+            if self._room is None or self._room.done():
+                self._room = self._loop.create_future()
+            await asyncio.shield(self._room)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._pieces)
+
+    def found(self, peer: str) -> None:
+        """The other end's subject is known: what was sent goes there."""
+        self.peer = peer
+        self._link.speak(self)
+
+    def beat(self) -> None:
+        """Has the other side hear from us, unless it has just done."""
+        if self.has_spoken:
+            self.has_spoken = False
+        elif self.peer:
+            self._must_speak = True
+            self._link.speak(self)
+
+    def next_message(self, largest: int) -> bytes | None:
+        """The next message, of up to ``largest`` bytes; None if there is none to be sent now."""
+        if not self.is_open or not ((self._pieces and self._sent - self._got < WINDOW) or self._must_speak):
+            return None
+        parts, first = [b""], 0
+        size = _HEADER.size
+        while self._pieces and self._sent - self._got < WINDOW:
+            piece, request, may_be_cut = self._pieces[0]
+            left = largest - size
+            if len(piece) > left:
+                if not may_be_cut or left < _SMALL:
+                    break
+                assert isinstance(piece, memoryview)
+                self._pieces[0] = piece[left:], 0, True
+                piece = piece[:left]
+            else:
+                self._pieces.popleft()
+            first = first or request
+            parts.append(piece)  # type: ignore[arg-type]  # join takes both.
+            size += len(piece)
+            self._sent += len(piece)
+        self._waiting -= size - _HEADER.size
+        self._number += 1
+        self._log.append((self._sent, first))
+        self._told, self._must_speak, self.has_spoken = self._come, False, True
+        parts[0] = _HEADER.pack(self._number, self._come, time.monotonic_ns())
+        if self._waiting <= ROOM and self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        return b"".join(parts)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is another message to be sent now."""
+        return bool(self._pieces) and self._sent - self._got < WINDOW
+
+    def take(self, data: bytes, sender: str, *, is_unheard: bool) -> None:
+        """Takes a message that has come. ``is_unheard``: it says that one of ours has reached nobody."""
+        if not self.is_open:
+            return
+        if is_unheard:
+            self._take_unheard()
+            return
+        try:
+            self._take(data, sender)
+        except (RemoteProtocolError, struct.error, msgspec.MsgspecError) as error:
+            self.fault(str(error))
+
+    def _take_unheard(self) -> None:
+        self._undelivered += 1
+        if not self.peer:  # Of the hello.
+            self.end(ConnectionLost("nobody serves it"))
+        elif self._undelivered == 1:
+            self._link.run(self._end_unheard())
+
+    async def _end_unheard(self) -> None:
+        """Ends the connection, once it is known how many of our messages have reached nobody."""
+        await self._link.settle()
+        self.end(ConnectionLost(f"{self.words} is gone: it died, was killed, or left without a word"))
+
+    def _take(self, data: bytes, sender: str) -> None:
+        number, got, clock = _HEADER.unpack_from(data)
+        if number != self._expected:
+            lost = f"{number - self._expected:,} messages" if number > self._expected else "the order of messages"
+            if self._closing:
+                self.gone()
+            self.end(ConnectionLost(f"NATS lost {lost} from {self.words}: {self._link.why_lost()}"))
+            return
+        self._expected += 1
+        self.heard = time.monotonic()
+        if not self._got <= got <= self._sent:
+            raise RemoteProtocolError(f"it has got {got} bytes of {self._sent}")
+        if not self.peer:
+            if not subjects.is_end(sender):
+                raise RemoteProtocolError(f"it named {sender!r} as its subject")
+            self.found(sender)
+        if got != self._got:
+            self._got = got
+            log = self._log
+            while log and log[0][0] <= got:
+                log.popleft()
+            if self._pieces:
+                self._link.speak(self)
+        self._come += len(data) - _HEADER.size
+        if self._closing:
+            return
+        if self._come - self._told > WINDOW // 4:
+            self._must_speak = True
+            self._link.speak(self)
+        self._read(data, clock)
+
+    def _read(self, data: bytes, clock: int) -> None:
+        """Takes the frames, or the parts of one, in a message."""
+        at, end = _HEADER.size, len(data)
+        while at < end and self.is_open:
+            if self._partial is not None:
+                at += self._partial.fill(memoryview(data)[at:])
+                if self._partial.is_whole:
+                    partial, self._partial = self._partial, None
+                    self._bring(partial.opcode, partial.call_id, partial.body(), clock)
+                continue
+            opcode, call_id, size, count = _FRAME.unpack_from(data, at)
+            at += _FRAME.size
+            if size > self.limits.max_frame and opcode != CONTROL:
+                raise RemoteProtocolError(f"it sent a body of {size} bytes, the limit is {self.limits.max_frame}")
+            if not count and at + size <= end:
+                self._bring(opcode, call_id, data[at : at + size], clock)
+                at += size
+                continue
+            sizes = struct.unpack_from(f"<{min(count, _MAX_BUFFERS)}Q", data, at)
+            if count > _MAX_BUFFERS or sum(sizes) > self.limits.max_memory:
+                raise RemoteProtocolError(
+                    f"it sent {count} buffers of {sum(sizes):,} bytes, the limits are {_MAX_BUFFERS} and "
+                    f"max_memory={self.limits.max_memory:,}"
+                )
+            at += 8 * count
+            self._partial = _Partial(opcode, call_id, size, sizes)
+            if self._partial.is_whole:  # Empty buffers alone.
+                partial, self._partial = self._partial, None
+                self._bring(opcode, call_id, partial.body(), clock)
+
+    def _bring(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
+        if opcode != CONTROL:
+            self._give((opcode, call_id, body, clock))
+        elif isinstance(body, bytes):
+            self._give(messages.decode(body))
+        else:
+            raise RemoteProtocolError("it sent a message with buffers")
+
+    def fault(self, reason: str) -> None:
+        """The other side broke a rule: ends the connection, and tells it."""
+        if self.is_open and not self._closing:
+            self.say(control.Goodbye(reason[:500], fault=True))
+            self.finish()
+            self._give(End(RemoteProtocolError(f"{self.words}: {reason}")))
+
+    def end(self, error: ShmrpcError, reached: int | None = None) -> None:
+        """Ends the connection for a reason that the layer above is told.
+
+        ``reached``: the highest id of a call that the other side took, if it said so.
+        """
+        if self.is_open and not self._closing:
+            if reached is None:
+                reached = self._reached()
+            self.gone()  # What waits is not sent any more: its callers are told so.
+            self._give(End(error, reached))
+
+    def _reached(self) -> int | None:
+        """The highest id of a request that may have got there; None if that is not known of any."""
+        undelivered = [*self._log][max(0, len(self._log) - self._undelivered) :] if self._undelivered else []
+        waiting = next((request for _, request, _ in self._pieces if request), 0)
+        first = next((request for _, request in undelivered if request), waiting)
+        return first - 1 if first else None
+
+    def finish(self) -> None:
+        """Closes once all is sent that waits; nothing is taken any more."""
+        self._closing = True
+        if not self._pieces or not self.peer or self._undelivered or not self._link.is_open:
+            self.gone()
+        else:
+            self._link.speak(self)
+
+    def sent(self) -> None:
+        """A message is on its way."""
+        if self._closing and not self._pieces:
+            self.gone()
+
+    def gone(self) -> None:
+        """Forgets all. Again: nothing."""
+        if not self.is_open:
+            return
+        self.is_open, self._closing = False, True
+        self._pieces.clear()
+        self._partial = None
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._link.remove(self)
+
+    async def wait_closed(self) -> None:
+        """Waits until all was sent before :meth:`finish`, and the link is closed if nobody else needs it."""
+        await asyncio.wait([self.closed])
+        await self._link.wait_closed()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it closes as soon as all is sent."""
+        return self._closing
+
+
+class _Partial:
+    """A frame of which parts have come."""
+
+    def __init__(self, opcode: int, call_id: int, size: int, sizes: tuple[int, ...]) -> None:
+        self.opcode, self.call_id = opcode, call_id
+        self._parts = [bytearray(size), *(bytearray(each) for each in sizes)]
+        self._place = 0
+        self._filled = 0
+        self._skip()
+
+    def _skip(self) -> None:
+        while self._place < len(self._parts) and self._filled == len(self._parts[self._place]):
+            self._place, self._filled = self._place + 1, 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is there."""
+        return self._place == len(self._parts)
+
+    def fill(self, data: memoryview) -> int:
+        """Takes what belongs to it; how many bytes."""
+        used = 0
+        while used < len(data) and not self.is_whole:
+            part = self._parts[self._place]
+            step = min(len(part) - self._filled, len(data) - used)
+            part[self._filled : self._filled + step] = data[used : used + step]
+            self._filled += step
+            used += step
+            self._skip()
+        return used
+
+    def body(self) -> Body:
+        """The body, with its buffers."""
+        body, *buffers = self._parts
+        return _core.Parcel(bytes(body), buffers) if buffers else bytes(body)

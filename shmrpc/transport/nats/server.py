@@ -1,0 +1,328 @@
+"""A server's side of connections over NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shmrpc.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceUnavailable,
+    ShmrpcError,
+)
+from shmrpc.host.runtime_dir import check_name
+from shmrpc.transport.base import End
+from shmrpc.transport.errors import Backlog, ChannelError
+from shmrpc.transport.listening import Listener, Offer, Peer
+from shmrpc.transport.nats import link, messages, subjects
+from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.client import UNKNOWN_UID
+from shmrpc.transport.nats.deadlines import translated
+from shmrpc.transport.nats.link import Link
+from shmrpc.transport.nats.messages import Hello, Message, Report, Welcome
+from shmrpc.transport.nats.pipe import Limits, Pipe
+from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.queued_inbox import QueuedInbox
+from shmrpc.wire import control
+from shmrpc.wire.codec import Body
+
+logger = logging.getLogger("shmrpc.server")
+
+#: In the place of an opcode: the client's end of the connection.
+_END = -1
+
+
+class NatsPeer(Peer):
+    """A client at the server's side."""
+
+    def __init__(self, listener: NatsListener, joined: Link, hello: Hello, subject: str) -> None:
+        self.pid, self.uid = 0, UNKNOWN_UID
+        self.channel = self
+        options = listener.inbox.options
+        limits = Limits(min(hello.max_frame, options.max_frame), min(hello.max_memory, options.max_memory))
+        self.max_frame = limits.max_frame
+        self._listener = listener
+        #: The highest id of a call that was taken.
+        self._reached = 0
+        self._last: ShmrpcError | None = None
+        self._pipe = pipe = Pipe(joined, limits)
+        pipe.listen(self._on_frame, self._on_control, self._on_end)
+        pipe.words = f"the client ({messages.where(hello.host, hello.pid)})"
+        pipe.heartbeat = max(hello.heartbeat, pipe.heartbeat)
+        pipe.peer = subject
+        host, pid = messages.here()
+        offer = listener.offer
+        self._pipe.say(
+            Welcome(
+                limits.max_frame,
+                limits.max_memory,
+                pipe.heartbeat,
+                offer.endpoints,
+                offer.shapes_beside_endpoints,
+                host,
+                pid,
+            )
+        )
+
+    def _on_frame(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
+        self._listener.inbox.put(self, opcode, call_id, translated(opcode, body, time.monotonic_ns() - clock))
+
+    def _on_control(self, message: Message) -> None:
+        if not isinstance(message, control.Goodbye):
+            raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
+        if message.fault:
+            error: ShmrpcError = RemoteProtocolError(f"{self._pipe.words} found a fault of ours: {message.reason}")
+        else:
+            error = ConnectionLost(f"{self._pipe.words} closed the connection: {message.reason}")
+        self._on_end(End(error))
+
+    def _on_end(self, end: End) -> None:
+        # Behind what it had sent before: its one-way calls run.
+        if self._last is None:
+            self._last = end.error
+            self._listener.inbox.put(self, _END, 0, b"")
+
+    def took(self, opcode: int, call_id: int, body: Body) -> bool:
+        """Accounts for a frame that has come out of the inbox; whether it is to be run."""
+        if opcode == _END:
+            assert self._last is not None
+            self._lose(self._last)
+        elif self._open:
+            self._reached = max(self._reached, call_id)
+        return self._open
+
+    def send(self, opcode: int, call_id: int, body: Body) -> None:
+        """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
+        if self._open and self._last is None:
+            try:
+                self._pipe.send(opcode, call_id, body)
+            except (ChannelError, Backlog) as error:
+                self.fault(str(error))
+
+    def fault(self, reason: str) -> None:
+        """Ends this connection and no other, and tells the client which rule it broke."""
+        if self._open:
+            self._pipe.fault(reason)
+            self._lose(RemoteProtocolError(f"{self._pipe.words}: {reason}"))
+
+    def close(self, reason: str) -> None:
+        """Says goodbye and closes."""
+        if self._open:
+            self._pipe.say(control.Goodbye(reason, reached=self._reached))
+            self._leave()
+
+    def go_away(self) -> None:
+        """Tells the client to go elsewhere with its next call."""
+        if self._open:
+            self._pipe.say(control.GoAway())
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether answers wait to be sent."""
+        return self._open and self._pipe.is_awaited
+
+    def _leave(self) -> None:
+        self._open = False
+        self._pipe.finish()
+        self._listener.forget(self)
+
+    def _lose(self, error: ShmrpcError) -> None:
+        if self._open:
+            self._leave()
+            self._listener.lost(self, error)
+
+    async def wait_closed(self) -> None:
+        """Waits until what was sent is on its way."""
+        await self._pipe.wait_closed()
+
+
+class NatsListener(Listener[NatsPeer]):
+    """Serves one name, as one of its servers."""
+
+    def __init__(self, inbox: NatsInbox, offer: Offer, on_change: Callable[[], None]) -> None:
+        super().__init__(offer.service, on_change)
+        self.inbox, self.offer = inbox, offer
+        self._subscription: Any = None
+        self._started = time.monotonic()
+
+    @property
+    def connections(self) -> int:
+        """Clients that are connected."""
+        return len(self.peers)
+
+    async def announce(self, joined: Link) -> None:
+        """Lets clients come that reach NATS by this link. Raises ConnectionLost."""
+        if self.health == "serving":
+            take = functools.partial(self._greet, joined)
+            self._subscription = await joined.subscribe(subjects.hello(self.service), take, subjects.GROUP)
+
+    def _greet(self, joined: Link, data: bytes, subject: str) -> None:
+        """Answers a client that wants a server."""
+        if not subjects.is_end(subject):
+            logger.warning("a hello to %r was dropped, since no answer could be sent to %r", self.service, subject)
+            return
+        try:
+            hello = messages.decode(data)
+            if not isinstance(hello, Hello):
+                raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
+            reason = self._objection(hello)
+        except RemoteProtocolError as error:
+            reason = str(error)
+            logger.warning("a client of %r was refused: %s", self.service, reason)
+        else:
+            if reason is None and self.health == "serving" and joined.is_open:
+                peer = NatsPeer(self, joined, hello, subject)
+                peer.key = self._connected(peer)
+                self.peers.add(peer)
+                self.on_change()
+                return
+        self._refuse(joined, subject, reason)
+
+    def _objection(self, hello: Hello) -> str | None:
+        ours = (messages.VERSION, control.VERSION)
+        if tuple(hello.versions) != ours:
+            return f"the client speaks version {hello.versions}, this server {ours}"
+        if hello.pickle != self.inbox.options.pickle:
+            sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
+            return f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not"
+        return None
+
+    def _refuse(self, joined: Link, subject: str, reason: str | None) -> None:
+        """Refuses a client: for ever for this reason, for now if there is none."""
+        if joined.is_open:
+            limits = Limits(self.inbox.options.max_frame, self.inbox.options.max_memory)
+            pipe = Pipe(joined, limits)
+            pipe.peer = subject
+            pipe.say(control.Refuse(reason or f"the server is {self.health}", try_again=reason is None))
+            pipe.finish()
+
+    def report(self) -> control.Report:
+        """What the server says of itself."""
+        pid = messages.here()[1]
+        uptime = time.monotonic() - self._started
+        return control.Report(self.service, pid, uptime, self.offer.endpoints, self.connections, self.health)
+
+    def adopt(self, accepted: Any) -> None:
+        """Raises LocalProtocolError: no client comes here by a socket."""
+        accepted.close()
+        raise LocalProtocolError(f"{self.service!r} is served over NATS: it has no sockets to take")
+
+    def drain(self) -> None:
+        """Tells everybody to go elsewhere, and takes nobody new."""
+        super().drain()
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Takes no clients any more. Those that have come already, and are not answered yet, are refused."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            self.inbox.withdraw(subscription)
+
+    def close(self, reason: str) -> None:
+        """Says goodbye to everybody."""
+        self._withdraw()
+        super().close(reason)
+
+
+class NatsInbox(QueuedInbox[NatsPeer]):
+    """The frames of all clients of a server. When the connection to NATS breaks, it makes another one."""
+
+    def __init__(self, address: Address, options: ConnectionOptions, take: Callable[[], None]) -> None:
+        super().__init__(take)
+        self.options = options
+        self._address = address
+        self._listeners: list[NatsListener] = []
+        self._link: Link | None = None
+        self._again: asyncio.Task[None] | None = None
+
+    def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> NatsListener:
+        """Is one of the servers of a name: any number of them share the work, and so nobody claims it."""
+        check_name(offer.service)
+        listener = NatsListener(self, offer, on_change)
+        self._listeners.append(listener)
+        return listener
+
+    async def open(self) -> None:
+        """Connects to NATS. Raises ServiceUnavailable if that cannot be."""
+        self._link = await link.join(self._address)
+        self._link.on_lost.add(self._on_lost)
+
+    async def announce(self) -> None:
+        """Lets clients come. Raises ServiceUnavailable if NATS has gone meanwhile."""
+        try:
+            await self._announce()
+        except ConnectionLost as error:
+            raise ServiceUnavailable(str(error)) from None
+
+    async def _announce(self) -> None:
+        joined = self._link
+        if joined is None or not joined.is_open:
+            raise ConnectionLost(f"the connection to NATS at {self._address} broke")
+        for listener in self._listeners:
+            await listener.announce(joined)
+        await joined.subscribe(subjects.STATUS, functools.partial(self._report, joined))
+
+    def _report(self, joined: Link, data: bytes, subject: str) -> None:
+        if joined.is_open and subject:
+            host, _ = messages.here()
+            for listener in self._listeners:
+                joined.post(subject, messages.encode(Report(host, listener.report())))
+
+    def _on_lost(self) -> None:
+        joined, self._link = self._link, None
+        if joined is not None:
+            joined.on_lost.discard(self._on_lost)
+            joined.leave()
+        if self._open and (self._again is None or self._again.done()):
+            self._again = asyncio.get_running_loop().create_task(self._come_back())
+
+    async def _come_back(self) -> None:
+        pause = 0.01
+        while True:
+            try:
+                await self.open()
+                await self._announce()
+            except (ServiceUnavailable, ConnectionLost) as error:
+                logger.warning("serving at %s again, in %.2g s: %s", self._address, pause, error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+            else:
+                logger.info("serving at %s again", self._address)
+                return
+
+    def withdraw(self, subscription: Any) -> None:
+        """Ends a subscription, once what it has brought is taken."""
+        if self._link is not None and self._link.is_open:
+            self._link.run(_drained(subscription))
+
+    def close(self) -> None:
+        """Takes nothing any more."""
+        super().close()
+        if self._again is not None:
+            self._again.cancel()
+
+    async def wait_closed(self) -> None:
+        """Waits until what was sent is on its way."""
+        if self._again is not None:
+            await asyncio.wait([self._again])
+        joined, self._link = self._link, None
+        if joined is not None:
+            joined.on_lost.discard(self._on_lost)
+            joined.leave()
+            await joined.wait_closed()
+
+
+async def _drained(subscription: Any) -> None:
+    # What NATS's client raises is of a connection that is broken, and so of a subscription that has ended.
+    try:
+        await subscription.drain()
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        logger.debug("a subscription ended otherwise: %s", error)

@@ -1,0 +1,46 @@
+"""The subjects of NATS that are used, and how the name of a service becomes part of one.
+
+::
+
+    shmrpc.hello.SERVICE          clients that want a server of a service; its servers are one queue group
+    shmrpc.status                 whoever wants to know which servers there are; each of them answers
+    shmrpc.to.INBOX.LINK.NUMBER   what is for one end of one connection, in the process that has this link
+
+INBOX is ``any``, unless the URL names another one so that an account's permissions can tell users apart.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: The queue group of the servers of a service.
+GROUP: Final = "shmrpc"
+STATUS: Final = "shmrpc.status"
+#: The inbox of whoever names none.
+ANY_INBOX: Final = "any"
+
+_OUTSIDE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def token(name: str) -> str:
+    """A name as one token of a subject: what has a meaning there, or is not allowed, is written as ``%XX``."""
+    return _OUTSIDE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+
+
+def hello(service: str) -> str:
+    """Where the servers of a service hear of a client that wants one."""
+    return f"shmrpc.hello.{token(service)}"
+
+
+def link(inbox: str, identity: str) -> str:
+    """What the subjects of one link begin with."""
+    return f"shmrpc.to.{token(inbox)}.{identity}"
+
+
+def is_end(subject: str) -> bool:
+    """Whether a subject is that of one end of a connection: a peer names its own, and nothing else is sent to."""
+    return _END.fullmatch(subject) is not None
+
+
+_END: Final = re.compile(r"shmrpc\.to\.[A-Za-z0-9_%-]+\.[A-Za-z0-9_-]+\.[0-9]+")

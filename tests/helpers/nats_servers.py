@@ -1,0 +1,96 @@
+"""A server of NATS for tests, on the loopback interface: started, killed, started again."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.server_process import PATIENCE
+
+_PROJECT = Path(__file__).parents[2]
+
+
+@functools.cache
+def program() -> str | None:
+    """The server's program: the system's, or the one that `make nats-server` has got; None if there is none."""
+    own = sorted(_PROJECT.glob(".tools/*/nats-server"))
+    return shutil.which("nats-server") or (str(own[-1]) if own else None)
+
+
+class NatsServer:
+    """A server of NATS. ``config`` is what its file says besides where it listens."""
+
+    def __init__(self, config: str = "") -> None:
+        found = program()
+        if found is None:
+            pytest.skip("no nats-server: `make nats-server` gets one, and says what it needs for that")
+        self._program = found
+        self._folder = Path(tempfile.mkdtemp(prefix="shmrpc-nats-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._config = config
+        self.port = -1  # Any.
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Starts it, where it listened before; returns when it listens."""
+        for old in self._folder.glob("*.ports"):
+            old.unlink()
+        file = self._folder / "nats.conf"
+        file.write_text(f'listen: "127.0.0.1:{self.port}"\nports_file_dir: "{self._folder}"\n{self._config}\n')
+        log = (self._folder / "log").open("ab")
+        with log:
+            self._process = subprocess.Popen([self._program, "--config", str(file)], stdout=log, stderr=log)
+        end = time.monotonic() + PATIENCE
+        while (ports := self._ports()) is None:
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"the server of NATS did not start:\n{self.log}")
+            time.sleep(0.005)
+        self.port = int(ports["nats"][0].rpartition(":")[2])
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            time.sleep(0.005)
+
+    def _ports(self) -> Any:
+        for file in self._folder.glob("*.ports"):
+            with contextlib.suppress(ValueError):  # Not yet written to its end.
+                return json.loads(file.read_text())
+        return None
+
+    @property
+    def log(self) -> str:
+        """What it has said."""
+        return (self._folder / "log").read_text()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kills it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """Kills it, and leaves nothing of it."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)

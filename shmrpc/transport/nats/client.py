@@ -116,8 +116,8 @@ class NatsConnection(Connection):
         shapes: dict[int, Shape] = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
         pipe.words = f"the server of {service!r} ({messages.where(welcome.host, welcome.pid)})"
         pipe.heartbeat = welcome.heartbeat
-        pipe.limits = Limits(
-            min(pipe.limits.max_frame, welcome.max_frame), min(pipe.limits.max_memory, welcome.max_memory)
+        pipe.agree(
+            Limits(min(pipe.limits.max_frame, welcome.max_frame), min(pipe.limits.max_memory, welcome.max_memory))
         )
         super().__init__(service, 0, UNKNOWN_UID, pipe.limits.max_frame, welcome.endpoints, shapes)
         self.place = str(joined)

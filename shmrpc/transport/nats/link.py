@@ -7,6 +7,7 @@ NATS's client would keep to send later might be executed long after its caller w
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import logging
 import secrets
@@ -178,7 +179,9 @@ class Link:
 
     def speak(self, pipe: Pipe) -> None:
         """It has something to be sent."""
-        self._speakers.append(pipe)
+        if not pipe.is_queued:
+            pipe.is_queued = True
+            self._speakers.append(pipe)
         self._wanted.set()
 
     def post(self, subject: str, data: bytes, answers: str = "") -> None:
@@ -207,12 +210,13 @@ class Link:
                     if not speakers:
                         break
                     pipe = speakers.popleft()
+                    pipe.is_queued = False
                     message = pipe.next_message(self._largest)
                     if message is not None:
                         await publish(pipe.peer, message, pipe.subject)
                         pipe.sent()
                         if pipe.has_more:
-                            speakers.append(pipe)
+                            self.speak(pipe)
         except (errors.Error, OSError) as error:
             self._lose(f"the connection to NATS at {self} broke: {_words(error)}")
 
@@ -220,18 +224,16 @@ class Link:
         # NATS's client calls one after the other, and goes on when this is done: no work is done in here.
         headers = message.headers
         is_unheard = not message.data or (headers is not None and headers.get("Status") == _NO_RESPONDERS)
-        self._arrived.append((self._for(message.subject, is_unheard=is_unheard), message.data, message.reply))
+        take = functools.partial(self._take, message.subject.rpartition(".")[2], is_unheard)
+        self._arrived.append((take, message.data, message.reply))
         self._mail.has_come()
 
-    def _for(self, subject: str, *, is_unheard: bool) -> Letter:
-        def take(data: bytes, sender: str) -> None:
-            pipe = self._pipes.get(subject.rpartition(".")[2])
-            if pipe is not None:
-                pipe.take(data, sender, is_unheard=is_unheard)
-            elif not is_unheard and subjects.is_end(sender):
-                self.post(sender, b"")  # It speaks to somebody who has gone: now it knows.
-
-        return take
+    def _take(self, number: str, is_unheard: bool, data: bytes, sender: str) -> None:
+        pipe = self._pipes.get(number)
+        if pipe is not None:
+            pipe.take(data, sender, is_unheard=is_unheard)
+        elif not is_unheard and subjects.is_end(sender):
+            self.post(sender, b"")  # It speaks to somebody who has gone: now it knows.
 
     def _deliver(self) -> None:
         try:

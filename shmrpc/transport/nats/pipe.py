@@ -21,7 +21,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -52,6 +52,7 @@ CONTROL: Final = 0xFFFF_FFFF
 
 _HEADER: Final = struct.Struct("<QQQ")
 _FRAME: Final = struct.Struct("<IQII")
+#: The kinds of frames that begin a call; CONTROL's is none.
 _REQUESTS: Final = frozenset(frames.REQUESTS)
 
 
@@ -73,9 +74,11 @@ class Pipe:
 
     def __init__(self, link: Link, limits: Limits) -> None:
         self._link = link
-        self.limits = limits
+        self.agree(limits)
         self._loop = asyncio.get_running_loop()
-        self._give: Callable[[_News], None] = self._keep
+        self._on_frame: OnFrame = self._keep_frame
+        self._on_message: Callable[[Message], None] = self._keep
+        self._on_end: Callable[[End], None] = self._keep
         #: What came before anybody listened.
         self._early: deque[_News] = deque()
         self._first: asyncio.Future[None] = self._loop.create_future()
@@ -88,6 +91,8 @@ class Pipe:
         self.heartbeat = link.heartbeat
         #: When anything last came.
         self.heard = time.monotonic()
+        #: Whether the link knows that there is something to be sent.
+        self.is_queued = False
         #: Whether something was sent since the link last looked.
         self.has_spoken = False
         self.is_open = True
@@ -114,10 +119,19 @@ class Pipe:
         self._told = 0
         self._partial: _Partial | None = None
 
+    def agree(self, limits: Limits) -> None:
+        """Sets the limits that both sides have agreed on."""
+        self.limits = limits
+        #: Bytes that may wait for a side that reads nothing.
+        self._most = limits.max_memory + limits.max_frame
+
     def _keep(self, news: _News) -> None:
         self._early.append(news)
         if not self._first.done():
             self._first.set_result(None)
+
+    def _keep_frame(self, *frame: Any) -> None:
+        self._keep(frame)
 
     async def first(self) -> Message:
         """Waits for the first message that comes. Raises why there is none."""
@@ -132,18 +146,16 @@ class Pipe:
     def listen(self, on_frame: OnFrame, on_message: Callable[[Message], None], on_end: Callable[[End], None]) -> None:
         """Gives to these what comes, and what has come, from the loop's next turn on."""
 
-        def give(news: _News) -> None:
-            if isinstance(news, End):
-                on_end(news)
-            elif isinstance(news, tuple):
-                on_frame(*news)
-            else:
-                on_message(news)
-
         def give_early() -> None:
             while self._early:
-                give(self._early.popleft())
-            self._give = give
+                news = self._early.popleft()
+                if isinstance(news, End):
+                    on_end(news)
+                elif isinstance(news, tuple):
+                    on_frame(*news)
+                else:
+                    on_message(news)
+            self._on_frame, self._on_message, self._on_end = on_frame, on_message, on_end
 
         self._loop.call_soon(give_early)
 
@@ -153,13 +165,20 @@ class Pipe:
         Raises Oversize, ChannelError if the connection is closed, Backlog if the other side reads nothing.
         """
         check_size(body, self.limits.max_frame)
-        if not self.is_open or self._closing:
+        if self._closing:
             raise ChannelError("the connection is closed")
-        if self._waiting > self.limits.max_memory + self.limits.max_frame:
+        if self._waiting > self._most:
             raise Backlog(f"{self._waiting:,} bytes wait for it, and it reads nothing")
-        request = call_id if opcode & 0xFF in _REQUESTS and opcode != CONTROL else 0
+        request = call_id if opcode & 0xFF in _REQUESTS else 0
         if isinstance(body, bytes):
-            self._put(_FRAME.pack(opcode, call_id, len(body), 0), request, body)
+            size = len(body)
+            if size > _SMALL:
+                self._put(_FRAME.pack(opcode, call_id, size, 0), request, body)
+            else:  # As most are: without a step more than it takes.
+                self._pieces.append((_FRAME.pack(opcode, call_id, size, 0) + body, request, False))
+                self._waiting += _FRAME.size + size
+                if not self.is_queued and self.peer:
+                    self._link.speak(self)
         else:
             buffers = [memoryview(buffer).cast("B") for buffer in body.buffers]
             sizes = [len(buffer) for buffer in buffers]
@@ -178,7 +197,7 @@ class Pipe:
         else:
             self._pieces.append((header, request, False))
             self._pieces.extend((memoryview(part), 0, True) for part in parts if part)
-        if self.peer:
+        if self.peer and not self.is_queued:
             self._link.speak(self)
 
     def say(self, message: Message) -> None:
@@ -334,9 +353,9 @@ class Pipe:
 
     def _bring(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
         if opcode != CONTROL:
-            self._give((opcode, call_id, body, clock))
+            self._on_frame(opcode, call_id, body, clock)
         elif isinstance(body, bytes):
-            self._give(messages.decode(body))
+            self._on_message(messages.decode(body))
         else:
             raise RemoteProtocolError("it sent a message with buffers")
 
@@ -345,7 +364,7 @@ class Pipe:
         if self.is_open and not self._closing:
             self.say(control.Goodbye(reason[:500], fault=True))
             self.finish()
-            self._give(End(RemoteProtocolError(f"{self.words}: {reason}")))
+            self._on_end(End(RemoteProtocolError(f"{self.words}: {reason}")))
 
     def end(self, error: ShmrpcError, reached: int | None = None) -> None:
         """Ends the connection for a reason that the layer above is told.
@@ -356,7 +375,7 @@ class Pipe:
             if reached is None:
                 reached = self._reached()
             self.gone()  # What waits is not sent any more: its callers are told so.
-            self._give(End(error, reached))
+            self._on_end(End(error, reached))
 
     def _reached(self) -> int | None:
         """The highest id of a request that may have got there; None if that is not known of any."""

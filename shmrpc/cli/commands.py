@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import errno
@@ -22,6 +23,7 @@ import msgspec
 
 from shmrpc import sync
 from shmrpc.basics.version import VERSION
+from shmrpc.cli.looped import looped
 from shmrpc.cli.stubs import stub_text
 from shmrpc.cli.values import is_text, read_argument, to_json, to_text
 from shmrpc.equals.members import Report, reports
@@ -47,6 +49,7 @@ from shmrpc.supervisor.runner import run_here
 from shmrpc.supervisor.supervisor import supervise
 from shmrpc.supervisor.targets import load_services
 from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, ConnectionOptions, check_uids
+from shmrpc.transport.places import transport_at
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
@@ -97,6 +100,11 @@ def _user(value: str) -> int:
         raise click.BadParameter(f"there is no user {value!r} here; expected a name or an id") from None
 
 
+_at = option(
+    "--at",
+    metavar="URL",
+    help="Where the service is met: nats://HOST:PORT, for one; this host's shared memory if it is not given.",
+)
 _allow_uid = option(
     "--allow-uid",
     "allow_uids",
@@ -210,7 +218,14 @@ def main() -> None:
     default=DEFAULT_MAX_MEMORY,
     help="Bytes of shared memory for large results, for each connection.",
 )
-@option("--at", metavar="URL", default="shm://", show_default=True, help="Where the services are met.")
+@option(
+    "--at",
+    metavar="URL",
+    multiple=True,
+    default=("shm",),
+    show_default=True,
+    help="Where the services are met: shm, nats://HOST:PORT; can be repeated.",
+)
 @option("--validate-results", is_flag=True, help="Fail a call whose result is not of the declared type, and log it.")
 @option("--spin", type=float, default=DEFAULT_SPIN, help="The longest spin, in µs; 0: never spin.")
 @_max_frame
@@ -231,7 +246,8 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
         raise click.UsageError("--reload serves in one worker; leave --workers away")
     connection = {field.name: options.pop(field.name) for field in dataclasses.fields(ConnectionOptions)}
     try:
-        config = Config(targets=list(targets), connection=ConnectionOptions(**connection), **options)
+        at = list(options.pop("at"))
+        config = Config(targets=list(targets), connection=ConnectionOptions(**connection), at=at, **options)
     except ValueError as error:
         raise CommandFailed(str(error)) from None
     try:
@@ -274,6 +290,7 @@ def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> 
 @_max_frame
 @_codec
 @_allow_uid
+@_at
 @click.argument("service")
 @click.argument("endpoint")
 @click.argument("arguments", nargs=-1)
@@ -319,10 +336,18 @@ def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterat
         timeout = DEFAULT_CONNECT_TIMEOUT
     with contextlib.ExitStack() as stack:
         try:
-            client = stack.enter_context(sync.connect(service, timeout=timeout, **options))
-        except ValueError as error:
+            if _is_elsewhere(service, options["at"]):
+                client: Any = stack.enter_context(looped(service, timeout=timeout, **options))
+            else:
+                client = stack.enter_context(sync.connect(service, timeout=timeout, **options))
+        except (ValueError, ImportError) as error:
             raise click.UsageError(str(error)) from None
         yield lambda: client.with_options(timeout=max(0.0, end - time.monotonic()))
+
+
+def _is_elsewhere(service: str, at: str | None) -> bool:
+    """Whether threads cannot be clients of a service, since it is met across hosts."""
+    return f"{at or ''}{service}".startswith("nats://")
 
 
 def _read_arguments(
@@ -349,15 +374,21 @@ def _read_arguments(
 @main.command()
 @as_json_option
 @_allow_uid
-def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
-    """List what lives on this host.
+@_at
+def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
+    """List what lives on this host; with --at nats://HOST:PORT the servers that reach the same NATS.
 
     Of services: name, kind, pid, health, uptime, connections, endpoints. Of names that have members and no server
     (memory, semaphores, locks, events, queues, topics): name, kind, items that wait in a queue, bytes, how many wait,
     and the pids of the members, with what each holds. A pid is the one that you see: - for a process outside your
     container, which has none inside.
     """
+    if at is not None and _is_elsewhere("", at):
+        _list_elsewhere(at, as_json=as_json)
+        return
     try:
+        if at is not None:
+            transport_at(at)
         found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
         names = reports(lambda words: click.echo(words, err=True))
     except ValueError as error:
@@ -376,6 +407,26 @@ def ls(as_json: bool, allow_uids: tuple[int, ...]) -> None:
         rows.append((report.service, leftovers.SERVICE, pid, report.health, uptime, connections, endpoints))
     print_table(rows)
     print_names(names)
+
+
+def _list_elsewhere(at: str, *, as_json: bool) -> None:
+    from shmrpc.transport.nats.status import statuses as statuses_at  # Few need it.
+
+    try:
+        found = asyncio.run(statuses_at(transport_at(at).address))  # type: ignore[attr-defined]
+    except (ValueError, ImportError) as error:
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        click.echo(json.dumps([{"host": each.host} | msgspec.to_builtins(each.report) for each in found], indent=2))
+    elif not found:
+        click.echo(f"No servers have answered at {transport_at(at)}.")
+    else:
+        rows = [("NAME", "HOST", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
+        for each in found:
+            said, endpoints = each.report, ", ".join(each.report.endpoints) or "-"
+            uptime, connections = f"{said.uptime:.0f} s", str(said.connections)
+            rows.append((said.service, each.host, str(said.pid), said.health, uptime, connections, endpoints))
+        print_table(rows)
 
 
 def print_names(names: Iterable[Report]) -> None:
@@ -411,10 +462,11 @@ def cleanup(dry_run: bool, as_json: bool) -> None:
 @_timeout
 @as_json_option
 @_allow_uid
+@_at
 @click.argument("service")
-def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tuple[int, ...]) -> None:
+def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
     """Print what the live SERVICE offers: signatures, types and docstrings."""
-    description = _description(service, timeout=timeout, allow_uids=allow_uids)
+    description = _description(service, timeout=timeout, allow_uids=allow_uids, at=at)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(description), indent=2))
     else:
@@ -425,10 +477,11 @@ def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tup
 @_timeout
 @option("-o", "--output", type=click.File("w", lazy=True), default="-", help="The file to write; -: stdout.")
 @_allow_uid
+@_at
 @click.argument("service")
-def stub(service: str, timeout: float | None, output: IO[str], allow_uids: tuple[int, ...]) -> None:
+def stub(service: str, timeout: float | None, output: IO[str], allow_uids: tuple[int, ...], at: str | None) -> None:
     """Print a .pyi file with typed clients of the live SERVICE, for programs without its source."""
-    click.echo(stub_text(_description(service, timeout=timeout, allow_uids=allow_uids)), file=output, nl=False)
+    click.echo(stub_text(_description(service, timeout=timeout, allow_uids=allow_uids, at=at)), file=output, nl=False)
 
 
 def _description(service: str, **options: Any) -> Description:

@@ -18,7 +18,7 @@ from shmrpc.basics.missing import why_missing
 from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
 from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.places import transport_at
+from shmrpc.transport.places import Transport, transport_at
 
 Loop = Literal["uvloop", "asyncio"]
 
@@ -46,8 +46,8 @@ class Config(msgspec.Struct, frozen=True):
     max_in_flight: int
     max_per_connection: int
     max_waiting: int
-    #: Where the services are met, as a URL.
-    at: str
+    #: Where the services are met, as URLs.
+    at: list[str]
     #: Whether each call is logged.
     access_log: bool = False
     #: Whether a result that is not of its declared type fails its call.
@@ -67,20 +67,28 @@ class Config(msgspec.Struct, frozen=True):
                 validate_results=self.validate_results,
                 at=self.at,
             )
-        except ValueError as error:
+        except (ValueError, ImportError) as error:
             raise ServeError(str(error)) from None
 
     def check_workers(self) -> None:
         """Raises ServeError if the services are met where workers cannot serve them."""
-        try:
-            adopts = transport_at(self.at).adopts
-        except ValueError as error:
-            raise ServeError(str(error)) from None
-        if not adopts:
+        lonely = [at for at, transport in self._transports() if not (transport.adopts or transport.shares_names)]
+        if lonely:
             raise ServeError(
-                f"--at {self.at} cannot be served by workers: a client does not come there by a socket, which a "
+                f"--at {lonely[0]} cannot be served by workers: a client does not come there by a socket, which a "
                 "supervisor could pass on to one; leave --workers and --reload away, or --at"
             )
+
+    @property
+    def adopts(self) -> bool:
+        """Whether clients come by sockets, which a supervisor accepts."""
+        return any(transport.adopts for _, transport in self._transports())
+
+    def _transports(self) -> list[tuple[str, Transport]]:
+        try:
+            return [(at, transport_at(at)) for at in self.at]
+        except (ValueError, ImportError) as error:
+            raise ServeError(str(error)) from None
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a loop of the configured kind."""

@@ -104,7 +104,7 @@ class Supervisor:
 
     def _on_imported(self, worker: WorkerProcess) -> None:
         try:
-            for service in worker.offers:
+            for service in worker.offers if self._config.adopts else ():
                 if service not in self._desks:
                     allowed = self._config.connection.users
                     self._desks[service] = FrontDesk(service, self._report, self._pass_on, allowed)

@@ -328,7 +328,7 @@ def _host_of_loop() -> MemoryHost:
 class Memory:
     """``memory://``: services and clients of one loop. Each loop has its own names, unless ``find`` says where."""
 
-    adopts = False
+    adopts = shares_names = False
     lacks = ("max_memory", "spin", "allow_uids")
 
     def __init__(self, find: Callable[[], MemoryHost] = _host_of_loop) -> None:

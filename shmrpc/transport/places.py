@@ -23,6 +23,8 @@ class Transport(Protocol):
 
     #: Whether a client comes by a socket, which one process can accept and another one serve: see `Server.adopt`.
     adopts: bool
+    #: Whether any number of processes may serve one name, each by itself.
+    shares_names: bool
 
     @property
     def lacks(self) -> Sequence[str]:
@@ -145,7 +147,7 @@ def find(service: _S, at: At) -> tuple[Transport, _S | str]:
 class _Several:
     """Several places, of which a client takes the first where there is a server."""
 
-    adopts = False
+    adopts = shares_names = False
     lacks = ()
 
     def __init__(self, transports: Sequence[Transport]) -> None:

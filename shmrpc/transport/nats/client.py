@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -22,6 +23,8 @@ from shmrpc.wire.frames import Shape
 
 #: Seconds that one server has for its welcome, before another one is asked.
 _ANSWER: Final = 1.0
+#: Seconds that NATS has to let us in, before it is tried again.
+_NATS: Final = 5.0
 #: Seconds between two tries: the first, the longest, and the longest of a client that waits for ever.
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.1
@@ -45,40 +48,44 @@ async def connect(
     began = time.monotonic()
     end = None if timeout is None else began + timeout
     pause, longest = _FIRST_PAUSE, _LONGEST_PAUSE_FOR_EVER if timeout is None else _LONGEST_PAUSE
-    while True:
-        left = None if end is None else end - time.monotonic()
-        try:
-            return await _try(
-                service, address, max(left, _ANSWER) if timeout == 0 and left is not None else left, options
-            )
-        except _NotNow as why:
-            reason = str(why)
-        note(reason)
-        if end is not None and time.monotonic() + pause >= end:
-            waited = time.monotonic() - began
-            raise ServiceUnavailable(
-                f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; start one with "
-                f"`shmrpc serve MODULE:SERVICE --at {address}`"
-            )
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, longest)
-
-
-async def _try(service: str, address: Address, timeout: float | None, options: ConnectionOptions) -> NatsConnection:
+    joined: Link | None = None
     try:
-        async with asyncio.timeout(timeout):
-            joined = await link.join(address)
+        while True:
+            left = math.inf if end is None else _ANSWER if timeout == 0 else end - time.monotonic()
+            try:
+                if joined is None or not joined.is_open:
+                    joined = await _joined(address, left, joined)
+                return await _greet(service, joined, left, options)
+            except _NotNow as why:
+                reason = str(why)
+            note(reason)
+            if end is not None and time.monotonic() + pause >= end:
+                waited = time.monotonic() - began
+                raise ServiceUnavailable(
+                    f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; start one with "
+                    f"`shmrpc serve MODULE:SERVICE --at {address}`"
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, longest)
+    finally:
+        if joined is not None:
+            joined.leave()
+            await joined.wait_closed()
+
+
+async def _joined(address: Address, timeout: float, broken: Link | None) -> Link:
+    if broken is not None:
+        broken.leave()
+    try:
+        async with asyncio.timeout(min(timeout, _NATS)):
+            return await link.join(address)
     except ServiceUnavailable as error:
         raise _NotNow(str(error)) from None
     except TimeoutError:
         raise _NotNow(f"NATS at {address} does not answer") from None
-    try:
-        return await _greet(service, joined, timeout, options)
-    finally:
-        joined.leave()
 
 
-async def _greet(service: str, joined: Link, timeout: float | None, options: ConnectionOptions) -> NatsConnection:
+async def _greet(service: str, joined: Link, timeout: float, options: ConnectionOptions) -> NatsConnection:
     pipe = Pipe(joined, Limits(options.max_frame, options.max_memory))
     pipe.words = f"the server of {service!r}"
     try:
@@ -86,7 +93,7 @@ async def _greet(service: str, joined: Link, timeout: float | None, options: Con
         host, pid = messages.here()
         hello = Hello(versions, options.max_frame, options.max_memory, pipe.heartbeat, options.pickle, host, pid)
         joined.post(subjects.hello(service), messages.encode(hello), pipe.subject)
-        async with asyncio.timeout(_ANSWER if timeout is None else max(0.0, min(_ANSWER, timeout))):
+        async with asyncio.timeout(max(0.0, min(_ANSWER, timeout))):
             welcome = await pipe.first()
         if isinstance(welcome, Welcome):
             return NatsConnection(service, joined, pipe, welcome)

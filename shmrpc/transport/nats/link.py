@@ -55,11 +55,13 @@ async def join(address: Address) -> Link:
         await link.opened()
     except BaseException:
         link.leave()
+        await link.wait_closed()
         raise
     return link
 
 
-def _package() -> Any:
+def package() -> Any:
+    """NATS's client. Raises ImportError, which says how to get it, if it is not installed."""
     try:
         return importlib.import_module("nats")
     except ImportError as error:
@@ -81,6 +83,7 @@ class Link:
         self.on_lost: set[Callable[[], None]] = set()
         self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
         self._pipes: dict[str, Pipe] = {}
+        self._boxes: dict[str, Letter] = {}
         self._count = 0
         self._nats: Any = None
         #: What NATS's client last complained of, and when.
@@ -105,10 +108,10 @@ class Link:
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
-        package = _package()
-        errors = (OSError, TimeoutError, package.errors.Error)
+        client = package()
+        errors = (OSError, TimeoutError, client.errors.Error)
         try:
-            self._nats = nats = package.NATS()
+            self._nats = nats = client.NATS()
             await nats.connect(
                 **self._address.arguments(),
                 name="shmrpc",
@@ -172,6 +175,16 @@ class Link:
         self._pipes[str(self._count)] = pipe
         return f"{self._prefix}.{self._count}"
 
+    def open_box(self, take: Letter) -> str:
+        """A subject whose messages are given to ``take``: no data means that one of ours has reached nobody."""
+        self._count += 1
+        self._boxes[str(self._count)] = take
+        return f"{self._prefix}.{self._count}"
+
+    def close_box(self, subject: str) -> None:
+        """Nothing is wanted there any more."""
+        del self._boxes[subject.rpartition(".")[2]]
+
     def remove(self, pipe: Pipe) -> None:
         """It is closed. Its user leaves the link with it."""
         del self._pipes[pipe.subject.rpartition(".")[2]]
@@ -232,6 +245,8 @@ class Link:
         pipe = self._pipes.get(number)
         if pipe is not None:
             pipe.take(data, sender, is_unheard=is_unheard)
+        elif (box := self._boxes.get(number)) is not None:
+            box(b"" if is_unheard else data, sender)
         elif not is_unheard and subjects.is_end(sender):
             self.post(sender, b"")  # It speaks to somebody who has gone: now it knows.
 

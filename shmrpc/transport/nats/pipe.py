@@ -426,33 +426,35 @@ class _Partial:
 
     def __init__(self, opcode: int, call_id: int, size: int, sizes: tuple[int, ...]) -> None:
         self.opcode, self.call_id = opcode, call_id
-        self._parts = [bytearray(size), *(bytearray(each) for each in sizes)]
+        self._sizes = (size, *sizes)
+        #: What has come of the body and of each buffer. They keep the messages; in the end they are copied once.
+        self._parts: list[list[memoryview]] = [[] for _ in self._sizes]
         self._place = 0
-        self._filled = 0
+        self._missing = size
         self._skip()
 
     def _skip(self) -> None:
-        while self._place < len(self._parts) and self._filled == len(self._parts[self._place]):
-            self._place, self._filled = self._place + 1, 0
+        while not self._missing and self._place < len(self._sizes):
+            self._place += 1
+            self._missing = self._sizes[self._place] if self._place < len(self._sizes) else 0
 
     @property
     def is_whole(self) -> bool:
         """Whether all of it is there."""
-        return self._place == len(self._parts)
+        return self._place == len(self._sizes)
 
     def fill(self, data: memoryview) -> int:
         """Takes what belongs to it; how many bytes."""
         used = 0
         while used < len(data) and not self.is_whole:
-            part = self._parts[self._place]
-            step = min(len(part) - self._filled, len(data) - used)
-            part[self._filled : self._filled + step] = data[used : used + step]
-            self._filled += step
+            step = min(self._missing, len(data) - used)
+            self._parts[self._place].append(data[used : used + step])
+            self._missing -= step
             used += step
             self._skip()
         return used
 
     def body(self) -> Body:
         """The body, with its buffers."""
-        body, *buffers = self._parts
-        return _core.Parcel(bytes(body), buffers) if buffers else bytes(body)
+        body, *buffers = map(b"".join, self._parts)
+        return _core.Parcel(body, buffers) if buffers else body

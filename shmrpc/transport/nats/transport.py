@@ -8,32 +8,34 @@ from typing import NoReturn
 
 from shmrpc.transport.base import Connection, Dial
 from shmrpc.transport.listening import OpenInbox
-from shmrpc.transport.nats import client
+from shmrpc.transport.nats import client, link
 from shmrpc.transport.nats.address import Address
 from shmrpc.transport.nats.server import NatsInbox
 from shmrpc.transport.options import ConnectionOptions
 
 
 class Nats:
-    """``nats://``: services and clients that reach the same NATS."""
+    """``nats://``: services and clients that reach the same NATS. Raises ImportError without its client."""
 
-    #: Each process that serves comes to NATS by itself.
     adopts = False
+    shares_names = True
     lacks = ("spin", "allow_uids")
 
     def __init__(self, address: Address) -> None:
-        self._address = address
+        link.package()
+        #: Where NATS is.
+        self.address = address
 
     def __str__(self) -> str:
-        return str(self._address)
+        return str(self.address)
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
         """What opens a server's inbox."""
-        return functools.partial(NatsInbox, self._address, _checked(options))
+        return functools.partial(NatsInbox, self.address, _checked(options))
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
         """What connects a client in a loop."""
-        checked, address = _checked(options), self._address
+        checked, address = _checked(options), self.address
 
         async def connect(timeout: float | None, note: Callable[[str], None]) -> Connection:
             return await client.connect(service, address, timeout, note, options=checked)

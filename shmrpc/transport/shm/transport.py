@@ -15,6 +15,7 @@ class SharedMemory:
     """``shm://``, which is meant where nothing is said: shared memory, for loops and for threads."""
 
     adopts = True
+    shares_names = False
     lacks = ()
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:

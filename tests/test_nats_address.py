@@ -1,0 +1,100 @@
+"""URLs of nats://: what they say, what the environment says, and that no secret comes out again."""
+
+from __future__ import annotations
+
+import pytest
+
+import shmrpc
+from shmrpc.transport.nats import subjects
+from shmrpc.transport.nats.address import Address, parse
+
+
+@pytest.fixture(autouse=True)
+def without_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("USER", "PASSWORD", "TOKEN", "CREDS", "NKEY", "CA", "CERT", "KEY", "TLS"):
+        monkeypatch.delenv(f"NATS_{name}", raising=False)
+
+
+def test_a_url_names_servers_a_service_and_options() -> None:
+    assert parse("host") == (Address(("host:4222",)), "")
+    assert parse("host:1,[::1]:2/shop") == (Address(("host:1", "[::1]:2")), "shop")
+    assert parse("host/shop?heartbeat=0.5&inbox=alice") == (Address(("host:4222",), 0.5, "alice"), "shop")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("me:pass%40word@host", (("user", "me"), ("password", "pass@word"))),
+        ("t0ken@host", (("token", "t0ken"),)),
+        ("host?creds=/a/file", (("creds", "/a/file"),)),
+        ("host?nkey=/a/seed", (("nkey", "/a/seed"),)),
+    ],
+)
+def test_a_login_comes_from_the_url_before_the_environment(
+    url: str, expected: tuple[tuple[str, str], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATS_USER", "other")
+    monkeypatch.setenv("NATS_CREDS", "/other")
+    assert parse(url)[0].login == expected
+    assert parse("host")[0].login == (("user", "other"), ("password", ""))
+    monkeypatch.delenv("NATS_USER")
+    assert parse("host")[0].login == (("creds", "/other"),)
+
+
+def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse("host")[0].tls == ()
+    assert parse("host?tls=on")[0].tls == (("tls", "on"),)
+    assert parse("host?ca=/ca&cert=/c&key=/k")[0].tls == (("ca", "/ca"), ("cert", "/c"), ("key", "/k"))
+    monkeypatch.setenv("NATS_CA", "/other")
+    assert parse("host")[0].tls == (("ca", "/other"),)
+    assert parse("host?tls=off")[0].tls == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nats://", r"expected nats://HOST:PORT.*got ''"),
+        ("nats://host:0", "got 'host:0'"),
+        ("nats://host:99999", "got 'host:99999'"),
+        ("nats://a b", "got 'a b'"),
+        ("nats://host?heart=1", "has no option 'heart'; it has creds, nkey"),
+        ("nats://host?creds=", "creds: expected a value"),
+        ("nats://host?heartbeat=soon", "heartbeat: expected 0.1 to 3600 seconds, got 'soon'"),
+        ("nats://host?heartbeat=0", "heartbeat: expected 0.1 to 3600 seconds"),
+        ("nats://host?inbox=a.b", "inbox: expected 1 to 64 of"),
+        ("nats://host?tls=maybe", "tls: expected on or off"),
+        ("nats://host?key=/k", "key: it belongs to a certificate"),
+        ("nats://host/shop", "expected a place alone.*'shop' is the service's own"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said(url: str, message: str) -> None:
+    service = shmrpc.Service("shop")
+    with pytest.raises(ValueError, match=message):
+        shmrpc.serve(service, at=url)
+
+
+def test_no_secret_is_in_a_message() -> None:
+    service = shmrpc.Service("shop")
+    for url in ("nats://me:s3cret@host:0", "nats://s3cret@host/shop", "natz://me:s3cret@host"):
+        with pytest.raises(ValueError, match="host") as caught:
+            shmrpc.serve(service, at=url)
+        assert "s3cret" not in str(caught.value)
+    with pytest.raises(ValueError, match="leave one out") as caught:
+        shmrpc.connect("nats://me:s3cret@host/shop", at="shm")
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in repr(parse("me:s3cret@host")[0]) + str(parse("me:s3cret@host")[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [("shop", "shop"), ("shop.orders-1", "shop%2Eorders-1"), ("a*b>c d", "a%2Ab%3Ec%20d"), ("käse", "k%C3%A4se")],
+)
+def test_a_name_is_one_token_of_a_subject(name: str, token: str) -> None:
+    assert subjects.token(name) == token
+    assert subjects.hello(name) == f"shmrpc.hello.{token}"
+
+
+@pytest.mark.parametrize("subject", ["", "shop", "shmrpc.to.any.x", "shmrpc.to.*.x.1", "shmrpc.to.any.x.1.2", "$SYS.1"])
+def test_only_ends_of_connections_are_answered(subject: str) -> None:
+    assert not subjects.is_end(subject)
+    assert subjects.is_end("shmrpc.to.any.Ab-_9.12")

@@ -132,6 +132,24 @@ async def test_large_bodies_both_ways_at_once_wait_for_each_other(nats: NatsServ
             assert (array == back).all()
 
 
+async def test_a_nats_that_takes_small_messages_alone_will_do() -> None:
+    server = NatsServer("max_payload: 4096")
+    try:
+        async with shmrpc.serve(service, at=server.url), connect(server) as client:
+            value = [np.arange(3000), "x" * 20_000, *(np.full(5000, number % 251, np.uint8) for number in range(1500))]
+            back = await client.same(value)
+            assert (back[0] == value[0]).all() and back[1] == value[1]
+            assert all((each == number % 251).all() for number, each in enumerate(back[2:]))
+    finally:
+        server.close()
+    server = NatsServer("max_payload: 1024")
+    try:
+        with pytest.raises(shmrpc.ServiceUnavailable, match="takes 1024 bytes in a message, and 3072 are needed"):
+            await connect(server, timeout=0)
+    finally:
+        server.close()
+
+
 async def test_buffers_over_max_memory_are_refused_in_words(nats: NatsServer) -> None:
     async with shmrpc.serve(service, at=nats.url, max_memory=1 << 20), connect(nats) as client:
         with pytest.raises(shmrpc.ShmrpcError, match="max_memory=1,048,576"):

@@ -21,17 +21,13 @@ from shmrpc.basics.missing import why_missing
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.transport.nats import subjects
 from shmrpc.transport.nats.address import Address
-from shmrpc.transport.nats.pipe import Pipe
+from shmrpc.transport.nats.pipe import BESIDE, PIECE, Pipe
 from shmrpc.transport.queued_inbox import Mail
 
 logger = logging.getLogger("shmrpc.nats")
 
 #: Seconds that one try to connect to NATS may take.
 _CONNECT_TIMEOUT: Final = 2
-#: Bytes of one message at most, whatever NATS would take.
-_LARGEST: Final = 1 << 20
-#: What a message has besides its data, as NATS counts: nothing. Some room all the same.
-_MARGIN: Final = 1024
 #: Nobody listens at the subject to which a message was sent.
 _NO_RESPONDERS: Final = "503"
 
@@ -78,6 +74,8 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self.heartbeat = address.heartbeat
         self.users = 0
+        #: Bytes of a large frame that go in one message.
+        self.piece = PIECE
         self.is_open = False
         #: Is told when it breaks.
         self.on_lost: set[Callable[[], None]] = set()
@@ -134,8 +132,16 @@ class Link:
         except ValueError as error:  # A seed that is none.
             self._forget()
             raise ServiceUnavailable(f"cannot log in to NATS at {self}: {error}") from None
+        self.piece = min(PIECE, nats.max_payload - 2 * BESIDE)
+        if self.piece < BESIDE:
+            self._forget()
+            await self._close_nats()
+            least = 3 * BESIDE
+            raise ServiceUnavailable(
+                f"NATS at {self} takes {nats.max_payload} bytes in a message, and {least} are needed: raise its "
+                "max_payload"
+            )
         self.is_open = True
-        self._largest = min(nats.max_payload, _LARGEST) - _MARGIN
         self.run(self._write())
         self._look()
 
@@ -224,12 +230,13 @@ class Link:
                         break
                     pipe = speakers.popleft()
                     pipe.is_queued = False
-                    message = pipe.next_message(self._largest)
+                    message = pipe.next_message()
                     if message is not None:
                         await publish(pipe.peer, message, pipe.subject)
                         pipe.sent()
                         if pipe.has_more:
                             self.speak(pipe)
+                            await asyncio.sleep(0)  # What is there goes on its way meanwhile.
         except (errors.Error, OSError) as error:
             self._lose(f"the connection to NATS at {self} broke: {_words(error)}")
 

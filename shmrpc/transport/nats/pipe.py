@@ -43,7 +43,12 @@ logger = logging.getLogger("shmrpc.nats")
 WINDOW: Final = 4 << 20
 #: Bytes that wait at the sender, beyond which whoever sends is asked to wait.
 ROOM: Final = 64 << 10
-#: Frames up to this size are copied into one piece.
+#: Bytes of a large frame that go in one message, if NATS takes so many: parts of it travel while others are still being
+#: copied. NATS's client reads 32 KiB at a time, and is slow with messages of many times that.
+PIECE: Final = 128 << 10
+#: What a message has besides one piece, at most: its header, and that of a frame before it.
+BESIDE: Final = 1 << 10
+#: Frames up to this size are copied into one piece, if NATS takes so much.
 _SMALL: Final = 16 << 10
 #: Buffers of one frame: a peer that announces more is not believed.
 _MAX_BUFFERS: Final = 1 << 16
@@ -76,6 +81,7 @@ class Pipe:
         self._link = link
         self.agree(limits)
         self._loop = asyncio.get_running_loop()
+        self._small = min(_SMALL, link.piece)
         self._on_frame: OnFrame = self._keep_frame
         self._on_message: Callable[[Message], None] = self._keep
         self._on_end: Callable[[End], None] = self._keep
@@ -100,8 +106,8 @@ class Pipe:
         #: Done when it is closed.
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._room: asyncio.Future[None] | None = None
-        # What goes: pieces, with the id of the request that begins there or 0; whether one may be cut in two.
-        self._pieces: deque[tuple[bytes | memoryview, int, bool]] = deque()
+        #: What goes: pieces, with the id of the request that begins there or 0.
+        self._pieces: deque[tuple[bytes, int]] = deque()
         self._waiting = 0
         self._number = 0
         self._sent = 0
@@ -172,10 +178,10 @@ class Pipe:
         request = call_id if opcode & 0xFF in _REQUESTS else 0
         if isinstance(body, bytes):
             size = len(body)
-            if size > _SMALL:
+            if size > self._small:
                 self._put(_FRAME.pack(opcode, call_id, size, 0), request, body)
             else:  # As most are: without a step more than it takes.
-                self._pieces.append((_FRAME.pack(opcode, call_id, size, 0) + body, request, False))
+                self._pieces.append((_FRAME.pack(opcode, call_id, size, 0) + body, request))
                 self._waiting += _FRAME.size + size
                 if not self.is_queued and self.peer:
                     self._link.speak(self)
@@ -184,19 +190,21 @@ class Pipe:
             sizes = [len(buffer) for buffer in buffers]
             if sum(sizes) > self.limits.max_memory:
                 raise Backlog(f"buffers of {sum(sizes):,} bytes are more than max_memory={self.limits.max_memory:,}")
-            header = _FRAME.pack(opcode, call_id, len(body.body), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
-            # Copies: the caller may change them as soon as this is done, and they may go on waiting.
-            self._put(header, request, body.body, *(bytes(buffer) for buffer in buffers))
+            table = struct.pack(f"<{len(sizes)}Q", *sizes)
+            self._put(_FRAME.pack(opcode, call_id, len(body.body), len(sizes)), request, table, body.body, *buffers)
         return self._waiting <= ROOM
 
-    def _put(self, header: bytes, request: int, *parts: bytes) -> None:
+    def _put(self, header: bytes, request: int, *parts: bytes | memoryview) -> None:
+        """Copies a frame in pieces that each fit into a message: its owner may change it as soon as this is done."""
         size = len(header) + sum(map(len, parts))
         self._waiting += size
-        if size <= _SMALL:
-            self._pieces.append((b"".join((header, *parts)), request, False))
+        if size <= self._small:
+            self._pieces.append((b"".join((header, *parts)), request))
         else:
-            self._pieces.append((header, request, False))
-            self._pieces.extend((memoryview(part), 0, True) for part in parts if part)
+            self._pieces.append((header, request))
+            step = self._link.piece
+            for part in parts:
+                self._pieces.extend((bytes(part[at : at + step]), 0) for at in range(0, len(part), step))
         if self.peer and not self.is_queued:
             self._link.speak(self)
 
@@ -231,25 +239,19 @@ class Pipe:
             self._must_speak = True
             self._link.speak(self)
 
-    def next_message(self, largest: int) -> bytes | None:
-        """The next message, of up to ``largest`` bytes; None if there is none to be sent now."""
+    def next_message(self) -> bytes | None:
+        """The next message; None if there is none to be sent now."""
         if not self.is_open or not ((self._pieces and self._sent - self._got < WINDOW) or self._must_speak):
             return None
-        parts, first = [b""], 0
+        parts, first, largest = [b""], 0, self._link.piece + BESIDE
         size = _HEADER.size
         while self._pieces and self._sent - self._got < WINDOW:
-            piece, request, may_be_cut = self._pieces[0]
-            left = largest - size
-            if len(piece) > left:
-                if not may_be_cut or left < _SMALL:
-                    break
-                assert isinstance(piece, memoryview)
-                self._pieces[0] = piece[left:], 0, True
-                piece = piece[:left]
-            else:
-                self._pieces.popleft()
+            piece, request = self._pieces[0]
+            if len(parts) > 1 and size + len(piece) > largest:
+                break
+            self._pieces.popleft()
             first = first or request
-            parts.append(piece)  # type: ignore[arg-type]  # join takes both.
+            parts.append(piece)
             size += len(piece)
             self._sent += len(piece)
         self._waiting -= size - _HEADER.size
@@ -327,9 +329,7 @@ class Pipe:
         while at < end and self.is_open:
             if self._partial is not None:
                 at += self._partial.fill(memoryview(data)[at:])
-                if self._partial.is_whole:
-                    partial, self._partial = self._partial, None
-                    self._bring(partial.opcode, partial.call_id, partial.body(), clock)
+                self._bring_whole(clock)
                 continue
             opcode, call_id, size, count = _FRAME.unpack_from(data, at)
             at += _FRAME.size
@@ -339,17 +339,16 @@ class Pipe:
                 self._bring(opcode, call_id, data[at : at + size], clock)
                 at += size
                 continue
-            sizes = struct.unpack_from(f"<{min(count, _MAX_BUFFERS)}Q", data, at)
-            if count > _MAX_BUFFERS or sum(sizes) > self.limits.max_memory:
-                raise RemoteProtocolError(
-                    f"it sent {count} buffers of {sum(sizes):,} bytes, the limits are {_MAX_BUFFERS} and "
-                    f"max_memory={self.limits.max_memory:,}"
-                )
-            at += 8 * count
-            self._partial = _Partial(opcode, call_id, size, sizes)
-            if self._partial.is_whole:  # Empty buffers alone.
-                partial, self._partial = self._partial, None
-                self._bring(opcode, call_id, partial.body(), clock)
+            if count > _MAX_BUFFERS:
+                raise RemoteProtocolError(f"it sent {count} buffers with a body, the limit is {_MAX_BUFFERS}")
+            self._partial = _Partial(opcode, call_id, size, count, self.limits.max_memory)
+            self._bring_whole(clock)
+
+    def _bring_whole(self, clock: int) -> None:
+        partial = self._partial
+        if partial is not None and partial.is_whole:
+            self._partial = None
+            self._bring(partial.opcode, partial.call_id, partial.body(), clock)
 
     def _bring(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
         if opcode != CONTROL:
@@ -380,7 +379,7 @@ class Pipe:
     def _reached(self) -> int | None:
         """The highest id of a request that may have got there; None if that is not known of any."""
         undelivered = [*self._log][max(0, len(self._log) - self._undelivered) :] if self._undelivered else []
-        waiting = next((request for _, request, _ in self._pieces if request), 0)
+        waiting = next((request for _, request in self._pieces if request), 0)
         first = next((request for _, request in undelivered if request), waiting)
         return first - 1 if first else None
 
@@ -422,21 +421,33 @@ class Pipe:
 
 
 class _Partial:
-    """A frame of which parts have come."""
+    """A frame of which parts have come: the sizes of its buffers, the body, and the buffers."""
 
-    def __init__(self, opcode: int, call_id: int, size: int, sizes: tuple[int, ...]) -> None:
+    def __init__(self, opcode: int, call_id: int, size: int, count: int, max_memory: int) -> None:
         self.opcode, self.call_id = opcode, call_id
-        self._sizes = (size, *sizes)
-        #: What has come of the body and of each buffer. They keep the messages; in the end they are copied once.
-        self._parts: list[list[memoryview]] = [[] for _ in self._sizes]
+        self._max_memory = max_memory
+        self._sizes = [8 * count, size]
+        #: What has come of each. They keep the messages; in the end they are copied once.
+        self._parts: list[list[memoryview]] = [[], []]
         self._place = 0
-        self._missing = size
-        self._skip()
+        self._missing = 8 * count
+        self._go_on()
 
-    def _skip(self) -> None:
+    def _go_on(self) -> None:
+        """Goes on to the next part that is not whole."""
         while not self._missing and self._place < len(self._sizes):
+            if not self._place:
+                self._read_sizes()
             self._place += 1
             self._missing = self._sizes[self._place] if self._place < len(self._sizes) else 0
+
+    def _read_sizes(self) -> None:
+        table = b"".join(self._parts[0])
+        sizes = struct.unpack(f"<{len(table) // 8}Q", table)
+        if sum(sizes) > self._max_memory:
+            raise RemoteProtocolError(f"it sent buffers of {sum(sizes):,} bytes, max_memory={self._max_memory:,}")
+        self._sizes += sizes
+        self._parts += ([] for _ in sizes)
 
     @property
     def is_whole(self) -> bool:
@@ -444,17 +455,17 @@ class _Partial:
         return self._place == len(self._sizes)
 
     def fill(self, data: memoryview) -> int:
-        """Takes what belongs to it; how many bytes."""
+        """Takes what belongs to it; how many bytes. Raises RemoteProtocolError if its buffers are too large."""
         used = 0
         while used < len(data) and not self.is_whole:
             step = min(self._missing, len(data) - used)
             self._parts[self._place].append(data[used : used + step])
             self._missing -= step
             used += step
-            self._skip()
+            self._go_on()
         return used
 
     def body(self) -> Body:
         """The body, with its buffers."""
-        body, *buffers = map(b"".join, self._parts)
+        _, body, *buffers = map(b"".join, self._parts)
         return _core.Parcel(body, buffers) if buffers else body

@@ -24,6 +24,7 @@ import pytest
 
 import shmrpc.service.service
 from shmrpc.cli.commands import main
+from tests.helpers.nats_servers import NatsServer
 from tests.helpers.prepared_python import run_prepared
 from tests.helpers.server_process import ServerProcess
 
@@ -73,13 +74,13 @@ def modules(tmp_path: Path) -> Path:
 def _served(how: str, modules: Path) -> Iterator[None]:
     """Start what a block needs beside it."""
     match shlex.split(how):
-        case ["alone" | "pytest"]:
+        case ["alone" | "pytest" | "nats"]:
             yield
         case ["client", *rest]:
             with ServerProcess(*(rest or [CALCULATOR]), "--app-dir", str(modules)):
                 yield
         case _:
-            pytest.fail(f"expected 'alone', 'pytest' or 'client TARGET OPTION...', got {how!r}")
+            pytest.fail(f"expected 'alone', 'pytest', 'nats' or 'client TARGET OPTION...', got {how!r}")
 
 
 def _command(how: str, source: str) -> list[str]:
@@ -92,6 +93,12 @@ def _command(how: str, source: str) -> list[str]:
 
 def _run(how: str, source: str, modules: Path) -> str:
     """Run an example with warnings as errors; gives what it printed."""
+    if how == "nats":
+        nats = NatsServer()
+        try:
+            return _run("alone", source.replace("nats://127.0.0.1:4222", nats.url), modules)
+        finally:
+            nats.close()
     with _served(how, modules):
         command = _command(how, source)
         if command == ["-c", _RUN]:
@@ -156,9 +163,12 @@ def test_the_table_of_options_is_that_of_the_command() -> None:
     options = [option for option in serve.params if isinstance(option, click.Option)]
     assert rows
     assert [(name, default.strip("`").replace(",", "")) for name, default in rows] == [
-        (option.opts[-1].removeprefix("--"), str(option.default).removesuffix(".0") if option.show_default else "")
-        for option in options
+        (option.opts[-1].removeprefix("--"), _default(option) if option.show_default else "") for option in options
     ]
+
+
+def _default(option: click.Option) -> str:
+    return " ".join(option.default) if isinstance(option.default, tuple) else str(option.default).removesuffix(".0")
 
 
 #: Where the README's links lead: they are whole, for the page of a package index.

@@ -171,6 +171,9 @@ class NatsConnection(Connection):
         """Closes the connection, behind what was sent. Again: nothing."""
         if self._open:
             self._open = False
+            if self._loop.is_closed():  # It was dropped open, and nothing can be said any more.
+                self._pipe.gone()
+                return
             self._pipe.say(control.Goodbye("closed"))
             self._pipe.finish()
 

@@ -7,6 +7,7 @@ NATS's client would keep to send later might be executed long after its caller w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import logging
@@ -28,6 +29,10 @@ logger = logging.getLogger("shmrpc.nats")
 
 #: Seconds that one try to connect to NATS may take.
 _CONNECT_TIMEOUT: Final = 2
+#: Seconds that a message of ours to ourselves may take.
+_ROUND_TRIP: Final = 2.0
+#: Seconds that what was begun has to end when a link is closed.
+_LAST: Final = 1.0
 #: Nobody listens at the subject to which a message was sent.
 _NO_RESPONDERS: Final = "503"
 
@@ -93,6 +98,7 @@ class Link:
         self._letters: deque[tuple[str, bytes, str]] = deque()
         self._wanted = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._writer: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._looked = time.monotonic()
         self._opening = self._loop.create_task(self._open())
@@ -124,14 +130,14 @@ class Link:
                 pending_size=8 << 20,
             )
             await nats.subscribe(f"{self._prefix}.*", cb=self._on_message)
-            await nats.flush()
         except errors as error:
             self._forget()
             await self._close_nats()
             raise ServiceUnavailable(f"cannot reach NATS at {self}: {_words(error, self._complaint)}") from None
-        except ValueError as error:  # A seed that is none.
+        except Exception as error:  # Of what it was given to log in with, such as a seed that is none.
             self._forget()
-            raise ServiceUnavailable(f"cannot log in to NATS at {self}: {error}") from None
+            await self._close_nats()
+            raise ServiceUnavailable(f"cannot log in to NATS at {self}: {type(error).__name__}: {error}") from None
         self.piece = min(PIECE, nats.max_payload - 2 * BESIDE)
         if self.piece < BESIDE:
             self._forget()
@@ -142,7 +148,7 @@ class Link:
                 "max_payload"
             )
         self.is_open = True
-        self.run(self._write())
+        self._writer = self._loop.create_task(self._write())
         self._look()
 
     def _forget(self) -> None:
@@ -209,7 +215,7 @@ class Link:
         self._wanted.set()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Has something done for as long as the link is there."""
+        """Has something done that ends soon. It is never cancelled: NATS's client may break then."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -274,22 +280,31 @@ class Link:
             self._mail.has_come()
 
         errors = importlib.import_module("nats.errors")
+        began = time.monotonic()
         try:
             subscription = await self._nats.subscribe(subject, queue=group, cb=on_message)
-            await self._nats.flush()
-        except (errors.Error, OSError, TimeoutError) as error:
+        except (errors.Error, OSError) as error:
             raise ConnectionLost(f"the connection to NATS at {self} broke: {_words(error)}") from None
+        if not await self.settle() or self._complained > began:
+            why = self._recent().removeprefix(": ") or "it may not be permitted to publish to shmrpc.to.>"
+            raise ConnectionLost(f"NATS at {self} does not bring us what is sent to {subject!r}: {why}")
         return subscription
 
-    async def settle(self) -> None:
-        """Waits until all has come that NATS had to say when this was called, or the link is broken."""
-        errors = importlib.import_module("nats.errors")
+    async def settle(self) -> bool:
+        """Waits until NATS has done all that it was told before, and what it had to say has come; False if it has not.
+
+        A message to ourselves goes there and back. NATS's client has flush() for that, and breaks when somebody who
+        waits for it is cancelled or does not wait for long enough.
+        """
+        back: asyncio.Future[None] = self._loop.create_future()
+        box = self.open_box(lambda data, _: None if back.done() else back.set_result(None))
         try:
-            await self._nats.flush(max(1, round(self.heartbeat)))
-        except (errors.Error, OSError, TimeoutError, ValueError):
-            return
-        await asyncio.sleep(0)
-        self._deliver()
+            if self.is_open:
+                self.post(box, b"?")
+                await asyncio.wait([back], timeout=_ROUND_TRIP)
+            return back.done() and self.is_open
+        finally:
+            self.close_box(box)
 
     def _look(self) -> None:
         """Ends the connections of peers that say nothing, and speaks where nothing was said."""
@@ -323,6 +338,8 @@ class Link:
         for pipe in list(self._pipes.values()):
             pipe.end(ConnectionLost(reason))
             pipe.gone()
+        for box in list(self._boxes.values()):
+            box(b"", "")
         for tell in list(self.on_lost):
             tell()
 
@@ -338,22 +355,27 @@ class Link:
         if not self._opening.done():
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        if self.is_open:
-            self.is_open = False
+        was_open, self.is_open = self.is_open, False
+        if was_open:
             self._timer.cancel()
-        await asyncio.sleep(0)
-        while self._letters and self._nats.is_connected:
-            await asyncio.sleep(0)
-        for task in self._tasks:
-            task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=_LAST)
+        while was_open and self._letters and self._nats.is_connected:
+            await asyncio.sleep(0)
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+        for box in list(self._boxes.values()):
+            box(b"", "")
         self._mail.stop()
         await self._close_nats()
 
     async def _close_nats(self) -> None:
         if self._nats is not None and not self._nats.is_closed:
-            await self._nats.close()
+            # AssertionError: it never began to connect. After a handshake of TLS that failed it waits for ever.
+            with contextlib.suppress(AssertionError, TimeoutError):
+                async with asyncio.timeout(_LAST):
+                    await self._nats.close()
 
     async def wait_closed(self) -> None:
         """Waits until connections that close have said their last, and it is closed, if nobody needs it any more."""

@@ -303,6 +303,23 @@ async def test_when_nats_is_killed_all_are_told_and_come_back_by_themselves(
         assert await client.double(3) == 6
 
 
+async def test_a_reader_that_nats_cuts_off_is_told_so_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    own = NatsServer('max_pending: 65536\nwrite_deadline: "100ms"')
+    try:
+        url = f"{own.url}?heartbeat=30"
+        with server_process(own.url) as slow:
+            async with shmrpc.connect(service.name, at=url, timeout=PATIENCE, reconnect=True) as client:
+                assert await client.process() == slow.pid
+                os.kill(slow.pid, signal.SIGSTOP)
+                with pytest.raises(shmrpc.ConnectionLost):
+                    await client.same([np.zeros(1 << 19, np.uint8) for _ in range(20)])
+                os.kill(slow.pid, signal.SIGCONT)
+                assert await client.process() == slow.pid
+            assert "a slow consumer" in slow.stop()
+    finally:
+        own.close()
+
+
 async def test_a_first_place_is_taken_left_when_it_dies_and_taken_again(nats: NatsServer) -> None:
     places = ["shm", nats.url]
     async with shmrpc.serve(service, at=nats.url):

@@ -1,13 +1,16 @@
 """The service on the web: ``uvicorn examples.code_search.app:app``, beside the server of the service.
 
 The app's one client is connected for as long as the app lives, and finds the service again after that has
-been restarted. Arguments are validated by the service; what a call raises becomes a status of HTTP here.
+been restarted. ``CODE_SEARCH_AT`` says where, if that is not this host: ``"shm nats://HOST:4222"`` is the service
+of this host if there is one, and else that of any other. Arguments are validated by the service; what a call raises
+becomes a status of HTTP here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import uuid
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
@@ -36,7 +39,8 @@ STATUSES: Final[dict[type[Exception], int]] = {
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Connects before the first request. ``timeout``: how long to wait for a service that starts, or is gone."""
-    async with shmrpc.connect(code_search, timeout=10, reconnect=True) as app.state.client:
+    places = os.environ.get("CODE_SEARCH_AT", "shm").split()
+    async with shmrpc.connect(code_search, at=places, timeout=10, reconnect=True) as app.state.client:
         yield
 
 

@@ -105,7 +105,7 @@ async def _greet(service: str, joined: Link, timeout: float, options: Connection
     except BaseException as error:
         pipe.gone()
         if isinstance(error, TimeoutError):
-            silent = f"a server is there, and does not answer within {_ANSWER:g} s"
+            silent = f"somebody is there, and no answer has come within {_ANSWER:g} s"
             raise _NotNow(joined.why_silent().removeprefix(": ") or silent) from None
         if isinstance(error, ConnectionLost):
             raise _NotNow(str(error)) from None

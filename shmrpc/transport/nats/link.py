@@ -123,7 +123,7 @@ class Link:
                 max_reconnect_attempts=1,  # Each server is tried twice: once more after a moment.
                 reconnect_time_wait=0.05,
                 connect_timeout=_CONNECT_TIMEOUT,
-                ping_interval=max(1, int(self.heartbeat)),
+                ping_interval=max(0.5, self.heartbeat / 2),
                 max_outstanding_pings=2,
                 error_cb=self._on_error,
                 closed_cb=self._on_closed,
@@ -161,7 +161,10 @@ class Link:
             logger.warning("NATS at %s: %s", self, self._complaint)
 
     async def _on_closed(self) -> None:
-        self._lose(f"the connection to NATS at {self} broke{self._recent()}")
+        self._lose(
+            f"the connection to NATS at {self} broke{self._recent()}; NATS was stopped, or cannot be reached, or has "
+            "cut this process off since it read too slowly (a slow consumer): its log says which"
+        )
 
     def _recent(self) -> str:
         """What NATS's client has complained of, if that was just now."""

@@ -153,15 +153,18 @@ class Pipe:
         """Gives to these what comes, and what has come, from the loop's next turn on."""
 
         def give_early() -> None:
-            while self._early:
-                news = self._early.popleft()
-                if isinstance(news, End):
-                    on_end(news)
-                elif isinstance(news, tuple):
-                    on_frame(*news)
-                else:
-                    on_message(news)
+            early, self._early = self._early, deque()
             self._on_frame, self._on_message, self._on_end = on_frame, on_message, on_end
+            try:
+                for news in early:
+                    if isinstance(news, End):
+                        on_end(news)
+                    elif isinstance(news, tuple):
+                        on_frame(*news)
+                    else:
+                        on_message(news)
+            except RemoteProtocolError as error:
+                self.fault(str(error))
 
         self._loop.call_soon(give_early)
 

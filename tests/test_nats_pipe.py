@@ -1,0 +1,225 @@
+"""Frames as a stream of bytes in messages: whatever their sizes and NATS's, the same frames come out in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shmrpc import _core
+from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
+from shmrpc.transport.base import End
+from shmrpc.transport.errors import Backlog, ChannelError, Oversize
+from shmrpc.transport.nats.messages import Message
+from shmrpc.transport.nats.pipe import WINDOW, Limits, Pipe
+from shmrpc.wire import control, frames
+from shmrpc.wire.codec import Body
+
+LIMITS = Limits(1 << 20, 1 << 24)
+
+
+class OwnLink:
+    """A link without NATS: what a pipe wants to say waits until it is asked for."""
+
+    heartbeat = 2.0
+    is_open = True
+
+    def __init__(self, piece: int) -> None:
+        self.piece = piece
+        self.speakers: deque[Pipe] = deque()
+        self.count = 0
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def add(self, _: Pipe) -> str:
+        self.count += 1
+        return f"shmrpc.to.any.own{id(self)}.{self.count}"
+
+    def remove(self, pipe: Pipe) -> None:
+        pass
+
+    def speak(self, pipe: Pipe) -> None:
+        pipe.is_queued = True
+        self.speakers.append(pipe)
+
+    def run(self, work: Any) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def settle(self) -> bool:
+        return True
+
+    def why_lost(self) -> str:
+        return "it was dropped"
+
+
+class Side:
+    """A pipe, and what came out of it."""
+
+    def __init__(self, piece: int) -> None:
+        self.link = OwnLink(piece)
+        self.pipe = Pipe(self.link, LIMITS)  # type: ignore[arg-type]
+        self.came: list[tuple[int, int, Body] | Message | ShmrpcError] = []
+        self.end: End | None = None
+        self.pipe.listen(
+            lambda opcode, call, body, _: self.came.append((opcode, call, body)), self.came.append, self.over
+        )
+
+    def over(self, end: End) -> None:
+        self.end = end
+        self.came.append(end.error)
+
+    def messages(self) -> list[bytes]:
+        """What it says now."""
+        said = []
+        while self.link.speakers:
+            self.link.speakers.popleft().is_queued = False
+            while (message := self.pipe.next_message()) is not None:
+                said.append(message)
+                self.pipe.sent()
+        return said
+
+
+async def pair(piece: int = 1 << 17) -> tuple[Side, Side]:
+    one, other = Side(piece), Side(piece)
+    one.pipe.peer, other.pipe.peer = other.pipe.subject, one.pipe.subject
+    await asyncio.sleep(0)
+    return one, other
+
+
+def exchange(one: Side, other: Side) -> None:
+    """Brings messages to and fro until nothing more is said."""
+    said = True
+    while said:
+        said = False
+        for side, peer in ((one, other), (other, one)):
+            for message in side.messages():
+                assert len(message) <= side.link.piece + 1024
+                peer.pipe.take(message, side.pipe.subject, is_unheard=False)
+                said = True
+
+
+def plain(body: Body) -> tuple[bytes, list[bytes]]:
+    return (body, []) if isinstance(body, bytes) else (body.body, [bytes(each) for each in body.buffers])
+
+
+_sizes = st.one_of(st.integers(0, 50), st.integers(900, 1100), st.integers(15_000, 17_000), st.integers(0, 70_000))
+_bodies = st.one_of(
+    _sizes.map(bytes),
+    st.tuples(_sizes, st.lists(_sizes, max_size=6)).map(lambda some: _core.Parcel(bytes(some[0]), map(bytes, some[1]))),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(bodies=st.lists(st.tuples(st.booleans(), _bodies), max_size=12), piece=st.sampled_from([1024, 5000, 1 << 17]))
+def test_what_goes_in_comes_out(bodies: list[tuple[bool, Body]], piece: int) -> None:
+    async def main() -> None:
+        one, other = await pair(piece)
+        for number, (way, body) in enumerate(bodies, 1):
+            (one if way else other).pipe.send(frames.CALL, number, body)
+        exchange(one, other)
+        for side, sent in ((other, True), (one, False)):
+            expected = [
+                (frames.CALL, number, plain(body)) for number, (way, body) in enumerate(bodies, 1) if way == sent
+            ]
+            came = [(each[0], each[1], plain(each[2])) for each in side.came if isinstance(each, tuple)]
+            assert came == expected
+            assert len(side.came) == len(came)
+
+    asyncio.run(main())
+
+
+#: How a connection ends whose bytes are wrong.
+_ENDS = (RemoteProtocolError, ConnectionLost)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.binary(max_size=200), place=st.integers(0, 300))
+def test_bytes_that_were_changed_end_the_connection_or_are_a_frame_within_the_limits(data: bytes, place: int) -> None:
+    async def main() -> None:
+        one, other = await pair(1024)
+        one.pipe.send(frames.CALL, 1, _core.Parcel(b"x" * 100, [b"y" * 100]))
+        (message,) = one.messages()
+        changed = message[:place] + data + message[place + len(data) :]
+        other.pipe.take(changed, one.pipe.subject, is_unheard=False)
+        assert other.pipe.is_open or (other.end is not None and isinstance(other.end.error, _ENDS))
+        for each in other.came:
+            if isinstance(each, tuple):
+                assert sum(map(len, plain(each[2])[1])) <= LIMITS.max_memory
+
+    asyncio.run(main())
+
+
+async def test_a_lost_message_ends_the_connection() -> None:
+    one, other = await pair()
+    for number in (1, 2):
+        one.pipe.send(frames.CALL, number, b"")
+        messages = one.messages()
+    other.pipe.take(messages[0], one.pipe.subject, is_unheard=False)
+    assert other.end is not None and "NATS lost 1 messages from the other side: it was dropped" in str(other.end.error)
+    assert not other.pipe.is_open
+
+
+async def test_a_sender_waits_behind_the_window_and_goes_on_when_told() -> None:
+    one, other = await pair()
+    for number in range(1, 100):
+        has_room = one.pipe.send(frames.CALL, number, bytes(100_000))
+    assert not has_room
+    waiting = asyncio.create_task(one.pipe.room())
+    first = one.messages()
+    assert WINDOW <= sum(map(len, first)) < WINDOW + (1 << 18)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    for message in first:
+        other.pipe.take(message, one.pipe.subject, is_unheard=False)
+    exchange(one, other)
+    await waiting
+    assert [each[1] for each in other.came if isinstance(each, tuple)] == [*range(1, 100)]
+
+
+@pytest.mark.parametrize(("unheard", "reached"), [(1, 3), (2, 2), (4, 0), (9, 0)])
+async def test_calls_in_messages_that_reached_nobody_were_not_executed(unheard: int, reached: int) -> None:
+    one, _ = await pair()
+    for number in range(1, 5):
+        one.pipe.send(frames.CALL, number, b"")
+        one.messages()
+    for _ in range(unheard):
+        one.pipe.take(b"", "", is_unheard=True)
+    await asyncio.gather(*one.link.tasks)
+    assert one.end is not None and one.end.reached == reached
+
+
+async def test_what_still_waits_when_the_connection_ends_was_not_executed() -> None:
+    one, _ = await pair()
+    one.pipe.send(frames.CALL, 1, b"")
+    one.messages()
+    one.pipe.send(frames.CALL, 2, b"")
+    one.pipe.end(ConnectionLost("the way is cut"))
+    assert one.end is not None and one.end.reached == 1
+    with pytest.raises(ChannelError):
+        one.pipe.send(frames.CALL, 3, b"")
+
+
+async def test_what_is_too_large_is_refused_before_anything_is_sent() -> None:
+    one, _ = await pair()
+    with pytest.raises(Oversize):
+        one.pipe.send(frames.CALL, 1, bytes(LIMITS.max_frame + 1))
+    with pytest.raises(Backlog, match="more than max_memory"):
+        one.pipe.send(frames.CALL, 1, _core.Parcel(b"", [bytes(LIMITS.max_memory + 1)]))
+    assert one.messages() == []
+    with pytest.raises(Backlog, match="and it reads nothing"):
+        for _ in range(100):
+            one.pipe.send(frames.CALL, 1, bytes(LIMITS.max_frame))
+
+
+async def test_a_goodbye_comes_behind_what_was_sent_before() -> None:
+    one, other = await pair(1024)
+    one.pipe.send(frames.CALL, 1, bytes(50_000))
+    one.pipe.say(control.Goodbye("enough"))
+    one.pipe.finish()
+    assert one.pipe.is_open
+    exchange(one, other)
+    assert not one.pipe.is_open and one.pipe.closed.done()
+    assert [type(each) for each in other.came] == [tuple, control.Goodbye]

@@ -304,7 +304,7 @@ async def test_when_nats_is_killed_all_are_told_and_come_back_by_themselves(
 
 
 async def test_a_reader_that_nats_cuts_off_is_told_so_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
-    own = NatsServer('max_pending: 65536\nwrite_deadline: "100ms"')
+    own = NatsServer('max_payload: 32768\nmax_pending: 65536\nwrite_deadline: "100ms"')
     try:
         url = f"{own.url}?heartbeat=30"
         with server_process(own.url) as slow:

@@ -28,7 +28,7 @@ DEFAULT_THREADS: Final = 40
 #: The methods of both clients: an attribute of theirs is no endpoint.
 CLIENT_METHODS: Final = frozenset(
     {
-        "batch", "buffer", "call", "close", "connect", "describe", "empty", "map", "notify", "open", "resume",
+        "batch", "buffer", "call", "close", "connect", "describe", "empty", "map", "notify", "open", "place", "resume",
         "stop", "wait_for_ready", "with_options",
     }
 )  # fmt: skip

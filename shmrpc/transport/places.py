@@ -45,7 +45,7 @@ class Transport(Protocol):
 
 
 #: Where services are met: a URL, a transport, or several of either, of which a client takes the first that has one.
-At: TypeAlias = "str | Transport | Sequence[str | Transport] | None"
+At: TypeAlias = str | Transport | Sequence[str | Transport] | None
 
 
 def _nats(rest: str) -> tuple[Transport, str]:

@@ -161,10 +161,7 @@ class Link:
             logger.warning("NATS at %s: %s", self, self._complaint)
 
     async def _on_closed(self) -> None:
-        self._lose(
-            f"the connection to NATS at {self} broke{self._recent()}; NATS was stopped, or cannot be reached, or has "
-            "cut this process off since it read too slowly (a slow consumer): its log says which"
-        )
+        self._lose(self._recent())
 
     def _recent(self) -> str:
         """What NATS's client has complained of, if that was just now."""
@@ -247,7 +244,7 @@ class Link:
                             self.speak(pipe)
                             await asyncio.sleep(0)  # What is there goes on its way meanwhile.
         except (errors.Error, OSError) as error:
-            self._lose(f"the connection to NATS at {self} broke: {_words(error)}")
+            self._lose(f": {_words(error)}")
 
     async def _on_message(self, message: Any) -> None:
         # NATS's client calls one after the other, and goes on when this is done: no work is done in here.
@@ -331,10 +328,15 @@ class Link:
                 pipe.beat()
         self._timer = self._loop.call_later(period, self._look)
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, how: str) -> None:
         """The connection to NATS is gone, and with it all that went through it."""
         if not self.is_open:
             return
+        reason = (
+            f"the connection to NATS at {self} broke{how}; NATS was stopped, or cannot be reached, or has cut this "
+            "process off since it read too slowly (a slow consumer): its log says which"
+        )
+        logger.warning("%s", reason)
         self.is_open = False
         self._forget()
         self._timer.cancel()

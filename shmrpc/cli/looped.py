@@ -20,7 +20,7 @@ class LoopedClient:
         self._client = client
 
     def with_options(self, *, timeout: float) -> LoopedClient:
-        """The same client, whose calls may take so many seconds."""
+        """The same client, whose calls may take this many seconds."""
         return LoopedClient(self._runner, self._client.with_options(timeout=timeout))
 
     def describe(self) -> Description:

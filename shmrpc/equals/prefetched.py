@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Prefetched:
-    """The claims that an iterator has handed out: so many at a time.
+    """The claims that an iterator has handed out, so that there are only a few at a time.
 
     One that has ended leaves its place to the next, and so does one whose ``lease``, in seconds, is over; 0: without.
     """

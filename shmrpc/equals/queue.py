@@ -282,7 +282,7 @@ def queue(
     """Opens a queue of all processes that open its name, for asyncio; made by the first of them, empty.
 
     ``maxsize``: how many items may wait; 0: any number. ``max_memory``: how many bytes they may have, such as
-    ``"64MiB"``; the queue starts small and grows as it needs to. ``max_deliveries``: after so many deliveries
+    ``"64MiB"``; the queue starts small and grows as it needs to. ``max_deliveries``: after this many deliveries
     that nobody has acknowledged an item is a dead letter; 0: never. ``raw``: its items are bytes, or whatever has the
     buffer protocol. All that open the name say the same of these. ``codec``: how this process writes and reads values,
     as for calls.

@@ -213,7 +213,7 @@ class QueueBase(Handle):
     def task_done(self, count: int = 1) -> None:
         """Says of items that this process has got that they were dealt with, for :meth:`join`. A claim says so itself.
 
-        What a process has got that dies counts as dealt with. Raises ValueError if it has not got so many.
+        What a process has got counts as dealt with when it dies. Raises ValueError if it has not got that many.
         """
         count = check_count(f"queue {self.name!r}: task_done(): count", count, 0)
         if not self._native.task_done(min(count, _MOST_ITEMS)):

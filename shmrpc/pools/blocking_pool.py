@@ -161,7 +161,7 @@ class BlockingPool(concurrent.futures.Executor):
         return self._call(self._pool.scatter(values))
 
     def resize(self, workers: int) -> None:
-        """Has so many workers from now on: see :meth:`shmrpc.Pool.resize`."""
+        """Changes the number of workers: see :meth:`shmrpc.Pool.resize`."""
 
         async def resize() -> None:
             self._pool.resize(workers)

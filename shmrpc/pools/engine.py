@@ -92,7 +92,7 @@ class Engine:
             raise ended
 
     def resize(self, size: int) -> None:
-        """Starts workers, or lets some end after what they do, until there are so many."""
+        """Starts workers, or lets some end after what they are doing, until there are that many."""
         self.size = size
         for number in range(size):
             if number not in self._numbers:

@@ -331,7 +331,7 @@ class Pool:
         return [result async for result in self.map(function, *iterables)]
 
     def resize(self, workers: int) -> None:
-        """Has so many workers from now on. Those that are too many end after what they do."""
+        """Changes the number of workers. Those that are too many end after what they are doing."""
         self._engine.check()
         self._engine.resize(_count(workers))
 
@@ -442,7 +442,7 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     - ``retries``: how often a task is run again with which a worker has died. With 0, as by default, it fails with
       WorkerDied.
     - ``grace``: seconds that a cancelled task has to end; then its worker is killed. 1 by default.
-    - ``max_tasks_per_child``: a worker that was given so many tasks is replaced.
+    - ``max_tasks_per_child``: a worker that was given this many tasks is replaced.
     - ``memory``: bytes of data that a worker may have, or a size such as ``"2GiB"``; a task that wants more gets a
       MemoryError.
     - ``affinity="spread"`` keeps each worker on a CPU of its own.

@@ -117,7 +117,7 @@ class WorkerProcess:
         self.interrupt(signal.SIGKILL)
 
     def has_ended(self, timeout: float = 0.0) -> bool:
-        """Whether it has ended; waits so many seconds for that."""
+        """Whether it has ended; waits this many seconds for that."""
         return self.pidfd < 0 or _readable(self.pidfd, timeout)
 
     def status(self) -> int | None:
@@ -253,7 +253,7 @@ class _Template:
         return WorkerProcess(pid, descriptors[0], ours, lambda: self._status(pid))
 
     def _ask(self, what: Any, descriptor: int, timeout: float | None) -> tuple[Any, list[int]]:
-        """Sends something; the answer, with its descriptors. Raises _LostError if there is none in so many seconds."""
+        """Sends something; the answer, with its descriptors. Raises _LostError if there is none within the time."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._receiving:  # From here on, since who looks for the ends of workers would drop the answer.
             try:

@@ -274,7 +274,7 @@ impl<W: Words, P: Proofs> Members<W, P> {
 
     fn word(&self, slot: u32, at: u64) -> &AtomicU64 {
         let word = self.words.word(self.offset(slot) + at);
-        word.expect("the layout has so many members")
+        word.expect("the layout has this many members")
     }
 
     /// Where a member's entry is, in bytes from the beginning of the memory.

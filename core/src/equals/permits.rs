@@ -15,7 +15,7 @@ pub struct Permits<W> {
 }
 
 impl<W: Words> Permits<W> {
-    /// So many, from byte `start` of the memory on.
+    /// This many, from byte `start` of the memory on.
     pub fn new(words: W, start: usize, count: usize) -> Self {
         Permits {
             words,
@@ -121,6 +121,6 @@ impl<W: Words> Permits<W> {
     #[inline]
     fn word(&self, place: usize) -> &AtomicU64 {
         let word = self.words.word(self.offset(place));
-        word.expect("the layout has so many permits")
+        word.expect("the layout has this many permits")
     }
 }

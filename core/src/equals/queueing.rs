@@ -389,7 +389,7 @@ impl Membership {
         }
     }
 
-    /// Says of items that this process has got that they are dealt with; false if it has not got so many.
+    /// Says of items that this process has got that they are dealt with; false if it has not got that many.
     pub fn task_done(&self, count: u64, patience: u64) -> Result<bool, NameError> {
         let contents = self.contents()?;
         self.has_ended(contents.queue.task_done(count, deadline(patience)))
@@ -433,7 +433,7 @@ impl Membership {
             || queue.expiry().is_some_and(|expiry| expiry <= clock::now())
     }
 
-    /// Whether there may be room for so many items: as in `may_take`.
+    /// Whether there may be room for this many items: as in `may_take`.
     pub fn may_put(&self, count: u64) -> bool {
         let Some(contents) = &self.queue else {
             return true;

@@ -475,7 +475,7 @@ fn foreign(error: RegionError) -> NameError {
 
 pub(super) fn random() -> Result<u128, NameError> {
     let mut bytes = [0u8; 16];
-    // SAFETY: so many bytes are writable. So few come at once.
+    // SAFETY: the buffer has this many writable bytes. So few come at once.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got != bytes.len() as isize {
         return Err(NameError::os("the system has no random numbers")(

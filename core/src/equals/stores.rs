@@ -427,10 +427,10 @@ pub enum Refusal {
     Name(NameError),
     /// The store.
     Store(StoreError),
-    /// So many bytes were asked for, of so many that there may be so many are used.
+    /// The bytes that were asked for, those that there may be, and those that are used.
     #[allow(missing_docs, reason = "the line above says what the fields hold")]
     Full { asked: u64, used: u64, limit: u64 },
-    /// A transaction changes so many words at most.
+    /// A transaction changes this many words at most.
     TooMany(usize),
     /// Nothing was done: there is a copy, in which others go on.
     Replaced,

@@ -118,7 +118,7 @@ pub struct Overview {
 /// What became of records that were to be published.
 #[derive(Debug)]
 pub struct Published {
-    /// So many are.
+    /// This many are.
     pub count: usize,
     /// Why there is no room for the others, if there are any.
     pub refused: Option<Slowest>,
@@ -369,12 +369,12 @@ impl Publishing {
         Ok(lock(&self.publisher))
     }
 
-    /// Whether a payload of so many bytes needs a block.
+    /// Whether a payload of this many bytes needs a block.
     pub fn is_large(&self, len: u64) -> bool {
         len > self.shape.small()
     }
 
-    /// An error if there can never be room for a payload of so many bytes.
+    /// An error if there can never be room for a payload of this many bytes.
     pub fn check_size(&self, len: u64) -> Result<(), NameError> {
         match self.is_large(len) && len > self.shape.blocks {
             true => Err(self.failed(Refused::TooLarge {

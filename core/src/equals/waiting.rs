@@ -14,7 +14,7 @@ const SPIN: u64 = 10_000;
 /// The same where this process has just woken somebody, whose answer takes as long as that one needs to wake. To sleep in
 /// that time would cost as much again.
 const SPIN_AFTER_WAKING: u64 = looking::LONGEST;
-/// After so many times in vain it is not done any more, but for one in so many tries.
+/// After this many tries in vain it is not done any more, except once in as many.
 const IN_VAIN: usize = 4;
 const TRIES: usize = 16;
 /// Sleeps without a deadline end after this, and begin again.

@@ -239,7 +239,7 @@ impl Watcher {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let mut wait = || {
             let (poll, most) = (self.poll.as_raw_fd(), EVENTS as libc::c_int);
-            // SAFETY: so many events are writable.
+            // SAFETY: this many events are writable.
             unsafe { libc::epoll_wait(poll, events.as_mut_ptr(), most, limit) as isize }
         };
         let count = retry(&mut wait).unwrap_or(0);

@@ -15,7 +15,7 @@ const LEAST: usize = 8 << 10;
 /// What is streamed takes the reader about as long as the writer, since it comes from the memory. So it pays if the
 /// writer is this many times as quick with it.
 const WORTH: u64 = 2;
-/// After so many copies the way that seemed slower is tried: the usual one, and streaming. A stream costs the same
+/// After this many copies the way that seemed slower is tried: the usual one, and streaming. A stream costs the same
 /// wherever the reader is, so that it is the usual way whose cost changes.
 const RETRY_PLAIN: u32 = 64;
 const RETRY_STREAM: u32 = 256;
@@ -162,7 +162,7 @@ mod tests {
     const NEAR: u64 = 2_500;
     const FAR: u64 = 22_000;
 
-    /// How many of so many copies are streamed, if a plain one takes this long.
+    /// How many copies of these are streamed, if a plain one takes this long.
     fn streamed(pace: &mut Pace, copies: u32, plain: u64) -> u32 {
         let mut streamed = 0;
         for _ in 0..copies {

@@ -61,7 +61,7 @@ impl Progress {
         self.0.u64_at(slot * STRIDE + STOPPED)
     }
 
-    /// Opens a slot for a chunk of so many tasks. By the pool.
+    /// Opens a slot for a chunk of this many tasks. By the pool.
     pub fn open(&self, slot: usize, count: u32) {
         // Relaxed: the worker looks at them for this chunk once it has its frame, whose publication releases them.
         self.to_stop(slot).store(0, Ordering::Relaxed);

@@ -52,7 +52,7 @@ impl Descriptor {
 }
 
 /// Takes the next packet of up to ``size`` bytes out of a socket, without a wait: its bytes, none at the end; the
-/// descriptors that came along, eight at least if there are so many; whether there were more, or this process could not
+/// descriptors that came along, eight at least if there are as many; whether there were more, or this process could not
 /// take them; and the id of the process that sent it, 0 if it has none here or the socket does not ask (SO_PASSCRED).
 #[pyfunction]
 pub fn receive_packet(

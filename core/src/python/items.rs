@@ -22,7 +22,7 @@ pub(super) struct Large {
 }
 
 pub(super) enum Piece {
-    /// So many bytes of the items that are small.
+    /// This many bytes of the items that are small.
     Small(usize),
     Large(Large),
 }
@@ -179,7 +179,7 @@ impl Large {
     /// Writes its payload, but for buffers that somebody else fills.
     ///
     /// # Safety
-    /// So many bytes from `to` on are writable, and nobody else's.
+    /// This many bytes from `to` on are writable, and nobody else's.
     pub(super) unsafe fn write_payload(&self, to: *mut u8) {
         let place = |part: u64| to.wrapping_add(part as usize);
         // SAFETY: the parts lie within the payload, and do not overlap.

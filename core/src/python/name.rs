@@ -172,7 +172,7 @@ pub(super) fn failed(py: Python<'_>, membership: &Membership, error: NameError) 
     raised(py, membership.shape().kind.word(), membership.name(), error)
 }
 
-/// When so many seconds from now are over; None: never.
+/// When this many seconds from now are over; None: never.
 fn deadline(timeout: Option<f64>) -> Option<Instant> {
     let limit = Duration::try_from_secs_f64(timeout?.max(0.0)).ok()?;
     Instant::now().checked_add(limit)

@@ -123,7 +123,7 @@ fn wait_for<T: Send>(
     }
 }
 
-/// Waits in a thread until `put` has put so many items, as [`wait_for`] does.
+/// Waits in a thread until `put` has put this many items, as [`wait_for`] does.
 pub(super) fn wait_to_put(
     py: Python<'_>,
     us: (&Name, &Membership),
@@ -619,7 +619,7 @@ impl Queue {
         }
     }
 
-    /// Says of so many items that this process has got that it has dealt with them; False if it has not got so many.
+    /// Says that this process has dealt with this many items that it got; False if it has not got that many.
     fn task_done(&self, py: Python<'_>, count: u64) -> PyResult<bool> {
         self.check(py)?;
         let membership = &self.membership;

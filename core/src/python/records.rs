@@ -37,7 +37,7 @@ impl Record {
 
 /// How far a batch is published.
 struct Progress {
-    /// So many of its records are.
+    /// This many of its records are.
     done: usize,
     /// The block of the next one, which is filled, or is to be.
     filled: Option<Block>,

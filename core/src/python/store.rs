@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// So many words are copied with the GIL held, which takes less than others wait for it: tens of microseconds.
+/// This many words are copied with the GIL held, which takes less than others wait for it: tens of microseconds.
 const LITTLE: u64 = 1024;
 
 /// A handle of a store: all handles of a name have what this process has of it in common.

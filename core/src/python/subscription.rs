@@ -411,7 +411,7 @@ impl Held {
 
 #[pymethods]
 impl Subscription {
-    /// `how`: the policy, 1 block, 2 keep_last, 3 disconnect, and its number; then the history, the last so many, or None:
+    /// `how`: the policy, 1 block, 2 keep_last, 3 disconnect, and its number; then the history, the last ones, or None:
     /// the oldest that is there; and whether PublisherGone is raised.
     #[new]
     fn new(

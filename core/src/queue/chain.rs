@@ -329,7 +329,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         let len = len as usize;
         out.reserve(len);
         let had = out.len();
-        // SAFETY: so many bytes are within the mapping, which lives as long as we do, and there is room for them in
+        // SAFETY: this many bytes are within the mapping, which lives as long as we do, and there is room for them in
         // `out`; they are bytes whatever a peer writes there meanwhile.
         unsafe {
             std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(had), len);

@@ -225,7 +225,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         self.set(t, HELD, held.saturating_sub(1))
     }
 
-    /// So many items were dealt with: whether that were all.
+    /// This many items were dealt with: whether that were all.
     pub(super) fn finish(&self, t: &mut impl Change, count: u64) -> Result<bool, SharedError> {
         let left = self.unfinished(t)?;
         let done = self.get(t, DONE)?;
@@ -233,7 +233,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok(left <= count)
     }
 
-    /// Says of `count` items that this member has got that they were dealt with. None if it has not got so many.
+    /// Says of `count` items that this member has got that they were dealt with. None if it has not got that many.
     pub fn task_done(&self, count: u64, deadline: u64) -> Result<Option<News>, SharedError> {
         self.allocator.journal().transact(deadline, |t| {
             let slot = self.gotten(self.slot());

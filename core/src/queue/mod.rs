@@ -39,13 +39,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Items of up to so many bytes, head and all, share chunks, and are copied within a transaction.
+/// Items of up to this many bytes, head and all, share chunks, and are copied within a transaction.
 pub const SMALL: u64 = 16 << 10;
 /// As many bytes are taken at once, unless the first item alone has more.
 const TAKEN_AT_ONCE: usize = 256 << 10;
 /// Bytes of the chunks that items share: the smallest, while there is little in the queue, and the largest.
 const CHUNKS: (u64, u64) = (4 << 10, 64 << 10);
-/// A transaction has room for so many claims, or chunks that become free.
+/// A transaction has room for this many claims, or chunks that become free.
 const CLAIMS_AT_ONCE: usize = 4;
 
 /// Memory of which bytes can be copied, as well as words.
@@ -93,7 +93,7 @@ pub enum Put {
 /// What was found to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// So many items were copied.
+    /// This many items were copied.
     Items(usize),
     /// The first item is large: it is to be claimed.
     Large,
@@ -339,7 +339,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         (0..high).filter(holds).count()
     }
 
-    /// Whether there is no room for so many items, or no memory, and somebody was told so: a hint that is true until whoever
+    /// Whether there is no room for these items, or no memory, and somebody was told so: a hint that is true until whoever
     /// makes room wakes a writer.
     pub fn is_known_full(&self, count: u64) -> bool {
         let full = self.hint(FULL);

@@ -164,7 +164,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// The same, of pages of its own, however small it is: so it fits whenever so many pages are free.
+    /// The same, of pages of its own, however small it is: so it fits whenever this many pages are free.
     pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
         let pages = len.div_ceil(PAGE);
         self.reserve_as(len, pages, deadline, |t| {

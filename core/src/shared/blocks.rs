@@ -6,7 +6,7 @@ use super::pages::{Entry, HEADS, Kind, MAP_ENTRY, Pages};
 use super::{SharedError, slabs};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The map gets memory by so many bytes: that of 16 MiB of pages of 4 KiB.
+/// The map gets memory by this many bytes: that of 16 MiB of pages of 4 KiB.
 const MAP_STEP: u64 = 64 << 10;
 /// The largest file: no more can be guarded against being cut off.
 const LARGEST: u64 = ((1 << 24) - 1) * 4096;
@@ -27,7 +27,7 @@ pub(super) const fn aligned(offset: u64) -> u64 {
     offset.div_ceil(PAGE).saturating_mul(PAGE)
 }
 
-/// The most pages that a block of so many bytes may take: a whole slab for a small one.
+/// The most pages that a block of this many bytes may take: a whole slab for a small one.
 pub(super) fn pages_for(len: u64) -> u64 {
     if len <= slabs::LARGEST {
         slabs::class_of(len).pages

@@ -369,7 +369,7 @@ impl Looks {
     #[cold]
     fn are_long(&mut self, moved: u64) -> bool {
         if moved / 2 > u64::from(LOOKS) {
-            return true; // So many changes in one look: none will be without.
+            return true; // This many changes in one look: none will be without.
         }
         let now = crate::clock::now();
         let since = *self.since.get_or_insert(now);

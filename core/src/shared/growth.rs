@@ -23,12 +23,12 @@ const STEP: (u64, u64) = (16, 1024);
 /// Pages that may be spare, however few are in use.
 const LEAST_SPARE: u64 = 64;
 
-/// Pages to ask for while so many have memory.
+/// Pages to ask for while this many have memory.
 pub(super) fn step(backed: u64) -> u64 {
     (backed / 16).clamp(STEP.0, STEP.1)
 }
 
-/// Pages that may be spare while so many are in use.
+/// Pages that may be spare while this many are in use.
 pub(super) fn spare_limit(used: u64) -> u64 {
     (used / 8).max(LEAST_SPARE)
 }

@@ -111,7 +111,7 @@ impl Entry {
     }
 }
 
-/// The list for runs of so many pages.
+/// The list for runs of this many pages.
 fn bin(len: u64) -> u64 {
     if len < 16 {
         return len;
@@ -169,12 +169,12 @@ impl Pages {
         Ok(found)
     }
 
-    /// So many pages more have memory.
+    /// This many more pages have memory.
     pub(super) fn add_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), SharedError> {
         self.add(t, AT_BACKED, pages as i64)
     }
 
-    /// So many pages less have memory.
+    /// This many fewer pages have memory.
     pub(super) fn drop_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), SharedError> {
         self.add(t, AT_BACKED, -(pages as i64))
     }
@@ -363,7 +363,7 @@ impl Pages {
         Ok(entry.len)
     }
 
-    /// A free run of at least so many pages: its first page and its length.
+    /// A free run of at least this many pages: its first page and its length.
     fn find(
         &self,
         t: &impl See,
@@ -421,7 +421,7 @@ impl Pages {
         Ok(None)
     }
 
-    /// Takes so many pages of a free run, for the caller to mark. None if no run is that long.
+    /// Takes this many pages of a free run, for the caller to mark. None if no run is that long.
     pub(super) fn take(
         &self,
         t: &mut impl Change,
@@ -452,7 +452,7 @@ impl Pages {
         self.note(t, state, -(pages as i64))
     }
 
-    /// Takes so many pages that were never used, for the caller to mark. None if there are not so many.
+    /// Takes this many pages that were never used, for the caller to mark. None if there are not that many.
     pub(super) fn take_new(
         &self,
         t: &mut impl Change,

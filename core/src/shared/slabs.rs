@@ -92,7 +92,7 @@ const TABLE: [Class; CLASSES] = {
     table
 };
 
-/// The class of blocks of at least so many bytes, at most [`LARGEST`].
+/// The class of blocks of at least this many bytes, at most [`LARGEST`].
 fn index_of(len: u64) -> u8 {
     let last = len.max(1) - 1;
     if last < 256 {
@@ -102,7 +102,7 @@ fn index_of(len: u64) -> u8 {
     (16 + (power - 8) * 8) as u8 + (last >> (power - 3) & 7) as u8
 }
 
-/// The class of blocks of at least so many bytes, at most [`LARGEST`].
+/// The class of blocks of at least this many bytes, at most [`LARGEST`].
 pub(super) fn class_of(len: u64) -> &'static Class {
     &TABLE[usize::from(index_of(len))]
 }

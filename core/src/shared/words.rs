@@ -98,7 +98,7 @@ impl Words for crate::memory::mapping::SharedMapping {
         }
         let (from, len) = (self.address(at as usize, len as usize), len as usize);
         out.reserve(len);
-        // SAFETY: `from` is within the mapping, and so many bytes are reserved behind those of `out`, which are filled
+        // SAFETY: `from` is within the mapping, and this many bytes are reserved behind those of `out`, which are filled
         // before they count. By C's memcpy, of which the compiler assumes nothing: others may write meanwhile.
         unsafe {
             libc::memcpy(out.as_mut_ptr().add(out.len()).cast(), from.cast(), len);
@@ -126,7 +126,7 @@ impl Words for crate::memory::mapping::SharedMapping {
 pub struct HeapWords(Vec<AtomicU64>);
 
 impl HeapWords {
-    /// So many zeros.
+    /// This many zeros.
     pub fn new(words: usize) -> Self {
         HeapWords((0..words).map(|_| AtomicU64::new(0)).collect())
     }

@@ -95,7 +95,7 @@ pub enum Content {
     Int(i64),
     /// A float.
     Float(f64),
-    /// Text of so many bytes.
+    /// Text of this many bytes.
     Text([u8; SHORT], usize),
     /// Bytes.
     Bytes([u8; SHORT], usize),

@@ -11,7 +11,7 @@ pub enum StoreError {
     Gone,
     /// There is no such key.
     NoKey,
-    /// There is no such index; the container has so many.
+    /// There is no such index; the container has this many.
     NoIndex(u64),
     /// What is there is no number that a cell has, or the sum is none.
     NoNumber,
@@ -19,7 +19,7 @@ pub enum StoreError {
     Within,
     /// The container is of another type.
     OtherType,
-    /// It has no room for so many entries.
+    /// It has no room for this many entries.
     TooLong,
     /// There is more to copy than was to be.
     TooMuch,

@@ -129,7 +129,7 @@ macro_rules! look {
 pub struct News {
     /// A container was changed that somebody watches, or one has gone.
     pub changes: bool,
-    /// So many messages are there more.
+    /// This many more messages are there.
     pub messages: u32,
     /// The lease is free, which was held for long.
     pub lease: bool,

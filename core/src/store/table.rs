@@ -166,7 +166,7 @@ fn hash_of(t: &impl See, cell: Cell) -> Result<u64, StoreError> {
     }
 }
 
-/// How many slots so many entries take, of which three quarters are used at most.
+/// How many slots this many entries take, of which three quarters are used at most.
 fn slots_for(entries: u64) -> u64 {
     (entries + entries / 3 + 2)
         .next_power_of_two()
@@ -174,7 +174,7 @@ fn slots_for(entries: u64) -> u64 {
 }
 
 impl<W: Words, M: Members> Hand<'_, '_, W, M> {
-    /// A table with room for so many entries, and these. No key is there twice.
+    /// A table with room for this many entries, and these. No key is there twice.
     fn fill_table(
         &mut self,
         entries: &[(Cell, Cell, u64)],

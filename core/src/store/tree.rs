@@ -28,7 +28,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// For a memory of so many bytes.
+    /// For a memory of this many bytes.
     pub(super) fn of(size: u64) -> Self {
         Bound {
             cells: size / 8,
@@ -37,7 +37,7 @@ impl Bound {
         }
     }
 
-    /// For so many words at most: [`StoreError::TooMuch`] if there are more.
+    /// For at most this many words: [`StoreError::TooMuch`] if there are more.
     pub(super) fn at_most(self, words: u64) -> Self {
         Bound {
             cells: words.min(self.cells),
@@ -46,7 +46,7 @@ impl Bound {
         }
     }
 
-    /// It looks at so many words more.
+    /// It looks at this many more words.
     #[inline]
     fn look(&mut self, words: u64) -> Result<(), StoreError> {
         match self.cells.checked_sub(words) {
@@ -91,7 +91,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         self.heap.frees(self.t)
     }
 
-    /// A head with room for so many fields, which are not written.
+    /// A head with room for this many fields, which are not written.
     pub(super) fn make_head(
         &mut self,
         kind: Type,

@@ -28,7 +28,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// So many bytes, all free.
+    /// This many bytes, all free.
     pub fn new(size: u64) -> Self {
         let free = if size == 0 { None } else { Some((0, size)) };
         Blocks {

@@ -371,7 +371,7 @@ impl<W: Words> Directory<W> {
         self.word(self.seat_at(seat) + CELLS + CELL * listing as u64 + field)
     }
 
-    /// Takes a seat for this member: its claim, as one that joins. `prepare` sets memory aside for so many bytes from a
+    /// Takes a seat for this member: its claim, as one that joins. `prepare` sets this much memory aside from a
     /// place of the words on. None if all are taken.
     pub(super) fn sit(
         &self,
@@ -515,13 +515,13 @@ impl<W: Words> Directory<W> {
         crash::point!(HeadMoved);
     }
 
-    /// The subscriber has missed so many records in all.
+    /// The subscriber has missed this many records in all.
     pub(super) fn set_lost(&self, seat: usize, listing: usize, lost: u64) {
         // Relaxed: only said to people.
         self.cell(seat, listing, 16).store(lost, Ordering::Relaxed);
     }
 
-    /// Counts so many bytes of this publisher's blocks as looked at, if all subscribers together look at no more than `most`
+    /// Counts bytes of this publisher's blocks as looked at, if all subscribers together look at no more than `most`
     /// then. Two that ask at once may both be refused.
     pub(super) fn hold(
         &self,

@@ -57,7 +57,7 @@ const SMALL: u64 = 16 << 10;
 pub struct Limits {
     /// Records that a subscriber may be behind.
     pub high: u64,
-    /// A publisher that waits for room goes on when the slowest is behind by so many.
+    /// A publisher that waits for room goes on when the slowest is behind by this many.
     pub low: u64,
     /// Bytes of large records.
     pub memory: u64,

@@ -160,7 +160,7 @@ impl Space for LogMemory {
         let from = self.address(at, len);
         let len = len as usize;
         out.reserve(len);
-        // SAFETY: `from` is within the mapping, and so many bytes are reserved behind those of `out`, which are filled
+        // SAFETY: `from` is within the mapping, and this many bytes are reserved behind those of `out`, which are filled
         // before they count. By C's memcpy: others may write meanwhile.
         unsafe {
             libc::memcpy(out.as_mut_ptr().add(out.len()).cast(), from.cast(), len);

@@ -118,9 +118,9 @@ impl<S: Space> Space for std::sync::Arc<S> {
 pub enum Policy {
     /// It is waited for.
     Block = 1,
-    /// It is not waited for, and skips what is older than the last so many records.
+    /// It is not waited for, and skips all but the last this many records.
     KeepLast = 2,
-    /// It is cut off once it is behind by so many records.
+    /// It is cut off once it is behind by this many records.
     Disconnect = 3,
 }
 

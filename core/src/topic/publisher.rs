@@ -218,7 +218,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
         (self.blocks.taken(), self.blocks.backed())
     }
 
-    /// Whether a payload of so many bytes needs a block.
+    /// Whether a payload of this many bytes needs a block.
     pub fn is_large(&self, len: u64) -> bool {
         len > self.shape.small()
     }
@@ -353,7 +353,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
         (seq & (self.shape.entries - 1)) as usize
     }
 
-    /// Where a payload of so many bytes would begin and end.
+    /// Where a payload of this many bytes would begin and end.
     #[inline]
     fn place(&self, len: u64, alignment: u64) -> (u64, u64) {
         let mut start = self.end.next_multiple_of(alignment);
@@ -397,7 +397,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
 
     // --- room ---
 
-    /// Makes room for one record of so many bytes in the ring.
+    /// Makes room for one record of this many bytes in the ring.
     #[cold]
     fn make_room(&mut self, len: u64, alignment: u64, patience: Patience) -> Result<(), Refused> {
         let Patience::Waits(waiter) = patience else {
@@ -486,7 +486,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
             .iter()
             .map(|head| head.at.saturating_add(may_lag(head)));
         let limit = limits.min().unwrap_or(u64::MAX);
-        // One that joins is seen after so many at the latest.
+        // One that joins is seen after this many at the latest.
         limit.min(self.next + self.limits.high)
     }
 
@@ -627,7 +627,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
 
     // --- blocks ---
 
-    /// A block for so many bytes, to be filled.
+    /// A block for this many bytes, to be filled.
     pub fn reserve(&mut self, len: u64, patience: Patience) -> Result<Block, Refused> {
         let most = self.blocks.size();
         if len > most {

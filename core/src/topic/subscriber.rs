@@ -20,7 +20,7 @@ const SHARE: u64 = 4;
 /// Where one that joins begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
-    /// With the last so many records of each publisher; 0: with what comes.
+    /// With the last records of each publisher, this many; 0: with what comes.
     Last(u64),
     /// With the oldest that is there.
     Oldest,
@@ -76,7 +76,7 @@ pub enum Payload<L: Space, D: Words> {
 /// What a look for messages has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// So many.
+    /// This many.
     Messages(usize),
     /// None is there.
     Empty,

@@ -21,9 +21,9 @@ const CLAMP: u64 = 4;
 const WAKE: u64 = 50_000;
 const CHEAP: u64 = 10_000;
 const DEAR: u64 = 150_000;
-/// A wait is spun through if it is no longer than so many sleeps cost.
+/// A wait is spun through if it is no longer than this many sleeps cost.
 const SLEEPS: u64 = 4;
-/// Or so many, if it is also no longer than this many times the work between two waits. What is longer is hardly
+/// Or this many, if it is also no longer than this many times the work between two waits. What is longer is hardly
 /// shorter without the sleep.
 const MOST_SLEEPS: u64 = 12;
 const WORKS: u64 = 2;
@@ -84,13 +84,13 @@ impl Spin {
         average(&mut self.average, gap.min(most));
     }
 
-    /// So many nanoseconds were worked between two waits.
+    /// This many nanoseconds were worked between two waits.
     #[inline]
     pub fn worked(&mut self, time: u64) {
         average(&mut self.work, time.min(DEAR * MOST_SLEEPS));
     }
 
-    /// We slept, and look so many nanoseconds after we were rung.
+    /// We slept, and look this many nanoseconds after we were rung.
     pub fn slept(&mut self, late: u64) {
         average(&mut self.wake, late.clamp(CHEAP, DEAR));
     }

@@ -114,7 +114,7 @@ impl Channel {
         is_new.then(|| now.checked_sub(at)).flatten()
     }
 
-    /// A frame came at `now`, `gap` after we began to wait; so many sleeps of ours were in between.
+    /// A frame came at `now`, `gap` after we began to wait; this many sleeps of ours were in between.
     #[inline]
     fn came_after(&self, receiver: &mut Receiver, gap: u64, now: u64, sleeps: u64) {
         let rang = std::mem::take(&mut receiver.rang);

@@ -9,7 +9,7 @@ fn at(extent: u32, offset: u64) -> Place {
     Place { extent, offset }
 }
 
-/// An arena with one extent of so many granules.
+/// An arena with one extent of this many granules.
 fn arena(granules: u64) -> Arena {
     let mut arena = Arena::new(1 << 40);
     arena.add(0, granules * GRANULE);

@@ -153,7 +153,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     /// The length of a container: with up to 15 entries its tag is one of 16 from `short` on, with more it is `wide`, or
-    /// the next. Each entry has so many values.
+    /// the next. Each entry has this many values.
     #[inline(always)]
     fn container(&mut self, short: u8, wide: u8, values: usize) -> Read<usize> {
         let tag = self.byte()?;

@@ -28,7 +28,7 @@ impl<T: See> Walk<'_, T> {
         self.t.get(at).unwrap()
     }
 
-    /// A block of at least so many bytes is reached.
+    /// A block of at least this many bytes is reached.
     fn block(&mut self, at: u64, len: u64) {
         let size = self.left.remove(&at);
         let size = size.unwrap_or_else(|| panic!("{at} is no block, or two have it"));

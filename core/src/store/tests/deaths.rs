@@ -58,7 +58,7 @@ impl Twins {
         self.shared.load(DONE)
     }
 
-    /// The members are dead of which the first has done so many of the steps that these dice say: all of that is there, and
+    /// The members are dead of which the first has done as many steps as these dice say: all of that is there, and
     /// what was under way is if `is_done`.
     fn end(&mut self, dead: &[u64], seed: u64, done: u64, is_done: Option<bool>) {
         let ours = &self.ours;

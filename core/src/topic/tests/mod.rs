@@ -153,7 +153,7 @@ fn bytes_of(message: &Got, out: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What is there, up to so many, copied.
+/// What is there, copied, up to this many.
 fn take(reader: &mut Reader, most: usize) -> Vec<(u64, Vec<u8>)> {
     let (mut out, mut messages) = (Vec::new(), Vec::new());
     if reader.is_stale() {

@@ -43,7 +43,7 @@ logger = logging.getLogger("shmrpc.nats")
 WINDOW: Final = 4 << 20
 #: Bytes that wait at the sender, beyond which whoever sends is asked to wait.
 ROOM: Final = 64 << 10
-#: Bytes of a large frame that go in one message, if NATS takes that many: parts of it travel while others are still being
+#: Bytes of a large frame that go in one message, if NATS takes that many: parts of it travel while others are being
 #: copied. NATS's client reads 32 KiB at a time, and is slow with messages of many times that.
 PIECE: Final = 128 << 10
 #: What a message has besides one piece, at most: its header, and that of a frame before it.

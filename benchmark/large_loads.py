@@ -36,6 +36,25 @@ async def array_trip(caller: Caller, *, seconds: float, size: int) -> Result:
     return Result(len(times), (before - start) / 1e9, Histogram.of(times))
 
 
+async def array_copied(caller: Caller, *, seconds: float, size: int) -> Result:
+    """An array of ``size`` bytes of float64 there and back, again and again, by a way that copies it."""
+    import numpy as np  # A rival's client may do without.
+
+    call, array = caller.client.array, np.arange(size // 8, dtype=np.float64)
+    times: list[int] = []
+    back = await call(array)
+    start = before = _now()
+    end = start + int(seconds * 1e9)
+    while before < end or len(times) < 3:
+        back = await call(array)
+        after = _now()
+        times.append(after - before)
+        before = after
+    assert back.dtype == array.dtype
+    assert (back == array).all()
+    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+
+
 async def frame_mean(caller: Caller, *, seconds: float) -> Result:
     """A frame in and its mean back; after each call the server takes the mean of the same frame by itself."""
     client = caller.client

@@ -34,6 +34,7 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``store, read beside``: the same also while another one increments it;
 #: ``store, dict``: the same also for the values of a dict;
 #: ``store, transaction``: the same also for ten changes that are one;
+#: ``hosts``: ``add(a, b)`` and ``array(value)``, of NumPy, by a way that leaves a host;
 #: ``command``: a call that has a task of :mod:`benchmark.command_tasks` done, and gives its result.
 Ability = Literal[
     "call",
@@ -57,6 +58,7 @@ Ability = Literal[
     "store, read beside",
     "store, dict",
     "store, transaction",
+    "hosts",
     "command",
 ]
 
@@ -191,6 +193,33 @@ INBOX: Final = Subject(
 )
 #: Our pool, of one worker.
 COMMANDS: Final = _forking("shmrpc.sync.pool", "pool_ours:connect_commands", "command")
+
+#: What starts a server of NATS for all that go through one.
+NATS_SERVER: Final = "benchmark.nats_server:url"
+
+
+def _hosts(name: str, connect: str, serve: str, loop: Loop, *abilities: Ability) -> Subject:
+    """Ours with NATS."""
+    place, needs = "benchmark.hosts_ours", ("nats", "numpy")
+    return Subject(
+        name,
+        f"{place}:{connect}",
+        f"{place}:{serve}",
+        loop,
+        loop,
+        frozenset(abilities),
+        "ours",
+        needs,
+        "nats-py numpy",
+        shared=NATS_SERVER,
+    )
+
+
+#: Ours over NATS, on both loops.
+HOSTS: Final = tuple(_hosts(f"shmrpc, NATS, {loop}", "connect", "serve", loop, "hosts") for loop in _LOOPS)
+#: By shared memory, of those who know of no NATS, and who have both.
+NEAR_ALONE: Final = _hosts("shmrpc, shm", "connect_alone", "serve_both", "uvloop", "hosts")
+NEAR_EITHER: Final = _hosts("shmrpc, shm or NATS", "connect_either", "serve_both", "uvloop", "hosts")
 
 #: No call at all, and a server that is another thread.
 DIRECT: Final = tuple(_alone(f"direct await, {loop}", "context:connect_direct", loop) for loop in _LOOPS)

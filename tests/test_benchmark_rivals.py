@@ -13,16 +13,31 @@ from typing import Final
 
 import pytest
 
+from benchmark import nats_server
 from benchmark.processes import Child, Failed, client, descendants
 from benchmark.queue_work import COPIED, IN_PLACE, TO_ALL
 from benchmark.results import Result
 from benchmark.rivals import RIVALS
 from benchmark.rows import Line, Row
 from benchmark.run import QUICK, Pair, Run
-from benchmark.subjects import INBOX, NAMES, OURS, QUEUES, STORES, STUDIED, TOPICS, Ability, Subject
+from benchmark.subjects import (
+    HOSTS,
+    INBOX,
+    NATS_SERVER,
+    NEAR_ALONE,
+    NEAR_EITHER,
+    NAMES,
+    OURS,
+    QUEUES,
+    STORES,
+    STUDIED,
+    TOPICS,
+    Ability,
+    Subject,
+)
 from tests.helpers.server_process import Script, eventually
 
-SUBJECTS: Final = (*OURS, *NAMES, *QUEUES, *TOPICS, *STUDIED, *STORES, INBOX, *RIVALS)
+SUBJECTS: Final = (*OURS, *HOSTS, NEAR_ALONE, NEAR_EITHER, *NAMES, *QUEUES, *TOPICS, *STUDIED, *STORES, INBOX, *RIVALS)
 #: Seconds for what takes a moment, on a machine that lets a process wait for seconds.
 PATIENCE: Final = 60.0
 
@@ -80,6 +95,10 @@ def nobody_works_for_a_stream_that_is_not_read_or_was_left(pair: Pair) -> None:
             continue  # Its window is of megabytes, and small items take minutes to fill it.
         # An endless stream that nobody holds back takes all that there is of a CPU, and goes on to.
         assert any(do(pair, "nothing").cpu < 0.1 for _ in range(20)), step
+
+
+def sums_and_arrays_come_back(pair: Pair) -> None:
+    assert do(pair, "hosts").calls == 300
 
 
 def all_messages_arrive(pair: Pair) -> None:
@@ -193,6 +212,7 @@ PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("concurrent", many_at_once_get_each_its_own_answer),
     ("stream", a_stream_is_in_order_and_may_be_left),
     ("stream", nobody_works_for_a_stream_that_is_not_read_or_was_left),
+    ("hosts", sums_and_arrays_come_back),
     ("bulk", all_messages_arrive),
     ("in place", all_messages_arrive),
     ("connections", a_process_may_have_several_connections),
@@ -228,6 +248,8 @@ PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
 def test_what_it_can_do_it_does_right(stage: Stage, subject: Subject, holds: Callable[[Pair], None]) -> None:
     if missing := subject.missing():
         pytest.skip(missing)
+    if subject.shared == NATS_SERVER and nats_server.program() is None:
+        pytest.skip("no nats-server: `make nats-server` gets one, and says what it needs for that")
     try:
         holds(stage.enter(subject))
     except BaseException:

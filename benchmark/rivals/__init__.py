@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from benchmark.subjects import Ability, Loop, Subject
+from benchmark.subjects import NATS_SERVER, Ability, Loop, Subject
 
 _GROUP: Final = "--group rivals"
 
@@ -37,7 +37,7 @@ def _rival(
         needs=needs,
         install=install,
         program=program,
-        shared=f"{place}:{shared}" if shared else None,
+        shared=(shared if ":" in shared else f"{place}:{shared}") if shared else None,
         restless=restless,
         family=family or module,
     )
@@ -79,6 +79,7 @@ _DICT: Final = "store, dict"
 _WHOLE: Final = "store, transaction"
 _LOCKS: Final = "kept_by_locks"
 _OBJECTS: Final = "inter_process_py_objects"
+_NATS: Final[dict[str, Any]] = {"needs": ("nats", "numpy"), "install": "nats-py numpy", "shared": NATS_SERVER}
 _SOCKET: Final[tuple[Ability, ...]] = ("call", "concurrent", "stream", "bulk", "clients", "connections")
 
 RIVALS: Final = (
@@ -98,6 +99,9 @@ RIVALS: Final = (
     _rival("pyzmq, asyncio", "pyzmq_asyncio", "asyncio", *_SOCKET, needs=("zmq",)),
     _rival("pyzmq, sync", "pyzmq_sync", "none", "call", "bulk", "clients", "connections", needs=("zmq",)),
     _rival("grpc.aio", "grpc_aio", "asyncio", *_SOCKET, needs=("grpc",)),
+    _rival("grpc.aio, TCP", "grpc_aio", "asyncio", "hosts", form="tcp", needs=("grpc", "numpy"), family="grpc_aio"),
+    _rival("nats-py, asyncio", "nats_requests", "asyncio", "hosts", **_NATS),
+    _rival("nats-py, uvloop", "nats_requests", "uvloop", "hosts", **_NATS),
     _rival("rpyc", "rpyc_calls", "none", "call", "bulk", "clients", "connections", needs=("rpyc",)),
     _rival("Pyro5", "pyro", "none", "call", "bulk", "clients", "connections", needs=("Pyro5",)),
     _rival("shm-rpc-bridge, calls", "shm_bridge", "none", "call", needs=("shm_rpc_bridge",)),

@@ -1,17 +1,21 @@
-"""grpc.aio over a UNIX socket: generic handlers with msgspec as the serializer, so that no code is generated."""
+"""grpc.aio over a UNIX socket, and over TCP: generic handlers with msgspec as the serializer, so that no code is generated."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import msgspec
 
 from benchmark import work
 from benchmark.processes import Place
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _SERVICE: Final = "benchmark"
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -36,6 +40,10 @@ async def _echo(value: Any, context: Any) -> Any:
     return work.echo(value)
 
 
+async def _echo_bytes(data: bytes, context: Any) -> bytes:
+    return work.echo(data)  # type: ignore[no-any-return]
+
+
 async def _count(n: int, context: Any) -> AsyncIterator[int]:
     async for item in work.count(n):
         yield item
@@ -51,17 +59,43 @@ async def _take(messages: AsyncIterator[bytes], context: Any) -> list[int]:
 @contextlib.asynccontextmanager
 async def serve(place: Place) -> AsyncIterator[None]:
     """The server."""
+    server = _server()
+    server.add_insecure_port(f"unix:{place.socket()}")
+    async with _running(server):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve_tcp(place: Place) -> AsyncIterator[None]:
+    """A server on the loopback interface."""
+    server = _server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    _port(place).write_text(str(port))
+    async with _running(server):
+        yield
+
+
+def _port(place: Place) -> Path:
+    return Path(place.directory) / "port"
+
+
+def _server() -> grpc.aio.Server:
     codec = {"request_deserializer": _decode, "response_serializer": _encode}
     handlers = {
         "add": grpc.unary_unary_rpc_method_handler(_add, **codec),
         "echo": grpc.unary_unary_rpc_method_handler(_echo, **codec),
+        "echo_bytes": grpc.unary_unary_rpc_method_handler(_echo_bytes),
         "count": grpc.unary_stream_rpc_method_handler(_count, **codec),
         # Bytes are what gRPC carries: they need no codec.
         "take": grpc.stream_unary_rpc_method_handler(_take, response_serializer=_encode),
     }
     server = grpc.aio.server(options=_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-    server.add_insecure_port(f"unix:{place.socket()}")
+    return server
+
+
+@contextlib.asynccontextmanager
+async def _running(server: grpc.aio.Server) -> AsyncIterator[None]:
     await server.start()
     try:
         yield
@@ -74,11 +108,17 @@ class _Client:
         codec = {"request_serializer": _encode, "response_deserializer": _decode}
         self._add = channel.unary_unary(f"/{_SERVICE}/add", **codec)
         self.echo = channel.unary_unary(f"/{_SERVICE}/echo", **codec)
+        self._echo_bytes = channel.unary_unary(f"/{_SERVICE}/echo_bytes")
         self._count = channel.unary_stream(f"/{_SERVICE}/count", **codec)
         self._take = channel.stream_unary(f"/{_SERVICE}/take", response_deserializer=_decode)
 
     async def add(self, a: int, b: int) -> Any:
         return await self._add((a, b))
+
+    async def array(self, value: np.ndarray[Any, Any]) -> Any:
+        from numpy import frombuffer  # Whoever has an array has it.
+
+        return frombuffer(await self._echo_bytes(value.tobytes()), value.dtype)
 
     async def count(self, n: int) -> AsyncIterator[Any]:
         call = self._count(n)
@@ -96,9 +136,18 @@ class _Client:
         assert await call == [messages, messages * data[-1]]
 
 
-@contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[_Client]:
+def connect(place: Place) -> Any:
     """A client."""
-    async with grpc.aio.insecure_channel(f"unix:{place.socket()}", options=_OPTIONS) as channel:
+    return _connect(f"unix:{place.socket()}")
+
+
+def connect_tcp(place: Place) -> Any:
+    """A client over TCP."""
+    return _connect(f"127.0.0.1:{_port(place).read_text()}")
+
+
+@contextlib.asynccontextmanager
+async def _connect(target: str) -> AsyncIterator[_Client]:
+    async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
         await asyncio.wait_for(channel.channel_ready(), 10)
         yield _Client(channel)

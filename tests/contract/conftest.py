@@ -25,7 +25,7 @@ class Place:
 
     #: ``shmrpc.serve``, or what stands for it here.
     serve: Callable[..., Any]
-    #: Makes a client of the service of this name, to be entered by ``async with``.
+    #: Makes a client of a service, or of one of this name, to be entered by ``async with``.
     connect: Callable[..., Any]
     #: Whether a user of these clients awaits what they do. The tests always do.
     is_awaited: bool = True
@@ -33,17 +33,22 @@ class Place:
     has_one_clock: bool = True
 
 
-def _connect_in_loop(name: str, **options: Any) -> Any:
-    return shmrpc.connect(name, timeout=PATIENCE, **options)
+def _connect_in_loop(service: str | shmrpc.Service, *, timeout: float = PATIENCE, **options: Any) -> Any:
+    return shmrpc.connect(service, timeout=timeout, **options)
 
 
-def _connect_in_threads(name: str, **options: Any) -> Any:
-    return AwaitedClient(shmrpc.sync.connect(name, timeout=PATIENCE, **options))
+def _connect_in_threads(service: str | shmrpc.Service, *, timeout: float = PATIENCE, **options: Any) -> Any:
+    return AwaitedClient(shmrpc.sync.connect(service, timeout=timeout, **options))
 
 
 @pytest.fixture(params=["loop", "threads", "memory", "nats"])
 def place(request: pytest.FixtureRequest) -> Place:
     """Where a test's services and clients meet."""
+    return place_of(request)
+
+
+def place_of(request: pytest.FixtureRequest) -> Place:
+    """The place that the parameter names."""
     if request.param == "memory":
         network = Network()
         return Place(network.serve, network.connect)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.hosts import Host
 from tests.helpers.server_process import PATIENCE
 
 _PROJECT = Path(__file__).parents[2]
@@ -29,9 +30,12 @@ def program() -> str | None:
 
 
 class NatsServer:
-    """A server of NATS. ``config`` is what its file says besides where it listens."""
+    """A server of NATS. ``config`` is what its file says besides where it listens.
 
-    def __init__(self, config: str = "") -> None:
+    ``host``: another host than this one, on which it is to run.
+    """
+
+    def __init__(self, config: str = "", host: Host | None = None) -> None:
         found = program()
         if found is None:
             pytest.skip("no nats-server: `make nats-server` gets one, and says what it needs for that")
@@ -39,30 +43,34 @@ class NatsServer:
         self._folder = Path(tempfile.mkdtemp(prefix="shmrpc-nats-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._config = config
+        self._under = () if host is None else host.under
+        self._address = "127.0.0.1" if host is None else host.address
         self.port = -1  # Any.
         self.start()
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"nats://127.0.0.1:{self.port}"
+        return f"nats://{self._address}:{self.port}"
 
     def start(self) -> None:
         """Starts it, where it listened before; returns when it listens."""
         for old in self._folder.glob("*.ports"):
             old.unlink()
         file = self._folder / "nats.conf"
-        file.write_text(f'listen: "127.0.0.1:{self.port}"\nports_file_dir: "{self._folder}"\n{self._config}\n')
+        file.write_text(f'listen: "{self._address}:{self.port}"\nports_file_dir: "{self._folder}"\n{self._config}\n')
         log = (self._folder / "log").open("ab")
         with log:
-            self._process = subprocess.Popen([self._program, "--config", str(file)], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*self._under, self._program, "--config", str(file)], stdout=log, stderr=log
+            )
         end = time.monotonic() + PATIENCE
         while (ports := self._ports()) is None:
             if self._process.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"the server of NATS did not start:\n{self.log}")
             time.sleep(0.005)
         self.port = int(ports["nats"][0].rpartition(":")[2])
-        while time.monotonic() < end:
+        while not self._under and time.monotonic() < end:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
             time.sleep(0.005)

@@ -70,6 +70,27 @@ async def concurrent(caller: Caller) -> Result:
     return _done(sum(await asyncio.gather(*(some() for _ in range(_TASKS)))))
 
 
+async def hosts(caller: Caller) -> Result:
+    """300 calls by 64 tasks, sums and arrays mixed: every answer belongs to its call."""
+    import numpy as np  # Few of the clients have arrays.
+
+    numbers = iter(range(300))
+
+    async def some() -> int:
+        calls = 0
+        for number in numbers:
+            if number % 3:
+                assert await caller.client.add(number, 1000) == number + 1000
+            else:
+                value = np.arange(number * 50, dtype=np.float64)
+                back = await caller.client.array(value)
+                assert back.dtype == value.dtype and (back == value).all()
+            calls += 1
+        return calls
+
+    return _done(sum(await asyncio.gather(*(some() for _ in range(_TASKS)))))
+
+
 async def stream(caller: Caller) -> Result:
     """All items of a short stream; endless ones left early, with calls after them; two at once."""
     count = caller.client.count

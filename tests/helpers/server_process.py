@@ -30,7 +30,7 @@ STOPPING = 25.0
 class ServerProcess:
     """``shmrpc serve`` of a service; killed at the end if it has not stopped before.
 
-    ``shmrpc_command``: what a new interpreter takes for ``shmrpc``.
+    ``shmrpc_command``: what a new interpreter takes for ``shmrpc``; ``under``: a command that executes it.
     """
 
     def __init__(
@@ -38,12 +38,13 @@ class ServerProcess:
         target: str = "tests.helpers.services:service",
         *options: str,
         shmrpc_command: Sequence[str] | None = None,
+        under: Sequence[str] = (),
     ) -> None:
         arguments = ["serve", target, *options]
-        if shmrpc_command is None:
+        if shmrpc_command is None and not under:
             self.process: subprocess.Popen[str] = PreparedPython(["-m", "shmrpc", *arguments], stderr=subprocess.PIPE)
         else:
-            command = [sys.executable, *shmrpc_command, *arguments]
+            command = [*under, sys.executable, *(shmrpc_command or ("-m", "shmrpc")), *arguments]
             self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.greeting = self.process.stderr.readline()
@@ -105,14 +106,15 @@ class InThread:
 class Script:
     """A Python program in a process group of its own; killed at the end with all that it forked.
 
-    ``under``: a command that executes it, and what it is told.
+    ``under``: a command that executes it, and what it is told. ``has_input``: it reads a pipe, not this one's input.
     """
 
-    def __init__(self, source: str, *arguments: str, under: Sequence[str] = ()) -> None:
+    def __init__(self, source: str, *arguments: str, under: Sequence[str] = (), has_input: bool = False) -> None:
         program = ["-c", textwrap.dedent(source), *arguments]
         if under:
             command = [*under, sys.executable, *program]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            given, pipe = subprocess.PIPE if has_input else None, subprocess.PIPE
+            self.process = subprocess.Popen(command, stdin=given, stdout=pipe, text=True, start_new_session=True)
         else:
             self.process = PreparedPython(program, stdout=subprocess.PIPE, start_new_session=True)
 

@@ -1,4 +1,4 @@
-"""The tests of calls, once more: all that want nothing but a client hold within one loop too."""
+"""The tests of calls, once more: all that want nothing but a client hold within one loop, and over NATS, too."""
 
 from __future__ import annotations
 
@@ -9,30 +9,37 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.testing import Network, connect
 from tests import test_calls, test_cancellation, test_errors, test_handlers, test_streams
+from tests.contract.conftest import Place, place_of
 from tests.helpers import services, stream_service
 
 
+@pytest.fixture(params=["memory", "nats"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Over shared memory these tests run where they come from."""
+    if request.param == "nats" and "await_that_never_suspends" in request.function.__name__:
+        pytest.skip("over NATS each await suspends")
+    return place_of(request)
+
+
 @pytest.fixture
-async def near() -> AsyncIterator[shmrpc.Client]:
-    async with connect(services.service) as client:
+async def near(place: Place) -> AsyncIterator[shmrpc.Client]:
+    async with place.serve(services.service), place.connect(services.service.name) as client:
         yield client
 
 
 @pytest.fixture
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[shmrpc.Client]:
+async def client(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[shmrpc.Client]:
     """The client of the borrowed tests: of the service that their own one is of."""
     of_flows = request.function.__module__ in (test_streams.__name__, test_cancellation.__name__)
     served = stream_service.service if of_flows else services.service
     stream_service._seen.clear()  # There each test has a process of its own.
     stream_service._produced = 0
-    network = Network()
-    async with network.serve(served), network.connect(served.name) as client:
+    async with place.serve(served), place.connect(served.name) as client:
         yield client
 
 
-#: Its transport needs nothing of a loop but that it turns, and over shared memory the same tests run on both.
+#: These transports need nothing of a loop but that it turns, and over shared memory the same tests run on both.
 LOOP = "asyncio"
 
 #: What tests of another way to a server name.

@@ -1,0 +1,57 @@
+"""Our own two sides over NATS, and with shared memory and NATS to choose from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import shmrpc
+from benchmark import work
+from benchmark.processes import Place
+
+service = shmrpc.Service("benchmark.hosts")
+service.endpoint(work.add)
+service.endpoint(work.echo)
+
+
+class _Client:
+    """As a rival's; an array is a value as any other."""
+
+    def __init__(self, client: shmrpc.Client) -> None:
+        self.add, self.array = client.add, client.echo
+
+
+@contextlib.asynccontextmanager
+async def serve(place: Place) -> AsyncIterator[None]:
+    """The server."""
+    async with shmrpc.serve(service, at=place.shared):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve_both(place: Place) -> AsyncIterator[None]:
+    """A server that is met in shared memory and over NATS."""
+    async with shmrpc.serve(service, at=["shm", place.shared]):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _connect(at: Any) -> AsyncIterator[_Client]:
+    async with shmrpc.connect(service.name, at=at) as client:
+        yield _Client(client)
+
+
+def connect(place: Place) -> Any:
+    """A client over NATS."""
+    return _connect(place.shared)
+
+
+def connect_alone(place: Place) -> Any:
+    """A client by shared memory, which knows of no other way."""
+    return _connect("shm")
+
+
+def connect_either(place: Place) -> Any:
+    """A client that has both, and takes shared memory."""
+    return _connect(["shm", place.shared])

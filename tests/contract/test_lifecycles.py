@@ -1,0 +1,104 @@
+"""Servers that are not there, drain, stop and come again: what a client is told; no call is lost or run twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+import shmrpc
+from tests.contract.conftest import Place
+from tests.helpers.noting_service import NotingService
+from tests.helpers.server_process import PATIENCE, eventually_in_loop
+
+
+async def test_nobody_who_serves_is_told_within_the_time_to_connect(place: Place) -> None:
+    with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves 'tested.near'"):
+        async with place.connect("tested.near", timeout=0):
+            pass
+
+
+async def test_a_client_waits_for_its_server(place: Place) -> None:
+    service = NotingService()
+
+    async def call() -> object:
+        async with place.connect(service.name) as client:
+            return await client.note("came later")
+
+    calling = asyncio.create_task(call())
+    await asyncio.sleep(0.01)
+    async with place.serve(service):
+        assert await calling == ["came later"]
+
+
+async def test_a_drain_loses_no_call_and_the_next_server_takes_over(place: Place) -> None:
+    service, release = NotingService(), asyncio.Event()
+
+    @service.endpoint
+    async def held() -> str:
+        await release.wait()
+        return "answered"
+
+    async with contextlib.AsyncExitStack() as stack:
+        old = await stack.enter_async_context(place.serve(service))
+        assert old.health == "serving"
+        client = await stack.enter_async_context(place.connect(service.name, reconnect=True))
+        under_way = asyncio.ensure_future(client.held())
+        assert await eventually_in_loop(lambda: old.in_flight == 1)
+        draining = asyncio.create_task(old.drain(PATIENCE))
+        assert await eventually_in_loop(lambda: old.health == "draining")
+        waiting = asyncio.ensure_future(client.note("for the next server"))
+        await asyncio.sleep(0.01)
+        release.set()
+        assert await under_way == "answered"
+        await draining
+        await stack.enter_async_context(place.serve(service))
+        assert await waiting == ["for the next server"]
+
+
+async def test_a_server_that_stops_says_so_and_what_it_has_begun_may_have_been_executed(place: Place) -> None:
+    service = NotingService()
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(place.serve(service))
+        client = await stack.enter_async_context(place.connect(service.name))
+        begun = asyncio.ensure_future(client.wait())
+        assert await eventually_in_loop(lambda: server.in_flight == 1)
+        await server.close()
+        with pytest.raises(shmrpc.ConnectionLost, match="the server stopped") as caught:
+            await begun
+        assert caught.value.maybe_executed
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            await client.note("after")
+        assert not caught.value.maybe_executed
+    assert service.done == ["cancelled"]
+
+
+async def test_a_client_that_reconnects_goes_on_with_the_next_server(place: Place) -> None:
+    service = NotingService()
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(place.serve(service))
+        client = await stack.enter_async_context(place.connect(service.name, reconnect=True))
+        assert await client.note("one") == ["one"]
+        await server.close()
+        waiting = asyncio.ensure_future(client.wait_for_ready())
+        await asyncio.sleep(0.01)
+        await stack.enter_async_context(place.serve(service))
+        await waiting
+        assert await client.note("two") == ["one", "two"]
+
+
+async def test_a_client_that_closes_cancels_its_handlers_and_no_others(place: Place) -> None:
+    service = NotingService()
+    async with place.serve(service) as server, place.connect(service.name) as other:
+        kept = asyncio.ensure_future(other.wait())
+        async with place.connect(service.name) as client:
+            lost = asyncio.ensure_future(client.wait())
+            assert await eventually_in_loop(lambda: server.in_flight == 2)
+        with pytest.raises(shmrpc.ShmrpcError):
+            await lost
+        assert await eventually_in_loop(lambda: server.in_flight == 1)
+        assert (service.done, kept.done(), server.connections) == (["cancelled"], False, 1)
+        await server.close()
+        with pytest.raises(shmrpc.ConnectionLost):
+            await kept

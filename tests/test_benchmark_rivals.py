@@ -23,10 +23,10 @@ from benchmark.run import QUICK, Pair, Run
 from benchmark.subjects import (
     HOSTS,
     INBOX,
+    NAMES,
     NATS_SERVER,
     NEAR_ALONE,
     NEAR_EITHER,
-    NAMES,
     OURS,
     QUEUES,
     STORES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -23,7 +24,7 @@ import shmrpc
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.wire import control, frames
 from tests.helpers.nats_servers import NatsServer
-from tests.helpers.server_process import PATIENCE, Script, ServerProcess
+from tests.helpers.server_process import PATIENCE, InThread, Script, ServerProcess, eventually
 
 service = shmrpc.Service("tested.nats")
 #: Calls of process() that have begun here.
@@ -45,6 +46,11 @@ async def process(seconds: float = 0) -> int:
     begun.append(seconds)
     await asyncio.sleep(seconds)
     return os.getpid()
+
+
+@service.endpoint
+def under_way() -> int:
+    return len(begun)
 
 
 @service.endpoint
@@ -84,7 +90,10 @@ async def test_a_url_names_the_service_and_the_client_its_place(nats: NatsServer
 
 
 async def test_nobody_is_known_at_once(nats: NatsServer) -> None:
-    with pytest.raises(shmrpc.ServiceUnavailable, match=r"nobody serves .* at nats://.*: nobody serves it; start one"):
+    with pytest.raises(
+        shmrpc.ServiceUnavailable,
+        match=r"nobody serves .* at nats://.*: none of its servers is connected to that NATS; start",
+    ):
         await connect(nats, timeout=0)
 
 
@@ -94,11 +103,13 @@ async def test_a_server_that_cannot_be_reached_is_named() -> None:
             pass
 
     with pytest.raises(
-        shmrpc.ServiceUnavailable, match=r"cannot reach NATS at nats://127.0.0.1:9: .*(refused|Connect call failed)"
+        shmrpc.ServiceUnavailable,
+        match=r"cannot reach NATS at nats://127.0.0.1:9: .*(refused|Connect call failed).*; is nats-server running",
     ):
         await serve()
     with pytest.raises(
-        shmrpc.ServiceUnavailable, match=r"cannot reach NATS at nats://127.0.0.1:9: .*(refused|Connect call failed)"
+        shmrpc.ServiceUnavailable,
+        match=r"cannot reach NATS at nats://127.0.0.1:9: .*(refused|Connect call failed).*; is nats-server running",
     ):
         await shmrpc.connect(service.name, at="nats://127.0.0.1:9", timeout=0)
 
@@ -161,11 +172,6 @@ async def test_pickle_is_for_both_sides_or_for_none(nats: NatsServer) -> None:
     async with shmrpc.serve(service, at=nats.url):
         with pytest.raises(shmrpc.ServiceUnavailable, match="codec='pickle' is for both sides"):
             await connect(nats, codec="pickle")
-
-
-async def test_a_sync_client_is_refused_in_words(nats: NatsServer) -> None:
-    with pytest.raises(ValueError, match="nats:// is for event loops"):
-        shmrpc.sync.connect(service.name, at=nats.url)
 
 
 def server_process(at: str, *options: str) -> ServerProcess:
@@ -348,6 +354,92 @@ async def test_one_server_is_met_at_several_places_with_the_options_of_each(nats
 async def test_no_place_with_a_server_says_why_of_each(nats: NatsServer) -> None:
     with pytest.raises(shmrpc.ServiceUnavailable, match=r"at any of 2 places: .*; nobody serves .* at nats://"):
         await shmrpc.connect(service.name, at=["shm", nats.url], timeout=0)
+
+
+# Clients for threads. What holds for every client is in tests/contract.
+
+
+def connect_in_threads(server: NatsServer, **options: Any) -> shmrpc.sync.Client:
+    return shmrpc.sync.connect(service.name, at=server.url, timeout=PATIENCE, **options)
+
+
+def test_threads_are_told_of_a_server_that_is_killed_and_go_on_with_another(nats: NatsServer) -> None:
+    with server_process(nats.url) as server, connect_in_threads(nats) as client:
+        assert client.process() == server.pid
+        call = InThread(lambda: client.process(60))
+        assert eventually(lambda: client.under_way() == 2)
+        server.kill()
+        error = call.join()
+        assert isinstance(error, shmrpc.ConnectionLost) and error.maybe_executed
+        assert re.search("the server of .* on .* is gone: it died, was killed", str(error))
+        with pytest.raises(shmrpc.ConnectionLost) as caught:
+            client.double(1)
+        assert not caught.value.maybe_executed
+    with server_process(nats.url) as first, connect_in_threads(nats, reconnect=True) as client:
+        assert client.process() == first.pid
+        with server_process(nats.url) as second:
+            first.kill()
+            assert client.process() == second.pid
+
+
+def test_threads_are_told_that_nats_was_killed_and_come_back(own: NatsServer) -> None:
+    with server_process(own.url), connect_in_threads(own, reconnect=True) as client:
+        call = InThread(lambda: client.process(60))
+        assert eventually(lambda: client.under_way() == 1)
+        own.kill()
+        error = call.join()
+        assert isinstance(error, shmrpc.ConnectionLost) and "the connection to NATS at" in str(error)
+        own.start()
+        assert client.double(3) == 6
+
+
+def test_threads_send_arrays_that_wait_for_each_other(nats: NatsServer) -> None:
+    arrays = [np.full(3 << 20, number, np.uint8) for number in range(8)]
+    with server_process(nats.url), connect_in_threads(nats) as client:
+        calls = [InThread(functools.partial(client.same, array)) for array in arrays]
+        for array, call in zip(arrays, calls, strict=True):
+            assert np.array_equal(call.join(), array)  # type: ignore[arg-type]
+
+
+async def test_all_clients_for_threads_share_one_connection(own: NatsServer) -> None:
+    with server_process(own.url), contextlib.ExitStack() as stack:
+        for _ in range(5):
+            client = stack.enter_context(connect_in_threads(own))
+            assert await asyncio.to_thread(client.double, 1) == 2
+        before = await nats_py.connect(own.url)
+        client = stack.enter_context(connect_in_threads(own))
+        assert await asyncio.to_thread(client.double, 1) == 2
+        after = await nats_py.connect(own.url)
+        assert (before.client_id or 0) + 1 == after.client_id
+        await before.close()
+        await after.close()
+
+
+def test_nobody_who_serves_is_told_to_threads_too(nats: NatsServer) -> None:
+    with pytest.raises(shmrpc.ServiceUnavailable, match=r"nobody serves .* at nats://.*: none of its servers"):
+        shmrpc.sync.connect(service.name, at=nats.url, timeout=0).connect()
+    with pytest.raises(ValueError, match="met at one place"):
+        shmrpc.sync.connect(service.name, at=["shm", nats.url])  # type: ignore[arg-type]
+
+
+def test_a_forked_child_connects_for_itself(nats: NatsServer) -> None:
+    source = f"""
+    import os, shmrpc
+    with shmrpc.sync.connect({service.name!r}, at={nats.url!r}, timeout={PATIENCE}) as client:
+        client.double(1)
+        if not os.fork():
+            try:
+                client.double(1)
+            except shmrpc.LocalProtocolError as error:
+                print("connect again here" in str(error), flush=True)
+            with shmrpc.sync.connect({service.name!r}, at={nats.url!r}, timeout={PATIENCE}) as own:
+                print(own.double(2), flush=True)
+            os._exit(0)
+        os.wait()
+        print(client.double(3), flush=True)
+    """
+    with server_process(nats.url), Script(source) as script:
+        assert [script.line() for _ in range(3)] == ["True", "4", "6"]
 
 
 # What somebody else sends to our subjects.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import shmrpc
@@ -57,7 +59,9 @@ def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatc
         ("nats://host:0", "got 'host:0'"),
         ("nats://host:99999", "got 'host:99999'"),
         ("nats://a b", "got 'a b'"),
-        ("nats://host?heart=1", "has no option 'heart'; it has creds, nkey"),
+        ("nats://host?heartbeet=1", "has no option 'heartbeet'; did you mean 'heartbeat'?"),
+        ("nats://host?wait=1", "has no option 'wait'; it has creds, nkey"),
+        ("nats://host:1,/shop", "got '' for one of them"),
         ("nats://host?creds=", "creds: expected a value"),
         ("nats://host?heartbeat=soon", "heartbeat: expected 0.1 to 3600 seconds, got 'soon'"),
         ("nats://host?heartbeat=0", "heartbeat: expected 0.1 to 3600 seconds"),
@@ -79,6 +83,12 @@ def test_no_secret_is_in_a_message() -> None:
         with pytest.raises(ValueError, match="host") as caught:
             shmrpc.serve(service, at=url)
         assert "s3cret" not in str(caught.value)
+    for secret in ("s3/cret", "s3?cret", "s3?cret=1", "s3:cr/et", "12?cret=1", "s3@cr/et"):
+        for login in (f"me:{secret}", secret):
+            with pytest.raises(ValueError, match="with %2F for each / in it") as caught:
+                shmrpc.serve(service, at=f"nats://{login}@host")
+            assert not re.search("s3|cr|et@|12", str(caught.value))
+    assert parse("host?creds=/home/me@work/file")[0].login == (("creds", "/home/me@work/file"),)
     with pytest.raises(ValueError, match="leave one out") as caught:
         shmrpc.connect("nats://me:s3cret@host/shop", at="shm")
     assert "s3cret" not in str(caught.value)

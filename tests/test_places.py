@@ -75,7 +75,7 @@ async def test_each_loop_has_names_of_its_own() -> None:
             "expected a place alone, got 'memory://shop'; .*the service's own",
         ),
         (lambda: shmrpc.connect("shm://host/shop"), "expected shm://NAME, since shm:// does not leave this host"),
-        (lambda: shmrpc.connect("memory://"), "service name '': expected 1 to 64 of"),
+        (lambda: shmrpc.connect("memory://"), "'memory://' says where, and no service: expected its name"),
         (lambda: shmrpc.connect("memory://shop", at="shm://"), "and at= does too: leave one out"),
         (lambda: shmrpc.connect("memory://shop", spin=0), "^spin: memory:// shares no memory .*leave it out"),
         (lambda: shmrpc.connect("memory://shop", allow_uids=[1]), "^allow_uids: memory:// shares no memory"),

@@ -1,4 +1,4 @@
-"""grpc.aio over a UNIX socket, and over TCP: generic handlers with msgspec as the serializer, so that no code is generated."""
+"""grpc.aio over a UNIX socket, or over TCP: generic handlers with msgspec as the serializer; no code is generated."""
 
 from __future__ import annotations
 

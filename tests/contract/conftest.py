@@ -41,7 +41,7 @@ def _connect_in_threads(service: str | shmrpc.Service, *, timeout: float = PATIE
     return AwaitedClient(shmrpc.sync.connect(service, timeout=timeout, **options))
 
 
-@pytest.fixture(params=["loop", "threads", "memory", "nats"])
+@pytest.fixture(params=["loop", "threads", "memory", "nats", "nats from threads"])
 def place(request: pytest.FixtureRequest) -> Place:
     """Where a test's services and clients meet."""
     return place_of(request)
@@ -56,6 +56,14 @@ def place_of(request: pytest.FixtureRequest) -> Place:
         at = request.getfixturevalue("nats").url
         return Place(
             functools.partial(shmrpc.serve, at=at), functools.partial(_connect_in_loop, at=at), has_one_clock=False
+        )
+    if request.param == "nats from threads":
+        at = request.getfixturevalue("nats").url
+        return Place(
+            functools.partial(shmrpc.serve, at=at),
+            functools.partial(_connect_in_threads, at=at),
+            is_awaited=False,
+            has_one_clock=False,
         )
     if request.param == "threads":
         return Place(shmrpc.serve, _connect_in_threads, is_awaited=False)

@@ -89,12 +89,13 @@ async def _main(url: str, name: str) -> None:
     logging.getLogger("shmrpc").setLevel(logging.CRITICAL)  # It says each try.
     told, stop = Told(), asyncio.Event()
     async with shmrpc.connect(service.name, at=url, timeout=PATIENCE, reconnect=True) as client:
-        print("calling", flush=True)
+        sys.stdout.write("calling\n")
+        sys.stdout.flush()
         calling = [asyncio.create_task(call_on(client, f"{name}.{n}", stop, told, n)) for n in range(_CALLERS)]
         await asyncio.to_thread(sys.stdin.read)
         stop.set()
         await asyncio.gather(*calling)
-    print(json.dumps({key: [*values] for key, values in vars(told).items()}))
+    sys.stdout.write(json.dumps({key: [*values] for key, values in vars(told).items()}))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
+from shmrpc.basics.spelling import closest
+
 DEFAULT_PORT: Final = 4222
 #: Seconds within which a dead peer is noticed: each side says each quarter of it that it lives.
 DEFAULT_HEARTBEAT: Final = 2.0
@@ -41,7 +43,8 @@ _MIN_HEARTBEAT: Final = 0.1
 _MAX_HEARTBEAT: Final = 3600.0
 _OPTIONS: Final = ("creds", "nkey", "ca", "cert", "key", "tls", "heartbeat", "inbox")
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
-_SECRETS: Final = re.compile(r"(?<=://)[^/?]*@")
+#: Up to the last @, since a / or ? in a password may not have been escaped.
+_SECRETS: Final = re.compile(r"(?<=://).*@", re.DOTALL)
 
 
 def without_secrets(text: str) -> str:
@@ -90,6 +93,10 @@ def parse(rest: str) -> tuple[Address, str]:
     before, _, query = rest.partition("?")
     authority, _, service = before.partition("/")
     login, at, hosts = authority.rpartition("@")
+    if "@" in service or (not at and "@" in rest and not _is_right(hosts, query)):
+        raise ValueError(
+            "expected USER:PASSWORD@HOST or TOKEN@HOST, with %2F for each / in it, %3F for ? and %40 for @"
+        )
     options = _options(query)
     if options.get("tls", "on") not in ("on", "off"):
         raise ValueError(f"tls: expected on or off, got {options['tls']!r}")
@@ -102,11 +109,19 @@ def parse(rest: str) -> tuple[Address, str]:
     ), unquote(service)
 
 
+def _is_right(hosts: str, query: str) -> bool:
+    """Whether these may be what they stand for: not what is left of a password that was cut at a / or ?."""
+    known = all(name in _OPTIONS for name, _ in parse_qsl(query, keep_blank_values=True))
+    return known and all(_HOST.fullmatch(host) for host in hosts.split(","))
+
+
 def _options(query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     for name, value in pairs:
         if name not in _OPTIONS:
-            raise ValueError(f"a URL of nats:// has no option {name!r}; it has {', '.join(_OPTIONS)}")
+            near = closest(name, _OPTIONS)
+            meant = f"did you mean {near!r}?" if near else f"it has {', '.join(_OPTIONS)}"
+            raise ValueError(f"a URL of nats:// has no option {name!r}; {meant}")
         if not value:
             raise ValueError(f"{name}: expected a value after '{name}='")
     return dict(pairs)

@@ -127,6 +127,8 @@ class NatsConnection(Connection):
             Limits(min(pipe.limits.max_frame, welcome.max_frame), min(pipe.limits.max_memory, welcome.max_memory))
         )
         super().__init__(service, 0, UNKNOWN_UID, pipe.limits.max_frame, welcome.endpoints, shapes)
+        #: Bytes of the large buffers of one frame.
+        self.max_memory = pipe.limits.max_memory
         self.place = str(joined)
         self.send = pipe.send
         self._pipe = pipe

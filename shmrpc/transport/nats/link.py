@@ -33,6 +33,8 @@ _CONNECT_TIMEOUT: Final = 2
 _ROUND_TRIP: Final = 2.0
 #: Seconds that what was begun has to end when a link is closed.
 _LAST: Final = 1.0
+#: What NATS's client says when it has tried each server; why, it has complained of before.
+_NO_SERVERS: Final = "no servers available for connection"
 #: Nobody listens at the subject to which a message was sent.
 _NO_RESPONDERS: Final = "503"
 
@@ -133,7 +135,7 @@ class Link:
         except errors as error:
             self._forget()
             await self._close_nats()
-            raise ServiceUnavailable(f"cannot reach NATS at {self}: {_words(error, self._complaint)}") from None
+            raise ServiceUnavailable(f"cannot reach NATS at {self}: {_why_not(error, self._complaint)}") from None
         except Exception as error:  # Of what it was given to log in with, such as a seed that is none.
             self._forget()
             await self._close_nats()
@@ -391,7 +393,21 @@ class Link:
             await asyncio.shield(self._closing)
 
 
-def _words(error: BaseException, complaint: str = "") -> str:
+def _words(error: BaseException) -> str:
     """What an error of NATS's client says; never what it was given to log in with."""
-    text = str(error).removeprefix("nats: ") or type(error).__name__
-    return text if not complaint or complaint in text else f"{text} ({complaint})"
+    return str(error).removeprefix("nats: ") or type(error).__name__
+
+
+def _why_not(error: BaseException, complaint: str) -> str:
+    """Why there is no connection, and what to do."""
+    text = _words(error)
+    if complaint and complaint not in text:
+        text = complaint if text == _NO_SERVERS else f"{text} ({complaint})"
+    if "authorization" in text.lower():
+        where = "in the URL (USER:PASSWORD@, TOKEN@, creds=, nkey=) or the environment (NATS_USER and so on)"
+        return f"{text}: it wants another login, {where}"
+    if isinstance(error, TimeoutError):
+        why = "the address is wrong, its host is down, or a firewall is in the way"
+        return f"no answer within {_CONNECT_TIMEOUT} s: {why}"
+    refused = "refused" in text or "Connect call failed" in text
+    return f"{text}; is nats-server running there?" if refused else text

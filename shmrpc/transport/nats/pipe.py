@@ -286,7 +286,7 @@ class Pipe:
     def _take_unheard(self) -> None:
         self._undelivered += 1
         if not self.peer:  # Of the hello.
-            self.end(ConnectionLost("nobody serves it"))
+            self.end(ConnectionLost("none of its servers is connected to that NATS"))
         elif self._undelivered == 1:
             self._link.run(self._end_unheard())
 

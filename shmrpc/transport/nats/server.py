@@ -283,13 +283,15 @@ class NatsInbox(QueuedInbox[NatsPeer]):
             self._again = asyncio.get_running_loop().create_task(self._come_back())
 
     async def _come_back(self) -> None:
-        pause = 0.01
+        pause, said = 0.01, ""
         while True:
             try:
                 await self.open()
                 await self._announce()
             except (ServiceUnavailable, ConnectionLost) as error:
-                logger.warning("serving at %s again, in %.2g s: %s", self._address, pause, error)
+                level = logging.DEBUG if str(error) == said else logging.WARNING  # An outage may take hours.
+                said = str(error)
+                logger.log(level, "not served at %s, which is tried again in %.2g s: %s", self._address, pause, said)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
             else:

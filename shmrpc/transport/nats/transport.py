@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NoReturn
 
-from shmrpc.transport.base import Connection, Dial
+from shmrpc.transport.base import Connection, Dial, ThreadConnection, ThreadDial
 from shmrpc.transport.listening import OpenInbox
 from shmrpc.transport.nats import client, link
 from shmrpc.transport.nats.address import Address
@@ -42,12 +41,16 @@ class Nats:
 
         return connect
 
-    def thread_dial(self, service: str, options: ConnectionOptions) -> NoReturn:
-        """Raises ValueError: threads have no loop for NATS's client."""
-        raise ValueError(
-            f"nats:// is for event loops: use `async with shmrpc.connect('{self}/{service}')`; clients for threads "
-            "speak shared memory alone"
-        )
+    def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
+        """What connects a client for threads: by a relay, which is imported when one is wanted."""
+        from shmrpc.transport.nats import relay
+
+        checked, address = _checked(options), self.address
+
+        def connect(timeout: float | None, check: Callable[[], None], note: Callable[[str], None]) -> ThreadConnection:
+            return relay.connect(service, address, timeout, check, note, options=checked)
+
+        return connect
 
 
 def _checked(options: ConnectionOptions) -> ConnectionOptions:

@@ -8,7 +8,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
@@ -24,6 +24,10 @@ from shmrpc.wire import control, frames
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
 LIFE_CHECK: Final = 0.05
+
+_ThreadConnection = TypeVar("_ThreadConnection", bound="ThreadConnection")
+#: Makes a connection of its control socket, and of what the handshake gave.
+Make: TypeAlias = Callable[[socket.socket, handshake.Established], _ThreadConnection]
 
 
 def connect(
@@ -45,19 +49,28 @@ def connect(
         dialled = patience.dial()
         if dialled is not None:
             try:
-                return _handshake(dialled, options, patience)
+                return _handshake(dialled, options, patience, ThreadConnection)
             except ConnectionLost as error:  # It was just going, or it is just coming.
                 patience.note(error)
         time.sleep(patience.pause())
 
 
-def _handshake(dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience) -> ThreadConnection:
+def inherit(
+    control_socket: socket.socket, service: str, options: ConnectionOptions, make: Make[_ThreadConnection]
+) -> _ThreadConnection:
+    """Connects to who has the other end of a pair of sockets; ConnectionLost if it is gone."""
+    return _handshake(control_socket, options, rendezvous.Patience(service, control.STEP_TIMEOUT), make)
+
+
+def _handshake(
+    dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience, make: Make[_ThreadConnection]
+) -> _ThreadConnection:
     steps = handshake.client_side(dialled, options, patience, blocking=True)
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
             step = steps.send(_answer(dialled, step))
-        return ThreadConnection(dialled, step)
+        return make(dialled, step)
     except BaseException:
         steps.close()
         dialled.close()

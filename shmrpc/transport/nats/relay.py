@@ -1,0 +1,243 @@
+"""A client for threads over NATS: a loop in a thread of this process has the connection, and hands its frames on.
+
+A thread waits in the core, for shared memory, and cannot wait for NATS's client. So what it is connected to is a relay
+in its own process, as if that were a server of this host: all that a client for threads can do it can do here. Frames
+go through it as they are, calls keep their numbers, and credit is between the two ends. The relay takes no more from
+its client while the way to the server is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from shmrpc.errors import RemoteProtocolError, ShmrpcError
+from shmrpc.transport.base import Connection, End
+from shmrpc.transport.errors import Backlog, ChannelError, Oversize
+from shmrpc.transport.listening import Offer, Peer
+from shmrpc.transport.nats import client
+from shmrpc.transport.nats.address import Address
+from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.shm import thread_client
+from shmrpc.transport.shm.handshake import Established
+from shmrpc.transport.shm.server import ShmInbox
+from shmrpc.transport.shm.thread_client import ThreadConnection
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body
+
+#: Seconds between two looks of a thread that connects whether anybody still wants the connection.
+_LOOK: Final = 0.05
+#: Seconds that what was sent has to go on its way when a client is closed.
+_LAST: Final = 2.0
+
+_T = TypeVar("_T")
+
+
+class _Background:
+    """The loop in which this process has its relays, made when one is first wanted. A forked child has its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock, self._loop = threading.Lock(), None
+
+    def begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        """Has something done there."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="shmrpc-nats", daemon=True).start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+_background: Final = _Background()
+
+
+def connect(
+    service: str,
+    address: Address,
+    timeout: float | None,
+    check: Callable[[], None],
+    note: Callable[[str], None],
+    *,
+    options: ConnectionOptions,
+) -> RelayedConnection:
+    """Connects to a server of a service; see :data:`shmrpc.transport.base.ThreadDial`."""
+    begun = _background.begin(_begin(service, address, timeout, note, options))
+    try:
+        while not begun.done():
+            check()
+            concurrent.futures.wait([begun], _LOOK)
+        relay, theirs = begun.result()
+    except BaseException:
+        begun.cancel()
+        raise
+
+    def made(control_socket: socket.socket, established: Established) -> RelayedConnection:
+        return RelayedConnection(control_socket, established, relay)
+
+    return thread_client.inherit(theirs, service, relay.options, made)
+
+
+async def _begin(
+    service: str, address: Address, timeout: float | None, note: Callable[[str], None], options: ConnectionOptions
+) -> tuple[Relay, socket.socket]:
+    """A relay, and the socket for its client. If nobody takes it, that socket is closed, and the relay ends."""
+    connection = await client.connect(service, address, timeout, note, options=options)
+    try:
+        # Neither side ever waits in a socket.
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        return Relay(connection, options, ours), theirs
+    except BaseException:
+        connection.close()
+        raise
+
+
+class Relay:
+    """Between a client in this process and the server of a connection. All of it is in the background's loop."""
+
+    #: It stands for its client in the inbox: the core runs nothing by itself.
+    serving = None
+
+    def __init__(self, connection: client.NatsConnection, options: ConnectionOptions, ours: socket.socket) -> None:
+        self._connection: Connection = connection
+        #: How the connection to the server has ended.
+        self.end: End | None = None
+        #: Done when all is closed.
+        self.closed: concurrent.futures.Future[None] = concurrent.futures.Future()
+        #: Of the way between the client and here.
+        self.options = dataclasses.replace(
+            options, max_frame=connection.max_frame, max_memory=connection.max_memory, spin=0
+        )
+        self._loop = asyncio.get_running_loop()
+        self._peer: Peer | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._inbox = _RelayInbox(self.options, self._take)
+        offer = Offer(connection.service, connection.endpoints, connection.shapes)
+        self._listener = self._inbox.listen(offer, self._on_change, claim=False)
+        self._listener.begin(self._on_client, self._on_client_lost)
+        self._ending = False
+        self._adopted = False
+        # Somebody may wait for a frame at any time: who does, the client alone knows.
+        connection.start({0: None}, self._on_frame, self._on_end, self._on_go_away)
+        self._listener.adopt(ours)
+        self._adopted = True
+
+    def _on_client(self, peer: Peer) -> Relay:
+        self._peer = peer
+        if self.end is not None:  # Meanwhile.
+            self._loop.call_soon(peer.close, str(self.end.error))
+        return self
+
+    def _on_client_lost(self, _: Relay, error: ShmrpcError) -> None:
+        """See :meth:`_on_change`, which comes before."""
+
+    def _on_change(self) -> None:
+        if self._adopted and not self._listener.peers:  # Its client has closed, died or never come.
+            self._finish()
+
+    def _take(self) -> None:
+        """Sends what has come from the client."""
+        poller, inbox = self._inbox.poller, self._inbox
+        while not inbox.is_held and (frame := poller.next()) is not None:
+            _, opcode, call_id, body = frame
+            if opcode == frames.FAULT:
+                assert self._peer is not None
+                self._peer.fault(str(body))
+                continue
+            try:
+                if not self._connection.send(opcode, call_id, body):
+                    inbox.is_held = True
+                    self._work = self._loop.create_task(self._go_on())
+            except (Oversize, Backlog) as error:
+                self._on_end(End(RemoteProtocolError(f"the server of {self._connection.service!r}: {error}")))
+            except ChannelError:
+                pass  # It has ended: the client is being told.
+
+    async def _go_on(self) -> None:
+        """Takes more once what was taken is on its way."""
+        await self._connection.room()
+        self._inbox.is_held = False
+        self._inbox.pump()
+
+    def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
+        if self._peer is not None:
+            self._peer.send(opcode, call_id, body)
+
+    def _on_go_away(self) -> None:
+        if self._peer is not None:
+            self._peer.go_away()
+
+    def _on_end(self, end: End) -> None:
+        if self.end is None:
+            self.end = end
+            if self._peer is not None:
+                self._peer.close(str(end.error))
+
+    def _finish(self) -> None:
+        if not self._ending:
+            self._ending = True
+            self._loop.create_task(self._close()).add_done_callback(_closing.discard)
+
+    async def _close(self) -> None:
+        closing = asyncio.current_task()
+        assert closing is not None
+        _closing.add(closing)
+        try:
+            if self._work is not None:
+                await asyncio.wait([self._work])
+            self._inbox.close()
+            self._listener.close("the client has gone")
+            self._connection.close()
+            await self._connection.wait_closed()
+        finally:
+            self.closed.set_result(None)
+
+
+#: A loop keeps its tasks weakly.
+_closing: Final[set[asyncio.Task[Any]]] = set()
+
+
+class _RelayInbox(ShmInbox):
+    """What a relay's client has sent."""
+
+    #: Whether nothing is taken for now: the way to the server is full.
+    is_held = False
+
+    def pump(self) -> None:
+        """Lets frames be taken, unless nothing is to be."""
+        if not self.is_held:
+            super().pump()
+
+
+class RelayedConnection(ThreadConnection):
+    """A client's side, to a relay in its own process."""
+
+    def __init__(self, control_socket: socket.socket, established: Established, relay: Relay) -> None:
+        super().__init__(control_socket, established)
+        self.pid, self.uid = 0, client.UNKNOWN_UID  # Those of the server, which nobody knows, and not the relay's.
+        self._relay = relay
+
+    def hear(self) -> End | None:
+        """How the server has ended the connection, if it has, in the words of the connection that the relay has."""
+        end = super().hear()
+        return end if end is None else self._relay.end or end
+
+    def close(self) -> None:
+        """Closes the connection, and waits until what was sent is on its way. Again: nothing."""
+        was_open = self._open
+        super().close()
+        if was_open:
+            with contextlib.suppress(TimeoutError):
+                self._relay.closed.result(_LAST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -168,10 +169,25 @@ async def test_buffers_over_max_memory_are_refused_in_words(nats: NatsServer) ->
         assert await client.double(2) == 4
 
 
-async def test_pickle_is_for_both_sides_or_for_none(nats: NatsServer) -> None:
-    async with shmrpc.serve(service, at=nats.url):
+@dataclasses.dataclass
+class Unregistered:
+    number: int
+
+
+@pytest.mark.parametrize(("server", "client"), [("msgspec", "pickle"), ("pickle", "msgspec")])
+async def test_pickle_is_refused_unless_both_sides_ask_for_it(nats: NatsServer, server: Any, client: Any) -> None:
+    async with shmrpc.serve(service, at=nats.url, codec=server):
         with pytest.raises(shmrpc.ServiceUnavailable, match="codec='pickle' is for both sides"):
-            await connect(nats, codec="pickle")
+            await connect(nats, codec=client)
+        with pytest.raises(shmrpc.ServiceUnavailable, match="codec='pickle' is for both sides"):
+            await asyncio.to_thread(connect_in_threads(nats, codec=client).connect)
+
+
+async def test_pickle_is_for_both_sides(nats: NatsServer) -> None:
+    async with shmrpc.serve(service, at=nats.url, codec="pickle"), connect(nats, codec="pickle") as client:
+        assert await client.same(Unregistered(7)) == Unregistered(7)
+        with connect_in_threads(nats, codec="pickle") as threads:
+            assert await asyncio.to_thread(threads.same, Unregistered(8)) == Unregistered(8)
 
 
 def server_process(at: str, *options: str) -> ServerProcess:

@@ -37,6 +37,10 @@ class _NotNow(Exception):
     """No server can take the client at this moment; why, in words."""
 
 
+class _NoNats(_NotNow):
+    """NATS itself cannot be reached: whether there are servers, nobody knows."""
+
+
 async def connect(
     service: str, address: Address, timeout: float | None, note: Callable[[str], None], *, options: ConnectionOptions
 ) -> NatsConnection:
@@ -57,10 +61,12 @@ async def connect(
                     joined = await _joined(address, left, joined)
                 return await _greet(service, joined, left, options)
             except _NotNow as why:
-                reason = str(why)
+                reason, is_there = str(why), not isinstance(why, _NoNats)
             note(reason)
             if end is not None and time.monotonic() + pause >= end:
                 waited = time.monotonic() - began
+                if not is_there:
+                    raise ServiceUnavailable(f"{reason} (waited {waited:.3g} s)")
                 raise ServiceUnavailable(
                     f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; start one with "
                     f"`shmrpc serve MODULE:SERVICE --at {address}`"
@@ -80,9 +86,9 @@ async def _joined(address: Address, timeout: float, broken: Link | None) -> Link
         async with asyncio.timeout(min(timeout, _NATS)):
             return await link.join(address)
     except ServiceUnavailable as error:
-        raise _NotNow(str(error)) from None
+        raise _NoNats(str(error)) from None
     except TimeoutError:
-        raise _NotNow(f"NATS at {address} does not answer") from None
+        raise _NoNats(f"NATS at {address} does not answer") from None
 
 
 async def _greet(service: str, joined: Link, timeout: float, options: ConnectionOptions) -> NatsConnection:

@@ -80,6 +80,7 @@ def connect(
             concurrent.futures.wait([begun], _LOOK)
         relay, theirs = begun.result()
     except BaseException:
+        begun.add_done_callback(_give_up)
         begun.cancel()
         raise
 
@@ -87,6 +88,12 @@ def connect(
         return RelayedConnection(control_socket, established, relay)
 
     return thread_client.inherit(theirs, service, relay.options, made)
+
+
+def _give_up(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> None:
+    """Nobody wants what was begun: without its client the relay ends."""
+    if not begun.cancelled() and begun.exception() is None:
+        begun.result()[1].close()
 
 
 async def _begin(
@@ -141,7 +148,8 @@ class Relay:
         return self
 
     def _on_client_lost(self, _: Relay, error: ShmrpcError) -> None:
-        """See :meth:`_on_change`, which comes before."""
+        if isinstance(error, RemoteProtocolError):  # The client has found a fault: it is the server's.
+            self._connection.fault(error)
 
     def _on_change(self) -> None:
         if self._adopted and not self._listener.peers:  # Its client has closed, died or never come.

@@ -1,0 +1,34 @@
+"""A server that has enough to do: what comes on top waits in line, or is told so and was certainly not executed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import shmrpc
+from tests.contract.conftest import Place
+from tests.helpers.server_process import eventually_in_loop
+
+
+async def test_a_call_that_finds_no_place_in_the_line_was_not_executed(place: Place) -> None:
+    service, release, begun = shmrpc.Service("tested.full"), asyncio.Event(), []
+
+    @service.endpoint
+    async def hold(name: str) -> str:
+        begun.append(name)
+        await release.wait()
+        return name
+
+    async with place.serve(service, max_in_flight=1, max_waiting=1) as server:
+        async with place.connect(service.name) as client:
+            first = asyncio.ensure_future(client.hold("first"))
+            assert await eventually_in_loop(lambda: server.in_flight == 1)
+            second = asyncio.ensure_future(client.hold("second"))
+            assert await eventually_in_loop(lambda: server.waiting == 1)
+            with pytest.raises(shmrpc.Overloaded) as caught:
+                await client.hold("third")
+            assert not caught.value.maybe_executed
+            release.set()
+            assert (await first, await second) == ("first", "second")
+    assert begun == ["first", "second"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
 import os
 import re
@@ -10,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nkeys  # type: ignore[import-untyped, unused-ignore]
 import pytest
@@ -99,6 +102,52 @@ async def test_an_nkey_is_read_from_its_file(start: Callable[[str], NatsServer],
         await use(f"{server.url}?nkey={file}")
     with pytest.raises(shmrpc.ServiceUnavailable, match="No such file"):
         await use(f"{server.url}?creds={tmp_path}/absent")
+
+
+def key(kind: int) -> Any:
+    """A new pair of keys: an operator's, an account's or a user's."""
+    return nkeys.from_seed(bytearray(nkeys.encode_seed(os.urandom(32), kind)))
+
+
+def signed(signer: Any, subject: Any, kind: str, **claims: Any) -> str:
+    """A JWT as NATS has them: what ``signer`` says of ``subject``."""
+    issuer, about = (each.public_key.decode() for each in (signer, subject))
+    said = {"jti": about, "iat": 0, "iss": issuer, "sub": about, "name": kind}
+    parts = [{"typ": "JWT", "alg": "ed25519-nkey"}, {**said, "nats": {"type": kind, "version": 2, **claims}}]
+    text = ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts)
+    return f"{text}.{base64.urlsafe_b64encode(signer.sign(text.encode())).rstrip(b'=').decode()}"
+
+
+async def test_credentials_are_read_from_their_file(
+    start: Callable[[str], NatsServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    kinds = (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER)
+    operator, account, user = map(key, kinds)
+    bounds = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
+    of_account = signed(operator, account, "account", limits={**bounds, "wildcards": True})
+    server = start(
+        f"operator: {signed(operator, operator, 'operator')}\nresolver: MEMORY\n"
+        f"resolver_preload: {{ {account.public_key.decode()}: {of_account} }}"
+    )
+    of_user, seed = signed(account, user, "user", subs=-1, data=-1, payload=-1), user.seed.decode()
+    file = tmp_path / "user.creds"
+    file.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{of_user}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+    await use(f"{server.url}?creds={file}")
+    with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)cannot reach NATS at .*authorization"):
+        await use(server.url)
+    monkeypatch.setenv("NATS_CREDS", str(file))
+    await use(server.url)
+    file.write_text("nonsense")
+    with pytest.raises(shmrpc.ServiceUnavailable, match="cannot (log in to|reach) NATS") as caught:
+        await use(server.url)
+    assert not any(secret in caplog.text + str(caught.value) for secret in (of_user, seed))
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

@@ -75,8 +75,9 @@ async def test_what_callers_of_two_hosts_are_told_is_true_whatever_is_cut_off_or
         for each in callers:
             stack.callback(each.close)
         # Each once, and then any of them.
-        events = ["cut", "server", "nats", *(chance.choice(["cut", "server", "nats"]) for _ in range(scaled(1, 120)))]
-        for event in events:
+        kinds = ["cut", "server", "nats", "client"]
+        events = [*kinds, *(chance.choice(kinds) for _ in range(scaled(1, 120)))]
+        for number, event in enumerate(events):
             await asyncio.sleep(chance.uniform(0.1, 0.4))
             match event:
                 case "cut":
@@ -88,6 +89,11 @@ async def test_what_callers_of_two_hosts_are_told_is_true_whatever_is_cut_off_or
                     servers[place].kill()
                     servers[place].__exit__(None, None, None)
                     servers[place] = await asyncio.to_thread(serve, (near, far)[place], url)
+                case "client":
+                    dying = await asyncio.to_thread(Callers, far, url, f"dying.{number}")
+                    stack.callback(dying.close)
+                    await asyncio.sleep(chance.uniform(0, 0.1))
+                    dying.process.kill()
                 case "nats":
                     nats.kill()
                     await asyncio.sleep(chance.uniform(0, 0.2))

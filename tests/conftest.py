@@ -46,6 +46,7 @@ LONGEST = (
     "test_equals_lies",
     "test_serve",
     "test_docs",
+    "test_hosts_apart",
     "test_death_points",
     "test_example_app",
     "test_benchmark_rivals",

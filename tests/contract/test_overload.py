@@ -12,7 +12,8 @@ from tests.helpers.server_process import eventually_in_loop
 
 
 async def test_a_call_that_finds_no_place_in_the_line_was_not_executed(place: Place) -> None:
-    service, release, begun = shmrpc.Service("tested.full"), asyncio.Event(), []
+    service, release = shmrpc.Service("tested.full"), asyncio.Event()
+    begun: list[str] = []
 
     @service.endpoint
     async def hold(name: str) -> str:

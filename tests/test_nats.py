@@ -25,6 +25,7 @@ import shmrpc
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.wire import control, frames
 from tests.helpers.nats_servers import NatsServer
+from tests.helpers.prepared_python import run_prepared
 from tests.helpers.server_process import PATIENCE, InThread, Script, ServerProcess, eventually
 
 service = shmrpc.Service("tested.nats")
@@ -456,6 +457,17 @@ def test_a_forked_child_connects_for_itself(nats: NatsServer) -> None:
     """
     with server_process(nats.url), Script(source) as script:
         assert [script.line() for _ in range(3)] == ["True", "4", "6"]
+
+
+def test_a_program_that_leaves_its_client_open_ends_without_noise(nats: NatsServer) -> None:
+    source = f"""
+import shmrpc
+client = shmrpc.sync.connect({service.name!r}, at={nats.url!r}, timeout={PATIENCE}).connect()
+print(client.double(2))
+"""
+    with server_process(nats.url):
+        done = run_prepared("-c", source)
+    assert (done.stdout, done.stderr, done.returncode) == ("4\n", "", 0)
 
 
 # What somebody else sends to our subjects.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
+from shmrpc.host import exhaustion
 from shmrpc.transport.base import Connection, End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.transport.listening import Offer, Peer
@@ -101,14 +102,19 @@ async def _begin(
 ) -> tuple[Relay, socket.socket]:
     """A relay, and the socket for its client. If nobody takes it, that socket is closed, and the relay ends."""
     connection = await client.connect(service, address, timeout, note, options=options)
-    try:
-        # Neither side ever waits in a socket.
-        kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-        return Relay(connection, options, ours), theirs
-    except BaseException:
-        connection.close()
-        raise
+    with contextlib.ExitStack() as undone:
+        undone.callback(connection.close)
+        try:
+            # Neither side ever waits in a socket.
+            kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        except OSError as error:
+            raise exhaustion.explained(error) from None
+        undone.callback(theirs.close)
+        undone.callback(ours.close)
+        relay = Relay(connection, options, ours)
+        undone.pop_all()
+        return relay, theirs
 
 
 class Relay:

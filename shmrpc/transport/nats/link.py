@@ -35,8 +35,6 @@ _ROUND_TRIP: Final = 2.0
 _LAST: Final = 1.0
 #: What NATS's client says when it has tried each server; why, it has complained of before.
 _NO_SERVERS: Final = "no servers available for connection"
-#: Bytes that are given to NATS's client before the loop has a turn, in which it sends them.
-BURST: Final = 1 << 17
 #: Nobody listens at the subject to which a message was sent.
 _NO_RESPONDERS: Final = "503"
 
@@ -233,7 +231,6 @@ class Link:
             while True:
                 await self._wanted.wait()
                 self._wanted.clear()
-                burst = 0
                 while letters or speakers:
                     while letters:
                         await publish(*letters.popleft())
@@ -245,12 +242,9 @@ class Link:
                     if message is not None:
                         await publish(pipe.peer, message, pipe.subject)
                         pipe.sent()
-                        burst += len(message)
                         if pipe.has_more:
                             self.speak(pipe)
-                            if burst >= BURST:
-                                burst = 0
-                                await asyncio.sleep(0)  # What is there goes on its way meanwhile.
+                            await asyncio.sleep(0)  # What is there goes on its way meanwhile.
         except (errors.Error, OSError) as error:
             self._lose(f": {_words(error)}")
 

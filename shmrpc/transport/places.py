@@ -138,10 +138,10 @@ def find(service: _S, at: At) -> tuple[Transport, _S | str]:
     if isinstance(service, str) and "://" in service:
         if at is not None:
             raise ValueError(f"{_shown(service)} says where the service is met, and at= does too: leave one out")
-        transport, name = _read(service)
+        place, name = _read(service)
         if not name:
             raise ValueError(f"{_shown(service)} says where, and no service: expected its name behind that")
-        return transport, name
+        return place, name
     transports = transports_at(at)
     transport: Transport = transports[0] if len(transports) == 1 else _Several(transports)
     return transport, service

@@ -42,6 +42,12 @@ def serve(host: Host, *at: str) -> ServerProcess:
     return ServerProcess(TARGET, *(part for each in at for part in ("--at", each)), under=host.under)
 
 
+def end(servers: list[ServerProcess]) -> None:
+    """Those that are there at the end: each may have been replaced."""
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
 class Callers:
     """A client on a host, and those who call by it."""
 
@@ -71,7 +77,7 @@ async def test_what_callers_of_two_hosts_are_told_is_true_whatever_is_cut_off_or
     chance = random.Random(11)
     with contextlib.ExitStack() as stack:
         servers = [serve(near, url), serve(far, url)]
-        stack.callback(lambda: [each.__exit__(None, None, None) for each in servers])
+        stack.callback(end, servers)
         callers = [Callers(host, url, host.name) for host in (near, far)]
         for each in callers:
             stack.callback(each.close)

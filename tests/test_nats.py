@@ -187,8 +187,9 @@ async def test_pickle_is_refused_unless_both_sides_ask_for_it(nats: NatsServer, 
 async def test_pickle_is_for_both_sides(nats: NatsServer) -> None:
     async with shmrpc.serve(service, at=nats.url, codec="pickle"), connect(nats, codec="pickle") as client:
         assert await client.same(Unregistered(7)) == Unregistered(7)
-        with connect_in_threads(nats, codec="pickle") as threads:
-            assert await asyncio.to_thread(threads.same, Unregistered(8)) == Unregistered(8)
+        threads = await asyncio.to_thread(connect_in_threads(nats, codec="pickle").connect)
+        assert await asyncio.to_thread(threads.same, Unregistered(8)) == Unregistered(8)
+        await asyncio.to_thread(threads.close)
 
 
 def server_process(at: str, *options: str) -> ServerProcess:

@@ -27,6 +27,8 @@ use std::time::Duration;
 pub type Log = Arc<LogMemory>;
 /// What was read.
 pub type Message = subscriber::Message<Log, Arc<SharedMapping>>;
+/// The bytes of it.
+pub type Payload = subscriber::Payload<Log, Arc<SharedMapping>>;
 /// A block of another process that is looked at.
 pub type Pin = subscriber::Pin<Log, Arc<SharedMapping>>;
 
@@ -599,6 +601,15 @@ impl Drop for Waiting {
     }
 }
 
+/// What a look for messages has found.
+#[derive(Debug)]
+pub enum Look {
+    /// What was taken, or why nothing was.
+    Taken(Taken),
+    /// This publisher cannot be read, and why.
+    OutOfReach(Source, String),
+}
+
 /// What this process reads.
 pub struct Subscription {
     membership: Arc<Membership>,
@@ -630,30 +641,28 @@ impl Subscription {
         Ok(subscriber)
     }
 
-    /// Takes messages, as [`Subscriber::take`] does.
+    /// Takes messages, as [`Subscriber::take`] does, large ones in place; or says of a publisher that it cannot be read, of
+    /// each once.
     #[inline]
     pub fn take(
         &self,
         most: usize,
-        pins: bool,
         out: &mut Vec<u8>,
         messages: &mut Vec<Message>,
-    ) -> Result<Taken, NameError> {
+    ) -> Result<Look, NameError> {
         let mut subscriber = self.refreshed()?;
-        let (taken, news) = subscriber.take(most, pins, out, messages);
+        if let Some((source, why)) = subscriber.out_of_reach() {
+            return Ok(Look::OutOfReach(source, why));
+        }
+        let (taken, news) = subscriber.take(most, true, out, messages);
         drop(subscriber);
         self.membership.spread_room(news);
-        Ok(taken)
+        Ok(Look::Taken(taken))
     }
 
     /// Whether there may be something to take: a hint that is right once it was announced that somebody sleeps.
     pub fn may_take(&self) -> bool {
         lock(&self.subscriber).may_take()
-    }
-
-    /// A publisher that cannot be read, and why: each once.
-    pub fn out_of_reach(&self) -> Result<Option<(Source, String)>, NameError> {
-        Ok(self.refreshed()?.out_of_reach())
     }
 
     /// The process of a publisher that it reads, also once that is gone; 0 if it is not known.

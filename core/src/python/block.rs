@@ -34,12 +34,17 @@ impl Block {
             what,
         }
     }
+
+    /// Where it is mapped, and its length.
+    pub(super) fn place(&self) -> (*const u8, usize) {
+        (self.address as *const u8, self.len)
+    }
 }
 
 #[pymethods]
 impl Block {
     /// A copy.
-    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+    pub(super) fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let from = self.address;
         // SAFETY: mapped for as long as it is held; `to` is as long.
         bytes_of(py, self.len, |to| unsafe {

@@ -22,6 +22,7 @@ mod isolation;
 mod items;
 mod loop_endpoint;
 mod loop_sleeper;
+mod message;
 mod msgpack;
 mod name;
 mod numpy;
@@ -123,7 +124,7 @@ mod _core {
     #[pymodule_export]
     use super::stream_sender::StreamSender;
     #[pymodule_export]
-    use super::subscription::{Message, Subscription};
+    use super::subscription::Subscription;
     #[pymodule_export]
     use super::thread_endpoint::ThreadEndpoint;
     #[pymodule_export]
@@ -140,6 +141,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         super::coroutine::prepare(module.py())?;
+        module.add("Message", super::message::class(module.py())?)?;
         super::endpoint::prepare(module.py())
     }
 

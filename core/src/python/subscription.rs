@@ -4,22 +4,24 @@ use super::block::Block;
 use super::buffer::bytes_of;
 use super::encoder::Encoder;
 use super::loop_sleeper::LoopSleeper;
+use super::message;
 use super::name::{Name, failed};
 use super::topic::form_of;
 use super::values::Values;
 use crate::equals::membership::{Membership, NameError};
 use crate::equals::queueing::ITEMS;
 use crate::equals::registry::Handle;
-use crate::equals::topics::{self, Pin};
+use crate::equals::topics::{self, Look, Payload, Pin};
 use crate::queue::Form;
 use crate::queue::parcel::Parts;
 use crate::sync::lock;
 use crate::topic::Policy;
 use crate::topic::log::Why;
-use crate::topic::subscriber::{History, Payload, Source, Taken};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use crate::topic::subscriber::{History, Source, Taken};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// What a handle reads: values, or bytes. The functions are those of [`Values`]; `publisher` makes of a process and a
@@ -34,8 +36,8 @@ pub struct Subscription {
     publisher: Py<PyAny>,
     /// Those that messages have named.
     publishers: Mutex<Vec<(Source, Py<PyAny>)>>,
-    /// What was taken, and not read so far.
-    left: Mutex<Batch>,
+    /// What was taken, and not read so far, in the order in which it is read. The last one may be empty: memory for the next.
+    left: Mutex<VecDeque<Batch>>,
     /// Whether it is said that a publisher has ended.
     hears_of_ends: bool,
     /// For a loop of its user, if there is one.
@@ -48,57 +50,19 @@ struct Batch {
     bytes: Vec<u8>,
     messages: Vec<topics::Message>,
     /// Why the message before them could not be read, if nobody was told.
-    failed: Option<PyErr>,
+    failed: Option<Box<PyErr>>,
 }
 
 impl Batch {
-    /// Its memory, if it is not too much to be kept for the next one.
-    fn emptied(mut self) -> Self {
-        if self.bytes.capacity() > KEPT {
-            self.bytes = Vec::new();
-        }
-        self.bytes.clear();
-        self.messages.clear();
-        self
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.failed.is_none()
     }
 }
 
+/// There is room for so many messages before any is read, at most.
+const USUAL: usize = 256;
 /// More bytes are not kept for the next time.
 const KEPT: usize = 256 << 10;
-
-/// What one has published in a topic, and who has.
-#[pyclass(frozen, module = "shmrpc._core")]
-pub struct Message {
-    /// What was published.
-    #[pyo3(get)]
-    value: Py<PyAny>,
-    /// Its number among the messages of its publisher, from 0 on.
-    #[pyo3(get)]
-    seq: u64,
-    /// Who has published it: its `pid`, and a `number` that no other publisher of the topic has.
-    #[pyo3(get)]
-    publisher: Py<PyAny>,
-}
-
-#[pymethods]
-impl Message {
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let (value, publisher) = (self.value.bind(py).repr()?, self.publisher.bind(py).repr()?);
-        let seq = self.seq;
-        Ok(format!(
-            "Message(value={value}, seq={seq}, publisher={publisher})"
-        ))
-    }
-
-    /// For `copy` and `pickle`: it is of this process, and what it has looks at shared memory.
-    fn __reduce__(&self) -> PyResult<Py<PyAny>> {
-        let seq = self.seq;
-        let text = format!(
-            "message {seq} of a topic cannot be copied or pickled: hand on what you need of it, as in m.value"
-        );
-        Err(PyTypeError::new_err(text))
-    }
-}
 
 /// What there is instead of messages.
 enum Found {
@@ -112,7 +76,7 @@ enum Found {
 /// A block that is looked at until nobody refers to it.
 struct Held {
     subscription: Arc<topics::Subscription>,
-    pin: Mutex<Pin>,
+    pin: Mutex<Box<Pin>>,
     /// The pin is a member's: this process leaves the name when nothing is looked at any more.
     _name: Option<Arc<Handle>>,
 }
@@ -136,14 +100,14 @@ impl Subscription {
         most: usize,
         batch: &mut Batch,
     ) -> Result<Found, NameError> {
-        if let Some((source, why)) = subscription.out_of_reach()? {
-            let why = format!("cannot be read: {why}");
-            return Ok(Found::Ended("SharedMemoryError", source, why));
-        }
         let taken = loop {
-            let taken = subscription.take(most, true, &mut batch.bytes, &mut batch.messages)?;
-            if self.hears_of_ends || !matches!(taken, Taken::Gone(_)) {
-                break taken;
+            match subscription.take(most, &mut batch.bytes, &mut batch.messages)? {
+                Look::Taken(Taken::Gone(_)) if !self.hears_of_ends => {}
+                Look::Taken(taken) => break taken,
+                Look::OutOfReach(source, why) => {
+                    let why = format!("cannot be read: {why}");
+                    return Ok(Found::Ended("SharedMemoryError", source, why));
+                }
             }
         };
         Ok(match taken {
@@ -192,31 +156,51 @@ impl Subscription {
         raised().map_or_else(|error| error, PyErr::from_value)
     }
 
-    /// Up to `most` messages that are there. Raises once what there is to be told instead.
-    fn get_some<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Vec<Bound<'py, Message>>> {
+    /// Hands up to `most` messages that are there to `hand_on`; how many. Raises once what there is to be told instead.
+    fn get_some<'py>(
+        &self,
+        py: Python<'py>,
+        most: usize,
+        hand_on: impl FnMut(Bound<'py, PyAny>),
+    ) -> PyResult<usize> {
         let subscription = self.subscription(py)?;
-        let mut batch = std::mem::take(&mut *lock(&self.left));
+        // Another thread may take, and leave, what comes next while Python code reads a value of this.
+        let mut batch = lock(&self.left).pop_front().unwrap_or_default();
         if let Some(error) = batch.failed.take() {
-            *lock(&self.left) = batch;
-            return Err(error);
+            self.keep(batch);
+            return Err(*error);
         }
         if batch.messages.is_empty() {
             let found = self.take(&subscription, most, &mut batch);
             match found.map_err(|error| failed(py, &self.membership, error))? {
                 Found::Messages => {}
                 Found::Nothing => {
-                    *lock(&self.left) = batch;
+                    self.keep(batch);
                     if let Some(bell) = self.bell.get() {
                         bell.arm(py, || subscription.may_take())?;
                     }
-                    return Ok(Vec::new());
+                    return Ok(0);
                 }
                 Found::Ended(class, source, why) => {
                     return Err(self.ended(py, &subscription, (class, source, why)));
                 }
             }
         }
-        self.read_all(py, &subscription, batch, most)
+        self.read_all(py, &subscription, batch, most, hand_on)
+    }
+
+    /// Keeps what is not read so far before all that is left, and else its memory for the next time.
+    fn keep(&self, mut batch: Batch) {
+        let mut left = lock(&self.left);
+        if !batch.is_empty() {
+            left.push_front(batch);
+        } else if left.is_empty() {
+            if batch.bytes.capacity() > KEPT {
+                batch.bytes = Vec::new();
+            }
+            batch.bytes.clear();
+            left.push_back(batch);
+        }
     }
 
     /// Reads up to `most` messages. Those that are not read, since there are more, or one before cannot be, are kept.
@@ -226,56 +210,51 @@ impl Subscription {
         subscription: &Arc<topics::Subscription>,
         mut batch: Batch,
         most: usize,
-    ) -> PyResult<Vec<Bound<'py, Message>>> {
+        mut hand_on: impl FnMut(Bound<'py, PyAny>),
+    ) -> PyResult<usize> {
         let count = batch.messages.len().min(most);
-        let mut read = Vec::with_capacity(count);
-        let mut failed = None;
-        let mut messages = std::mem::take(&mut batch.messages).into_iter();
-        let mut last = None;
-        while read.len() < count
-            && let Some(message) = messages.next()
-        {
-            match self.read(py, subscription, &batch.bytes, message, &mut last) {
-                Ok(message) => read.push(message),
+        let (mut read, mut failed) = (0, None);
+        let (class, mut last) = (message::class(py)?, None);
+        for message in &mut batch.messages[..count] {
+            match self.read(class, subscription, &batch.bytes, message, &mut last) {
+                Ok(message) => hand_on(message),
                 Err(error) => {
                     failed = Some(error);
                     break;
                 }
             }
+            read += 1;
         }
-        batch.messages = messages.collect();
-        if batch.messages.is_empty() {
-            batch = batch.emptied();
-        }
+        let done = read + usize::from(failed.is_some());
+        batch.messages.drain(..done);
         // Those before it are not lost for it: the next one is told.
-        if !read.is_empty() {
-            batch.failed = failed.take();
+        if read > 0 {
+            batch.failed = failed.take().map(Box::new);
         }
-        *lock(&self.left) = batch;
+        self.keep(batch);
         failed.map_or(Ok(read), Err)
     }
 
+    #[inline]
     fn read<'py>(
         &self,
-        py: Python<'py>,
+        class: &Bound<'py, PyType>,
         subscription: &Arc<topics::Subscription>,
         bytes: &[u8],
-        message: topics::Message,
+        message: &mut topics::Message,
         last: &mut Option<(Source, Py<PyAny>)>,
-    ) -> PyResult<Bound<'py, Message>> {
-        let (source, seq) = (message.source, message.seq);
-        let value = match message.payload {
-            Payload::Copied(at, len) => {
-                let payload = &bytes[at..at + len];
-                self.copied(py, form_of(message.form), payload, seq)?
-            }
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = class.py();
+        let (source, seq, form) = (message.source, message.seq, form_of(message.form));
+        let value = match std::mem::replace(&mut message.payload, Payload::Copied(0, 0)) {
+            Payload::Copied(at, len) => self.copied(py, form, &bytes[at..at + len], seq)?,
             Payload::Pinned(pin) => {
                 let held = Arc::new(Held {
                     subscription: subscription.clone(),
                     pin: Mutex::new(pin),
                     _name: self.name.get().stay(),
                 });
-                self.looked_at(py, form_of(message.form), &held, seq)?
+                self.looked_at(py, form, &held, seq)?
             }
         };
         let publisher = match last {
@@ -286,17 +265,10 @@ impl Subscription {
                 publisher
             }
         };
-        let value = value.unbind();
-        Bound::new(
-            py,
-            Message {
-                value,
-                seq,
-                publisher,
-            },
-        )
+        message::make(class, value, publisher, seq)
     }
 
+    #[inline]
     fn copied<'py>(
         &self,
         py: Python<'py>,
@@ -451,13 +423,17 @@ impl Subscription {
     }
 
     /// The next message; None if there is none.
-    fn get_now<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Message>>> {
-        Ok(self.get_some(py, 1)?.pop())
+    fn get_now<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let mut found = None;
+        self.get_some(py, 1, |message| found = Some(message))?;
+        Ok(found)
     }
 
     /// Up to `most` messages that are there.
     fn get_many_now<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(py, self.get_some(py, most)?)
+        let mut found = Vec::with_capacity(most.min(USUAL));
+        self.get_some(py, most, |message| found.push(message))?;
+        PyList::new(py, found)
     }
 
     /// Waits for messages, in a thread: up to `most`, at least one. False if the timeout is over, None if waits were stopped.
@@ -467,8 +443,8 @@ impl Subscription {
         most: usize,
         timeout: Option<f64>,
     ) -> PyResult<(Option<bool>, Bound<'py, PyList>)> {
-        let got = self.get_some(py, most)?;
-        if !got.is_empty() {
+        let mut got = Vec::new();
+        if self.get_some(py, most, |message| got.push(message))? > 0 {
             return Ok((Some(true), PyList::new(py, got)?));
         }
         let subscription = self.subscription(py)?;
@@ -483,8 +459,8 @@ impl Subscription {
         match found {
             Found::Nothing => Ok((waited, PyList::empty(py))),
             Found::Messages => {
-                let read = self.read_all(py, &subscription, batch, most)?;
-                Ok((Some(true), PyList::new(py, read)?))
+                self.read_all(py, &subscription, batch, most, |message| got.push(message))?;
+                Ok((Some(true), PyList::new(py, got)?))
             }
             Found::Ended(class, source, why) => {
                 Err(self.ended(py, &subscription, (class, source, why)))
@@ -495,10 +471,9 @@ impl Subscription {
     /// Whether there may be something to get, or to hear of: a hint that is right once it was announced that somebody
     /// sleeps.
     fn may_take(&self, py: Python<'_>) -> PyResult<bool> {
-        let is_left = {
-            let left = lock(&self.left);
-            !left.messages.is_empty() || left.failed.is_some()
-        };
+        let is_left = lock(&self.left)
+            .front()
+            .is_some_and(|batch| !batch.is_empty());
         Ok(is_left || self.subscription(py)?.may_take())
     }
 

@@ -167,14 +167,16 @@ impl Publisher {
         values: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Records>> {
         let publishing = self.publishing(py)?;
-        let (mut small, mut records) = (Written::new(), Vec::new());
+        let list = values.cast_exact::<PyList>();
+        let mut records = Vec::with_capacity(list.as_ref().map_or(0, |list| list.len()));
+        let mut small = Written::new();
         let mut add = |value: Bound<'_, PyAny>| {
             add(py, &self.values, &value, &mut small, &mut records)?;
             let added = records.last().expect("it was added");
             self.check_size(py, &publishing, added)
         };
-        match values.cast_exact::<PyList>() {
-            Ok(values) => values.iter().try_for_each(&mut add)?,
+        match list {
+            Ok(list) => list.iter().try_for_each(&mut add)?,
             Err(_) => values.try_iter()?.try_for_each(|value| add(value?))?,
         }
         self.or_wait(py, publishing, small.body, records)

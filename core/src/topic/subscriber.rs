@@ -1,7 +1,7 @@
 //! One who subscribes: it reads the logs of all publishers, each in its own order.
 
 use super::directory::{Claim, Directory, LISTINGS, Listed, READS_NOTHING};
-use super::log::{Log, Why};
+use super::log::{ALIGNMENT, Log, Record, Why};
 use super::{Policy, Space};
 use crate::crash;
 use crate::shared::Words;
@@ -69,8 +69,8 @@ pub struct Message<L: Space, D: Words> {
 pub enum Payload<L: Space, D: Words> {
     /// They were copied: where they begin in what was filled, and how many.
     Copied(usize, usize),
-    /// They are looked at in the publisher's memory.
-    Pinned(Pin<L, D>),
+    /// They are looked at in the publisher's memory. In a box: most messages are small.
+    Pinned(Box<Pin<L, D>>),
 }
 
 /// What a look for messages has found.
@@ -210,6 +210,50 @@ struct Attached<L> {
     lost: u64,
     /// Another publisher has its listing, and so its cell.
     is_replaced: bool,
+}
+
+/// Small records that lie one behind the other, and are copied in one go.
+#[derive(Default)]
+struct Run {
+    /// Where the first of them is in the log, and where the last one ends.
+    at: u64,
+    end: u64,
+    /// Where in what is filled they are copied to.
+    to: usize,
+}
+
+impl Run {
+    fn from(record: Record, to: usize) -> Self {
+        let at = record.at;
+        let end = at + record.len;
+        Run { at, end, to }
+    }
+
+    /// Whether this record is the next one, which is part of it then.
+    #[inline]
+    fn takes(&mut self, record: Record) -> bool {
+        let is_next = record.at >= self.end && record.at - self.end < ALIGNMENT;
+        if is_next {
+            self.end = record.at + record.len;
+        }
+        is_next
+    }
+
+    /// Where the payload of one of them is in what is filled.
+    #[inline]
+    fn place(&self, record: Record) -> usize {
+        self.to + (record.at - self.at) as usize
+    }
+
+    /// Where it will end in what is filled.
+    #[inline]
+    fn end_in(&self, out: &[u8]) -> usize {
+        out.len() + (self.end - self.at) as usize
+    }
+
+    fn copy<L: Space>(&self, log: &Log<L>, out: &mut Vec<u8>) {
+        log.space().read(self.at, self.end - self.at, out);
+    }
 }
 
 /// The reader of all publishers.
@@ -537,23 +581,30 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         let tail = self.attached[index].look()?;
         let (head, from) = (self.attached[index].head, out.len());
         let to = tail.min(head.saturating_add(most as u64));
-        let (mut next, mut of_ring) = (head, 0);
         // The publisher may write again once the head has moved: of a ring that is read at once it would stand still until
         // all is copied.
         let most_of_ring = self.attached[index].log.ring() / SHARE;
-        while next < to && out.len() - from < MOST_BYTES && of_ring <= most_of_ring {
-            let seq = next;
-            next += 1;
-            let begin = out.len();
-            let message = self.read_one(index, seq, pins, out);
+        let (mut next, mut of_ring, mut run) = (head, 0, Run::default());
+        while next < to && run.end_in(out) - from < MOST_BYTES && of_ring <= most_of_ring {
             // What was read may be anything once we were cut off.
-            let (message, is_large) =
-                message.map_err(|trouble| self.why_cut(index).unwrap_or(trouble))?;
-            messages.push(message);
-            if !is_large {
-                of_ring += (out.len() - begin) as u64;
+            let record = self.attached[index].entry(next);
+            let record = record.map_err(|trouble| self.why_cut(index).unwrap_or(trouble))?;
+            let attached = &self.attached[index];
+            if record.at < attached.log.blocks {
+                if !run.takes(record) {
+                    run.copy(&attached.log, out);
+                    run = Run::from(record, out.len());
+                }
+                of_ring += record.len;
+                let payload = Payload::Copied(run.place(record), record.len as usize);
+                messages.push(attached.message(next, record, payload));
+            } else {
+                std::mem::take(&mut run).copy(&attached.log, out);
+                messages.push(self.read_record(attached, next, record, pins, out));
             }
+            next += 1;
         }
+        run.copy(&self.attached[index].log, out);
         match self.why_cut(index) {
             Some(cut) => Err(cut),
             None => {
@@ -595,7 +646,9 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         while taken < most && self.attached[index].head < tail && out.len() - from < MOST_BYTES {
             let begin = out.len();
             let seq = self.attached[index].head;
-            let message = self.read_one(index, seq, pins, out);
+            let attached = &self.attached[index];
+            let read = |record| self.read_record(attached, seq, record, pins, out);
+            let message = attached.entry(seq).map(read);
             // Acquire: what was written over what we have read was so after the floor.
             fence(Ordering::Acquire);
             // Relaxed: ordered by the fence.
@@ -608,42 +661,34 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
                 self.attached[index].skip_to(least.max(seq + 1), &self.directory, seat);
                 continue;
             }
-            messages.push(message?.0);
+            messages.push(message?);
             taken += 1;
             self.attached[index].head += 1;
         }
         Ok(())
     }
 
-    /// Copies or pins a record, which may be written over meanwhile: look afterwards. And whether it is in a block.
-    fn read_one(
+    /// Copies or pins a record, which may be written over meanwhile: look afterwards.
+    fn read_record(
         &self,
-        index: usize,
+        attached: &Attached<L>,
         seq: u64,
+        record: Record,
         pins: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(Message<L, D>, bool), Taken> {
-        let attached = &self.attached[index];
+    ) -> Message<L, D> {
         let log = &attached.log;
-        let found = log.entry(seq);
-        let record = found.map_err(|found| Taken::False(attached.source, False::Entry(found)))?;
-        let is_large = record.at >= log.blocks;
-        let pin = (pins && is_large).then(|| self.pin(attached, seq, record.at, record.len));
+        let pins = pins && record.at >= log.blocks;
+        let pin = pins.then(|| self.pin(attached, seq, record.at, record.len));
         let payload = match pin.flatten() {
-            Some(pin) => Payload::Pinned(pin),
+            Some(pin) => Payload::Pinned(Box::new(pin)),
             None => {
                 let begin = out.len();
                 log.space().read(record.at, record.len, out);
                 Payload::Copied(begin, record.len as usize)
             }
         };
-        let message = Message {
-            source: attached.source,
-            seq,
-            form: record.form,
-            payload,
-        };
-        Ok((message, is_large))
+        attached.message(seq, record, payload)
     }
 
     fn pin(&self, attached: &Attached<L>, seq: u64, at: u64, len: u64) -> Option<Pin<L, D>> {
@@ -689,6 +734,23 @@ impl<L: Space> Attached<L> {
         if floor > self.head {
             self.head = floor;
             directory.set_head(seat, self.source.listing, floor);
+        }
+    }
+
+    /// Where a record is.
+    #[inline]
+    fn entry(&self, seq: u64) -> Result<Record, Taken> {
+        let found = self.log.entry(seq);
+        found.map_err(|found| Taken::False(self.source, False::Entry(found)))
+    }
+
+    #[inline]
+    fn message<D: Words>(&self, seq: u64, record: Record, payload: Payload<L, D>) -> Message<L, D> {
+        Message {
+            source: self.source,
+            seq,
+            form: record.form,
+            payload,
         }
     }
 

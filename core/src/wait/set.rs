@@ -292,6 +292,9 @@ impl<B: Backing> WaitSet<B> {
     #[inline]
     pub fn wake_all(&self) -> usize {
         let announced = self.announced();
+        if announced.is_empty() {
+            return 0;
+        }
         announced
             .slots()
             .filter(|&index| self.wake_slot(index))
@@ -321,11 +324,8 @@ impl<B: Backing> WaitSet<B> {
         // share. See the table above.
         fence(Ordering::SeqCst);
         let mut words = [0; WORDS];
-        for (word, bits) in words
-            .iter_mut()
-            .enumerate()
-            .take(self.backing.slots().div_ceil(BITS))
-        {
+        let used = &mut words[..self.backing.slots().div_ceil(BITS)];
+        for (word, bits) in used.iter_mut().enumerate() {
             // Relaxed: ordered by the fence.
             *bits = self.backing.bits(word).load(Ordering::Relaxed);
         }

@@ -1,5 +1,6 @@
 //! Bytes to values, which may refer to buffers beside them.
 
+use super::super::block::Block;
 use super::super::buffer::Buffer;
 use super::super::numpy::{MAX_AXES, NumPy};
 use super::expected::{ANY, Array, BOOL, BYTES, Expected, FLOAT, INT, NDARRAY, NONE, STR};
@@ -53,7 +54,7 @@ pub(in crate::python) struct Reader<'a, 'py> {
     buffers: Option<&'a Buffers<'py>>,
 }
 
-/// The buffers beside a body, each a `Buffer` or bytes.
+/// The buffers beside a body, each a `Buffer`, a `Block` or bytes.
 pub(in crate::python) struct Buffers<'py> {
     all: Vec<Bound<'py, PyAny>>,
     /// By its place, what was copied of each: one that is named twice is copied once.
@@ -87,15 +88,20 @@ impl<'py> Buffers<'py> {
     /// The bytes of one of them.
     fn copy(&self, place: u64) -> Read<Bound<'py, PyAny>> {
         let buffer = self.get(place)?;
-        let Ok(memory) = buffer.cast_exact::<Buffer>() else {
-            let bytes = buffer.cast_exact::<PyBytes>().map_err(|_| Unread)?;
+        if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
             return Ok(bytes.clone().into_any());
-        };
+        }
         if let Some(copy) = self.copies.borrow().get(&place) {
             return Ok(copy.clone());
         }
-        let copy = memory.get().to_bytes(buffer.py()).map_err(|_| Unread)?;
-        let copy = copy.into_any();
+        let copied = match buffer.cast_exact::<Block>() {
+            Ok(block) => block.get().to_bytes(buffer.py()),
+            Err(_) => {
+                let memory = buffer.cast_exact::<Buffer>().map_err(|_| Unread)?;
+                memory.get().to_bytes(buffer.py())
+            }
+        };
+        let copy = copied.map_err(|_| Unread)?.into_any();
         self.copies.borrow_mut().insert(place, copy.clone());
         Ok(copy)
     }
@@ -361,12 +367,19 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
         let place = self.unsigned()?;
         let buffer = self.buffers.ok_or(Unread)?.get(place)?;
-        let Ok(memory) = buffer.cast_exact::<Buffer>() else {
-            let bytes = buffer.cast_exact::<PyBytes>().map_err(|_| Unread)?;
+        if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
             return numpy.of_bytes(dtype, shape, bytes.clone()).ok_or(Unread);
+        }
+        let place = match buffer.cast_exact::<Block>() {
+            Ok(block) => Some(block.get().place()),
+            Err(_) => buffer
+                .cast_exact::<Buffer>()
+                .map_err(|_| Unread)?
+                .get()
+                .place(),
         };
-        let (data, len) = memory.get().place().ok_or(Unread)?;
-        // SAFETY: the memory is mapped for as long as its `Buffer` lives.
+        let (data, len) = place.ok_or(Unread)?;
+        // SAFETY: the memory is mapped for as long as its `Buffer` or `Block` lives.
         unsafe { numpy.make(dtype, shape, data, len, buffer.clone()) }.ok_or(Unread)
     }
 

@@ -21,6 +21,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc import _core
+from shmrpc.equals.members import report_of
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually
 
@@ -113,6 +114,27 @@ def test_the_slowest_is_named_when_there_is_no_room(t: shmrpc.sync.Topic, s: shm
         t.publish_many_nowait(range(10))
     assert raised.value.published == 6
     assert [each.lag for each in t.subscribers()] == [64]
+
+
+def test_the_memory_of_a_publisher_is_bounded_and_known_before_it_is_full() -> None:
+    def size() -> int:
+        report = report_of(OURS)
+        assert report is not None
+        return report.size
+
+    most = 1 << 20
+    with shmrpc.sync.subscribe(OURS) as s, shmrpc.sync.topic(OURS, high=64, max_memory=most) as t:
+        before = size()
+        # For all small messages there is memory from the beginning, for large ones as much as was said.
+        for value in (b"x" * 10_000, b"y" * 100_000):
+            for _ in range(3):  # Round and round.
+                with pytest.raises(shmrpc.TopicFull):
+                    for _ in range(65):
+                        t.publish_nowait(value)
+                assert before <= size() <= before + (most if len(value) > 16 << 10 else 0)
+                while s.get_nowait() is not None:
+                    pass
+        assert size() > before
 
 
 def test_keep_last_reads_the_last_and_says_what_was_missed(t: shmrpc.sync.Topic) -> None:

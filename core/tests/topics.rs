@@ -5,7 +5,7 @@
 use _core::equals::Shape;
 use _core::equals::queueing::{ITEMS, ROOM};
 use _core::equals::registry::{self, Handle, Place};
-use _core::equals::topics::{Message, Publishing, Subscription};
+use _core::equals::topics::{Look, Message, Publishing, Subscription};
 use _core::equals::waiting::{Interrupted, Waited};
 use _core::topic::Policy;
 use _core::topic::log::Limits;
@@ -97,7 +97,11 @@ fn take(subscription: &Subscription, limit: Duration) -> Option<(Taken, Vec<(Sou
         deadline,
         &stop,
         |_| {
-            taken = subscription.take(9, true, &mut out, &mut messages)?;
+            taken = loop {
+                if let Look::Taken(taken) = subscription.take(9, &mut out, &mut messages)? {
+                    break taken;
+                }
+            };
             Ok(taken != Taken::Empty)
         },
         || Ok::<(), Infallible>(()),

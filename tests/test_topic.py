@@ -9,6 +9,7 @@ import gc
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc import _core
 from shmrpc.equals.members import report_of
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually
@@ -85,9 +85,25 @@ def test_arrays_are_looked_at_in_place_and_small_ones_copied(s: shmrpc.sync.Subs
     first, second = s.get_many(2, LONG)
     assert (first.value["large"] == large).all()
     assert not first.value["large"].flags.writeable
-    assert isinstance(first.value["large"].base, _core.Block)  # Made by the core, which took a tenth of the time.
     assert (first.value["small"] == small).all()
     assert (second.value == small).all()
+
+
+def test_no_function_of_python_is_called_to_read_an_array(s: shmrpc.sync.Subscription, t: shmrpc.sync.Topic) -> None:
+    array = np.arange(100_000.0)
+    t.publish_many([array, {"twice": [array, array], "bytes": b"x" * 50_000}])
+    s.get(LONG)  # The publisher becomes known.
+    called = set[str]()
+    sys.setprofile(lambda frame, event, _: called.add(frame.f_code.co_name) if event == "call" else None)
+    try:
+        message = s.get_nowait()
+    finally:
+        sys.setprofile(None)
+    assert called <= {"get_nowait"}
+    assert message is not None
+    first, second = message.value["twice"]
+    assert first is not second and (first == array).all() and (second == array).all()
+    assert message.value["bytes"] == b"x" * 50_000
 
 
 def test_an_array_that_is_kept_is_not_written_over_and_holds_up_nobody(t: shmrpc.sync.Topic) -> None:

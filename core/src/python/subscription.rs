@@ -59,7 +59,7 @@ impl Batch {
     }
 }
 
-/// There is room for so many messages before any is read, at most.
+/// The most messages for which room is made before any is read.
 const USUAL: usize = 256;
 /// More bytes are not kept for the next time.
 const KEPT: usize = 256 << 10;

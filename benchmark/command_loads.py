@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from benchmark.command_tasks import check
 from benchmark.histogram import Histogram
+from benchmark.mandelbrot import paint, parts
+from benchmark.pool_work import Pools, Team, of
 from benchmark.processes import Caller
 from benchmark.results import Result
 from shmrpc.wire.codec import get_codec
@@ -17,6 +19,8 @@ from shmrpc.wire.codec import get_codec
 _now = time.perf_counter_ns
 #: A command is done at least so often in a turn.
 _LEAST: Final = 3
+#: The leading figure of a window, and its arrays and their bytes, among the extras.
+SECONDS, ARRAYS, BYTES = "s", "arrays", "bytes of all"
 
 
 def timed(work: Callable[[], Any], seconds: float) -> Result:
@@ -62,3 +66,32 @@ def serializer(caller: Caller, *, seconds: float, size: int, way: str, ours: boo
     data = encode(values)
     assert decode(data) == values
     return timed((lambda: encode(values)) if way == "encode" else (lambda: decode(data)), seconds)
+
+
+def _window(width: int, height: int, count: int, arrays: list[Any], began: int) -> Result:
+    """The figures of a window that was painted. Raises ValueError if a part is missing."""
+    took = (_now() - began) / 1e9
+    size = sum(len(each) for each in arrays)
+    if size != width * height or arrays[0].tobytes() != paint(parts(width, height, count)[0]).tobytes():
+        raise ValueError(f"a window of {width} x {height} points was painted with {size}, or otherwise")
+    return Result(1, took, extra={SECONDS: took, ARRAYS: float(count), BYTES: float(size)})
+
+
+def window(caller: Caller, *, seconds: float, width: int, height: int, count: int, alone: bool = False) -> Result:
+    """A window in so many arrays, each a command; ``alone``: this process paints them."""
+    do, began = caller.client, _now()
+    arrays = [paint(part) if alone else do("paint", part) for part in parts(width, height, count)]
+    return _window(width, height, count, arrays, began)
+
+
+def window_by_pool(caller: Caller, *, seconds: float, width: int, height: int, count: int, workers: int) -> Result:
+    """The same by a pool of so many workers."""
+    pools: Pools = caller.client
+
+    async def load(team: Team) -> Result:
+        await of(team.map(len, ["", ""] * workers))  # So that the workers are there.
+        began = _now()
+        arrays = await of(team.map(paint, parts(width, height, count)))
+        return _window(width, height, count, arrays, began)
+
+    return pools.do(workers, load)

@@ -1,4 +1,4 @@
-"""What a study has other processes do for it: nothing, or give so many bytes or ints."""
+"""What a study has other processes do for it: nothing, or give so many bytes or ints, or paint."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from benchmark.mandelbrot import paint
 
 
 def nothing(size: int) -> None:
@@ -28,12 +30,13 @@ def an_array(size: int) -> npt.NDArray[np.int64]:
     return np.arange(size)
 
 
-#: By name.
-TASKS: Final[dict[str, Callable[[int], Any]]] = {
+#: By name; what each is given is a size, or a part of a window.
+TASKS: Final[dict[str, Callable[[Any], Any]]] = {
     "nothing": nothing,
     "bytes": some_bytes,
     "ints": some_ints,
     "array": an_array,
+    "paint": paint,
 }
 
 

@@ -292,6 +292,16 @@ def anonymous_of(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
 
 
+def pss_of(pid: int) -> int:
+    """Bytes of memory of a process and of its descendants, of what they share each one's share."""
+    found = 0
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):  # It may end meanwhile.
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+            found += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return found
+
+
 def server(name: str, loop: Loop, place: Place, cpu: int | None = None) -> Child:
     """A server process."""
     return Child(_serve, name, loop, place, cpu)

@@ -41,6 +41,8 @@ class Form:
     connections: int
     #: The longest list of ints: a million of them take most ways to call a tenth of a second and more.
     most_ints: int = 1_000_000
+    #: Bytes of an array for all workers of a pool.
+    broadcast: int = 16 << 20
     #: Whether every server is started once more for each round, to see how long that takes, or only some.
     all_starts: bool = True
 
@@ -57,6 +59,7 @@ FULL: Final = Form(
     messages=1_000,
     idle=10.0,
     connections=100,
+    broadcast=1 << 30,
 )
 USUAL: Final = Form(
     "usual",
@@ -71,6 +74,7 @@ USUAL: Final = Form(
     idle=5.0,
     connections=100,
     most_ints=100_000,
+    broadcast=128 << 20,
 )
 QUICK: Final = Form(
     "quick",

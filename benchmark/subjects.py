@@ -35,6 +35,9 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``store, dict``: the same also for the values of a dict;
 #: ``store, transaction``: the same also for ten changes that are one;
 #: ``hosts``: ``add(a, b)`` and ``array(value)``, of NumPy, by a way that leaves a host;
+#: ``pool``: a :class:`benchmark.pool_work.Pools`, whose workers do what they are given;
+#: ``pool, submit``: the same also for tasks that are handed in one by one;
+#: ``fractals``: the same for the pool of the example of fractals;
 #: ``command``: a call that has a task of :mod:`benchmark.command_tasks` done, and gives its result.
 Ability = Literal[
     "call",
@@ -59,6 +62,9 @@ Ability = Literal[
     "store, dict",
     "store, transaction",
     "hosts",
+    "pool",
+    "pool, submit",
+    "fractals",
     "command",
 ]
 
@@ -191,8 +197,14 @@ INBOX: Final = Subject(
     frozenset(("bulk",)),
     "ours",
 )
-#: Our pool, of one worker.
-COMMANDS: Final = _forking("shmrpc.sync.pool", "pool_ours:connect_commands", "command")
+#: Our pools, in loops and in threads.
+POOLS: Final = (
+    _forking("shmrpc.pool, uvloop", "pool_ours:connect_uvloop", "pool", "pool, submit", "fractals"),
+    _forking("shmrpc.pool, asyncio", "pool_ours:connect_asyncio", "pool", "pool, submit", "fractals"),
+    _forking("shmrpc.sync.pool", "pool_ours:connect_threads", "pool", "pool, submit"),
+)
+#: Ours of one worker, for commands.
+COMMANDS: Final = _forking("shmrpc.sync.pool, one worker", "pool_ours:connect_commands", "command")
 
 #: What starts a server of NATS for all that go through one.
 NATS_SERVER: Final = "benchmark.nats_server:url"

@@ -7,7 +7,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from benchmark import hosts_targets, large_targets, queue_targets, sharing_targets, store_targets, topic_targets
+from benchmark import (
+    hosts_targets,
+    large_targets,
+    pool_targets,
+    queue_targets,
+    sharing_targets,
+    store_targets,
+    topic_targets,
+)
 from benchmark.questions import (
     beside_idle,
     idle,
@@ -36,7 +44,15 @@ _SYNC: Final = "shmrpc, sync"
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
     """The verdict on each target whose questions were asked."""
     found = Found(rows)
-    others = (hosts_targets, large_targets, sharing_targets, queue_targets, topic_targets, store_targets)
+    others = (
+        hosts_targets,
+        large_targets,
+        sharing_targets,
+        queue_targets,
+        topic_targets,
+        pool_targets,
+        store_targets,
+    )
     targets = (*_targets(), *(target for module in others for target in module.targets()))
     judged = (target.verdict(found) for target in targets)
     return [verdict for verdict in judged if verdict is not None]

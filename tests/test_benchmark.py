@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark import loads, nats_server, store_work, study_work
+from benchmark import fractal_loads, loads, nats_server, pool_loads, store_work, study_work
 from benchmark.histogram import Histogram, bucket_of, width_of
 from benchmark.processes import Caller, Place
 from benchmark.questions import (
@@ -30,7 +30,15 @@ from benchmark.questions import (
     many_clients,
     memory,
     options,
+    pool_broadcast,
+    pool_fractals,
+    pool_map,
+    pool_mixed,
+    pool_replacement,
+    pool_results,
+    pool_run,
     pool_study,
+    pool_submit,
     queue_arrays,
     queue_batches,
     queue_crowd,
@@ -62,6 +70,7 @@ from benchmark.rivals import RIVALS
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
 from benchmark.run import Form, Run, Turn
 from benchmark.subjects import (
+    COMMANDS,
     DIRECT,
     FLOORS,
     HOSTS,
@@ -70,6 +79,7 @@ from benchmark.subjects import (
     NEAR_ALONE,
     NEAR_EITHER,
     OURS,
+    POOLS,
     QUEUES,
     STORES,
     STUDIED,
@@ -93,6 +103,7 @@ TINY = Form(
     idle=0.1,
     connections=3,
     most_ints=1,
+    broadcast=1 << 20,
     all_starts=False,
 )
 #: Rivals that need nothing but what the product needs.
@@ -107,7 +118,18 @@ QUEUES_AT_HAND = [rival for rival in RIVALS if "queue" in rival.abilities and no
 TOPICS_AT_HAND = [rival for rival in RIVALS if {"topic", "study"} & rival.abilities and not rival.needs]
 #: The same of stores.
 STORES_AT_HAND = [rival for rival in RIVALS if "store" in rival.abilities and not rival.needs]
+#: The same of pools. A killed worker of multiprocessing.Pool may be waited for for ever.
+POOLS_AT_HAND = [rival for rival in RIVALS if rival.name == "ProcessPoolExecutor"]
 SOCKET = "socket, msgpack, uvloop"
+ALL_AT_HAND = [
+    *OURS,
+    *AT_HAND,
+    *EQUALS_AT_HAND,
+    *QUEUES_AT_HAND,
+    *TOPICS_AT_HAND,
+    *STORES_AT_HAND,
+    *POOLS_AT_HAND,
+]
 #: Questions of rates that are judged by the best rival.
 RATES = (contention.NAME, queue_single.NAME, topic_single.NAME, topic_batches.NAME)
 UVLOOP, ASYNCIO = "shmrpc, uvloop", "shmrpc, asyncio"
@@ -355,7 +377,7 @@ def answers() -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     with (
         pytest.MonkeyPatch.context() as patch,
-        Run(TINY, [*OURS, *AT_HAND, *EQUALS_AT_HAND, *QUEUES_AT_HAND, *TOPICS_AT_HAND, *STORES_AT_HAND]) as run,
+        Run(TINY, ALL_AT_HAND) as run,
     ):
         patch.setattr(queue_study, "SIZES", (8, 64))
         patch.setattr(topic_study, "SIZES", (1_000, 100_000))
@@ -471,6 +493,17 @@ def test_stores_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) ->
     assert subjects(answers[store_messages.NAME]) == {INBOX.name}
 
 
+def test_pools_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
+    able = {subject.name for subject in (*POOLS, *POOLS_AT_HAND)}
+    assert able | {pool_run.CALL} == subjects(answers[pool_run.NAME])
+    for question in (pool_submit, pool_map, pool_replacement):
+        assert able == subjects(answers[question.NAME])
+    assert able | {pool_mixed.FLOOR} == subjects(answers[pool_mixed.NAME])
+    assert able == subjects(answers[pool_broadcast.NAME], "1 MiB")
+    assert able == subjects(answers[pool_results.NAME], pool_results.case("array", 1_000_000))
+    assert {each.name for each in POOLS[:2]} == subjects(answers[pool_fractals.NAME])
+
+
 def test_only_the_studies_are_asked_by_name_alone() -> None:
     apart = [name for name, question in QUESTIONS.items() if question.apart]
     stores = (store_players, store_field, store_dict, store_transaction, store_memory, store_messages)
@@ -492,7 +525,7 @@ def test_bulk_is_counted_in_bytes(answers: dict[str, list[Row]]) -> None:
 def test_every_target_of_the_questions_is_judged(answers: dict[str, list[Row]]) -> None:
     judged = verdicts([each for rows in answers.values() for each in rows])
     # All but those that are set against rivals which did not take part.
-    assert len(judged) == (87 if hosts.NAME in answers else 86)
+    assert len(judged) == (104 if hosts.NAME in answers else 103)
     assert {type(verdict.met) for verdict in judged} == {bool}
 
 
@@ -656,12 +689,37 @@ def other_rows(*, good: bool) -> list[Row]:
         made(hosts.NAME, hosts.NEAR, NEAR_ALONE.name, 100),
     ]
     stores += [made(store_messages.NAME, "", INBOX.name, rate), made(store_messages.NAME, "", objects, 4.9)]
+    pool, executor, cost = POOLS[0].name, "ProcessPoolExecutor", 0.3 if good else 0.31
+    painted = {
+        fractal_loads.TRANSPORT: 0.01 if good else 0.011,
+        fractal_loads.TICKER: 1.9,
+    }
+    pools = [
+        made(pool_run.NAME, "", pool, 3 if good else 3.1),
+        made(pool_run.NAME, "", pool_run.CALL, 2),
+        made(pool_run.NAME, "", executor, 93),
+        made(pool_submit.NAME, "", pool, 2 if good else 2.1),
+        made(pool_submit.NAME, "", executor, 42),
+        made(pool_map.NAME, "", pool, cost),
+        made(pool_map.NAME, "", "joblib", 3.1),
+        made(pool_map.NAME, "", "multiprocessing.Pool, whole list", 0.4),
+        made(pool_mixed.NAME, "", pool, 1.1 if good else 1.11),
+        rival(pool_mixed.NAME, "", 1.2),
+        made(pool_mixed.NAME, "", pool_mixed.FLOOR, 1.0),
+        made(pool_broadcast.NAME, "1 MiB", pool, 5, **{pool_loads.COPIES: 1.1 if good else 1.2}),
+        made(pool_replacement.NAME, "", pool, 50 if good else 51),
+        made(pool_fractals.NAME, "", pool, 0.9, **painted),
+        *(made(pool_study.NAME, f"table 7: {size:,} ints", "TCP, pickle", 1_000) for size in (100_000, 1_000_000)),
+        made(pool_study.NAME, "table 10: array of 100,000", COMMANDS.name, 100),
+        made(pool_study.NAME, "table 10: array of 1,000,000", COMMANDS.name, 100 if good else 101),
+    ]
     return [
         *sizes,
         *queues,
         *topics,
         *stores,
         *far,
+        *pools,
         made(topic_arrays.NAME, topic_arrays.CASE, topic, rate),
         made(topic_arrays.NAME, topic_arrays.CASE, "iceoryx2, to all", 10),
         made(topic_hand_over.NAME, topic_hand_over.AWAKE, topic, 3 if good else 3.1),
@@ -719,7 +777,7 @@ def other_rows(*, good: bool) -> list[Row]:
 @pytest.mark.parametrize("good", [True, False])
 def test_targets_are_met_on_one_side_of_a_bound_and_missed_on_the_other(good: bool) -> None:
     judged = verdicts(other_rows(good=good))
-    assert len(judged) == 65
+    assert len(judged) == 73
     assert {verdict.met for verdict in judged} == {good}, judged
 
 

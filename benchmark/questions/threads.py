@@ -25,7 +25,7 @@ def ask(run: Run) -> list[Row]:
     """Ask ours with a loop, and the executors."""
     ours = [subject for subject in run.subjects if subject.role == "ours" and subject.loop != "none"]
     threads = [dataclasses.replace(subject, role="ours") for subject in THREADS]
-    pools = [subject for subject in run.subjects if subject.family in _POOLS]
+    pools = [subject for subject in run.subjects if subject.family in _POOLS and "call" in subject.abilities]
     subjects = [*ours, *threads, *pools]
     rows = run.line(Line(NAME, "small"), subjects, "one_after_another")
     return rows + run.line(Line(NAME, "record"), of_payloads(subjects), "echo", kind="record", size=0)

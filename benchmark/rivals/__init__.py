@@ -71,12 +71,18 @@ def _kept(name: str, module: str, form: str, *abilities: Ability, **more: Any) -
     return _rival(name, module, "none", "store", *abilities, form=form, **{"serves": False, **more})
 
 
+def _pool(name: str, module: str, *abilities: Ability, **more: Any) -> Subject:
+    """The client has one, in a loop if it needs that."""
+    return _rival(name, module, "none", "pool", *abilities, serves=False, **more)
+
+
 _ONE: Final = "queue, one"
 _ARRAYS: Final = "topic, arrays"
 _FIFO: Final = "faster_fifo_queue"
 _READ: Final[tuple[Ability, ...]] = ("store, read", "store, read beside")
 _DICT: Final = "store, dict"
 _WHOLE: Final = "store, transaction"
+_SUBMIT: Final = "pool, submit"
 _LOCKS: Final = "kept_by_locks"
 _OBJECTS: Final = "inter_process_py_objects"
 _NATS: Final[dict[str, Any]] = {"needs": ("nats", "numpy"), "install": "nats-py numpy", "shared": NATS_SERVER}
@@ -115,6 +121,15 @@ RIVALS: Final = (
     _lock("filelock", "file_locks", needs=("filelock",)),
     _signals("multiprocessing.Semaphore", "multiprocessing_locks", shared="make_signals"),
     _signals("posix_ipc.Semaphore, signals", "posix_semaphores", needs=("posix_ipc",)),
+    _pool("ProcessPoolExecutor", "executor_pools", _SUBMIT, family="process_pool"),
+    _pool("ProcessPoolExecutor, chunks", "executor_pools", form="chunks", family="process_pool"),
+    _pool("multiprocessing.Pool", "multiprocessing_pool", _SUBMIT),
+    _pool("multiprocessing.Pool, whole list", "multiprocessing_pool", form="whole"),
+    _pool("loky", "executor_pools", _SUBMIT, form="loky", needs=("loky",), family="loky"),
+    _pool("joblib", "joblib_pool", needs=("joblib",)),
+    _pool("mpire", "mpire_pool", _SUBMIT, needs=("mpire",)),
+    _pool("pebble", "pebble_pool", _SUBMIT, needs=("pebble",)),
+    _pool("aiomultiprocess", "aiomultiprocess_pool", _SUBMIT, needs=("aiomultiprocess",)),
     _rival("TCP, pickle", "study_commands", "none", "command", needs=("numpy",), install="numpy"),
     _signals("UDP", "datagrams", form="udp"),
     _signals("local datagrams", "datagrams", form="unix"),

@@ -23,7 +23,7 @@ class Command(NamedTuple):
     """What is to be done, and by what its result comes: ``socket``, or memory, ``protected`` by a lock or not."""
 
     task: str
-    size: int
+    size: Any
     by: str = "socket"  # Or "protected", or "unprotected".
 
 
@@ -91,7 +91,7 @@ def connect(place: Place) -> Iterator[Callable[..., Any]]:
         port = int(Path(place.socket("port")).read_text())
         wire = _Wire(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
 
-        def do(task: str, size: int, by: str = "socket") -> Any:
+        def do(task: str, size: Any, by: str = "socket") -> Any:
             wire.send(Command(task, size, by))
             told = wire.receive()
             if by == "socket":

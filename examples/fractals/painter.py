@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,6 +17,7 @@ from examples.fractals.sets import Pixels, Tile, paint
 
 #: What is told of the workers is of this many seconds.
 WINDOW: Final = 5.0
+_TICK: Final = 0.001  # Seconds.
 
 
 class Painted(NamedTuple):
@@ -98,3 +102,31 @@ class Painter:
     def workers(self) -> list[int]:
         """The process ids of the workers."""
         return [worker.pid for worker in self.pool.stats().workers]
+
+
+class Ticker:
+    """Wakes every millisecond, and knows how late it was: what the work for the pool takes from a loop."""
+
+    def __init__(self) -> None:
+        self._late: list[float] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Ticks meanwhile."""
+        task = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(_TICK)
+            self._late.append(time.monotonic() - began)
+
+    @property
+    def p99(self) -> float:
+        """The time between two ticks that one in a hundred exceeds, in seconds."""
+        return sorted(self._late)[len(self._late) * 99 // 100] if self._late else 0.0

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 from rich.console import Console
 
 import shmrpc
-from examples.fractals.painter import Painted, Painter, paint_here
+from examples.fractals.painter import Painted, Painter, Ticker, paint_here
 from examples.fractals.sets import EXTENT, ORIGIN, SIDE, Pixels, Tile
-
-_TICK: Final = 0.001  # Seconds.
 
 
 class Scene(NamedTuple):
@@ -66,34 +61,6 @@ class Canvas:
         left, bottom = scene.corner()
         x, y = left - self._left * SIDE, (self._top + 1) * SIDE - bottom - scene.height
         return Image.fromarray(self._pixels[y : y + scene.height, x : x + scene.width])
-
-
-class Ticker:
-    """Wakes every millisecond, and knows how late it was: what the work for the pool takes from a loop."""
-
-    def __init__(self) -> None:
-        self._late: list[float] = []
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Ticks meanwhile."""
-        task = asyncio.create_task(self._tick())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _tick(self) -> None:
-        while True:
-            began = time.monotonic()
-            await asyncio.sleep(_TICK)
-            self._late.append(time.monotonic() - began)
-
-    @property
-    def p99(self) -> float:
-        """The time between two ticks that one in a hundred exceeds, in seconds."""
-        return sorted(self._late)[len(self._late) * 99 // 100] if self._late else 0.0
 
 
 async def draw(scene: Scene, path: Path, workers: int | None, console: Console) -> None:

@@ -1,0 +1,36 @@
+"""What pools of any make are given to do."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+#: What a worker keeps of what all workers were given.
+_kept: Final[list[Any]] = []
+
+
+def same(value: Any) -> Any:
+    """Gives what it is given."""
+    return value
+
+
+def spin(seconds: float) -> None:
+    """Uses so much time of a CPU."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def pid_after(seconds: float) -> int:
+    """Which process this is; after a while, so that each worker gets its share."""
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def keep(value: Any) -> tuple[int, float]:
+    """Keeps an array from now on, or what gives one, and adds up all of it; with the process."""
+    _kept[:] = [value]
+    array = value() if isinstance(value, Callable) else value  # type: ignore[arg-type]
+    return os.getpid(), float(array.sum())

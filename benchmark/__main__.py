@@ -135,9 +135,9 @@ def study(
     html_path: Path | None,
     png_path: Path | None,
 ) -> None:
-    """Measure again what published studies did: with queues in shared memory, and with shared objects.
+    """Measure again what published studies did: with pools, with queues in shared memory, and with shared objects.
 
-    PARTS: ``topics``, ``objects``; both without any.
+    PARTS: ``pools``, ``topics``, ``objects``; all of them without any.
     """
     asked = [name for part in (parts or STUDIES) for name in STUDIES[part]]
     _ask(context, _form(quick, full), asked, RIVALS, False, json_path, html_path, png_path)

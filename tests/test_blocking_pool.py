@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,66 @@ def test_a_program_s_own_functions_and_classes_are_found(tmp_path: Path) -> None
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "[2, 4]\ndone at the end\n", done.stdout + done.stderr
     assert done.returncode == 0
+
+
+READ = """
+import shmrpc
+
+class Own:
+    def __init__(self, value):
+        self.value = value
+
+def double(own):
+    assert isinstance(own, Own)
+    return Own(own.value * 2)
+
+class Wrong(Exception):
+    pass
+
+def fail():
+    raise Wrong("own")
+
+with shmrpc.sync.pool(1) as pool:
+    results = list(pool.map(double, [Own(1), Own(2)]))
+    print([each.value for each in results], all(isinstance(each, Own) for each in results))
+    print(pool.submit(lambda: 3).result(), pool.submit(double, pool.broadcast(Own("x" * 5000))).result().value[:1])
+    try:
+        pool.submit(fail).result()
+    except Wrong as wrong:
+        print("caught", wrong)
+"""
+
+
+@pytest.mark.parametrize("how", ["stdin", "-c"])
+def test_a_program_without_a_file_has_its_functions_and_classes_too(tmp_path: Path, how: str) -> None:
+    command, told = ([sys.executable, "-c", READ], "") if how == "-c" else ([sys.executable], READ)
+    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("[2, 4] True\n3 x\ncaught own\n", 0), done.stderr
+
+
+def test_what_is_asked_of_a_pool_that_is_shut_down() -> None:
+    pool = shmrpc.sync.pool(1)
+    pool.shutdown()
+    tasks_: list[Callable[[], object]] = [
+        lambda: pool.map(tasks.add, [1]),
+        lambda: pool.submit(tasks.add, 1),
+        lambda: pool.broadcast(b""),
+    ]
+    for ask in tasks_:
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            ask()
+    others: list[Callable[[], object]] = [pool.stats, lambda: pool.resize(2)]
+    for ask in others:
+        with pytest.raises(RuntimeError, match="the pool is shut down"):
+            ask()
+
+
+def test_a_function_that_cannot_be_sent_is_told_so(pool: shmrpc.sync.Pool) -> None:
+    held = threading.Lock()
+    with pytest.raises(
+        shmrpc.EncodeError, match=r"<lambda>\(\) cannot be sent to a worker: .* cannot pickle '_thread.lock'"
+    ):
+        pool.submit(lambda: held).result(30)
 
 
 def test_options_are_those_of_pool() -> None:

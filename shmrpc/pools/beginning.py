@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import resource
@@ -18,6 +19,7 @@ import msgspec
 from shmrpc import _core
 from shmrpc.pools import worker
 from shmrpc.pools.starting import Order
+from shmrpc.values.pickling import go_by_value
 
 _LARGEST: Final = 1 << 20
 
@@ -37,8 +39,13 @@ def begin() -> None:
 
 def become(control: socket.socket, order: Order, *, prepared: bool) -> None:
     """Works as ordered. ``prepared``: the program is imported already."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # What is printed arrives, also through a pipe.
     if order.cpu is not None:
         os.sched_setaffinity(0, {order.cpu})
     if order.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (order.memory, order.memory))
+    if order.by_value:
+        go_by_value()
     worker.main(control, order.number, lambda: None if prepared else spawn.prepare(pickle.loads(order.preparation)))

@@ -115,6 +115,7 @@ class BlockingPool(concurrent.futures.Executor):
         for those of the standard library: how many tasks are sent at a time is found out. ``on_progress``: see
         :meth:`shmrpc.Pool.map`; it is called in the pool's thread.
         """
+        self._check_open()
         columns: Sequence[Iterable[Any]] = list(zip(*zip(*iterables, strict=False), strict=True)) or [()]
         results = self._call(_begin_map(self._pool, fn, columns))
         reported = None if on_progress is None else reporting(on_progress, columns)
@@ -143,6 +144,9 @@ class BlockingPool(concurrent.futures.Executor):
                 yield result
 
     def _call(self, coroutine: Coroutine[Any, Any, _R], timeout: float | None = None) -> _R:
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise RuntimeError("the pool is shut down")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(timeout)

@@ -7,18 +7,17 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, Final
 
-from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Function
+from shmrpc.pools.task_future import TaskFuture, begin, settle
 
 #: The work that a chunk is to be, in seconds: far more than it takes to send it, and no time to wait for.
-WORK: Final = 200e-6
+WORK: Final = 500e-6
 #: Tasks of a chunk at most.
 MOST: Final = 4096
-#: Seconds of a task beyond which a chunk is one task, and a worker has no second chunk waiting.
-LONG: Final = WORK / 2
+#: Seconds of a task beyond which a worker has no second chunk waiting.
+LONG: Final = 100e-6
 
 
 class Chunk:
@@ -98,28 +97,32 @@ class Submitted(Source):
 
     def __init__(self, function: Function, *, single: bool) -> None:
         super().__init__(function, single=single)
-        self._waiting: deque[tuple[Future[Any], Any]] = deque()
-        self._futures: dict[Chunk, list[Future[Any]]] = {}
+        #: Tasks that were not begun: the future of each, and its only argument, or a list of them.
+        self.waiting: deque[tuple[TaskFuture[Any], Any]] = deque()
+        self._futures: dict[Chunk, list[TaskFuture[Any]]] = {}
+        #: Whether the engine will look at it in this turn of the loop.
+        self.is_wanted = False
 
-    def add(self, future: Future[Any], item: Any) -> None:
-        """Adds a task: its only argument, or a list of them."""
-        self._waiting.append((future, item))
+    def take_single(self) -> tuple[TaskFuture[Any], tuple[Any, ...]] | None:
+        """The future and the arguments of its task, if it has one and no more."""
+        if len(self.waiting) != 1 or self._returned:
+            return None
+        future, item = self.waiting.popleft()
+        return future, (item,) if self.single else tuple(item)
 
     def cancel(self) -> None:
         """Cancels those that were not begun."""
-        for future, _ in self._waiting:
+        for future, _ in self.waiting:
             future.cancel()
 
     def _take(self, size: int) -> Chunk | None:
-        futures: list[Future[Any]] = []
-        items: list[Any] = []
-        while self._waiting and len(items) < size:
-            future, item = self._waiting.popleft()
-            if future.set_running_or_notify_cancel():
-                futures.append(future)
-                items.append(item)
-        if not items:
+        waiting = self.waiting
+        begun: list[tuple[TaskFuture[Any], Any]] = []
+        while waiting and not begun:
+            begun = begin([waiting.popleft() for _ in range(min(size, len(waiting)))])
+        if not begun:
             return None
+        futures, items = map(list, zip(*begun, strict=True))
         chunk = Chunk(self, items)
         self._futures[chunk] = futures
         return chunk
@@ -132,11 +135,7 @@ class Submitted(Source):
     def deliver(self, chunk: Chunk, results: list[Any]) -> None:
         """Gives each future its result."""
         futures = self._futures[chunk]
-        for future, result in zip(futures[chunk.read :], results, strict=False):
-            if type(result) is Failed:
-                future.set_exception(result.error())
-            else:
-                future.set_result(result)
+        settle(futures[chunk.read :] if chunk.read else futures, results)
         chunk.read += len(results)
         self._forget(chunk)
 
@@ -147,8 +146,8 @@ class Submitted(Source):
 
     def fail(self, error: BaseException) -> None:
         """Every future ends."""
-        waiting = [future for future, _ in self._waiting]
-        self._waiting.clear()
+        waiting = [future for future, _ in self.waiting]
+        self.waiting.clear()
         given = [future for chunk, futures in self._futures.items() for future in futures[chunk.read :]]
         self._futures.clear()
         for future in waiting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import signal
@@ -13,12 +14,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from shmrpc.errors import ConnectionLost, DecodeError, EncodeError, LocalProtocolError, PoolBroken, WorkerDied
-from shmrpc.pools.chunks import LONG, Chunk, Source
+from shmrpc.pools.chunks import LONG, Chunk, Source, Submitted
 from shmrpc.pools.failed import Failed, of_task
 from shmrpc.pools.functions import Function, Functions, Reference
+from shmrpc.pools.logs import levels
 from shmrpc.pools.remote_worker import RemoteWorker
 from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import Settings, Starter, WorkerProcess
+from shmrpc.pools.task_future import TaskFuture
 from shmrpc.pools.worker import TaskStopped
 
 logger = logging.getLogger("shmrpc.pool")
@@ -30,6 +33,10 @@ _DYING: Final = 1.0
 _STARTING: Final = "shmrpc-worker-starting"
 #: Seconds between two looks for results that nothing has woken us for, and for tasks that wait behind a slow one.
 _LOOK: Final = 1e-3
+
+
+class _LieError(Exception):
+    """A worker has said what cannot be true: something has written over its memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +69,15 @@ class Engine:
         self._sources: deque[Source] = deque()
         self._numbers: set[int] = set()
         self._running: set[asyncio.Task[Any]] = set()
+        #: Tasks of the pool that are a call each, and have a future.
+        self._singles: set[asyncio.Task[None]] = set()
         #: What brings workers to their ends, and is not to be cancelled.
         self._endings: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
         #: Chunks of several tasks that workers have.
         self._several = 0
         self._wanted: asyncio.Handle | None = None
-        self._want_of: dict[Source, None] = {}
+        self._want_of: dict[Submitted, None] = {}
         self._deaths = 0
         self.completed = 0
         self.replaced = 0
@@ -121,7 +130,7 @@ class Engine:
             try:
                 worker = RemoteWorker(number, await self._process(number))
                 await worker.connect()
-                failed = await worker.initialize(self.options.initializer, list(self.options.initargs))
+                failed = await worker.initialize(self.options.initializer, list(self.options.initargs), levels())
                 if type(failed) is Failed:
                     raise failed.error()
             except asyncio.CancelledError:
@@ -220,10 +229,9 @@ class Engine:
 
     async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one task."""
-        self.check()
         known, args = self.functions.of(function, args)
         there: Any = args
-        if self.shared:
+        if self.shared.places:
             there = self.shared.placed(args)
             kwargs = dict(zip(kwargs, self.shared.placed(kwargs.values()), strict=True))
         if known.is_async:
@@ -234,7 +242,7 @@ class Engine:
             worker = self._idle.pop() if self._idle else await self._turn()
             worker.open(0, None)
             try:
-                if not worker.knows(known):
+                if known.number not in worker.known:
                     await worker.know(known)
                 if kwargs:
                     result = await worker.run_named(0, known.number, list(there), kwargs)
@@ -268,6 +276,33 @@ class Engine:
                     raise self.ended
                 raise error
             return result
+
+    def fulfil(
+        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Has one task run, whose result the future gets."""
+        single = self._loop.create_task(self._fulfil(future, function, args, kwargs))
+        self._singles.add(single)
+        single.add_done_callback(functools.partial(self._fulfilled, future))
+
+    async def _fulfil(
+        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = await self.run(function, args, kwargs)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _fulfilled(self, future: TaskFuture[Any], single: asyncio.Task[None]) -> None:
+        self._singles.discard(single)
+        if not future.done():  # It was cancelled, perhaps before its first step.
+            future.set_exception(self.ended or LocalProtocolError("the pool is closed"))
 
     async def _turn(self) -> RemoteWorker:
         """Waits for a worker that has nothing to do."""
@@ -346,18 +381,24 @@ class Engine:
             self._sources.append(source)
         self.dispatch()
 
-    def wanted(self, source: Source) -> None:
+    def wanted(self, source: Submitted) -> None:
         """Says that a source has some: what comes in this turn of the loop is given to workers together."""
         if self._wanted is None:
             self._wanted = self._loop.call_soon(self._want)
         self._want_of[source] = None
+        source.is_wanted = True
 
     def _want(self) -> None:
         self._wanted = None
         sources = list(self._want_of)
         self._want_of.clear()
         for source in sources:
-            self.add(source)
+            source.is_wanted = False
+            if self._idle and not self._sources and (single := source.take_single()) is not None:
+                future, args = single  # A call is quicker than a chunk, whose results are a stream.
+                self.fulfil(future, source.function.function, args, {})
+            else:
+                self.add(source)
 
     def cancel_waiting(self) -> None:
         """Cancels what was submitted and not begun."""
@@ -421,9 +462,12 @@ class Engine:
         """Has a worker run a chunk."""
         source, got = chunk.source, 0
         try:
+            seconds: Any = None
             async for results in worker.perform(slot, chunk, self.shared):
                 if got + len(results) > chunk.limit:
-                    seconds = results[chunk.limit - got :][0]
+                    seconds, *more = results[chunk.limit - got :]
+                    if more or type(seconds) is not float:
+                        raise _LieError(f"has given more results than the {chunk.limit} that were wanted")
                     results = results[: chunk.limit - got]
                     if got + len(results):
                         source.function.took(seconds / (got + len(results)))
@@ -431,7 +475,12 @@ class Engine:
                 self.completed += len(results)
                 if results:
                     source.deliver(chunk, results)
+            if seconds is None:
+                raise _LieError(f"has ended {chunk.limit} tasks with {got} results")
         except ConnectionLost:
+            await self._recover(worker, slot, chunk, got)
+        except _LieError as lie:
+            logger.error("worker %d (process %d) %s: it is killed", worker.number, worker.pid, lie)
             await self._recover(worker, slot, chunk, got)
         except Exception as error:  # Of one task: its arguments cannot be sent, or its result not be read.
             self._part(chunk, got, error)
@@ -549,7 +598,7 @@ class Engine:
     @property
     def is_busy(self) -> bool:
         """Whether there is something to do, or something is done."""
-        if self._sources or self._turns or self._want_of:
+        if self._sources or self._turns or self._want_of or self._singles:
             return True
         return any(worker.chunks or worker.tasks_in_loop for worker in self.workers)
 
@@ -568,9 +617,9 @@ class Engine:
         self.shared.close()
         self.workers.clear()
         self._idle.clear()
-        for task in list(self._running):
+        for task in [*self._running, *self._singles]:
             task.cancel()
-        while left := self._running | self._endings:
+        while left := self._running | self._singles | self._endings:
             await asyncio.wait(left)
         await asyncio.to_thread(self._starter.close)
 
@@ -600,8 +649,9 @@ def _how(worker: RemoteWorker) -> str:
 
 
 def _broken(error: Exception, worker: RemoteWorker | None) -> PoolBroken:
+    what = "died before they were ready" if isinstance(error, ConnectionLost) else "could not begin"
     broken = PoolBroken(
-        f"the pool has given up: {DEATHS} workers, one after the other, died before they were ready; the last: {error}"
+        f"the pool has given up: {DEATHS} workers, one after the other, {what}; the last: {error}"
         if worker is not None
         else f"the pool has given up: no worker can be started: {error}"
     )

@@ -7,18 +7,21 @@ import re
 from typing import Final, Self
 
 from shmrpc.errors import DecodeError, EncodeError
+from shmrpc.values.pickling import dumps
 from shmrpc.wire import frames
 
 #: The calls that carry tasks, as errors name them.
 _CARRIERS: Final = re.compile(r"^(run|run_named|run_async|chunk)\(\)")
 _ITEM: Final = re.compile(r"^an item, (.+?), cannot be sent")
+#: What an endpoint may do, and a task not.
+_STREAMS: Final = re.compile(r"declare the result as \S+, and it streams; or return a list")
 
 
 def of_task(error: Exception, name: str) -> Exception:
     """An error of what cannot be sent or read, as one of the task's function and not of the call that carries it."""
     if not isinstance(error, EncodeError | DecodeError):
         return error
-    text = _CARRIERS.sub(f"{name}()", str(error))
+    text = _STREAMS.sub("return a list", _CARRIERS.sub(f"{name}()", str(error)))
     return type(error)(_ITEM.sub(rf"{name}() returned \1, which cannot be sent", text))
 
 
@@ -35,7 +38,7 @@ class Failed:
         """What is told of an exception: what calls tell, with its traceback; and itself, if it can be pickled."""
         body = frames.encode_failure(error, frames.MIN_MAX_FRAME)
         try:
-            pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+            pickled = dumps(error)
             pickle.loads(pickled)
         except Exception:
             pickled = None

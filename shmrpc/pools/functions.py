@@ -14,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
+from shmrpc.errors import EncodeError
+
 #: Functions that a pool knows at a time: of more, those that it has met last.
 _KEPT: Final = 512
 #: A module and a name in it, and a pickle for a worker that does not find it there; or the pickle alone.
@@ -56,6 +58,16 @@ class Functions:
 
     def of(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
         """The function to run, and its arguments: the object of a method is one, since it may change between calls."""
+        try:
+            known = self._known.get(function)
+            if known is not None and known.function is function:
+                return known, args
+        except TypeError:  # It has no hash.
+            pass
+        return self._found(function, args)
+
+    def _found(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
+        """The same for one that is not known, is a method, or has no hash."""
         key: Any = function
         if isinstance(function, types.MethodType):
             args = (function.__self__, function.__name__, *args)
@@ -108,7 +120,14 @@ def find(reference: Reference) -> Callable[..., Any]:
 def _pickled(function: Callable[..., Any]) -> bytes:
     import cloudpickle  # type: ignore[import-untyped]  # It takes a while, and most functions need none.
 
-    return cloudpickle.dumps(function)  # type: ignore[no-any-return]
+    try:
+        return cloudpickle.dumps(function)  # type: ignore[no-any-return]
+    except Exception as error:
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise EncodeError(
+            f"{name}() cannot be sent to a worker: it cannot be imported there, and a pickle of it and of what it "
+            f"refers to cannot be made: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _is_at(module: str, name: str, function: Callable[..., Any]) -> bool:

@@ -21,15 +21,18 @@ from shmrpc.pools.engine import Engine, Options
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import reference_of
 from shmrpc.pools.progress import OnProgress, Report, reporting
-from shmrpc.pools.starting import Settings
+from shmrpc.pools.starting import Settings, has_program
 from shmrpc.pools.task_future import TaskFuture
 from shmrpc.pools.worker import is_worker
+from shmrpc.values.pickling import go_by_value
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
+#: Makes a future without a call of its constructor, which has nothing to do.
+_unmade: Final = TaskFuture.__new__
 #: Seconds that a task has to end once it is interrupted.
 DEFAULT_GRACE: Final = 1.0
 #: Chunks of a map() for each worker whose results are not read.
@@ -109,7 +112,7 @@ class Pool:
     ) -> _R: ...
     @overload
     async def run(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
-    async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls the function in a worker; its result.
 
         Cancelling the await ends the task: one that waits is taken back, one of an async function is cancelled, any
@@ -118,7 +121,7 @@ class Pool:
         Raises what the function raises, with the worker's traceback as its cause; WorkerDied if the worker has died
         with it; EncodeError for arguments that cannot be sent; PoolBroken if the pool has given up.
         """
-        return await self._engine.run(function, args, kwargs)
+        return self._engine.run(function, args, kwargs)
 
     @overload
     def submit(
@@ -132,7 +135,7 @@ class Pool:
         Raises what has ended the pool. What the task raises is the future's.
         """
         self._engine.check()
-        future: TaskFuture[Any] = TaskFuture()
+        future: TaskFuture[Any] = _unmade(TaskFuture)
         self._submit(future, function, args, kwargs)
         return future
 
@@ -142,30 +145,15 @@ class Pool:
         engine = self._engine
         known, bound = engine.functions.of(function, args)
         if known.is_async or kwargs:
-            engine.begin(self._fulfil(future, function, args, kwargs))
+            engine.fulfil(future, function, args, kwargs)
             return
-        args = bound
-        single = len(args) == 1
+        single = len(bound) == 1
         source = known.submitted.get(single)
         if source is None:
             source = known.submitted[single] = Submitted(known, single=single)
-        source.add(future, args[0] if single else [*args])
-        engine.wanted(source)
-
-    async def _fulfil(
-        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            result = await self._engine.run(function, args, kwargs)
-        except asyncio.CancelledError:
-            future.set_exception(self._engine.ended or LocalProtocolError("the pool is closed"))
-            raise
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
+        source.waiting.append((future, bound[0] if single else [*bound]))
+        if not source.is_wanted:
+            engine.wanted(source)
 
     @overload
     def map(
@@ -479,6 +467,9 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
         {**share, **options.get("environment", {})},
         memory,
         tuple(sorted(os.sched_getaffinity(0))) if affinity == "spread" else None,
+        by_value=not has_program(),
     )
+    if settings.by_value:
+        go_by_value()
     reference = None if initializer is None else reference_of(initializer)
     return Pool(Engine(count, Options(settings, reference, tuple(options.get("initargs", ())), retries, grace, most)))

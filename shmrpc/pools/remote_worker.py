@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import math
 import os
+import socket
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -16,6 +17,7 @@ from shmrpc.client.client import Client
 from shmrpc.client.loop_reconnector import LoopReconnector
 from shmrpc.client.options import Options
 from shmrpc.errors import ConnectionLost
+from shmrpc.pools import logs
 from shmrpc.pools.chunks import Chunk
 from shmrpc.pools.functions import Function
 from shmrpc.pools.shared_values import SharedValues
@@ -34,7 +36,10 @@ class RemoteWorker:
 
     def __init__(self, number: int, process: WorkerProcess) -> None:
         self.number, self.process, self.pid = number, process, process.pid
-        self.progress = _page(process)
+        ours, theirs = logs.pair()
+        with theirs:
+            self.progress = _page(process, theirs)
+        self._logs = logs.Logs(ours)
         #: The chunk in each slot; a call of its own is None.
         self.chunks: dict[int, Chunk | None] = {}
         #: Tasks that it was given.
@@ -44,7 +49,8 @@ class RemoteWorker:
         #: It gets no more tasks.
         self.retiring = False
         self.gone = False
-        self._known: set[int] = set()
+        #: The numbers of the functions that it was sent.
+        self.known: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
         # The deadline of a handler that waits for a task is its own affair: when it ends, it cancels the task.
         self._client = Client(reconnector, get_codec("pickle"), Options(timeout=math.inf), {})
@@ -67,13 +73,9 @@ class RemoteWorker:
 
     async def know(self, function: Function) -> None:
         """Sends it a function that it does not know."""
-        if function.number not in self._known:
+        if function.number not in self.known:
             await self._client.define(function.number, function.reference)
-            self._known.add(function.number)
-
-    def knows(self, function: Function) -> bool:
-        """Whether it was sent this function."""
-        return function.number in self._known
+            self.known.add(function.number)
 
     def open(self, slot: int, chunk: Chunk | None) -> None:
         """Opens a slot for a chunk, or for a call: at once, so that what is taken back of it is its own."""
@@ -87,15 +89,15 @@ class RemoteWorker:
         source = chunk.source
         await self.know(source.function)
         items = chunk.items
-        if shared:
+        if shared.places:
             items = shared.placed(items) if source.single else list(map(shared.placed, items))
         async for results in self._client._runs("chunk", slot, source.function.number, source.single, items):
             yield results
 
     async def forget(self, function: int) -> None:
         """Has it forget a function, if it knows it."""
-        if function in self._known:
-            self._known.discard(function)
+        if function in self.known:
+            self.known.discard(function)
             with contextlib.suppress(ConnectionLost):
                 await self._client.forget(function)
 
@@ -121,6 +123,7 @@ class RemoteWorker:
         if self.process.status() is None:
             await asyncio.to_thread(self.process.wait, grace)
         self.process.close()
+        self._logs.close()
 
     async def settled(self, seconds: float) -> None:
         """Waits so long at most until it has ended, which comes a moment after its connection has."""
@@ -129,15 +132,13 @@ class RemoteWorker:
             await asyncio.sleep(1e-3)
 
 
-def _page(process: WorkerProcess) -> _core.Progress:
-    """The page that is shared with a worker, which is sent it."""
-    from socket import send_fds
-
+def _page(process: WorkerProcess, records: socket.socket) -> _core.Progress:
+    """The page that is shared with a worker, which is sent it, and the end for what it logs."""
     file = os.memfd_create("shmrpc-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(file, 0, _core.Progress.SIZE)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        send_fds(process.control, [b"p"], [file])
+        socket.send_fds(process.control, [b"p"], [file, records.fileno()])
         return _core.Progress(file)
     finally:
         os.close(file)

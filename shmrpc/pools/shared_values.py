@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from shmrpc.errors import SharedMemoryError
+from shmrpc.values.pickling import dumps
 
 #: Bytes to a multiple of which buffers begin.
 _ALIGNMENT: Final = 64
@@ -57,10 +58,7 @@ class SharedValues:
     def __init__(self, released: Callable[[int], None]) -> None:
         self._released = released
         #: By the value's id, which is checked: where it lies, and the value or what refers to it weakly.
-        self._places: dict[int, tuple[Place, Callable[[], Any]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._places)
+        self.places: dict[int, tuple[Place, Callable[[], Any]]] = {}
 
     def share(self, values: Sequence[Any]) -> list[Any]:
         """Writes values into one file; the values as they lie there. It takes a while: to be run in a thread.
@@ -90,17 +88,17 @@ class SharedValues:
         key = id(value)
 
         def forget(_: object, holder: _Holder = holder) -> None:
-            self._places.pop(key, None)
+            self.places.pop(key, None)
 
         try:
-            self._places[key] = place, weakref.ref(value, forget)
+            self.places[key] = place, weakref.ref(value, forget)
         except TypeError:
-            self._places[key] = place, lambda: (value, holder)[0]
+            self.places[key] = place, lambda: (value, holder)[0]
         return value
 
     def close(self) -> None:
         """Knows none any more: files are closed, and what is there of values lasts."""
-        self._places.clear()
+        self.places.clear()
 
     def placed(self, values: Iterable[Any]) -> list[Any]:
         """The values, with places for those that are shared."""
@@ -108,7 +106,7 @@ class SharedValues:
 
     def place_of(self, value: Any) -> Any:
         """Where a value lies that is shared; any other as it is."""
-        known = self._places.get(id(value))
+        known = self.places.get(id(value))
         return known[0] if known is not None and known[1]() is value else value
 
 
@@ -134,7 +132,7 @@ def _pickle(value: Any) -> _Pickled:
             return True
         return False
 
-    return _Pickled(pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=beside), buffers)
+    return _Pickled(dumps(value, beside), buffers)
 
 
 def _write(descriptor: int, pickled: Iterable[_Pickled]) -> tuple[int, list[tuple[tuple[int, int], ...]]]:

@@ -40,6 +40,8 @@ class Order(msgspec.Struct):
     cpu: int | None
     #: Bytes of data that it may have.
     memory: int | None
+    #: Whether classes of the program go by value, since it cannot be imported.
+    by_value: bool
 
 
 class Setup(msgspec.Struct):
@@ -90,11 +92,12 @@ class Settings:
     environment: dict[str, str]
     memory: int | None = None
     cpus: tuple[int, ...] | None = None
+    by_value: bool = False
 
     def order(self, number: int) -> Order:
         """What a worker is told."""
         cpu = self.cpus[number % len(self.cpus)] if self.cpus else None
-        return Order(number, _preparation(), cpu, self.memory)
+        return Order(number, _preparation(), cpu, self.memory, self.by_value)
 
 
 class WorkerProcess:
@@ -374,4 +377,13 @@ def _preparation() -> bytes:
 
     known: dict[str, Any] = spawn.get_preparation_data("shmrpc-worker")
     kept = {name: known[name] for name in ("init_main_from_name", "init_main_from_path", "dir") if name in known}
+    if not os.path.exists(kept.get("init_main_from_path", "")):  # As of a program that is read from a pipe: `<stdin>`.
+        kept.pop("init_main_from_path", None)
     return pickle.dumps(kept)
+
+
+def has_program() -> bool:
+    """Whether workers can import the program itself; not if it is a notebook's, or was not read from a file."""
+    import pickle
+
+    return any(name.startswith("init_main") for name in pickle.loads(_preparation()))

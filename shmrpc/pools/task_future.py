@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from shmrpc.pools.failed import Failed
+
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 
 #: Guards the states of the futures that have no condition of their own.
 _lock: Final = threading.Lock()
@@ -79,12 +82,40 @@ class TaskFuture(concurrent.futures.Future[_R]):
 
     def set_result(self, result: _R) -> None:
         """Ends it with a result. For the pool."""
-        with _lock:
-            alone = self._made is None and self._state == RUNNING
-            if alone:  # Nobody waits: whoever does makes the condition first.
-                self._result = result
-                self._state = FINISHED
-        if not alone:
-            super().set_result(result)
-        elif self._done_callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined]
+        settle([self], [result])
+
+
+def begin(tasks: Iterable[tuple[TaskFuture[Any], _T]]) -> list[tuple[TaskFuture[Any], _T]]:
+    """Says that tasks begin; those that are not cancelled."""
+    begun, others = [], []
+    with _lock:
+        for task in tasks:
+            future = task[0]
+            if future._made is None and future._state == PENDING:
+                future._state = RUNNING
+                begun.append(task)
+            else:
+                others.append(task)
+    return begun + [task for task in others if task[0].set_running_or_notify_cancel()] if others else begun
+
+
+def settle(futures: Iterable[TaskFuture[Any]], results: Iterable[Any]) -> None:
+    """Ends tasks with their results, or with what has failed."""
+    others, told = [], []
+    with _lock:
+        for future, result in zip(futures, results, strict=False):
+            if future._made is None and future._state == RUNNING and type(result) is not Failed:
+                # Nobody waits: whoever does makes the condition first.
+                future._result = result
+                future._state = FINISHED
+                if future._done_callbacks:
+                    told.append(future)
+            else:
+                others.append((future, result))
+    for future in told:
+        future._invoke_callbacks()  # type: ignore[attr-defined]
+    for future, result in others:
+        if type(result) is Failed:
+            future.set_exception(result.error())
+        else:
+            concurrent.futures.Future.set_result(future, result)

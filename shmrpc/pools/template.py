@@ -59,6 +59,9 @@ def _unfit(setup: Setup) -> str | None:
             return f"the program has {threads} threads once it is imported"
         if opened := _descriptors() - before:
             return f"the program has opened {', '.join(sorted(opened))} as it was imported"
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()  # Each child would print it again.
     gc.collect()
     gc.freeze()
     return None

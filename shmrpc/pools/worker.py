@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
+import os
 import select
 import signal
 import socket
@@ -17,7 +19,7 @@ import uvloop
 
 from shmrpc import _core
 from shmrpc.errors import LocalProtocolError
-from shmrpc.pools import shared_values
+from shmrpc.pools import logs, shared_values
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Reference, find
 from shmrpc.server.server import serve
@@ -82,8 +84,8 @@ def is_worker() -> bool:
 class _Tasks:
     """Runs the tasks that the pool sends."""
 
-    def __init__(self, progress: _core.Progress, prepare: Callable[[], None]) -> None:
-        self._prepare = prepare
+    def __init__(self, progress: _core.Progress, records: socket.socket, prepare: Callable[[], None]) -> None:
+        self._prepare, self._records = prepare, records
         self._progress = progress
         self._begin = progress.begin
         self._functions: dict[int, Callable[..., Any]] = {}
@@ -99,8 +101,11 @@ class _Tasks:
             service.endpoint(other)
         return service
 
-    def initialize(self, reference: Reference | None, args: list[Any]) -> Any:
-        """Calls the pool's initializer, if it has one, once the program's modules can be imported."""
+    def initialize(self, reference: Reference | None, args: list[Any], levels: logs.Levels) -> Any:
+        """Calls the pool's initializer, if it has one, once the program's modules can be imported.
+
+        What is logged then goes to the pool's process, at its levels, unless either has arranged for it.
+        """
         assert _here is not None
         try:
             with importing_program():
@@ -117,6 +122,7 @@ class _Tasks:
                 _here.state = find(reference)(*args)
         except BaseException as error:
             return Failed.of(error)
+        logs.forward(self._records, levels)
         return None
 
     def define(self, number: int, reference: Reference) -> None:
@@ -215,13 +221,17 @@ def main(control: socket.socket, number: int, prepare: Callable[[], None]) -> No
     global _here
     _here = Worker(number)
     internal.add(SERVICE)
+    # What a task cannot give back is told to who waits for it.
+    logging.getLogger("shmrpc.server.failures").addFilter(
+        lambda record: not record.getMessage().startswith(f"{SERVICE}.")
+    )
     select.select([control], [], [])
-    page = _core.receive_packet(control.fileno(), 1)[1][0]
-    progress = _core.Progress(page.fileno())
-    page.close()
-    tasks = _Tasks(progress, prepare)
+    page, records = _core.receive_packet(control.fileno(), 1)[1]
+    with contextlib.closing(page), contextlib.closing(records):
+        progress, sender = _core.Progress(page.fileno()), socket.socket(fileno=os.dup(records.fileno()))
+    tasks = _Tasks(progress, sender, prepare)
     signal.signal(INTERRUPT, tasks.on_interrupt)
-    with contextlib.suppress(KeyboardInterrupt):
+    with sender, contextlib.suppress(KeyboardInterrupt):
         uvloop.run(_serve(tasks.service(), control))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec.msgpack import Ext
@@ -16,6 +17,23 @@ from shmrpc.values.writing import Writing
 PICKLE: Final = 35
 
 _PROTOCOL: Final = 5
+_dumps: Callable[..., bytes] = pickle.dumps
+
+
+def go_by_value() -> None:
+    """From now on the classes of this program's ``__main__`` are in the pickles of what is of them.
+
+    For a program that other processes cannot import, such as a notebook.
+    """
+    global _dumps
+    import cloudpickle  # type: ignore[import-untyped]  # Few programs need it.
+
+    _dumps = cloudpickle.dumps
+
+
+def dumps(value: Any, take: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
+    """A pickle; ``take`` is asked about its buffers. Raises what pickling raises."""
+    return _dumps(value, protocol=_PROTOCOL, buffer_callback=take)
 
 
 def write_pickle(value: Any, writing: Writing) -> Ext:
@@ -34,7 +52,7 @@ def write_pickle(value: Any, writing: Writing) -> Ext:
         return False
 
     try:
-        data = pickle.dumps(value, protocol=_PROTOCOL, buffer_callback=take)
+        data = dumps(value, take)
     except RecursionError:
         raise
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import itertools
 import logging
@@ -240,8 +241,37 @@ def zeros(size: int) -> np.ndarray[Any, Any]:
 
 
 def speak(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
-    logging.getLogger("spoken").warning("logged %s", text)
+    print(text)  # noqa: T201
+
+
+def log(name: str, level: int, text: str, how: str = "") -> None:
+    """Logs something, in one of several ways."""
+    spoken = logging.getLogger(name)
+    if how == "exception":
+        try:
+            raise ValueError(text)
+        except ValueError:
+            spoken.exception("it went wrong")
+    else:
+        extra = {"frame": sys._getframe(), "answer": 42} if how == "extra" else None
+        spoken.log(level, "%s, of %d", text, len(text), extra=extra)
+    if how == "die":
+        die()
+
+
+def configure(path: str) -> None:
+    """A program's own logging, in workers."""
+    logging.basicConfig(filename=path, level=logging.DEBUG)
+
+
+def write_over(words: list[int]) -> None:
+    """Writes over the words that this worker shares with its pool, as a bug in C would."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "memfd:shmrpc-progress" in line:
+            start = int(line.partition("-")[0], 16)
+            page = (ctypes.c_uint64 * 512).from_address(start)
+            for slot in (0, 1):
+                page[slot * 16], page[slot * 16 + 1] = words
 
 
 async def nested(values: list[int]) -> list[int]:

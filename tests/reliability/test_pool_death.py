@@ -20,6 +20,7 @@ import pytest
 
 import shmrpc
 from tests.helpers.pool_tasks import entered
+from tests.helpers.processes import gone
 from tests.helpers.scale import scaled
 
 WORKERS = 3
@@ -53,7 +54,7 @@ async def kill_at_times(pool: shmrpc.Pool, kills: int, generator: random.Random)
 
 @pytest.mark.parametrize("kind", ["map", "submit", "run"])
 async def test_each_task_has_one_end_whoever_is_killed(tmp_path: Path, kind: str) -> None:
-    kills, generator = scaled(8, 330), random.Random(kind)
+    kills, generator = scaled(8, 334), random.Random(kind)
     count = 0
     outcomes: dict[int, object] = {}
     async with shmrpc.pool(WORKERS, grace=0.2) as pool:
@@ -97,23 +98,44 @@ async def test_each_task_has_one_end_whoever_is_killed(tmp_path: Path, kind: str
 
 
 MASTER = """
-import asyncio, sys
+import asyncio, itertools, sys
+import numpy as np
 import shmrpc
 from tests.helpers.pool_tasks import entered
 
+directory, kind = sys.argv[1:]
+
+async def work(pool):
+    for first in itertools.count(0, 200):
+        numbers = range(first, first + 200)
+        if kind == "map":
+            async for number in pool.map(entered, [directory] * len(numbers), numbers, ordered=False):
+                yield number
+        elif kind == "submit":
+            for future in [pool.submit(entered, directory, number) for number in numbers]:
+                yield await future
+        elif kind == "run":
+            for number in await asyncio.gather(*[pool.run(entered, directory, number) for number in numbers]):
+                yield number
+        else:
+            pairs = await pool.scatter([np.full(500, number) for number in numbers])
+            async for number in pool.map(entered_by, [directory] * len(pairs), pairs):
+                yield number
+
+def entered_by(directory, numbers):
+    return entered(directory, int(numbers[0]))
+
 async def main():
-    async with shmrpc.pool(2) as pool:
-        while len(pool.stats().workers) < 2:
+    async with shmrpc.pool(WORKERS) as pool:
+        while len(pool.stats().workers) < WORKERS:
             await asyncio.sleep(0.01)
-        print("ready", *(worker.pid for worker in pool.stats().workers), flush=True)
-        number = 0
-        while True:
-            async for _ in pool.map(entered, [sys.argv[1]] * 1000, range(number, number + 1000)):
-                pass
-            number += 1000
+        print("ready", flush=True)
+        with open(f"{directory}/told", "w", buffering=1) as told:
+            async for number in work(pool):
+                told.write(f"{number:015}\\n")
 
 asyncio.run(main())
-"""
+""".replace("WORKERS", str(WORKERS))
 
 
 def left_of_pools() -> list[str]:
@@ -122,26 +144,39 @@ def left_of_pools() -> list[str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of a process."""
+    """The processes that a process has started, and those that they have."""
     try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
+    return [*children, *(each for child in children for each in descendants(child))]
 
 
-def test_nothing_is_left_of_a_master_that_is_killed(tmp_path: Path) -> None:
-    generator = random.Random(1)
-    for _ in range(scaled(4, 60)):
-        with subprocess.Popen(
-            [sys.executable, "-c", MASTER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        ) as master:
+@pytest.mark.parametrize("kind", ["map", "submit", "run", "scatter"])
+def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tmp_path: Path, kind: str) -> None:
+    generator, all_told = random.Random(kind), 0
+    for attempt in range(scaled(2, 250)):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        command = [sys.executable, "-c", MASTER, str(directory), kind]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as master:
             assert master.stdout is not None
-            assert master.stdout.readline().startswith("ready")
+            assert master.stdout.readline() == "ready\n"
             time.sleep(generator.uniform(0, 0.2))
-            workers = descendants(master.pid)
+            processes = descendants(master.pid)
             master.kill()
+        assert len(processes) == WORKERS + 1, "there are other processes than the workers and their template"
         end = time.monotonic() + 30
-        while any(Path(f"/proc/{worker}").exists() for worker in workers):
-            assert time.monotonic() < end, "a worker has outlived its master"
+        while not all(map(gone, processes)):
+            assert time.monotonic() < end, "a worker or the template has outlived its master"
             time.sleep(0.005)
+        path = directory / "told"
+        told = [int(line) for line in path.read_text().split()] if path.exists() else []
+        path.unlink(missing_ok=True)
+        begun, ended = ledger(directory)
+        assert max(begun.values(), default=1) == 1, "a task was run twice"
+        assert len(set(told)) == len(told) and set(told) <= ended.keys(), "a result came of a task that has not ended"
+        assert len(begun.keys() - ended.keys()) <= WORKERS
+        all_told += len(told)
+    assert all_told
     assert not left_of_pools(), "a connection has left its name"

@@ -6,10 +6,11 @@
 //! * A worker begins a task by counting it in its chunk's word, and only if the chunk has not ended before it. The pool
 //!   ends a chunk sooner by the same word. So each task is either begun, or taken back, and both sides agree which.
 //! * The pool opens a slot when the worker has nothing in it, and before it sends the chunk.
-//! * What the other side writes is a claim: a count is never more than what was opened.
+//! * What the worker writes is a claim. The pool knows by itself where each chunk ends, so a count is never more than
+//!   that, whatever the word says; a count that is less than the truth makes tasks be done twice, and nothing else.
 
 use crate::memory::mapping::SharedMapping;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -22,8 +23,12 @@ const STRIDE: usize = 128;
 /// Where in a slot the task stands that is to be stopped.
 const STOPPED: usize = 8;
 
-/// The page.
-pub struct Progress(SharedMapping);
+/// The page, as one of the two sides has it.
+pub struct Progress {
+    page: SharedMapping,
+    /// Before which task each chunk ends, as the pool knows it; no other process sees these. Relaxed: they order nothing.
+    limits: [AtomicU32; SLOTS],
+}
 
 /// How many tasks of a chunk were begun, and before which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,21 +55,23 @@ impl State {
 impl Progress {
     /// Maps the page, a file of [`SIZE`] bytes that cannot shrink.
     pub fn new(file: BorrowedFd<'_>) -> io::Result<Self> {
-        SharedMapping::new(file, SIZE).map(Progress)
+        let limits = std::array::from_fn(|_| AtomicU32::new(0));
+        SharedMapping::new(file, SIZE).map(|page| Progress { page, limits })
     }
 
     fn slot(&self, slot: usize) -> &AtomicU64 {
-        self.0.u64_at(slot * STRIDE)
+        self.page.u64_at(slot * STRIDE)
     }
 
     fn to_stop(&self, slot: usize) -> &AtomicU64 {
-        self.0.u64_at(slot * STRIDE + STOPPED)
+        self.page.u64_at(slot * STRIDE + STOPPED)
     }
 
     /// Opens a slot for a chunk of this many tasks. By the pool.
     pub fn open(&self, slot: usize, count: u32) {
         // Relaxed: the worker looks at them for this chunk once it has its frame, whose publication releases them.
         self.to_stop(slot).store(0, Ordering::Relaxed);
+        self.limits[slot].store(count, Ordering::Relaxed);
         let state = State {
             begun: 0,
             limit: count,
@@ -89,29 +96,32 @@ impl Progress {
 
     /// Ends a chunk before its task `keep`, or before the next one that was not begun; how far it goes now. By the pool.
     pub fn take_back(&self, slot: usize, keep: u32) -> State {
+        let end = self.limits[slot].load(Ordering::Relaxed);
         let sooner = |word| {
-            let state = State::of(word);
-            let limit = state.limit.min(keep.max(state.begun));
-            Some(State { limit, ..state }.word())
+            let begun = State::of(word).begun.min(end);
+            let limit = end.min(keep.max(begun));
+            State { begun, limit }
         };
         let word = self.slot(slot);
-        match word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sooner) {
+        let write = |word| Some(sooner(word).word());
+        match word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, write) {
             Ok(before) | Err(before) => {
-                let state = State::of(before);
-                let limit = state.limit.min(keep.max(state.begun));
-                State { limit, ..state }
+                let state = sooner(before);
+                self.limits[slot].store(state.limit, Ordering::Relaxed);
+                state
             }
         }
     }
 
-    /// How far a chunk is.
-    pub fn state(&self, slot: usize) -> State {
-        State::of(self.slot(slot).load(Ordering::Relaxed))
+    /// How many tasks of a chunk were begun, as far as that can be true. By the pool.
+    pub fn begun(&self, slot: usize) -> u32 {
+        let claimed = State::of(self.slot(slot).load(Ordering::Relaxed)).begun;
+        claimed.min(self.limits[slot].load(Ordering::Relaxed))
     }
 
     /// Says that the task which a chunk is at is to be stopped; 0 if it is at none. By the pool, which sends a signal then.
     pub fn stop(&self, slot: usize) -> u32 {
-        let begun = self.state(slot).begun;
+        let begun = self.begun(slot);
         self.to_stop(slot).store(begun.into(), Ordering::Relaxed);
         begun
     }
@@ -120,7 +130,8 @@ impl Progress {
     /// which brings that, orders it behind the word.
     pub fn is_stopped(&self, slot: usize) -> bool {
         let stopped = self.to_stop(slot).load(Ordering::Relaxed);
-        stopped != 0 && stopped == u64::from(self.state(slot).begun)
+        let state = State::of(self.slot(slot).load(Ordering::Relaxed));
+        stopped != 0 && stopped == u64::from(state.begun)
     }
 }
 
@@ -164,6 +175,57 @@ mod tests {
         page.open(0, 3);
         page.begin(0);
         assert!(!page.is_stopped(0));
+    }
+
+    #[test]
+    fn what_a_worker_claims_is_never_more_than_it_was_given() {
+        let page = page();
+        let lies = [
+            u64::MAX,
+            u64::MAX - 1,
+            u64::from(u32::MAX),
+            u64::from(u32::MAX) << 32,
+            (7 << 32) | 3,
+            1 << 63,
+            0,
+        ];
+        for lie in lies {
+            for count in [0, 1, 5, u32::MAX] {
+                for keep in [0, 2, u32::MAX] {
+                    page.open(0, count);
+                    page.slot(0).store(lie, Ordering::Relaxed);
+                    assert!(page.begun(0) <= count && page.stop(0) <= count);
+                    let state = page.take_back(0, keep);
+                    assert!(state.begun <= state.limit && state.limit <= count);
+                    page.slot(0).store(lie, Ordering::Relaxed);
+                    let again = page.take_back(0, u32::MAX);
+                    assert!(again.limit <= state.limit, "a chunk has grown again");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_that_writes_without_end_holds_nobody_up() {
+        let page = page();
+        page.open(0, 1000);
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut word = 0_u64;
+                while !done.load(Ordering::Relaxed) {
+                    word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    page.slot(0).store(word, Ordering::Relaxed);
+                }
+            });
+            let mut limit = 1000;
+            for keep in (0..1000).rev() {
+                let state = page.take_back(0, keep);
+                assert!(state.begun <= state.limit && state.limit <= limit);
+                limit = state.limit;
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

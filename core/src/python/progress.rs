@@ -46,7 +46,7 @@ impl Progress {
     }
 
     fn begun(&self, slot: usize) -> PyResult<u32> {
-        Ok(self.0.state(check(slot)?).begun)
+        Ok(self.0.begun(check(slot)?))
     }
 
     fn stop(&self, slot: usize) -> PyResult<bool> {

@@ -78,14 +78,14 @@ def _window(width: int, height: int, count: int, arrays: list[Any], began: int) 
 
 
 def window(caller: Caller, *, seconds: float, width: int, height: int, count: int, alone: bool = False) -> Result:
-    """A window in so many arrays, each a command; ``alone``: this process paints them."""
+    """A window in that number of arrays, each a command; ``alone``: this process paints them."""
     do, began = caller.client, _now()
     arrays = [paint(part) if alone else do("paint", part) for part in parts(width, height, count)]
     return _window(width, height, count, arrays, began)
 
 
 def window_by_pool(caller: Caller, *, seconds: float, width: int, height: int, count: int, workers: int) -> Result:
-    """The same by a pool of so many workers."""
+    """The same by a pool."""
     pools: Pools = caller.client
 
     async def load(team: Team) -> Result:

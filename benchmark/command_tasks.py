@@ -1,4 +1,4 @@
-"""What a study has other processes do for it: nothing, or give so many bytes or ints, or paint."""
+"""What a study has other processes do for it: nothing, give bytes or ints, or paint."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _ZOOM, _COLUMN, _ROW = 6, 14, 30
 
 
 def paint(caller: Caller, *, seconds: float, tiles: int) -> Result:
-    """Paints so many tiles."""
+    """Paints the tiles."""
     from examples.fractals.painter import Painted, Painter, Ticker, paint_here  # They need NumPy.
     from examples.fractals.sets import Tile
 

@@ -67,7 +67,7 @@ def run(caller: Caller, *, seconds: float, workers: int, task: str = "", size: i
 
 
 def many(caller: Caller, *, seconds: float, workers: int, count: int, how: str) -> Result:
-    """So many tasks that do nothing, handed in one by one, or mapped."""
+    """Tasks that do nothing, handed in one by one, or mapped."""
     items = list(range(count))
 
     async def load(team: Team) -> Result:

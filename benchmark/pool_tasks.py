@@ -17,7 +17,7 @@ def same(value: Any) -> Any:
 
 
 def spin(seconds: float) -> None:
-    """Uses so much time of a CPU."""
+    """Uses a CPU for this long."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass

@@ -92,7 +92,7 @@ class Pools:
         self._stack: contextlib.ExitStack | contextlib.AsyncExitStack | None = None
 
     def do(self, workers: int, load: Callable[[Team], Coroutine[Any, Any, _R]]) -> _R:
-        """Does a load with a pool of so many workers. After a failure the next one gets another pool."""
+        """Does a load with a pool of this size. After a failure the next one gets another pool."""
         try:
             if self._workers != workers:
                 self.close()

@@ -8,20 +8,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import shmrpc
-from benchmark.command_tasks import TASKS
 from benchmark.pool_work import Pools, Team, pools
 from benchmark.processes import Place
-
-
-@contextlib.contextmanager
-def connect_commands(place: Place) -> Iterator[Callable[..., Any]]:
-    """What has a task done by one worker, and gives its result."""
-    with shmrpc.sync.pool(1) as pool:
-
-        def do(task: str, size: Any) -> Any:
-            return pool.submit(TASKS[task], size).result()
-
-        yield do
 
 
 class _InLoop:

@@ -18,7 +18,7 @@ from benchmark.questions import (
     pool_study,
     pool_submit,
 )
-from benchmark.subjects import COMMANDS, POOLS
+from benchmark.subjects import POOLS
 from benchmark.verdict import Found, NotAsked, Target
 
 _EXECUTOR: Final = "ProcessPoolExecutor"
@@ -85,7 +85,7 @@ def _arrays(found: Found) -> tuple[str, bool]:
     for size in (_LARGE, 10 * _LARGE):
         try:
             by_tcp = found.value(pool_study.NAME, f"table 7: {size:,} ints", _TCP)
-            factors[size] = found.value(pool_study.NAME, f"table 10: array of {size:,}", COMMANDS.name) / by_tcp
+            factors[size] = found.value(pool_study.NAME, f"table 10: array of {size:,}", POOLS[0].name) / by_tcp
         except NotAsked:
             continue
     if not factors:

@@ -203,8 +203,6 @@ POOLS: Final = (
     _forking("shmrpc.pool, asyncio", "pool_ours:connect_asyncio", "pool", "pool, submit", "fractals"),
     _forking("shmrpc.sync.pool", "pool_ours:connect_threads", "pool", "pool, submit"),
 )
-#: Ours of one worker, for commands.
-COMMANDS: Final = _forking("shmrpc.sync.pool, one worker", "pool_ours:connect_commands", "command")
 
 #: What starts a server of NATS for all that go through one.
 NATS_SERVER: Final = "benchmark.nats_server:url"

@@ -70,7 +70,6 @@ from benchmark.rivals import RIVALS
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
 from benchmark.run import Form, Run, Turn
 from benchmark.subjects import (
-    COMMANDS,
     DIRECT,
     FLOORS,
     HOSTS,
@@ -710,8 +709,8 @@ def other_rows(*, good: bool) -> list[Row]:
         made(pool_replacement.NAME, "", pool, 50 if good else 51),
         made(pool_fractals.NAME, "", pool, 0.9, **painted),
         *(made(pool_study.NAME, f"table 7: {size:,} ints", "TCP, pickle", 1_000) for size in (100_000, 1_000_000)),
-        made(pool_study.NAME, "table 10: array of 100,000", COMMANDS.name, 100),
-        made(pool_study.NAME, "table 10: array of 1,000,000", COMMANDS.name, 100 if good else 101),
+        made(pool_study.NAME, "table 10: array of 100,000", POOLS[0].name, 100),
+        made(pool_study.NAME, "table 10: array of 1,000,000", POOLS[0].name, 100 if good else 101),
     ]
     return [
         *sizes,

@@ -20,13 +20,14 @@ from benchmark import published
 from benchmark.command_loads import ARRAYS, BYTES, SECONDS
 from benchmark.rows import Line, Row
 from benchmark.run import Run, Turn
-from benchmark.subjects import COMMANDS, MEMORY, NAMES, OURS, POOLS, Subject
+from benchmark.subjects import MEMORY, NAMES, OURS, POOLS, Subject
 from shmrpc.pools.cpus import usable
 
 NAME: Final = "pool-study"
 TITLE: Final = "A study of pools"
 
 PUBLISHED: Final = "published"
+_COMMAND: Final = "benchmark.command_loads:command"
 _WINDOW: Final = "benchmark.command_loads:window"
 _BY_POOL: Final = "benchmark.command_loads:window_by_pool"
 #: The greatest size that a quick run asks for.
@@ -123,24 +124,24 @@ def _bytes() -> Iterator[Case]:
 
 
 def _commands(run: Run) -> Iterator[Case]:
-    by_tcp = run.able("command")
-    yield Case("table 6", "empty task", published.EMPTY, _doing("nothing", 0, *by_tcp, COMMANDS))
+    yield Case("table 6", "empty task", published.EMPTY, _doing(run, "nothing", 0))
     for kind, figures in published.BY_SOCKETS.items():
         task = "ints" if kind == "array" else kind
         for size, figure in figures.items():
-            yield Case("table 7", f"{size:,} {task}", figure, _doing(task, size, *by_tcp, COMMANDS), size)
+            yield Case("table 7", f"{size:,} {task}", figure, _doing(run, task, size), size)
     for table, by, kinds in ((8, "protected", published.PROTECTED), (9, "unprotected", published.UNPROTECTED)):
         for task, figures in kinds.items():
             for size, figure in figures.items():
-                ways = (*_doing(task, size, *by_tcp, by=by), *_doing(task, size, COMMANDS))
-                yield Case(f"table {table}", f"{task} of {size:,}", figure, ways, size)
+                yield Case(f"table {table}", f"{task} of {size:,}", figure, _doing(run, task, size, by=by), size)
     for size, figure in published.BY_MEMORY.items():
-        yield Case("table 10", f"array of {size:,}", figure, _doing("array", size, *by_tcp, COMMANDS), size)
+        yield Case("table 10", f"array of {size:,}", figure, _doing(run, "array", size), size)
 
 
-def _doing(task: str, size: int, *subjects: Subject, **how: Any) -> tuple[Way, ...]:
-    load = "benchmark.command_loads:command"
-    return tuple(Way(subject, load, {"task": task, "size": size, **how}) for subject in subjects)
+def _doing(run: Run, task: str, size: int, **how: Any) -> tuple[Way, ...]:
+    """A command by TCP, and by pools of one worker, in a loop and in threads."""
+    by_tcp = [Way(each, _COMMAND, {"task": task, "size": size, **how}) for each in run.able("command")]
+    given = {"task": task, "size": size, "workers": 1}
+    return (*by_tcp, *(Way(each, "benchmark.pool_loads:run", given) for each in (POOLS[0], POOLS[-1])))
 
 
 def _windows(run: Run) -> Iterator[Case]:
@@ -148,7 +149,7 @@ def _windows(run: Run) -> Iterator[Case]:
     for number, each in enumerate(published.WINDOWS):
         how = {"width": each.width, "height": each.height, "count": each.arrays}
         ways = [
-            *(Way(subject, _WINDOW, how) for subject in (*by_tcp, COMMANDS)),
+            *(Way(subject, _WINDOW, how) for subject in by_tcp),
             Way(POOLS[-1], _BY_POOL, {**how, "workers": many}, _by(many)),
         ]
         extra = {ARRAYS: float(each.arrays), BYTES: float(each.bytes)}

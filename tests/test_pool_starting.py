@@ -92,6 +92,16 @@ async def test_workers_are_forked_from_one_that_has_nothing_open() -> None:
         assert os.getsid(one) == one and os.getsid(two) == two
 
 
+async def test_a_pool_that_is_closed_while_a_worker_connects_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(8):
+        async with shmrpc.pool(2) as pool:
+            one, _ = await both(pool)
+            os.kill(one, signal.SIGKILL)
+            await wait_until(lambda: one not in (worker.pid for worker in pool.stats().workers))  # noqa: B023
+            await asyncio.sleep(0.01)
+    assert "refused" not in capfd.readouterr().err
+
+
 async def test_workers_draw_numbers_of_their_own() -> None:
     async with shmrpc.pool(2) as pool:
         await both(pool)

@@ -247,6 +247,8 @@ async def _serve(service: Service, control: socket.socket) -> None:
         max_waiting=_IN_FLIGHT,
     )
     server.tells_of_holds = False  # Tasks do so, and there is one client.
+    # A pool that is closed while this worker connects knows that it is.
+    logging.getLogger("shmrpc.server").addFilter(lambda record: bool(server.connections))
     async with server:
         server.watch(changed.set)
         server.adopt(control)

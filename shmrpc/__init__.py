@@ -13,6 +13,7 @@ loop with ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``
 
 import importlib as _importlib
 import sys as _sys
+import typing as _typing
 
 if not _sys.platform.startswith("linux"):
     raise ImportError(f"shmrpc runs on Linux only; this is {_sys.platform}")
@@ -24,29 +25,8 @@ except ImportError as _error:
 
     raise _without_core(_error) from None
 
-from shmrpc import sync
 from shmrpc._core import Message
 from shmrpc.basics.version import VERSION
-from shmrpc.client.client import Client, connect
-from shmrpc.client.stream_call import StreamCall
-from shmrpc.equals.attach import attach
-from shmrpc.equals.claim import Claim
-from shmrpc.equals.event import Event
-from shmrpc.equals.lock import Lock
-from shmrpc.equals.members import Member, members
-from shmrpc.equals.memory import Memory, memory
-from shmrpc.equals.queue import Queue, queue
-from shmrpc.equals.queue_base import DeadLetters
-from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem
-from shmrpc.equals.semaphore import Semaphore
-from shmrpc.equals.stores.changes import Changes, changes
-from shmrpc.equals.stores.records import SharedStruct, shared
-from shmrpc.equals.stores.store import Store, store
-from shmrpc.equals.stores.store_base import StoreStats, add, compare_and_set, get_buffer, update
-from shmrpc.equals.subscription import Subscription, subscribe
-from shmrpc.equals.subscription_base import Publisher, disconnect, keep_last
-from shmrpc.equals.topic import Topic, topic
-from shmrpc.equals.topic_base import Subscriber
 from shmrpc.errors import (
     ApplicationError,
     CallError,
@@ -86,23 +66,93 @@ from shmrpc.errors import (
     WaitTimeout,
     WorkerDied,
 )
-from shmrpc.introspection.describe import Description
-from shmrpc.pools.handlers import HandlerProcesses as _HandlerProcesses
-from shmrpc.pools.pool import Pool, PoolStats, WorkerStats, pool
-from shmrpc.pools.task_future import TaskFuture
-from shmrpc.pools.worker import Worker, worker
 from shmrpc.server.executors import make_processes_by as _make_processes_by
-from shmrpc.server.server import Server, serve
 from shmrpc.service.call import Call, current_call
 from shmrpc.service.marks import endpoint
 from shmrpc.service.service import Group, Service
 from shmrpc.values import Writable, register
 from shmrpc.values.sharing import Leased, leased
 
+if _typing.TYPE_CHECKING:
+    from shmrpc import sync
+    from shmrpc.client.client import Client, connect
+    from shmrpc.client.stream_call import StreamCall
+    from shmrpc.equals.attach import attach
+    from shmrpc.equals.claim import Claim
+    from shmrpc.equals.event import Event
+    from shmrpc.equals.lock import Lock
+    from shmrpc.equals.members import Member, members
+    from shmrpc.equals.memory import Memory, memory
+    from shmrpc.equals.queue import Queue, queue
+    from shmrpc.equals.queue_base import DeadLetters
+    from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem
+    from shmrpc.equals.semaphore import Semaphore
+    from shmrpc.equals.stores.changes import Changes, changes
+    from shmrpc.equals.stores.records import SharedStruct, shared
+    from shmrpc.equals.stores.store import Store, store
+    from shmrpc.equals.stores.store_base import StoreStats, add, compare_and_set, get_buffer, update
+    from shmrpc.equals.subscription import Subscription, subscribe
+    from shmrpc.equals.subscription_base import Publisher, disconnect, keep_last
+    from shmrpc.equals.topic import Topic, topic
+    from shmrpc.equals.topic_base import Subscriber
+    from shmrpc.introspection.describe import Description
+    from shmrpc.pools.pool import Pool, PoolStats, WorkerStats, pool
+    from shmrpc.pools.task_future import TaskFuture
+    from shmrpc.pools.worker import Worker, worker
+    from shmrpc.server.server import Server, serve
+
 __version__ = VERSION
 
+#: Where the names are that are imported once somebody asks for them: a program that serves or calls, and has neither
+#: stores nor pools, is not to wait for those.
+_LATER = {
+    "shmrpc.client.client": "Client connect",
+    "shmrpc.client.stream_call": "StreamCall",
+    "shmrpc.equals.attach": "attach",
+    "shmrpc.equals.claim": "Claim",
+    "shmrpc.equals.event": "Event",
+    "shmrpc.equals.lock": "Lock",
+    "shmrpc.equals.members": "Member members",
+    "shmrpc.equals.memory": "Memory memory",
+    "shmrpc.equals.queue": "Queue queue",
+    "shmrpc.equals.queue_base": "DeadLetters",
+    "shmrpc.equals.queue_stats": "HeldItem QueueStats WaitingItem",
+    "shmrpc.equals.semaphore": "Semaphore",
+    "shmrpc.equals.stores.changes": "Changes changes",
+    "shmrpc.equals.stores.records": "SharedStruct shared",
+    "shmrpc.equals.stores.store": "Store store",
+    "shmrpc.equals.stores.store_base": "StoreStats add compare_and_set get_buffer update",
+    "shmrpc.equals.subscription": "Subscription subscribe",
+    "shmrpc.equals.subscription_base": "Publisher disconnect keep_last",
+    "shmrpc.equals.topic": "Topic topic",
+    "shmrpc.equals.topic_base": "Subscriber",
+    "shmrpc.introspection.describe": "Description",
+    "shmrpc.pools.pool": "Pool PoolStats WorkerStats pool",
+    "shmrpc.pools.task_future": "TaskFuture",
+    "shmrpc.pools.worker": "Worker worker",
+    "shmrpc.server.server": "Server serve",
+}
+
+_HOMES = {name: module for module, names in _LATER.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """A name of :data:`_LATER`, from now on like any other."""
+    if name == "sync":
+        return _importlib.import_module("shmrpc.sync")  # Which is then an attribute of the package.
+    module = _HOMES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(_importlib.import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 # A server's processes are a pool, and a pool's workers are servers: each is made known to the other here.
-_make_processes_by(_HandlerProcesses)
+_make_processes_by(lambda: _importlib.import_module("shmrpc.pools.handlers").HandlerProcesses())
 
 __all__ = [
     "ApplicationError",

@@ -659,7 +659,7 @@ def test_processes_of_multiprocessing_connect_for_themselves(method: str) -> Non
 async def test_a_client_in_the_handshake_of_a_server_that_closes_may_come_again() -> None:
     async with shmrpc.serve(stream_service.service):
         control = Control("tested.flows")
-        control.send("hello", version=4, max_frame=1 << 20)
+        control.send("hello", version=5, max_frame=1 << 20)
         message, descriptors = await asyncio.to_thread(control.receive)
         for descriptor in descriptors:
             os.close(descriptor)

@@ -117,6 +117,34 @@ def test_what_few_programs_need_is_not_imported_with_the_package() -> None:
     assert set(done.stdout.split()) & LATER == set()
 
 
+@pytest.mark.parametrize(
+    ("program", "others"),
+    [
+        ("shmrpc.serve", "client|equals|pools|introspection|sync|transport.(memory|nats|shm.*client)"),
+        ("shmrpc.connect", "server.server|equals|pools|sync|transport.(memory|nats|shm.(server|acceptor|thread_client))"),
+    ],
+)
+def test_a_program_imports_what_it_uses(program: str, others: str) -> None:
+    """A server's start is mostly imports."""
+    listing = f"import sys, shmrpc; {program}; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    assert re.findall(rf"^shmrpc\.(?:{others})\b.*", done.stdout, re.MULTILINE) == []
+
+
+def test_the_names_that_are_imported_later_are_those_that_type_checkers_see() -> None:
+    source = ast.parse((ROOT / "shmrpc" / "__init__.py").read_text())
+    (seen,) = (node for node in source.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    assert all(isinstance(node, ast.ImportFrom) for node in seen.body)
+    names = {each.name: node.module for node in seen.body if isinstance(node, ast.ImportFrom) for each in node.names}
+    assert names.pop("sync") == "shmrpc"
+    assert names == vars(shmrpc)["_HOMES"]
+    for name in shmrpc.__all__:
+        assert getattr(shmrpc, name) is not None
+    assert set(shmrpc.__all__) <= set(dir(shmrpc))
+    with pytest.raises(AttributeError, match="module 'shmrpc' has no attribute 'nothing'"):
+        shmrpc.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_the_errors_of_a_connection_are_the_transports() -> None:
     """What sends and receives knows them by transport/errors.py, so that it runs on any transport."""
     wrong = []

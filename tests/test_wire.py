@@ -41,7 +41,7 @@ LASTING = True
 pytestmark = pytest.mark.usefixtures("server")
 
 #: docs/wire.md gives it in this form.
-SIGNATURE = 0x2BB83FA6E15CF50F
+SIGNATURE = 0x2491A11F1734BBEF
 
 
 def linked(welcome: dict[str, Any]) -> list[Path]:
@@ -62,7 +62,7 @@ def test_the_meeting_place(runtime: Path, server: ServerProcess) -> None:
 def test_the_names_of_a_segment_exist_for_the_handshake_alone() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=4, max_frame=1 << 20)
+        control.send("hello", version=5, max_frame=1 << 20)
         welcome, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
@@ -81,7 +81,7 @@ def test_the_names_of_a_segment_exist_for_the_handshake_alone() -> None:
 def test_only_who_sleeps_on_a_semaphore_gets_any() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=4, max_frame=1 << 20, semaphores=False)
+        control.send("hello", version=5, max_frame=1 << 20, semaphores=False)
         welcome, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
@@ -309,9 +309,9 @@ def test_death_is_the_end_of_the_socket(wire: WireClient, server: ServerProcess)
     "packet",
     [
         msgpack.packb({"type": "hello", "version": 1, "max_frame": 1 << 20}),
-        msgpack.packb({"type": "hello", "version": 4, "max_frame": 0}),
-        msgpack.packb({"type": "hello", "version": 4}),
-        msgpack.packb({"type": "hello", "version": 4, "max_frame": "1"}),
+        msgpack.packb({"type": "hello", "version": 5, "max_frame": 0}),
+        msgpack.packb({"type": "hello", "version": 5}),
+        msgpack.packb({"type": "hello", "version": 5, "max_frame": "1"}),
         msgpack.packb({"type": "confirm"}),
         msgpack.packb({"type": "unheard of"}),
         msgpack.packb(["hello"]),
@@ -332,11 +332,11 @@ def test_a_bad_first_message_is_refused(packet: bytes) -> None:
 def test_a_bad_second_message_ends_the_connection_and_leaves_nothing() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=4, max_frame=1 << 20)
+        control.send("hello", version=5, max_frame=1 << 20)
         welcome, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
-        control.send("hello", version=4, max_frame=1 << 20)
+        control.send("hello", version=5, max_frame=1 << 20)
         goodbye, _ = control.expect("goodbye")
         assert goodbye["fault"] and "expected confirm, got hello" in goodbye["reason"]
         assert eventually(lambda: linked(welcome) == [])
@@ -365,7 +365,7 @@ def test_a_bad_message_after_the_handshake_ends_the_connection(
 
 
 #: By message and field, what must not be there.
-HELLO = {"version": 4, "max_frame": 1 << 20}
+HELLO = {"version": 5, "max_frame": 1 << 20}
 NO_NUMBERS: list[Any] = [None, True, "1", 1.5, float("nan"), [], {}, -1, -(2**63), 2**64 - 1]
 HOSTILE: dict[str, list[Any]] = {
     "version": [*NO_NUMBERS, 0, 1, 2, 2**32],
@@ -400,7 +400,7 @@ def test_the_bounds_themselves_are_taken(limits: dict[str, int]) -> None:
 def test_fields_that_a_reader_does_not_know_are_ignored() -> None:
     control = Control("tested")
     with control.socket:
-        control.send("hello", version=4, max_frame=1 << 20, colour="green")
+        control.send("hello", version=5, max_frame=1 << 20, colour="green")
         _, descriptors = control.expect("welcome")
         for descriptor in descriptors:
             os.close(descriptor)
@@ -451,7 +451,7 @@ def test_a_false_alarm_does_no_harm(wire: WireClient) -> None:
 
 def test_a_limit_too_small_for_an_error_is_refused(server: ServerProcess) -> None:
     control = Control("tested")
-    control.send("hello", version=4, max_frame=16)
+    control.send("hello", version=5, max_frame=16)
     message, _ = control.receive()
     assert message["type"] == "refuse"
     assert "less than 1024" in message["reason"]

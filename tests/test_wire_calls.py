@@ -301,7 +301,7 @@ def test_a_server_that_drains_answers_what_is_under_way_and_says_how_far_it_came
     for kind, answered in (("status", "report"), ("hello", "refuse")):
         control = Control("tested.flows")
         with control.socket:
-            control.send(kind, version=4, max_frame=1 << 20)
+            control.send(kind, version=5, max_frame=1 << 20)
             message, _ = control.expect(answered)
         assert message.get("health", "draining") == "draining"
         assert message.get("try_again", True) is True

@@ -666,7 +666,7 @@ def test_pickles_are_for_both_sides_or_for_none(codec: str, ours: bool | None) -
     with ServerProcess("tests.helpers.services:service", "--codec", codec):
         control = Control("tested")
         with control.socket:
-            control.send("hello", version=4, max_frame=MIB, **({} if ours is None else {"pickle": ours}))
+            control.send("hello", version=5, max_frame=MIB, **({} if ours is None else {"pickle": ours}))
             refuse, descriptors = control.expect("refuse")
             assert "pickle" in refuse["reason"]
             assert not refuse.get("try_again", False)

@@ -53,6 +53,10 @@ mod enabled {
         FrameWritten,
         /// It is published, and no sleeper was woken.
         FramePublished,
+        /// There is memory for a ring to grow into, and the reader is not told.
+        RingGrows,
+        /// The reader is told that the ring has grown.
+        RingGrown,
         /// A frame for which there is no room is kept.
         FrameKept,
         /// A piece of a frame is written, and not yet published.

@@ -11,6 +11,8 @@ pub enum Violation {
     Misaligned { index: u64, unit: usize },
     #[error("ring index {index} is not between {low} and {high}")]
     OutOfRange { index: u64, low: u64, high: u64 },
+    #[error("a ring of {used} bytes grows to {to} bytes; it may up to {most}")]
+    Growth { used: u64, to: u64, most: u64 },
     #[error("frame of {len} bytes is over the limit of {max} bytes")]
     Oversize { len: u64, max: u64 },
     #[error("the table of a parcel is malformed")]

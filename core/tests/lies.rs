@@ -15,7 +15,7 @@ use _core::connection::segment::{Direction, MappedRing, Segment, size_for};
 use _core::memory::arena::Place;
 use _core::memory::extent::Extent;
 use _core::memory::news;
-use _core::ring::frame::{FrameReader, FrameWriter, HEADER};
+use _core::ring::frame::{FrameReader, FrameWriter, GROW, HEADER};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, padded};
 use _core::wait::bell::{Bell, Bells, Semaphore, Semaphores};
 use hostile::descriptors::{memfd, sockets};
@@ -226,7 +226,10 @@ impl<M: RingMemory + Clone> Pair<M> {
             2 => (word & !0xffff_ffff) | (value & 0xffff_ffff),
             3 => (word & 0xffff_ffff) | (value << 32),
             // Opcodes that mean something to the core.
-            4 => (word & 0xffff_ffff) | u64::from(RELEASE) << 32,
+            4 => {
+                let opcode = [RELEASE, GROW][dice.below(2)];
+                (word & 0xffff_ffff) | u64::from(opcode) << 32
+            }
             _ => word | u64::from(PARCEL) << 32,
         };
         self.memory.store_word(index, changed);
@@ -333,6 +336,60 @@ fn lies_at_rest_in_private_memory() {
     bounded("at rest, heap", |seed| {
         let make = |capacity| Arc::new(HeapMemory::new(capacity));
         at_rest(&mut Dice(seed), scaled(150_000, 6_000_000), make)
+    });
+}
+
+/// Rings that grow, and lies about that: frames are as they were sent or the connection is over, and nothing is looked at
+/// that is not the ring's.
+#[test]
+fn lies_about_growth() {
+    bounded("growth", |seed| {
+        let mut dice = Dice(seed ^ 10);
+        let (mut frames, mut violations, count) = (0, 0, scaled(100_000, 3_000_000));
+        while frames < count {
+            let capacity = 1024 << dice.below(4);
+            let memory = Arc::new(HeapMemory::growing(64 << dice.below(4), capacity));
+            let mut writer = FrameWriter::new(Producer::new(memory.clone()));
+            let mut reader = FrameReader::new(Consumer::new(memory.clone()), 600);
+            let liar = dice.one_in(2);
+            let (mut sent, mut got) = (0, 0);
+            'connection: for _ in 0..64 {
+                for _ in 0..dice.below(12) {
+                    let payload = vec![sent as u8; dice.below(80)];
+                    match writer.send(1, sent, &payload) {
+                        Ok(true) => sent += 1,
+                        Ok(false) => break,
+                        Err(_) => break 'connection,
+                    }
+                }
+                if liar && dice.one_in(2) {
+                    let at = dice.below(capacity / 8 - 1);
+                    memory.store_word(at, u64::from(GROW) << 32 | u64::from(dice.one_in(4)));
+                    let to = dice.chosen(&[64, 128, 256, capacity as u64, 2 * capacity as u64]);
+                    memory.store_word(at + 1, to);
+                }
+                for _ in 0..dice.below(12) {
+                    match receive(&mut reader, 600) {
+                        Ok(Some((header, payload))) => {
+                            if !liar {
+                                assert_eq!((header.opcode, header.id), (1, got));
+                                assert!(payload.iter().all(|&byte| byte == got as u8));
+                            }
+                            got += 1;
+                        }
+                        Ok(None) => break,
+                        Err(_) => {
+                            assert!(liar, "a violation without a lie");
+                            violations += 1;
+                            break 'connection;
+                        }
+                    }
+                }
+            }
+            frames += got.max(1);
+        }
+        assert!(violations > 0, "lies are noticed");
+        frames
     });
 }
 

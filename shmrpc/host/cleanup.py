@@ -30,6 +30,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import functools
 import itertools
 import os
 import pwd
@@ -54,12 +55,13 @@ MEMBER_KINDS = ("memory", "semaphore", "lock", "event", "queue", "topic", "store
 KINDS = {SERVICE, SHARED, *MEMBER_KINDS}
 
 _SPELLED = rf"(?:{NAME.pattern})(?:@(?P<kind>(?!{SERVICE}\b)[a-z]+))?"
-_SEGMENT = re.compile(rf"shmrpc\.{_SPELLED}\.[0-9a-f]{{32}}")
-_SEMAPHORE = re.compile(rf"sem\.(?P<stem>{_SEGMENT.pattern})\.(?:c2s|s2c)")
-_DOORBELL = re.compile(rf"(?P<stem>(?:{NAME.pattern})@(?P<kind>{SHARED}))\.[0-9]\.[0-9]{{1,3}}")
-_RENDEZVOUS = re.compile(rf"(?P<spelled>{_SPELLED})\.(?:lock|sock)")
-_ANY_KIND = re.compile(rf"(?:{NAME.pattern})@(?P<kind>[a-z]+)(?:\..*)?")
-_ANY_KIND_IN_MEMORY = re.compile(rf"(?:sem\.)?shmrpc\.{_ANY_KIND.pattern}")
+# Texts, and not compiled: each takes a part of a millisecond, and a program that serves needs hardly any of them.
+_SEGMENT = rf"shmrpc\.{_SPELLED}\.[0-9a-f]{{32}}"
+_SEMAPHORE = rf"sem\.(?P<stem>{_SEGMENT})\.(?:c2s|s2c)"
+_DOORBELL = rf"(?P<stem>(?:{NAME.pattern})@(?P<kind>{SHARED}))\.[0-9]\.[0-9]{{1,3}}"
+_RENDEZVOUS = rf"(?P<spelled>{_SPELLED})\.(?:lock|sock)"
+_ANY_KIND = rf"(?:{NAME.pattern})@(?P<kind>[a-z]+)(?:\..*)?"
+_ANY_KIND_IN_MEMORY = rf"(?:sem\.)?shmrpc\.{_ANY_KIND}"
 
 
 def spell(name: str, kind: str = SERVICE) -> str:
@@ -69,7 +71,7 @@ def spell(name: str, kind: str = SERVICE) -> str:
 
 def names_of(kind: str, files: Iterable[str]) -> set[str]:
     """The names of a kind that have one of these files where their owners are met."""
-    matches = filter(None, map(_RENDEZVOUS.fullmatch, files))
+    matches = filter(None, (re.fullmatch(_RENDEZVOUS, file) for file in files))
     return {match["spelled"].partition("@")[0] for match in matches if _kind(match) == kind}
 
 
@@ -77,10 +79,14 @@ def _kind(match: re.Match[str]) -> str:
     return match["kind"] or SERVICE
 
 
+#: A path once made: each connection asks for the same few.
+_path = functools.lru_cache(maxsize=16)(Path)
+
+
 def shared_directory() -> Path | None:
     """Where services of several users meet, if ``$SHMRPC_DIRECTORY`` names a place."""
     named = os.environ.get("SHMRPC_DIRECTORY")
-    return Path(named) if named else None
+    return _path(named) if named else None
 
 
 #: The directory of a user who is logged in, and one that is there also when nobody is; by user id.
@@ -100,11 +106,11 @@ def runtime_directories() -> list[Path]:
         return [shared]
     uid = os.geteuid()
     base, login = os.environ.get("XDG_RUNTIME_DIR"), LOGIN_DIRECTORY.format(uid)
-    if base and Path(base) != Path(login):
-        return [Path(base) / "shmrpc"]
-    temporary = Path(TEMPORARY_DIRECTORY.format(uid))
+    if base and _path(base) != _path(login):
+        return [_path(base, "shmrpc")]
+    temporary = _path(TEMPORARY_DIRECTORY.format(uid))
     status = _own_status(login)
-    return [Path(login, "shmrpc"), temporary] if status is not None and stat.S_ISDIR(status.st_mode) else [temporary]
+    return [_path(login, "shmrpc"), temporary] if status is not None and stat.S_ISDIR(status.st_mode) else [temporary]
 
 
 def runtime_directory() -> Path:
@@ -119,7 +125,7 @@ def segment_name(name: str, random: str, kind: str = SERVICE) -> str:
 
 def is_segment(name: str) -> bool:
     """Whether a segment of ours may have this name."""
-    return _SEGMENT.fullmatch(name) is not None
+    return re.fullmatch(_SEGMENT, name) is not None
 
 
 def semaphore_names(segment: str) -> tuple[str, str]:
@@ -224,7 +230,7 @@ Found = Iterator[tuple[Leftover, Callable[[], None]]]
 
 
 def _own_files(
-    directory: Path, pattern: re.Pattern[str], *, known: bool = True
+    directory: Path, pattern: str, *, known: bool = True
 ) -> Iterator[tuple[Path, os.stat_result, re.Match[str]]]:
     """Yields the files of this user in ``directory`` that fit the pattern and are of a known kind, or of none."""
     try:
@@ -232,7 +238,7 @@ def _own_files(
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return
     for name in names:
-        match = pattern.fullmatch(name)
+        match = re.fullmatch(pattern, name)
         if match is None or (_kind(match) in KINDS) != known:
             continue
         if (status := _own_status(directory / name)) is not None:

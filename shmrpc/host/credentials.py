@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import struct
@@ -39,6 +40,7 @@ def is_anybody(uid: int) -> bool:
     return uid == _overflow_uid() and not _knows_all_users()
 
 
+@functools.cache
 def _overflow_uid() -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(Path("/proc/sys/kernel/overflowuid").read_text())

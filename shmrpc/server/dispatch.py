@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shmrpc.errors import ShmrpcError
-from shmrpc.introspection.describe import Description, describe_service
 from shmrpc.server.batches import batch_of_any, batch_of_one
 from shmrpc.server.call_control import control_table
 from shmrpc.server.call_runner import CallRunner
@@ -21,6 +20,9 @@ from shmrpc.transport.listening import Inbox, Offer, Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Rejected, opcode
+
+if TYPE_CHECKING:
+    from shmrpc.introspection.describe import Description
 
 
 class Dispatcher:
@@ -83,6 +85,8 @@ class Dispatcher:
 
     def _describe(self, body: Body, client: ServedClient, call_id: int) -> Body:
         if self._description is None:  # Once: it takes a while, and the loop waits.
+            from shmrpc.introspection.describe import describe_service  # Few servers are asked.
+
             self._description = describe_service(self._service)
         return self._runner.encode_result("describe", self._description)
 

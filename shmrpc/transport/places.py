@@ -8,7 +8,6 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from shmrpc.transport.base import Dial, ThreadDial
 from shmrpc.transport.listening import OpenInbox
-from shmrpc.transport.memory import Memory
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.several import dial_first
 from shmrpc.transport.shm.transport import SharedMemory
@@ -58,13 +57,19 @@ def _nats(rest: str) -> tuple[Transport, str]:
     return transport.Nats(place), name
 
 
-def _on_this_host(scheme: str, transport: Transport) -> Callable[[str], tuple[Transport, str]]:
+def _memory() -> Transport:
+    from shmrpc.transport.memory import Memory  # For tests.
+
+    return Memory()
+
+
+def _on_this_host(scheme: str, transport: Callable[[], Transport]) -> Callable[[str], tuple[Transport, str]]:
     def read(rest: str) -> tuple[Transport, str]:
         if "/" in rest:
             raise ValueError(
                 f"'{scheme}://{rest}': expected {scheme}://NAME, since {scheme}:// does not leave this host"
             )
-        return transport, rest
+        return transport(), rest
 
     return read
 
@@ -72,8 +77,8 @@ def _on_this_host(scheme: str, transport: Transport) -> Callable[[str], tuple[Tr
 #: By the scheme of a URL: the transport, and the name of a service or "", in what comes after ``://``. A new transport
 #: is added here.
 TRANSPORTS: Final[Mapping[str, Callable[[str], tuple[Transport, str]]]] = {
-    "shm": _on_this_host("shm", SharedMemory()),
-    "memory": _on_this_host("memory", Memory()),
+    "shm": _on_this_host("shm", SharedMemory),
+    "memory": _on_this_host("memory", _memory),
     "nats": _nats,
 }
 #: Where a name alone is looked for.

@@ -28,7 +28,7 @@ from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
 #: The version of frames, control messages and all that is not the layout of the segment, which has its own.
-VERSION: Final = 4
+VERSION: Final = 5
 #: Bytes of one message: less than any socket's buffer holds.
 MAX_MESSAGE: Final = 128 << 10
 #: Bytes of shared memory that each side may set aside for a connection, where nothing else is said, and the least.
@@ -77,7 +77,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
     pid: _Pid
     #: Name of the segment, as shm_open takes it.
     segment: str
-    #: Bytes of one ring.
+    #: Bytes of one ring, once it has grown to all of them.
     capacity: _Capacity
     #: Bytes of the largest body in either direction: the smaller of the two sides' limits.
     max_frame: _MaxFrame

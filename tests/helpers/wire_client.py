@@ -45,8 +45,12 @@ ANY: Final = 0xFF_FFFF
 WINDOW, OVERHEAD, BUFFER_BYTES_PER_BYTE = 131_072, 48, 16
 AWAKE, ON_BELL, ON_SEMAPHORE = range(3)
 TAIL, HEAD, READER_WAITS, WRITER_WAITS = 0, 128, 256, 384
-#: Offsets: control of ring 0, bytes of one control, the four words in it, data; bytes of a word and of a header.
-LAYOUT: Final = (128, 512, TAIL, HEAD, READER_WAITS, WRITER_WAITS, 2048, 8, 16)
+DATA: Final = 4096
+#: The opcode of the frame that says that the ring has grown.
+GROW: Final = 0x1FF
+#: Offsets: control of ring 0, bytes of one control, the four words in it, data; bytes of a word and of a header; offset
+#: of what is in use at first.
+LAYOUT: Final = (128, 512, TAIL, HEAD, READER_WAITS, WRITER_WAITS, DATA, 8, 16, 40)
 
 Frame = tuple[int, int, bytes]
 
@@ -167,9 +171,14 @@ class Control:
 class Ring:
     """One ring of the segment, with this side's own index and the last one that the peer announced."""
 
-    def __init__(self, segment: memoryview, number: int, capacity: int) -> None:
-        control, data = 128 + 512 * number, 2048 + capacity * number
+    def __init__(self, segment: memoryview, number: int, capacity: int, used: int) -> None:
+        control, data = 128 + 512 * number, DATA + capacity * number
         self.capacity = capacity
+        #: Bytes in use, and what is added to an index before it is taken modulo these.
+        self.used, self.shift = used, 0
+        #: The first index after the last growth, and what was in use before.
+        self.grown_at, self.grown_from = 0, used
+        self.start = data
         self.tail = self.head = 0
         self._data = segment[data : data + capacity]
         # Whole words, so that each is one load or one store.
@@ -182,12 +191,28 @@ class Ring:
         assert head % 8 == 0
         assert self.head <= head <= self.tail
         self.head = head
-        return self.capacity - (self.tail - self.head)
+        return self._limit() - self.tail
+
+    def _limit(self) -> int:
+        """How far the tail may go. What is free for a frame that says that the ring grows stays free."""
+        least = self.grown_at - self.grown_from if self.head < self.grown_at else self.head
+        return least + self.used - (16 if self.used < self.capacity else 0)
+
+    def grow(self, used: int) -> None:
+        """Both sides: from this side's index on, so many bytes are in use."""
+        assert used.bit_count() == 1
+        assert self.used < used <= self.capacity
+        index = self.tail if self.writes else self.head
+        self.grown_at, self.grown_from = index, self.used
+        self.shift, self.used = self.used - index, used
+
+    #: Whether this side writes it.
+    writes = False
 
     def put(self, data: memoryview) -> None:
         """For the writer: whole words, then the tail that announces them."""
-        at = self.tail % self.capacity
-        first = min(len(data), self.capacity - at)
+        at = (self.tail + self.shift) % self.used
+        first = min(len(data), self.used - at)
         self._data[at : at + first] = data[:first]
         self._data[: len(data) - first] = data[first:]
         self.announce_tail(self.tail + len(data))
@@ -206,8 +231,8 @@ class Ring:
 
     def get(self, length: int) -> bytes:
         """For the reader: copies whole words out, then gives their room back."""
-        at = self.head % self.capacity
-        first = min(length, self.capacity - at)
+        at = (self.head + self.shift) % self.used
+        first = min(length, self.used - at)
         data = bytes(self._data[at : at + first]) + bytes(self._data[: length - first])
         self.announce_head(self.head + length)
         return data
@@ -262,7 +287,7 @@ class WireClient:
         self.given_back: list[tuple[int, int]] = []
         self._own: dict[int, Extent] = {}
         self.control = Control(service)
-        self.control.send("hello", version=4, max_frame=max_frame, pickle=pickle, semaphores=self._asked)
+        self.control.send("hello", version=5, max_frame=max_frame, pickle=pickle, semaphores=self._asked)
         self.welcome, descriptors = self.control.expect("welcome")
         self.bell, self.told = (socket.socket(fileno=each) for each in descriptors)
         self.theirs = Theirs(self.told)
@@ -282,14 +307,27 @@ class WireClient:
                 assert name == self.welcome["segment"] + end
                 assert os.lstat(f"/dev/shm/sem.{name}").st_uid == self.control.uid
             size = os.fstat(segment).st_size
-            assert size == 2048 + 2 * capacity
+            assert size == DATA + 2 * capacity
             self._mmap = mmap.mmap(segment, size)
-        finally:
+        except BaseException:
             os.close(segment)
-        self.header = struct.unpack_from("=8sIIQQII", self._mmap)
-        assert self.header == (b"shmrpc\0\1", 2, 1, size, signature(), 1, capacity)
+            raise
+        self._segment = segment
+        self.header = struct.unpack_from("=8sIIQQIII", self._mmap)
+        assert self.header[:-1] == (b"shmrpc\0\1", 2, 1, size, signature(), 1, capacity)
+        first = self.header[-1]
+        assert first.bit_count() == 1
+        assert 1024 <= first <= capacity
         self._view = memoryview(self._mmap)
-        self.out, self.into = (Ring(self._view, number, capacity) for number in (0, 1))
+        self.out, self.into = (Ring(self._view, number, capacity, first) for number in (0, 1))
+        self.out.writes = True
+
+    def grow(self, used: int) -> None:
+        """Has so many bytes of our ring in use. All that was sent must be out."""
+        assert not self._unsent
+        os.posix_fallocate(self._segment, self.out.start + self.out.used, used - self.out.used)
+        self.out.put(memoryview(frame(GROW, used, b"")))
+        self.out.grow(used)
 
     def call(self, endpoint: str, *args: Any, **kwargs: Any) -> Any:
         """Calls and waits; the result, or Failed."""
@@ -343,8 +381,8 @@ class WireClient:
             call_id = self._ids
         assert len(body) <= self.welcome["max_frame"]
         whole = frame(opcode, call_id, body)
-        # Up to half the ring goes whole; of more, the first piece has the header.
-        least = len(whole) if len(whole) <= self.out.capacity // 2 else 16
+        # Up to half of what is in use goes whole; of more, the first piece has the header.
+        least = len(whole) if len(whole) <= self.out.used // 2 else 16
         self._unsent.append((memoryview(whole), least))
         self._push()
         return call_id
@@ -378,8 +416,12 @@ class WireClient:
                 self._unsent.insert(0, (frame[piece:], 8))
 
     def _pull(self) -> Frame | None:
-        if self._header is None and self.into.available() >= 16:
+        while self._header is None and self.into.available() >= 16:
             first, call_id = struct.unpack("=QQ", self.into.get(16))
+            if first >> 32 == GROW:
+                assert first & 0xFFFF_FFFF == 0
+                self.into.grow(call_id)
+                continue
             self._header = first >> 32, call_id, first & 0xFFFF_FFFF
             assert self._header[2] <= self.welcome["max_frame"]
         if self._header is None:
@@ -437,7 +479,7 @@ class WireClient:
             self.out.set_flag(WRITER_WAITS, self.how)
         fence()
         self._wake_writer()
-        if not (self.into.available() or (self._unsent and self.out.room() >= self.out.capacity // 2)):
+        if not (self.into.available() or (self._unsent and self.out.room() >= self.out.used // 2)):
             self._sleep(seconds)
         self.into.set_flag(READER_WAITS, AWAKE)
         self.out.set_flag(WRITER_WAITS, AWAKE)
@@ -471,7 +513,7 @@ class WireClient:
                 self._ended = gone
 
     def _wake_writer(self) -> None:
-        if self.into.available() <= self.into.capacity // 2:
+        if self.into.available() <= self.into.used // 2:
             self._wake(self.into.claim(WRITER_WAITS))
 
     def _wake(self, how: int) -> None:
@@ -498,6 +540,7 @@ class WireClient:
             ring.release()
         self._view.release()
         self._mmap.close()
+        os.close(self._segment)
 
     def __enter__(self) -> WireClient:
         return self

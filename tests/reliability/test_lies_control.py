@@ -28,7 +28,7 @@ from tests.helpers.server_process import eventually, eventually_in_loop
 from tests.helpers.services import service
 from tests.helpers.wire_client import MAX_MESSAGE, Control, Gone, WireClient, unpacked
 
-HELLO = {"type": "hello", "version": 4, "max_frame": 1 << 20}
+HELLO = {"type": "hello", "version": 5, "max_frame": 1 << 20}
 SHAPES = [None, {"streams": True}, {"inputs": [["numbers", 0]]}]
 
 
@@ -109,7 +109,7 @@ def lied_to_once(dice: random.Random, outcomes: Counter[str]) -> int:
     liar.socket.settimeout(30)
     with liar.socket:
         if dice.random() < 0.3:
-            liar.send("hello", version=4, max_frame=1 << 20)
+            liar.send("hello", version=5, max_frame=1 << 20)
         for _ in range(dice.randrange(1, 5)):
             with descriptors(dice, dice.choice((0, 0, 1, 3, 8, 9, 50))) as files:
                 try:
@@ -138,7 +138,7 @@ def test_control_messages_of_all_kinds_harm_nobody_else() -> None:
         before = client.descriptors()
         silent = [Control("tested") for _ in range(50)]
         for each in silent[:25]:
-            each.send("hello", version=4, max_frame=1 << 20)
+            each.send("hello", version=5, max_frame=1 << 20)
         for _ in range(scaled(250, 4_000)):
             sent += lied_to_once(dice, outcomes)
         for each in silent:
@@ -179,7 +179,7 @@ async def test_who_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         liar = Control("tested")
         with liar.socket:
             if packets:
-                liar.send("hello", version=4, max_frame=1 << 20)
+                liar.send("hello", version=5, max_frame=1 << 20)
                 for each in liar.expect("welcome")[1]:
                     os.close(each)
             liar.socket.settimeout(20)

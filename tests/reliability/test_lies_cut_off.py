@@ -44,7 +44,7 @@ class Cutter(WireClient):
         self.control.socket.close()
         self.bell.close()
         self.theirs.close()
-        for descriptor in (self.segment, *self.semaphores):
+        for descriptor in (self.segment, self._segment, *self.semaphores):
             os.close(descriptor)
         for ring in (self.out, self.into):
             ring.release()
@@ -88,8 +88,9 @@ def test_a_client_that_cuts_off_its_segment_while_traffic_runs() -> None:
 
 def flood(wire: Cutter, cut: threading.Timer) -> None:
     """Many calls at once, and the cut a moment later. The liar writes to the file: its own mapping would end it."""
-    data = b"".join(request(wire, number) for number in range(200))
-    os.pwrite(wire.segment, data, 2048)
+    data = b"".join(request(wire, number) for number in range(100))
+    assert len(data) < wire.out.used
+    os.pwrite(wire.segment, data, wire.out.start)
     os.pwrite(wire.segment, len(data).to_bytes(8, "little"), 128)
     cut.start()
     wire.wake_server()

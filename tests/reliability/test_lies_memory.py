@@ -109,9 +109,9 @@ class Scribbler:
         for number in range(times):
             opcode, body = self._calls[self._dice.random() < 0.1]
             data = frame(opcode, number + 2, body)
-            if (self._tail + len(data)) % ring.capacity < len(data):
+            at = (self._tail + ring.shift) % ring.used
+            if at + len(data) > ring.used:
                 break  # Not across the end: it is the words that matter here.
-            at = self._tail % ring.capacity
             ring._data[at : at + len(data)] = data
             self._tail += len(data)
         ring._indices[0] = self._tail

@@ -186,7 +186,7 @@ async def test_clients_that_stop_after_hello_keep_nobody_out(server: ServerProce
     silent = [Control("tested") for _ in range(2 * admission.MAX_HANDSHAKES)]
     try:
         for control in silent:
-            control.send("hello", version=4, max_frame=MIB)
+            control.send("hello", version=5, max_frame=MIB)
         async with asyncio.timeout(2 * HANGS), shmrpc.connect("tested", timeout=2 * HANGS) as client:
             assert await client.add(1, 2) == 3
             descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))

@@ -18,7 +18,7 @@ from shmrpc.transport.shm import segment
 from tests.helpers import figures
 
 #: Bytes of a segment, as the errors have them.
-SEGMENT = "133,120 bytes"
+SEGMENT = "12,288 bytes"
 
 PRELUDE = """
     import json, os, subprocess, sys
@@ -75,8 +75,8 @@ def run_with(options: str, source: str) -> list[Any]:
 
 #: Mount options, and what the client reads then.
 WANTS = {
-    "size=100k,nr_inodes=100": [SEGMENT, "102,400 of 102,400 are free", "remount,size="],
-    "size=136k,nr_inodes=100": [SEGMENT, "two pages", "remount,size="],  # The segment has room, its semaphores not.
+    "size=8k,nr_inodes=100": [SEGMENT, "8,192 of 8,192 are free", "remount,size="],
+    "size=16k,nr_inodes=100": [SEGMENT, "two pages", "remount,size="],  # The segment has room, its semaphores not.
     "size=1m,nr_inodes=1": ["of its 1 files are free", "remount,nr_inodes="],
     "size=1m,nr_inodes=3": ["of its 3 files are free", "remount,nr_inodes="],
 }
@@ -104,7 +104,7 @@ def test_connecting_says_what_there_is_too_little_of() -> None:
 
 
 def test_who_is_connected_goes_on_in_a_full_shared_memory() -> None:
-    """Their memory was set aside when they came: no SIGBUS, in the rings and beside them."""
+    """What they came with was set aside, and more of it is asked for: no SIGBUS, in the rings and beside them."""
     first, filled, full, worked, again = run_with(
         "size=300k",
         """

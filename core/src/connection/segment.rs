@@ -4,11 +4,14 @@
 //!
 //! ```text
 //!     36  capacity      u32   bytes of one ring, a power of two
+//!     40  first         u32   bytes of it that are in use at first, a power of two
 //!    128  ring 0, client to server: control
 //!    640  ring 1, server to client: control
-//!   2048  ring 0: data
-//!   2048 + capacity  ring 1: data
+//!   4096  ring 0: data
+//!   4096 + capacity  ring 1: data
 //! ```
+//!
+//! Of the data, the first bytes alone have memory at first. A writer fetches more, as its ring grows ([`crate::ring`]).
 //!
 //! From 1152 on, each on a pair of lines of its own, are two hints, u64: when the server was last rung, and at 1280 the
 //! client, in nanoseconds of CLOCK_MONOTONIC. A side that does not store them leaves zeros, so they are no part of the
@@ -17,16 +20,18 @@
 //! The control of a ring is four words, each on a pair of cache lines of its own: `tail` +0, `head` +128,
 //! `reader_waits` +256, `writer_waits` +384.
 
-use crate::memory::mapping::SharedMapping;
+use crate::memory::mapping::{SharedMapping, can_set_aside};
 use crate::memory::region::{self, HEADER_SIZE, Kind, Layout, RegionError};
 use crate::ring::frame::HEADER;
 use crate::ring::{RingMemory, WORD};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use thiserror::Error;
 
 const AT_CAPACITY: usize = HEADER_SIZE;
+const AT_FIRST: usize = HEADER_SIZE + 4;
 const RINGS: usize = 2;
 const AT_CONTROL: usize = 128;
 const CONTROL_SIZE: usize = 512;
@@ -36,12 +41,16 @@ const READER_WAITS: usize = 256;
 const WRITER_WAITS: usize = 384;
 const AT_RUNG: usize = AT_CONTROL + RINGS * CONTROL_SIZE;
 const RUNG_SIZE: usize = 128;
-const AT_DATA: usize = 2048;
+const AT_DATA: usize = 4096;
 
 /// The smallest ring: a header, a word, and some.
 pub const MIN_CAPACITY: usize = 1024;
 /// The largest ring.
 pub const MAX_CAPACITY: usize = 1 << 30;
+
+/// Bytes of a ring that have memory from the beginning: a page. It holds what a connection says that makes small calls
+/// now and then.
+const FIRST: usize = 4096;
 
 /// What the offsets are.
 pub const SIGNATURE: u64 = region::signature(&[
@@ -54,6 +63,7 @@ pub const SIGNATURE: u64 = region::signature(&[
     AT_DATA,
     WORD,
     HEADER,
+    AT_FIRST,
 ]);
 
 /// Why a segment cannot be used.
@@ -64,6 +74,8 @@ pub enum SegmentError {
         "ring capacity {capacity} is not a power of two between {MIN_CAPACITY} and {MAX_CAPACITY}"
     )]
     Capacity { capacity: usize },
+    #[error("segment has rings that begin with {first} bytes of {capacity}")]
+    First { first: usize, capacity: usize },
     /// The region is not one, or not of this layout.
     #[error("segment {0}")]
     Region(#[from] RegionError),
@@ -72,6 +84,22 @@ pub enum SegmentError {
 /// Bytes of a segment whose rings hold `capacity` bytes each.
 pub const fn size_for(capacity: usize) -> usize {
     AT_DATA + RINGS * capacity
+}
+
+/// Bytes of a ring of `capacity` that are to have memory from the beginning: all, where the kernel cannot be asked for
+/// more of it without the risk of a SIGBUS.
+fn first(capacity: usize) -> usize {
+    match can_set_aside(FIRST) {
+        true => capacity.min(FIRST),
+        false => capacity,
+    }
+}
+
+/// What of a segment with such rings is to have memory before it is mapped.
+pub fn used_at_first(capacity: usize) -> [Range<usize>; 2] {
+    let first = first(capacity);
+    let second = AT_DATA + capacity;
+    [0..AT_DATA + first, second..second + first]
 }
 
 fn layout(capacity: usize) -> Result<Layout, SegmentError> {
@@ -89,27 +117,42 @@ fn layout(capacity: usize) -> Result<Layout, SegmentError> {
 pub struct Segment {
     mapping: SharedMapping,
     capacity: usize,
+    /// Bytes of each ring that are in use at first.
+    first: usize,
 }
 
 impl Segment {
-    /// Lays out a new segment in `file`, which has the size for it and holds zeros.
+    /// Lays out a new segment in `file`, which has the size for it, holds zeros, and has memory as [`used_at_first`] says.
     pub fn create(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
+        let first = first(capacity);
         let mapping = region::create(file, layout(capacity)?, |mapping| {
-            // Relaxed: published with the header.
-            mapping
-                .u32_at(AT_CAPACITY)
-                .store(capacity as u32, Ordering::Relaxed);
+            // Relaxed, both: published with the header.
+            let store = |at, value| mapping.u32_at(at).store(value, Ordering::Relaxed);
+            store(AT_CAPACITY, capacity as u32);
+            store(AT_FIRST, first as u32);
         })?;
-        Ok(Arc::new(Segment { mapping, capacity }))
+        Ok(Arc::new(Segment {
+            mapping,
+            capacity,
+            first,
+        }))
     }
 
     /// Maps a segment that the peer has laid out with rings of `capacity` bytes, and checks its header.
     pub fn open(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
         let mapping = region::open(file, layout(capacity)?)?;
-        // Relaxed: covered by the header.
-        let found = mapping.u32_at(AT_CAPACITY).load(Ordering::Relaxed);
-        region::check("capacity", u64::from(found), capacity as u64)?;
-        Ok(Arc::new(Segment { mapping, capacity }))
+        // Relaxed, both: covered by the header. Read once.
+        let load = |at| mapping.u32_at(at).load(Ordering::Relaxed);
+        region::check("capacity", u64::from(load(AT_CAPACITY)), capacity as u64)?;
+        let first = load(AT_FIRST) as usize;
+        if !first.is_power_of_two() || !(MIN_CAPACITY..=capacity).contains(&first) {
+            return Err(SegmentError::First { first, capacity });
+        }
+        Ok(Arc::new(Segment {
+            mapping,
+            capacity,
+            first,
+        }))
     }
 
     /// When a side was last rung.
@@ -169,6 +212,14 @@ impl RingMemory for MappedRing {
         self.segment.capacity
     }
     #[inline]
+    fn first(&self) -> usize {
+        self.segment.first
+    }
+    fn set_aside(&self, from: usize, to: usize) -> bool {
+        let mapping = &self.segment.mapping;
+        mapping.set_aside(self.data + from, to - from).is_ok()
+    }
+    #[inline]
     fn load_word(&self, index: usize) -> u64 {
         // Relaxed: see the table in `ring`.
         self.word(index).load(Ordering::Relaxed)
@@ -204,7 +255,9 @@ impl RingMemory for MappedRing {
 mod tests {
     use super::*;
     use crate::memory::extent::tests::memfd;
+    use std::fs::File;
     use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn two_mappings_of_a_segment_see_the_same_rings() {
@@ -234,7 +287,7 @@ mod tests {
 
     #[test]
     fn every_field_of_the_header_is_checked() {
-        for offset in [0, 8, 12, 16, 24, 32, AT_CAPACITY] {
+        for offset in [0, 8, 12, 16, 24, 32, AT_CAPACITY, AT_FIRST] {
             let file = memfd(size_for(4096), 0);
             let segment = Segment::create(file.as_fd(), 4096).unwrap();
             segment
@@ -242,10 +295,11 @@ mod tests {
                 .u32_at(offset)
                 .fetch_xor(1, Ordering::Relaxed);
             let error = Segment::open(file.as_fd(), 4096).err().unwrap();
-            assert!(
-                matches!(error, SegmentError::Region(RegionError::Header { .. })),
-                "offset {offset}: {error}"
-            );
+            let found = match offset {
+                AT_FIRST => matches!(error, SegmentError::First { .. }),
+                _ => matches!(error, SegmentError::Region(RegionError::Header { .. })),
+            };
+            assert!(found, "offset {offset}: {error}");
         }
     }
 
@@ -256,5 +310,40 @@ mod tests {
             Segment::create(file.as_fd(), 3000),
             Err(SegmentError::Capacity { capacity: 3000 })
         ));
+    }
+
+    #[test]
+    fn a_first_part_that_cannot_be_is_refused() {
+        for lie in [0, 512, 3000, 1 << 17, u32::MAX] {
+            let file = memfd(size_for(1 << 16), 0);
+            let segment = Segment::create(file.as_fd(), 1 << 16).unwrap();
+            let first = segment.mapping.u32_at(AT_FIRST);
+            first.store(lie, Ordering::Relaxed);
+            let error = Segment::open(file.as_fd(), 1 << 16).err().unwrap();
+            assert!(matches!(error, SegmentError::First { first, .. } if first == lie as usize));
+        }
+    }
+
+    #[test]
+    fn a_ring_gets_memory_when_it_grows_and_not_before() {
+        let file = File::from(memfd(0, 0));
+        file.set_len(size_for(1 << 16) as u64).unwrap();
+        let ring = MappedRing::new(
+            Segment::create(file.as_fd(), 1 << 16).unwrap(),
+            Direction::ServerToClient,
+        );
+        let used = || file.metadata().unwrap().blocks() * 512;
+        if ring.first() == ring.capacity() {
+            return; // A kernel that cannot be asked.
+        }
+        let before = used();
+        assert!(before <= 2 * FIRST as u64);
+        assert!(ring.set_aside(FIRST, 4 * FIRST));
+        assert_eq!(used(), before + 3 * FIRST as u64);
+        file.set_len(0).unwrap();
+        assert!(
+            !ring.set_aside(4 * FIRST, 1 << 16),
+            "it says so, and goes on"
+        );
     }
 }

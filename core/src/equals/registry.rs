@@ -361,7 +361,7 @@ fn try_make(
     let remove = || {
         let _ = named::remove(&name);
     };
-    let made = named::create(&name, shape.layout().size, used).map_err(|error| {
+    let made = named::create(&name, shape.layout().size, &[0..used]).map_err(|error| {
         remove();
         let what = format!("there is no room for its {used} bytes in /dev/shm");
         NameError::os(what)(error)

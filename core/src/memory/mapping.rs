@@ -5,6 +5,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 /// Readable and writable.
 pub(crate) const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -68,6 +69,21 @@ impl Drop for Span {
     }
 }
 
+/// Whether [`SharedMapping::set_aside`] works, in multiples of `unit` bytes: the kernel knows how since Linux 5.14.
+pub(crate) fn can_set_aside(unit: usize) -> bool {
+    static CAN: OnceLock<usize> = OnceLock::new();
+    let page = *CAN.get_or_init(|| {
+        // SAFETY: no memory is involved: it is asked for none. A kernel that does not know the advice says so.
+        unsafe {
+            match libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) {
+                0 => libc::sysconf(libc::_SC_PAGESIZE) as usize,
+                _ => usize::MAX,
+            }
+        }
+    });
+    unit % page == 0
+}
+
 /// The beginning of a file that a peer may write, and cut off, at any time. All access is atomic, and what is cut off
 /// reads as zeros.
 pub struct SharedMapping {
@@ -90,6 +106,23 @@ impl SharedMapping {
     /// Its bytes.
     pub fn size(&self) -> usize {
         self.span.len()
+    }
+
+    /// Sets memory aside for the `len` bytes from `start` on, whole pages: what is mapped there may have none, and a look
+    /// at it would be a SIGBUS if there is none left. After an error it has as much as before.
+    ///
+    /// # Panics
+    /// If they are not within the mapping.
+    pub fn set_aside(&self, start: usize, len: usize) -> io::Result<()> {
+        let at = self.address(start, len).cast();
+        // SAFETY: within our mapping; what is there keeps its content.
+        if unsafe { libc::madvise(at, len, libc::MADV_POPULATE_WRITE) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        // SAFETY: as above. Nobody uses these pages yet, and whoever looks at them all the same finds zeros.
+        unsafe { libc::madvise(at, len, libc::MADV_REMOVE) };
+        Err(error)
     }
 
     /// Puts what another file of this size has from `start` on, a multiple of the page, in the place of what is mapped there.

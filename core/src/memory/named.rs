@@ -3,6 +3,7 @@
 use crate::os::{done, retry};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
@@ -20,12 +21,12 @@ fn path(name: &str) -> io::Result<String> {
     Ok(format!("/dev/shm/{name}"))
 }
 
-/// Makes a new file of `size` bytes that this user alone may open, locked, and with memory for the first `used` of them
-/// set aside: a lack of it is an error here, and not a SIGBUS later. None if another process had the lock, or has removed the name, before we
+/// Makes a new file of `size` bytes that this user alone may open, locked, and with memory set aside for those that are `used`:
+/// a lack of it is an error here, and not a SIGBUS later. None if another process had the lock, or has removed the name, before we
 /// had the lock: a clean-up, to which a file without one is a dead server's.
 ///
 /// Unless it is there, whatever has the name is to be removed by the caller.
-pub fn create(name: &str, size: usize, used: usize) -> io::Result<Option<OwnedFd>> {
+pub fn create(name: &str, size: usize, used: &[Range<usize>]) -> io::Result<Option<OwnedFd>> {
     let file = options().create_new(true).mode(0o600).open(path(name)?)?;
     if !take(&file)? {
         return Ok(None);
@@ -76,14 +77,19 @@ fn flock(file: &File, kind: libc::c_int) -> io::Result<bool> {
     }
 }
 
-fn allocate(file: &File, size: usize) -> io::Result<()> {
+fn allocate(file: &File, used: &[Range<usize>]) -> io::Result<()> {
     // The kernel takes page after page and gives all back when there is no more: nobody else would have any meanwhile.
-    if room(file)? < size as u64 {
+    if room(file)? < used.iter().map(|each| each.len() as u64).sum() {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
+    used.iter().try_for_each(|each| allocate_range(file, each))
+}
+
+fn allocate_range(file: &File, range: &Range<usize>) -> io::Result<()> {
+    let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
     loop {
         // SAFETY: no memory is involved.
-        let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t) };
+        let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), start, len) };
         match error {
             0 => return Ok(()),
             libc::EINTR => {}
@@ -130,7 +136,7 @@ mod tests {
     #[test]
     fn what_is_made_is_ours_alone_locked_and_allocated() {
         let name = Name::new("made");
-        let made = File::from(create(&name.0, 10_000, 10_000).unwrap().unwrap());
+        let made = File::from(create(&name.0, 10_000, &[0..10_000]).unwrap().unwrap());
         let status = made.metadata().unwrap();
         assert_eq!((status.len(), status.mode() & 0o777), (10_000, 0o600));
         assert!(status.blocks() * 512 >= 10_000);
@@ -143,9 +149,9 @@ mod tests {
     #[test]
     fn what_is_there_is_not_made_again() {
         let name = Name::new("there");
-        let made = create(&name.0, 4096, 4096).unwrap();
+        let made = create(&name.0, 4096, &[0..4096]).unwrap();
         assert!(made.is_some());
-        let error = create(&name.0, 4096, 4096).unwrap_err();
+        let error = create(&name.0, 4096, &[0..4096]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     }
 

@@ -6,17 +6,25 @@ use crate::connection::segment;
 use crate::memory::named;
 use pyo3::prelude::*;
 
-/// Bytes of a segment whose rings hold `capacity` bytes each.
+/// Bytes that are set aside for a segment as it is made whose rings hold ``capacity`` bytes each.
 #[pyfunction]
-pub fn segment_size(capacity: usize) -> usize {
-    segment::size_for(capacity)
+pub fn segment_memory(capacity: usize) -> usize {
+    segment::used_at_first(capacity)
+        .iter()
+        .map(|each| each.len())
+        .sum()
 }
 
-/// Makes the file of a segment of ``size`` bytes, locked and with its memory set aside; None if a clean-up took it for
+/// Makes the file of a segment whose rings hold ``capacity`` bytes each, locked and with the memory set aside that they
+/// begin with; None if a clean-up took it for
 /// dead before it was locked. Unless it comes back, whatever has the name is the caller's to remove.
 #[pyfunction]
-pub fn create_segment(py: Python<'_>, name: &str, size: usize) -> PyResult<Option<Descriptor>> {
-    let made = py.detach(|| named::create(name, size, size));
+pub fn create_segment(py: Python<'_>, name: &str, capacity: usize) -> PyResult<Option<Descriptor>> {
+    let (size, used) = (
+        segment::size_for(capacity),
+        segment::used_at_first(capacity),
+    );
+    let made = py.detach(|| named::create(name, size, &used));
     let made = made.map_err(|error| os_error(&error))?;
     Ok(made.map(Descriptor::new))
 }

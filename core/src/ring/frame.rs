@@ -11,6 +11,9 @@
 //! A frame of up to half the ring is published whole. A larger one is published
 //! in pieces, as much as there is room for each time; the reader puts it together
 //! in private memory. So the ring bounds the shared memory, never the frame.
+//!
+//! Between two frames the ring may grow, which a frame without a payload says: [`GROW`]. It is the ring's own, and no
+//! reader is given it.
 
 use crate::crash;
 use crate::ring::{Consumer, Producer, RingMemory, WORD, padded};
@@ -20,6 +23,15 @@ use std::collections::VecDeque;
 
 /// Bytes before the payload.
 pub const HEADER: usize = 2 * WORD;
+
+/// The opcode of a frame that says that from its end on more of the ring's memory is in use; its id says how much, in
+/// bytes.
+pub const GROW: u32 = 0x1FF;
+
+/// How many times as much a ring uses when it grows.
+const GROWTH_FACTOR: usize = 4;
+/// How often there is no room after memory was refused before it is asked for again.
+const REFUSED: u32 = 64;
 
 /// The largest piece of a frame that is set aside before its bytes have come: a
 /// peer that announces a huge frame and sends nothing costs us no more than this.
@@ -57,6 +69,8 @@ pub struct FrameWriter<M> {
     kept: usize,
     /// The highest id with which a call was begun.
     begun: u64,
+    /// How often there is to be no room before memory is asked for again, since it was refused.
+    refused: u32,
 }
 
 /// What the reader has not taken yet.
@@ -80,6 +94,7 @@ impl<M: RingMemory> FrameWriter<M> {
             pending: VecDeque::new(),
             kept: 0,
             begun: 0,
+            refused: 0,
         }
     }
 
@@ -116,7 +131,10 @@ impl<M: RingMemory> FrameWriter<M> {
         if !self.pending.is_empty() {
             return Ok(false);
         }
-        if need > self.ring.known_room() && need > self.ring.room()? {
+        if need > self.ring.known_room()
+            && need > self.ring.room()?
+            && !(self.grow(need) && need <= self.ring.known_room())
+        {
             return Ok(false);
         }
         crash::point!(FrameBegun);
@@ -127,6 +145,30 @@ impl<M: RingMemory> FrameWriter<M> {
         self.ring.publish(need);
         crash::point!(FramePublished);
         Ok(true)
+    }
+
+    /// Lets the ring use more of its memory, since there is no room for a frame of `need` bytes. False if it uses all, or
+    /// there is none to be had. No frame may be under way in pieces.
+    #[cold]
+    fn grow(&mut self, need: usize) -> bool {
+        let (used, most) = (self.ring.used(), self.ring.memory().capacity());
+        if used == most {
+            return false;
+        }
+        if self.refused > 0 {
+            self.refused -= 1;
+            return false;
+        }
+        let whole = need.saturating_mul(2).min(most).next_power_of_two();
+        let to = (used * GROWTH_FACTOR).max(whole).min(most);
+        if !self.ring.set_aside(to) {
+            self.refused = REFUSED;
+            return false;
+        }
+        crash::point!(RingGrows);
+        self.ring.grow([u64::from(GROW) << 32, to as u64], to);
+        crash::point!(RingGrown);
+        true
     }
 
     /// Keeps a frame that [`FrameWriter::send`] had no room for; [`FrameWriter::flush`] sends it. `awaited`:
@@ -145,10 +187,10 @@ impl<M: RingMemory> FrameWriter<M> {
 
     /// What the reader has not taken yet. Looks at what it announced.
     pub fn untaken(&mut self) -> Result<Untaken, Violation> {
-        let in_ring = self.ring.memory().capacity() - self.ring.room()?;
+        self.ring.room()?;
         Ok(Untaken {
             read: self.ring.read(),
-            in_ring,
+            in_ring: self.ring.held(),
             frames: self.pending.len(),
             bytes: self.kept,
         })
@@ -193,10 +235,13 @@ impl<M: RingMemory> FrameWriter<M> {
     pub fn flush(&mut self) -> Result<bool, Violation> {
         let mut published = false;
         while let Some(mut frame) = self.pending.pop_front() {
-            let room = self.ring.room()?;
+            let mut room = self.ring.room()?;
             let payload = (*frame.payload).as_ref();
             let need = HEADER + padded(payload.len());
-            let whole = need <= self.ring.memory().capacity() / 2;
+            if room < need && frame.done == 0 && self.grow(need) {
+                room = self.ring.known_room();
+            }
+            let whole = need <= self.ring.used() / 2;
             let piece = (need - frame.done).min(room);
             if piece == 0 || (whole && piece < need) || (frame.done == 0 && piece < HEADER) {
                 self.pending.push_front(frame);
@@ -229,7 +274,7 @@ impl<M: RingMemory> FrameWriter<M> {
     /// Says how we sleep for room, and looks again: true if there is still none worth writing into.
     pub fn must_wait(&mut self, how: u32) -> Result<bool, Violation> {
         flags::announce(self.ring.memory().writer_waits(), how);
-        let half = self.ring.memory().capacity() / 2;
+        let half = self.ring.used() / 2;
         if self.ring.room()? >= half {
             flags::withdraw(self.ring.memory().writer_waits());
             return Ok(false);
@@ -289,7 +334,7 @@ impl<M: RingMemory> FrameReader<M> {
     /// Whether at least half the ring is free, as far as is known: time to wake a waiting writer.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.ring.known() <= self.ring.memory().capacity() / 2
+        self.ring.known() <= self.ring.used() / 2
     }
 
     /// Bytes that have come of a frame in pieces: more than before means that it moves.
@@ -355,6 +400,9 @@ impl<M: RingMemory> FrameReader<M> {
             }
         }
         let first = self.ring.get_word(0);
+        if (first >> 32) as u32 == GROW {
+            return self.grow(first);
+        }
         let len = (first & u32::MAX as u64) as usize;
         if len > self.max_frame {
             return Err(Violation::Oversize {
@@ -381,6 +429,19 @@ impl<M: RingMemory> FrameReader<M> {
             Err(_) => Next::Lost(header, 0),
         };
         self.peek()
+    }
+
+    /// Takes the frame that says that the ring has grown, and looks on. Each time it is larger, so that has an end.
+    #[cold]
+    fn grow(&mut self, first: u64) -> Result<Option<Header>, Violation> {
+        let to = self.ring.get_word(WORD);
+        let len = first & u32::MAX as u64;
+        if len > 0 {
+            return Err(Violation::Oversize { len, max: 0 });
+        }
+        self.ring.release(HEADER);
+        self.ring.grow(to)?;
+        self.find()
     }
 
     /// Whether the frame that [`FrameReader::peek`] found was dropped as it came, since there was no memory for it.
@@ -433,6 +494,7 @@ impl<M: RingMemory> FrameReader<M> {
 mod tests {
     use super::*;
     use crate::ring::HeapMemory;
+    use crate::sync::{AtomicU32, AtomicU64, Ordering};
     use std::sync::Arc;
 
     type Writer = FrameWriter<Arc<HeapMemory>>;
@@ -590,5 +652,150 @@ mod tests {
             receive(&mut reader).unwrap();
             assert_eq!(reader.reached(), reached);
         }
+    }
+
+    fn growing(first: usize, capacity: usize) -> (Arc<HeapMemory>, Writer, Reader) {
+        let memory = Arc::new(HeapMemory::growing(first, capacity));
+        let writer = FrameWriter::new(Producer::new(memory.clone()));
+        let reader = FrameReader::new(Consumer::new(memory.clone()), 1 << 20);
+        (memory, writer, reader)
+    }
+
+    #[test]
+    fn a_ring_grows_when_there_is_no_room_and_loses_nothing() {
+        for seed in 1..200u64 {
+            let (_, mut writer, mut reader) = growing(64, 4096);
+            let (mut dice, mut sent, mut got) = (seed, 0u64, 0u64);
+            let payload =
+                |id: u64| vec![id as u8; (id * seed * 7 % 61) as usize * (seed as usize % 9)];
+            while got < 500 {
+                dice = dice.wrapping_mul(6364136223846793005).wrapping_add(seed);
+                if dice >> 61 < 4 && sent < 500 {
+                    let body = payload(sent);
+                    if !writer.send(1, sent, &body).unwrap() {
+                        writer.keep(1, sent, Box::new(body), true);
+                    }
+                    sent += 1;
+                } else if let Some(frame) = receive(&mut reader) {
+                    assert_eq!(frame, (1, got, payload(got)));
+                    got += 1;
+                }
+                writer.flush().unwrap();
+            }
+            assert!(writer.ring.used() > 64 && reader.ring.used() == writer.ring.used());
+        }
+    }
+
+    #[test]
+    fn a_ring_stays_small_as_long_as_there_is_room() {
+        let (_, mut writer, mut reader) = growing(128, 4096);
+        for id in 0..1000 {
+            assert!(writer.send(1, id, &[3; 40]).unwrap());
+            assert_eq!(receive(&mut reader), Some((1, id, vec![3; 40])));
+        }
+        assert_eq!((writer.ring.used(), reader.ring.used()), (128, 128));
+    }
+
+    #[test]
+    fn what_is_unread_when_a_ring_grows_is_not_written_over() {
+        let (_, mut writer, mut reader) = growing(128, 1024);
+        assert!(writer.send(1, 0, &[1; 80]).unwrap());
+        assert_eq!(receive(&mut reader), Some((1, 0, vec![1; 80])));
+        // Across the end of what is in use, which lies across the ring's then.
+        assert!(writer.send(1, 1, &[2; 96]).unwrap());
+        let mut sent = 2;
+        while writer.send(1, sent, &[sent as u8; 40]).unwrap() {
+            sent += 1;
+        }
+        assert_eq!(writer.ring.used(), 1024);
+        assert_eq!(receive(&mut reader), Some((1, 1, vec![2; 96])));
+        for id in 2..sent {
+            assert_eq!(receive(&mut reader), Some((1, id, vec![id as u8; 40])));
+        }
+        assert_eq!(reader.ring.used(), 1024);
+        assert!(writer.send(1, sent, &[5; 500]).unwrap());
+    }
+
+    #[test]
+    fn a_growth_that_cannot_be_is_refused() {
+        for to in [0, 1, 64, 128, 192, 2048, u64::MAX, 1 << 63] {
+            let (memory, mut writer, mut reader) = growing(128, 1024);
+            assert!(writer.send(GROW, to, &[]).unwrap());
+            let most = memory.capacity() as u64;
+            let used = 128;
+            assert_eq!(reader.peek(), Err(Violation::Growth { used, to, most }));
+        }
+        let (_, mut writer, mut reader) = growing(128, 1024);
+        assert!(writer.send(GROW, 512, &[0]).unwrap());
+        assert_eq!(reader.peek(), Err(Violation::Oversize { len: 1, max: 0 }));
+    }
+
+    /// A ring for which there is no more memory, until there is.
+    struct Short {
+        memory: HeapMemory,
+        refuses: std::sync::atomic::AtomicBool,
+        asked: std::sync::atomic::AtomicU32,
+    }
+
+    impl RingMemory for Short {
+        fn capacity(&self) -> usize {
+            self.memory.capacity()
+        }
+        fn first(&self) -> usize {
+            self.memory.first()
+        }
+        fn set_aside(&self, _from: usize, _to: usize) -> bool {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            !self.refuses.load(Ordering::Relaxed)
+        }
+        fn load_word(&self, index: usize) -> u64 {
+            self.memory.load_word(index)
+        }
+        fn store_word(&self, index: usize, value: u64) {
+            self.memory.store_word(index, value);
+        }
+        fn tail(&self) -> &AtomicU64 {
+            self.memory.tail()
+        }
+        fn head(&self) -> &AtomicU64 {
+            self.memory.head()
+        }
+        fn reader_waits(&self) -> &AtomicU32 {
+            self.memory.reader_waits()
+        }
+        fn writer_waits(&self) -> &AtomicU32 {
+            self.memory.writer_waits()
+        }
+    }
+
+    #[test]
+    fn without_memory_to_grow_into_frames_go_in_pieces_and_it_is_asked_for_again() {
+        let memory = Arc::new(Short {
+            memory: HeapMemory::growing(128, 1024),
+            refuses: true.into(),
+            asked: 0.into(),
+        });
+        let mut writer = FrameWriter::new(Producer::new(memory.clone()));
+        let mut reader = FrameReader::new(Consumer::new(memory.clone()), 1 << 20);
+        for id in 0..300 {
+            if id == 200 {
+                memory.refuses.store(false, Ordering::Relaxed);
+            }
+            let sent = vec![id as u8; 400];
+            if !writer.send(1, id, &sent).unwrap() {
+                writer.keep(1, id, Box::new(sent.clone()), true);
+            }
+            let header = loop {
+                if let Some(header) = reader.peek().unwrap() {
+                    break header;
+                }
+                writer.flush().unwrap();
+            };
+            let mut payload = vec![0; header.len];
+            reader.take(&mut payload);
+            assert_eq!((header.id, payload), (id, sent));
+        }
+        assert_eq!(writer.ring.used(), 1024);
+        assert!(memory.asked.load(Ordering::Relaxed) < 20);
     }
 }

@@ -16,6 +16,13 @@
 //! | writer loads `head` | Acquire | pairs with it: the new words are not written before those reads |
 //!
 //! Each side's own index is private; the copy in memory is never read back.
+//!
+//! # Growth
+//!
+//! A ring begins with a part of its memory, and uses more of it once its writer needs room: a frame says so, in its
+//! place among the others ([`frame`]), so neither side looks at anything else for it. With `used` bytes in use, byte
+//! `i` lies at `(i + shift) mod used`, with a `shift` such that the first byte after the growth lies where the memory
+//! begins that is new. So nothing that is still unread is written over before the reader has passed that byte.
 
 pub mod frame;
 
@@ -37,8 +44,17 @@ pub const fn padded(len: usize) -> usize {
 /// The references that it hands out are to atomics only, and words go by value; memory that a
 /// peer can write is never borrowed in any other way.
 pub trait RingMemory {
-    /// Bytes the ring holds: a power of two, at least [`WORD`].
+    /// Bytes the ring holds at most: a power of two, at least [`WORD`].
     fn capacity(&self) -> usize;
+    /// Bytes that it holds at first: a power of two, up to its capacity.
+    #[inline]
+    fn first(&self) -> usize {
+        self.capacity()
+    }
+    /// Sets memory aside for the bytes `from..to`. False if there is none; then what is there stays as it is.
+    fn set_aside(&self, _from: usize, _to: usize) -> bool {
+        true
+    }
     /// The word at `index`, counted in words from the ring's start. Relaxed.
     fn load_word(&self, index: usize) -> u64;
     /// Replaces the word at `index`. Relaxed.
@@ -62,6 +78,13 @@ impl<M: RingMemory> RingMemory for Arc<M> {
     #[inline]
     fn capacity(&self) -> usize {
         (**self).capacity()
+    }
+    #[inline]
+    fn first(&self) -> usize {
+        (**self).first()
+    }
+    fn set_aside(&self, from: usize, to: usize) -> bool {
+        (**self).set_aside(from, to)
     }
     #[inline]
     fn load_word(&self, index: usize) -> u64 {
@@ -135,6 +158,8 @@ unsafe impl Sync for Word {}
 /// A ring in private memory: for tests, for loom, and for the example above.
 pub struct HeapMemory {
     words: Vec<Word>,
+    /// Bytes that are in use at first.
+    first: usize,
     tail: AtomicU64,
     head: AtomicU64,
     reader_waits: AtomicU32,
@@ -144,9 +169,16 @@ pub struct HeapMemory {
 impl HeapMemory {
     /// A ring of `capacity` bytes, a power of two and at least [`WORD`].
     pub fn new(capacity: usize) -> Self {
-        assert!(capacity.is_power_of_two() && capacity >= WORD);
+        Self::growing(capacity, capacity)
+    }
+
+    /// A ring that begins with `first` bytes, at least [`GROWTH`], and grows up to `capacity`.
+    pub fn growing(first: usize, capacity: usize) -> Self {
+        assert!(capacity.is_power_of_two() && first.is_power_of_two());
+        assert!(first == capacity || (GROWTH..capacity).contains(&first));
         HeapMemory {
             words: (0..capacity / WORD).map(|_| Word::new(0)).collect(),
+            first,
             tail: AtomicU64::new(0),
             head: AtomicU64::new(0),
             reader_waits: AtomicU32::new(0),
@@ -158,6 +190,9 @@ impl HeapMemory {
 impl RingMemory for HeapMemory {
     fn capacity(&self) -> usize {
         self.words.len() * WORD
+    }
+    fn first(&self) -> usize {
+        self.first
     }
     fn load_word(&self, index: usize) -> u64 {
         self.words[index].load()
@@ -191,26 +226,77 @@ fn check(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
     Ok(index)
 }
 
+/// Where the bytes of a ring lie, as one side has it.
+struct Places {
+    /// Words in use, a power of two, minus 1.
+    mask: usize,
+    /// What is added to a byte's index.
+    shift: usize,
+}
+
+impl Places {
+    fn new(used: usize) -> Self {
+        Places {
+            mask: used / WORD - 1,
+            shift: 0,
+        }
+    }
+
+    /// Bytes in use.
+    fn used(&self) -> usize {
+        (self.mask + 1) * WORD
+    }
+
+    /// The number of the word in which the byte `index` lies.
+    #[inline]
+    fn word(&self, index: u64, offset: usize) -> usize {
+        let at = (index as usize)
+            .wrapping_add(self.shift)
+            .wrapping_add(offset);
+        at / WORD & self.mask
+    }
+
+    /// From the byte `index` on, `to` bytes are in use.
+    fn grow(&mut self, index: u64, to: usize) {
+        self.shift = self.used().wrapping_sub(index as usize);
+        self.mask = to / WORD - 1;
+    }
+}
+
+/// Bytes that a ring which may grow keeps free for the frame that says so.
+pub const GROWTH: usize = 2 * WORD;
+
 /// The writing end. There is one per ring.
 pub struct Producer<M> {
     memory: M,
-    mask: usize,
+    places: Places,
     /// The true tail.
     tail: u64,
     /// The last head the reader announced that was possible.
     head: u64,
+    /// How far the tail may go, as far as is known without looking.
+    limit: u64,
+    /// The first byte after the last growth.
+    grown_at: u64,
+    /// Bytes in use before it.
+    grown_from: usize,
 }
 
 impl<M: RingMemory> Producer<M> {
     /// The writing end of an empty ring.
     pub fn new(memory: M) -> Self {
-        let mask = memory.capacity() / WORD - 1;
-        Producer {
+        let places = Places::new(memory.first());
+        let mut ring = Producer {
             memory,
-            mask,
+            places,
             tail: 0,
             head: 0,
-        }
+            limit: 0,
+            grown_at: 0,
+            grown_from: 0,
+        };
+        ring.set_limit();
+        ring
     }
 
     /// The memory that the ring lies in.
@@ -218,10 +304,15 @@ impl<M: RingMemory> Producer<M> {
         &self.memory
     }
 
+    /// Bytes of it that are in use.
+    pub fn used(&self) -> usize {
+        self.places.used()
+    }
+
     /// Bytes that can be put now, as far as is known without looking.
     #[inline]
     pub fn known_room(&self) -> usize {
-        self.memory.capacity() - (self.tail - self.head) as usize
+        (self.limit - self.tail) as usize
     }
 
     /// Bytes that can be put now. Looks at what the reader announced.
@@ -232,7 +323,41 @@ impl<M: RingMemory> Producer<M> {
             return Err(Violation::CutOff);
         }
         self.head = check(claim, self.head, self.tail)?;
+        self.set_limit();
         Ok(self.known_room())
+    }
+
+    fn set_limit(&mut self) {
+        // What was put before the growth lies anywhere in what was in use then, until the reader has passed all of it:
+        // till then there is room for as much as came with the growth. (Before the first byte that is 2^64 - some.)
+        let kept_from = match self.head < self.grown_at {
+            true => self.grown_at.wrapping_sub(self.grown_from as u64),
+            false => self.head,
+        };
+        let kept_free = match self.used() < self.memory.capacity() {
+            true => GROWTH,
+            false => 0,
+        };
+        self.limit = kept_from.wrapping_add((self.used() - kept_free) as u64);
+    }
+
+    /// Sets memory aside so that `to` bytes are in use; more than now, and no more than there can be. False if there is
+    /// none.
+    pub fn set_aside(&self, to: usize) -> bool {
+        self.memory.set_aside(self.used(), to)
+    }
+
+    /// Puts the two words that tell the reader of it into what was kept free for them, and uses `to` bytes from there
+    /// on, for which memory was set aside.
+    pub fn grow(&mut self, words: [u64; 2], to: usize) {
+        debug_assert!(to > self.used() && to <= self.memory.capacity());
+        self.limit += GROWTH as u64;
+        self.put_word(0, words[0]);
+        self.put_word(WORD, words[1]);
+        self.publish(GROWTH);
+        (self.grown_at, self.grown_from) = (self.tail, self.used());
+        self.places.grow(self.tail, to);
+        self.set_limit();
     }
 
     /// Bytes that the reader has read so far, as far as is known without looking.
@@ -240,10 +365,15 @@ impl<M: RingMemory> Producer<M> {
         self.head
     }
 
+    /// Bytes in the ring, as far as is known without looking.
+    pub fn held(&self) -> usize {
+        (self.tail - self.head) as usize
+    }
+
     /// Puts a word `offset` bytes beyond the tail. The caller has made sure of the room.
     #[inline]
     pub fn put_word(&mut self, offset: usize, value: u64) {
-        let index = ((self.tail as usize + offset) / WORD) & self.mask;
+        let index = self.places.word(self.tail, offset);
         // Relaxed: covered by the Release of `publish`.
         self.memory.store_word(index, value);
     }
@@ -280,7 +410,7 @@ impl<M: RingMemory> Producer<M> {
 /// The reading end. There is one per ring.
 pub struct Consumer<M> {
     memory: M,
-    mask: usize,
+    places: Places,
     /// The true head.
     head: u64,
     /// The last tail the writer announced that was possible.
@@ -290,10 +420,10 @@ pub struct Consumer<M> {
 impl<M: RingMemory> Consumer<M> {
     /// The reading end of an empty ring.
     pub fn new(memory: M) -> Self {
-        let mask = memory.capacity() / WORD - 1;
+        let places = Places::new(memory.first());
         Consumer {
             memory,
-            mask,
+            places,
             head: 0,
             tail: 0,
         }
@@ -302,6 +432,21 @@ impl<M: RingMemory> Consumer<M> {
     /// The memory that the ring lies in.
     pub fn memory(&self) -> &M {
         &self.memory
+    }
+
+    /// Bytes of it that are in use, as far as the frames say that were read.
+    pub fn used(&self) -> usize {
+        self.places.used()
+    }
+
+    /// From here on `to` bytes are in use, says the writer.
+    pub fn grow(&mut self, to: u64) -> Result<(), Violation> {
+        let (used, most) = (self.used() as u64, self.memory.capacity() as u64);
+        if !to.is_power_of_two() || to <= used || to > most {
+            return Err(Violation::Growth { used, to, most });
+        }
+        self.places.grow(self.head, to as usize);
+        Ok(())
     }
 
     /// Bytes that can be got now, as far as is known without looking.
@@ -319,6 +464,7 @@ impl<M: RingMemory> Consumer<M> {
             return Err(Violation::CutOff);
         }
         if claim != self.tail {
+            // All that there can be: of a growth, the frames tell that are still to be read.
             let high = self.head + self.memory.capacity() as u64;
             self.tail = check(claim, self.tail, high)?;
         }
@@ -328,7 +474,7 @@ impl<M: RingMemory> Consumer<M> {
     /// The word `offset` bytes beyond the head. The caller has made sure it is there.
     #[inline]
     pub fn get_word(&self, offset: usize) -> u64 {
-        let index = ((self.head as usize + offset) / WORD) & self.mask;
+        let index = self.places.word(self.head, offset);
         // Relaxed: covered by the Acquire of `available`.
         self.memory.load_word(index)
     }

@@ -82,9 +82,11 @@ impl<'a> Script<'a> {
 /// A ring whose other side does what the bytes say, to a reader and to a writer.
 pub fn ring(bytes: &[u8]) {
     let mut script = Script::new(bytes);
-    let capacity = 16usize << (script.byte() % 8);
+    let shape = script.byte();
+    let capacity = 16usize << (shape % 8);
+    let first = (capacity >> (shape / 8 % 8)).max(16);
     let max_frame = [0, 1, 8, 100, 1 << 10, 1 << 16, 1 << 20][script.byte() as usize % 7];
-    let memory = Arc::new(HeapMemory::new(capacity));
+    let memory = Arc::new(HeapMemory::growing(first, capacity));
     let mut writer = FrameWriter::new(Producer::new(memory.clone()));
     let mut reader = FrameReader::new(Consumer::new(memory.clone()), max_frame);
     let (mut writes, mut reads) = (true, true);

@@ -1,7 +1,8 @@
 //! The words of a ring and its two indices.
 
-use crate::model::{Shared, model, thread};
-use _core::ring::{Consumer, HeapMemory, Producer};
+use crate::model::{Shared, model, receive, thread};
+use _core::ring::frame::{FrameReader, FrameWriter};
+use _core::ring::{Consumer, GROWTH, HeapMemory, Producer};
 
 /// What a reader sees below the tail is what was written there, also across the wrap.
 #[test]
@@ -26,6 +27,41 @@ fn words_below_the_tail_are_the_ones_written() {
             }
             assert_eq!(ring.get_word(0), value);
             ring.release(8);
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// What is unread when a ring grows is not written over, and what comes behind it lies where the reader looks.
+#[test]
+fn words_of_a_ring_that_grows_are_the_ones_written() {
+    model(|| {
+        let memory: Shared = std::sync::Arc::new(HeapMemory::growing(GROWTH + 16, 128));
+        let theirs = memory.clone();
+        let writer = thread::spawn(move || {
+            let mut writer = FrameWriter::new(Producer::new(theirs));
+            // The second one finds no room where the first one lies, unless that is read already.
+            for id in 1..=3u64 {
+                while !writer
+                    .send(0, id, &[id as u8; 8][..id as usize * 2])
+                    .unwrap()
+                {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut reader = FrameReader::new(Consumer::new(memory), 64);
+        for id in 1..=3 {
+            let frame = loop {
+                match receive(&mut reader) {
+                    Some(frame) => break frame,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(
+                (frame.id, frame.payload),
+                (id, vec![id as u8; id as usize * 2])
+            );
         }
         writer.join().unwrap();
     });

@@ -61,7 +61,7 @@ async def _handshake(
         return LoopConnection(dialled, step)
     except BaseException:
         steps.close()
-        loop.remove_reader(dialled)
+        loop.remove_reader(dialled.fileno())
         dialled.close()
         raise
 
@@ -69,10 +69,11 @@ async def _handshake(
 async def _answer(dialled: socket.socket, limit: float, loop: asyncio.AbstractEventLoop) -> rendezvous.Received | None:
     """The next packet, an empty one at the end, or None after ``limit`` seconds.
 
-    The socket stays among the loop's readers: the connection takes its place there.
+    The socket stays among the loop's readers: the connection takes its place there. The loop is told its number: of a
+    socket that it does not know yet it would first make a text, for which that asks for both of its names.
     """
     readable: asyncio.Future[bool] = loop.create_future()
-    loop.add_reader(dialled, _settle, readable, True)
+    loop.add_reader(dialled.fileno(), _settle, readable, True)
     timer = loop.call_later(limit, _settle, readable, False)
     try:
         return rendezvous.receive(dialled) if await readable else None
@@ -132,7 +133,7 @@ class LoopConnection(Connection):
     ) -> None:
         """Gives frames that nobody exchanged to ``on_frame`` from now on, and the end to ``on_end``."""
         super().start(pending, on_frame, on_end, on_go_away)
-        self._loop.add_reader(self._control, self._on_control)  # In the place of the handshake's.
+        self._loop.add_reader(self._control.fileno(), self._on_control)  # In the place of the handshake's.
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
 
     def listen(self) -> None:
@@ -336,7 +337,7 @@ class LoopConnection(Connection):
                 self._loop.remove_reader(bell)
                 if self._bell_ended is not None:
                     self._bell_ended.cancel()
-                self._loop.remove_reader(self._control)
+                self._loop.remove_reader(self._control.fileno())
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
             self.abandon()

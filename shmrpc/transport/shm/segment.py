@@ -22,7 +22,7 @@ from shmrpc.host import exhaustion, fork
 from shmrpc.host.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
 from shmrpc.host.held_names import held_by
 
-#: Bytes of one ring. Two of them, and all else that a connection takes, are to stay below 256 KiB.
+#: Bytes of one ring once it has grown. Two of them, and all else that a connection takes, are to stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
 #: Segments that are made for one connection if a clean-up takes each for dead before it is locked.
 _TRIES: Final = 10
@@ -39,9 +39,8 @@ class NewSegment:
         self._linked = False
         fork.close_in_child(self)
         held_by(self)
-        size = _core.segment_size(self.capacity)
         try:
-            self.file = self._create(service, size, semaphores)
+            self.file = self._create(service, semaphores)
             if self.semaphores:
                 # Made and unmapped in one step: no exception of a signal's handler comes between.
                 make = functools.partial(posix_ipc.Semaphore, flags=posix_ipc.O_CREX, mode=0o600)
@@ -51,19 +50,19 @@ class NewSegment:
                     _let_in(path, for_uid)
         except (posix_ipc.Error, OSError, MemoryError) as error:
             self.unlink()
-            raise exhaustion.segment(error, size) from None
+            raise exhaustion.segment(error, _core.segment_memory(self.capacity)) from None
         except BaseException:
             self.unlink()
             raise
 
-    def _create(self, service: str, size: int, semaphores: bool) -> _core.Descriptor:
-        """Makes the segment, with our flock on it and its memory set aside."""
+    def _create(self, service: str, semaphores: bool) -> _core.Descriptor:
+        """Makes the segment, with our flock on it and the memory set aside that it begins with."""
         for _ in range(_TRIES):
             # Ours before there is anything: whatever comes between, the names are unlinked.
             self.name = segment_name(service, os.urandom(16).hex())
             self.semaphores = semaphore_names(self.name) if semaphores else None
             self._linked = True
-            file = _core.create_segment(self.name, size)
+            file = _core.create_segment(self.name, self.capacity)
             if file is not None:
                 return file
             self.unlink()  # A clean-up that came between creation and lock only removes it if it does more than look.

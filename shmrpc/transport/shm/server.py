@@ -55,7 +55,7 @@ class ShmPeer(Peer):
         """Hears what the client says: now its hello, which as a rule has come with it, and the rest as it comes."""
         self._on_control()
         if self._open:
-            self._loop.add_reader(self._control, self._on_control)
+            self._loop.add_reader(self._control.fileno(), self._on_control)
 
     def __str__(self) -> str:
         return process(self.pid, "client")
@@ -139,7 +139,7 @@ class ShmPeer(Peer):
         except RemoteProtocolError as error:
             self.fault(str(error))
         else:
-            self._loop.remove_reader(self._control)
+            self._loop.remove_reader(self._control.fileno())
             self._wind_up(end.error)
 
     def _wind_up(self, error: ShmrpcError) -> None:
@@ -275,7 +275,7 @@ class ShmPeer(Peer):
         self._open = False
         if closing:
             self._timer.cancel()
-            self._loop.remove_reader(self._control)
+            self._loop.remove_reader(self._control.fileno())
             if self._bell is not None:
                 self._loop.remove_reader(self._bell.fileno())
                 self._listener.inbox.poller.remove(self._index)

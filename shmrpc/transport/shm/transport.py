@@ -7,8 +7,6 @@ import functools
 from shmrpc.transport.base import Dial, ThreadDial
 from shmrpc.transport.listening import OpenInbox
 from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.shm import client, thread_client
-from shmrpc.transport.shm.server import ShmInbox
 
 
 class SharedMemory:
@@ -20,12 +18,18 @@ class SharedMemory:
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
         """What opens a server's inbox."""
+        from shmrpc.transport.shm.server import ShmInbox  # Not in a program that only calls.
+
         return functools.partial(ShmInbox, options)
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
         """What connects a client in a loop."""
+        from shmrpc.transport.shm import client  # Not in one that only serves.
+
         return functools.partial(client.connect, service, options=options)
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
         """What connects a client for threads."""
+        from shmrpc.transport.shm import thread_client
+
         return functools.partial(thread_client.connect, service, options=options)

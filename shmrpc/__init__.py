@@ -136,15 +136,17 @@ _LATER = {
 _HOMES = {name: module for module, names in _LATER.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> object:
-    """A name of :data:`_LATER`, from now on like any other."""
-    if name == "sync":
-        return _importlib.import_module("shmrpc.sync")  # Which is then an attribute of the package.
-    module = _HOMES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(_importlib.import_module(module), name)
-    return value
+if not _typing.TYPE_CHECKING:  # Else no name would be unknown to a type checker.
+
+    def __getattr__(name: str) -> object:
+        """A name of :data:`_LATER`, from now on like any other."""
+        if name == "sync":
+            return _importlib.import_module("shmrpc.sync")  # Which is then an attribute of the package.
+        module = _HOMES.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(_importlib.import_module(module), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 use crate::os::{done, retry};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// Words of room for what comes beside the bytes of a packet, aligned as the kernel wants it: its sender, and eight
 /// descriptors.
@@ -54,6 +55,21 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> i
     // SAFETY: `message` and all that it points at live until the call returns.
     retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })?;
     Ok(())
+}
+
+/// Waits until there is a packet, or its end, for no longer than `limit`. A signal ends it, too.
+pub fn wait(socket: BorrowedFd<'_>, limit: Duration) {
+    let mut asked = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let limit = libc::timespec {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
+    };
+    // SAFETY: one entry, and a limit that lives until the call returns. Whatever comes of it, the caller looks.
+    unsafe { libc::ppoll(&raw mut asked, 1, &raw const limit, std::ptr::null()) };
 }
 
 /// The bytes of the next packet, without a wait; none at the end. `WouldBlock` if there is none.
@@ -205,5 +221,21 @@ mod tests {
         assert!(!is_local_packets(
             std::fs::File::open("/dev/null").unwrap().as_fd()
         ));
+    }
+
+    #[test]
+    fn a_wait_ends_with_a_packet_or_with_the_other_side() {
+        let long = Duration::from_secs(3600);
+        let [ours, theirs] = pair().unwrap();
+        wait(ours.as_fd(), Duration::ZERO);
+        send(theirs.as_fd(), b"here", &[]).unwrap();
+        wait(ours.as_fd(), long);
+        assert_eq!(next_len(ours.as_fd()).unwrap(), 4);
+        let [ours, theirs] = pair().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| wait(ours.as_fd(), long));
+            drop(theirs);
+        });
+        assert_eq!(next_len(ours.as_fd()).unwrap(), 0);
     }
 }

@@ -13,6 +13,8 @@ _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1
 
 def check_whole(option: str, value: object, expected: str) -> int:
     """The number, also one of NumPy's, as an int. Raises TypeError for what is no whole number."""
+    if type(value) is int:  # The others take several times as long: they ask the abstract classes.
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{option}: expected {expected}, got {value!r}")
     return int(value)
@@ -47,6 +49,8 @@ def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int |
 
 def check_real(option: str, value: object, expected: str) -> None:
     """Raises TypeError for what is no number."""
+    if type(value) is int or type(value) is float:
+        return
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{option}: expected {expected}, got {value!r}")
 

@@ -395,10 +395,10 @@ class Received(NamedTuple):
     pid: int
 
 
-def receive(dialled: socket.socket) -> Received:
-    """Receives the next packet of the handshake. Raises BlockingIOError if none is there."""
+def receive(dialled: socket.socket, patience: int = 0) -> Received:
+    """Receives the next packet of the handshake. BlockingIOError if none comes within ``patience`` nanoseconds."""
     try:
-        data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE)
+        data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, patience)
     except ConnectionResetError:
         return Received(b"", [], 0)
     if is_cut and len(descriptors) < 3:  # There was room for eight: it is we who could not take them.

@@ -69,6 +69,8 @@ pub struct Poller<K> {
     sleeps: u64,
     /// Whether part of a large frame has moved since we last asked.
     moved: bool,
+    /// Whether a frame is about to come, whatever the rhythm was.
+    expects: bool,
     /// Whether to look for more than what is there.
     pub spinning: bool,
 }
@@ -91,6 +93,7 @@ impl<K> Poller<K> {
             idle_since: 0,
             sleeps: 0,
             moved: false,
+            expects: false,
             spinning: true,
         }
     }
@@ -169,6 +172,11 @@ impl<K> Poller<K> {
         self.sleeps += 1;
     }
 
+    /// A frame is about to come: the next look goes on for as long as a sleep would cost, if it goes on at all.
+    pub fn expect(&mut self) {
+        self.expects = true;
+    }
+
     /// Looks for the next frame on any channel, for as long as it pays.
     pub fn find(&mut self) -> Found {
         let start = clock::now();
@@ -191,7 +199,11 @@ impl<K> Poller<K> {
         }
         let mut looks = 0u32;
         let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep(start);
-        let mut budget = if fruitless { 0 } else { self.spin.budget() };
+        let mut budget = match (fruitless, std::mem::take(&mut self.expects)) {
+            (true, _) => 0,
+            (false, true) => self.spin.limit(),
+            (false, false) => self.spin.budget(),
+        };
         loop {
             // First, since there may always be a frame.
             if now - self.slice > SLICE {

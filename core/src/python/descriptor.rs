@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 /// An open file of this process. It is closed when this goes.
 #[pyclass(frozen, module = "shmrpc._core")]
@@ -54,14 +55,21 @@ impl Descriptor {
 /// Takes the next packet of up to ``size`` bytes out of a socket, without a wait: its bytes, none at the end; the
 /// descriptors that came along, eight at least if there are as many; whether there were more, or this process could not
 /// take them; and the id of the process that sent it, 0 if it has none here or the socket does not ask (SO_PASSCRED).
+///
+/// ``patience``: nanoseconds for which it waits for one.
 #[pyfunction]
+#[pyo3(signature = (socket, size, patience=0, /))]
 pub fn receive_packet(
     py: Python<'_>,
     socket: i32,
     size: usize,
+    patience: u64,
 ) -> PyResult<(Bound<'_, PyBytes>, Vec<Descriptor>, bool, i32)> {
     // SAFETY: the caller keeps `socket` open during the call; a closed one is an error.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    if patience > 0 {
+        py.detach(|| packet::wait(socket, Duration::from_nanos(patience)));
+    }
     // Most packets are small, and a large buffer would be filled with zeros first.
     let len = packet::next_len(socket).map_err(|error| os_error(&error))?;
     let (mut bytes, mut room) = (vec![0; len.min(size)], [0; packet::ROOM]);

@@ -285,6 +285,11 @@ impl Poller {
         self.lock().wake(index)
     }
 
+    /// A frame is about to come: the next look waits for it as long as a sleep would cost.
+    fn expect(&self) {
+        self.lock().expect();
+    }
+
     /// Whether to look for more than what is there.
     fn set_spinning(&self, spinning: bool) {
         self.lock().spinning = spinning;

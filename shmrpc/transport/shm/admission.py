@@ -42,6 +42,11 @@ class Arrivals(Generic[_A]):
         self._here[arrival] = time.monotonic()
         return True
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no client is about to be connected."""
+        return not self._here
+
     def want(self, arrival: _A) -> None:
         """Begins a client's handshake now, or once there is a place."""
         self._line[arrival] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.host import fork, rendezvous
+from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.host.rendezvous import Note
 from shmrpc.streams.credit import OVERHEAD
@@ -23,6 +25,8 @@ from shmrpc.wire import control, frames
 
 #: Seconds until a process that has inherited a connection says that it is there: it may have to import a great deal.
 INHERITED_TIMEOUT: Final = 60.0
+#: Nanoseconds for which a loop waits in place for the server's welcome: no longer than for an answer to a call.
+IN_PLACE: Final = 300_000
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
 RUN: Final = 256
 #: Frames that are taken before the loop has a turn.
@@ -69,9 +73,15 @@ async def _handshake(
 async def _answer(dialled: socket.socket, limit: float, loop: asyncio.AbstractEventLoop) -> rendezvous.Received | None:
     """The next packet, an empty one at the end, or None after ``limit`` seconds.
 
-    The socket stays among the loop's readers: the connection takes its place there. The loop is told its number: of a
-    socket that it does not know yet it would first make a text, for which that asks for both of its names.
+    Most come within a moment, for which it waits in place: a future, a timer and two turns of the loop take as long as
+    the server does. Else the socket stays among the loop's readers, where the connection takes its place. The loop is
+    told its number: of a socket that it does not know it would first make a text, which asks for both of its names.
     """
+    if peer_credentials(dialled)[0] != os.getpid():  # Else it may need this loop, or this thread.
+        try:
+            return rendezvous.receive(dialled, min(IN_PLACE, int(limit * 1e9)))
+        except BlockingIOError:
+            pass
     readable: asyncio.Future[bool] = loop.create_future()
     loop.add_reader(dialled.fileno(), _settle, readable, True)
     timer = loop.call_later(limit, _settle, readable, False)

@@ -27,6 +27,9 @@ from shmrpc.wire.codec import Body
 
 logger = logging.getLogger("shmrpc.server")
 
+#: Nanoseconds for which a client's hello is waited for in place. It sends that as soon as it is connected, which wakes
+#: us: we are there at about the same time, and another turn of the loop would take as long.
+HELLO_IN_PLACE: Final = 50_000
 #: Seconds for which a turn of the loop may keep new frames waiting, if there is a moment to look.
 LONG: Final = 1e-3
 
@@ -52,8 +55,8 @@ class ShmPeer(Peer):
         fork.close_in_child(self)
 
     def start(self) -> None:
-        """Hears what the client says: now its hello, which as a rule has come with it, and the rest as it comes."""
-        self._on_control()
+        """Hears what the client says: now its hello, which as a rule comes with it, and the rest as it comes."""
+        self._on_control(HELLO_IN_PLACE)
         if self._open:
             self._loop.add_reader(self._control.fileno(), self._on_control)
 
@@ -114,10 +117,10 @@ class ShmPeer(Peer):
         """Whether answers wait for the client to read."""
         return self.channel is not None and self.channel.is_awaited()
 
-    def _on_control(self) -> None:
+    def _on_control(self, patience: int = 0) -> None:
         try:
             # Descriptors that come along are dropped, and so closed.
-            packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE)[0]
+            packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE, patience)[0]
         except BlockingIOError:
             return
         except ConnectionResetError:
@@ -204,7 +207,9 @@ class ShmPeer(Peer):
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
         if self._listener.health == "draining":  # Everybody else was told before.
             self.go_away()
-        self._listener.inbox.pump()  # It may have called already.
+        if self._listener.arrivals.is_empty:
+            self._listener.inbox.poller.expect()  # Its first call: as a rule a client connects to make one.
+        self._listener.inbox.pump()
 
     def _on_bell(self) -> None:
         if not self._listener.inbox.poller.wake(self._index):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import importlib
 import io
 import itertools
 import json
@@ -16,17 +17,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
-from shmrpc import sync
 from shmrpc.basics.version import VERSION
-from shmrpc.cli.looped import looped
-from shmrpc.cli.stubs import stub_text
 from shmrpc.cli.values import is_text, read_argument, to_json, to_text
-from shmrpc.equals.members import Report, reports
 from shmrpc.errors import (
     ApplicationError,
     CallError,
@@ -40,18 +37,20 @@ from shmrpc.errors import (
 from shmrpc.host import cleanup as leftovers
 from shmrpc.host import exhaustion
 from shmrpc.host.status import statuses
-from shmrpc.introspection.describe import Description
 from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
 from shmrpc.server.server import DEFAULT_GRACE
 from shmrpc.supervisor.config import Config, ServeError
-from shmrpc.supervisor.reloading import supervise_reloading
 from shmrpc.supervisor.runner import run_here
-from shmrpc.supervisor.supervisor import supervise
 from shmrpc.supervisor.targets import load_services
 from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, ConnectionOptions, check_uids
 from shmrpc.transport.places import transport_at
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME
+
+if TYPE_CHECKING:  # A server's start is mostly imports: what only other commands need is imported there.
+    from shmrpc import sync
+    from shmrpc.equals.members import Report
+    from shmrpc.introspection.describe import Description
 
 
 def option(*names: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -144,8 +143,23 @@ class CommandFailed(click.ClickException):
         self.exit_code = code  # type: ignore[misc]  # In click it is a variable of the class.
 
 
+#: Commands with commands of their own, and the modules where they are: imported by whoever asks for one.
+_GROUPS: Final = {"queue": "shmrpc.cli.queues", "store": "shmrpc.cli.stores", "topic": "shmrpc.cli.topics"}
+
+
 class Commands(click.Group):
     """Commands that fail with one message, and with an exit code that says how."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, sorted."""
+        return sorted({*super().list_commands(ctx), *_GROUPS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        if cmd_name in _GROUPS:
+            command: click.Command = getattr(importlib.import_module(_GROUPS[cmd_name]), cmd_name)
+            return command
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was given."""
@@ -255,8 +269,12 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
         if reload or workers is not None:
             config.check_workers()
         if reload:
+            from shmrpc.supervisor.reloading import supervise_reloading
+
             supervise_reloading(config, _greet)
         elif workers is not None:
+            from shmrpc.supervisor.supervisor import supervise
+
             supervise(config, workers, _greet)
         else:
             services = load_services(config.targets, config.app_dir)
@@ -331,6 +349,9 @@ def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterat
 
     0 is for connecting alone, which is tried once: no call could end within 0 seconds.
     """
+    from shmrpc import sync
+    from shmrpc.cli.looped import looped
+
     end = time.monotonic() + timeout if timeout else math.inf
     if timeout is None:
         timeout = DEFAULT_CONNECT_TIMEOUT
@@ -386,6 +407,8 @@ def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
     if at is not None and _is_elsewhere("", at):
         _list_elsewhere(at, as_json=as_json)
         return
+    from shmrpc.equals.members import reports
+
     try:
         if at is not None:
             transport_at(at)
@@ -481,6 +504,8 @@ def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tup
 @click.argument("service")
 def stub(service: str, timeout: float | None, output: IO[str], allow_uids: tuple[int, ...], at: str | None) -> None:
     """Print a .pyi file with typed clients of the live SERVICE, for programs without its source."""
+    from shmrpc.cli.stubs import stub_text
+
     click.echo(stub_text(_description(service, timeout=timeout, allow_uids=allow_uids, at=at)), file=output, nl=False)
 
 

@@ -121,6 +121,7 @@ def test_what_few_programs_need_is_not_imported_with_the_package() -> None:
     ("program", "others"),
     [
         ("shmrpc.serve", "client|equals|pools|introspection|sync|transport.(memory|nats|shm.*client)"),
+        ("import shmrpc.cli", "client|equals|pools|sync|supervisor.(supervisor|reloading)|cli.(queues|stores|topics)"),
         (
             "shmrpc.connect",
             "server.server|equals|pools|sync|transport.(memory|nats|shm.(server|acceptor|thread_client))",

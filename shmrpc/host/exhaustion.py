@@ -126,15 +126,8 @@ def space(error: int, size: int) -> SharedMemoryError:
 
 
 def descriptor_error(error: Exception) -> int | None:
-    """The errno if the error means that no descriptor is left, else None. posix_ipc says so in words alone."""
-    if isinstance(error, OSError):
-        if error.errno in NO_DESCRIPTOR:
-            return error.errno
-        if error.errno is None and "maximum number of files open" in str(error):
-            return errno.EMFILE
-        if error.errno is None and "total number of open files" in str(error):
-            return errno.ENFILE
-    return None
+    """The errno if the error means that no descriptor is left, else None."""
+    return error.errno if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR else None
 
 
 def memory() -> SharedMemoryError:
@@ -161,7 +154,7 @@ def explained(error: OSError) -> OSError:
 def segment(error: Exception, size: int) -> SharedMemoryError:
     """Returns the error for a connection whose segment or semaphores could not be made or opened.
 
-    posix_ipc raises the same for a name that is taken and for a missing directory, so the directory is examined here.
+    The system says the same of a file and of the directory that it should be in, so the directory is examined here.
     """
     if isinstance(error, MemoryError):  # So it says ENOMEM.
         error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

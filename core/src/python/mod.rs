@@ -112,7 +112,7 @@ mod _core {
     #[pymodule_export]
     use super::running::Running;
     #[pymodule_export]
-    use super::segments::{create_segment, open_segment, segment_memory};
+    use super::segments::{create_segment, create_semaphore, open_segment, segment_memory};
     #[pymodule_export]
     use super::short_call::ShortCall;
     #[pymodule_export]

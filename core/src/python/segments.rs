@@ -4,7 +4,9 @@ use super::descriptor::Descriptor;
 use super::errors::os_error;
 use crate::connection::segment;
 use crate::memory::named;
+use crate::wait::bell;
 use pyo3::prelude::*;
+use std::ffi::CString;
 
 /// Bytes that are set aside for a segment as it is made whose rings hold ``capacity`` bytes each.
 #[pyfunction]
@@ -27,6 +29,12 @@ pub fn create_segment(py: Python<'_>, name: &str, capacity: usize) -> PyResult<O
     let made = py.detach(|| named::create(name, size, &used));
     let made = made.map_err(|error| os_error(&error))?;
     Ok(made.map(Descriptor::new))
+}
+
+/// Makes a semaphore of this name, without a slash.
+#[pyfunction]
+pub fn create_semaphore(name: &str) -> PyResult<()> {
+    bell::create_semaphore(&CString::new(format!("/{name}"))?).map_err(|error| os_error(&error))
 }
 
 /// Opens the file of a segment that somebody else has made.

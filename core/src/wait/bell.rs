@@ -9,7 +9,7 @@ use crate::wait::futex::{self, Reach};
 use std::ffi::CStr;
 use std::fmt;
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::Duration;
@@ -74,6 +74,18 @@ impl Bell {
 
 /// Bytes of glibc's `sem_t` on a machine of 64 bits: the word below, whether the semaphore is private, and padding.
 const SEMAPHORE_SIZE: u64 = 32;
+/// What glibc puts there: a value of 0, nobody who waits, and that its futex is not one of a single process
+/// (`FUTEX_SHARED`, which only glibc looks at).
+const FRESH: [u8; SEMAPHORE_SIZE as usize] = {
+    let mut bytes = [0; SEMAPHORE_SIZE as usize];
+    let shared = (libc::FUTEX_PRIVATE_FLAG as u32).to_ne_bytes();
+    let mut at = 0;
+    while at < shared.len() {
+        bytes[8 + at] = shared[at];
+        at += 1;
+    }
+    bytes
+};
 /// One waiter, in the word: they are counted in its high half.
 const WAITER: u64 = 1 << 32;
 /// The highest value of a semaphore, glibc's too. What is rung beyond it is not counted.
@@ -127,10 +139,32 @@ impl From<io::Error> for SemaphoreError {
     }
 }
 
+/// Makes a semaphore that nobody has rung, by a name that begins with a slash: the very file that glibc's `sem_open`
+/// makes, which takes several times as long, since it makes it under another name first. Nobody knows the name yet.
+pub fn create_semaphore(name: &CStr) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path(name)?)?;
+    // All at once, and so with its memory: a lack of it is an error here, and not a SIGBUS later.
+    file.write_all(&FRESH)
+}
+
+/// Where the file of a semaphore lies.
+fn path(name: &CStr) -> io::Result<String> {
+    let name = name.to_str().ok().and_then(|name| name.strip_prefix('/'));
+    match name.filter(|name| !name.contains('/')) {
+        Some(name) => Ok(format!("/dev/shm/sem.{name}")),
+        None => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+}
+
 /// A named POSIX semaphore that somebody else has created.
 ///
 /// The peer can write it. glibc would take from it which system call to make, and would end the process if that
-/// fails: so only its creation is glibc's. Here its file is mapped, and one word of it is used as glibc uses it:
+/// fails. So its file is mapped here, and one word of it is used as glibc uses it:
 ///
 /// ```text
 ///   ring                             wait
@@ -148,15 +182,11 @@ pub struct Semaphore(SharedMapping);
 impl Semaphore {
     /// Opens an existing semaphore by name, which begins with a slash. Its file must belong to the user `owner`.
     pub fn open(name: &CStr, owner: u32) -> Result<Self, SemaphoreError> {
-        let name = name.to_str().ok().and_then(|name| name.strip_prefix('/'));
-        let Some(name) = name.filter(|name| !name.contains('/')) else {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL).into());
-        };
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(format!("/dev/shm/sem.{name}"))?;
+            .open(path(name)?)?;
         let status = file.metadata()?;
         if !status.is_file() {
             return Err(SemaphoreError::Kind);
@@ -361,6 +391,23 @@ mod tests {
         while semaphore.word().load(Ordering::Relaxed) < WAITER {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn what_we_make_is_byte_for_byte_what_glibc_makes() {
+        let theirs = Theirs::new();
+        let name = format!("/shmrpc-core-made-{}", std::process::id());
+        let ours = CString::new(name.clone()).unwrap();
+        create_semaphore(&ours).unwrap();
+        let file = format!("/dev/shm/sem.{}", &name[1..]);
+        let again = create_semaphore(&ours).unwrap_err();
+        let (made, mode) = (fs::read(&file), fs::metadata(&file).unwrap().mode());
+        let opened = Semaphore::open(&ours, us());
+        fs::remove_file(&file).unwrap();
+        assert_eq!(made.unwrap(), fs::read(theirs.path()).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        opened.unwrap().ring();
     }
 
     #[test]

@@ -35,17 +35,15 @@ fn words_below_the_tail_are_the_ones_written() {
 /// What is unread when a ring grows is not written over, and what comes behind it lies where the reader looks.
 #[test]
 fn words_of_a_ring_that_grows_are_the_ones_written() {
-    model(|| {
+    let payload = |id: u64| vec![id as u8; 4 * (id as usize - 1)];
+    model(move || {
         let memory: Shared = std::sync::Arc::new(HeapMemory::growing(GROWTH + 16, 128));
         let theirs = memory.clone();
         let writer = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));
-            // The second one finds no room where the first one lies, unless that is read already.
+            // The first one fits, and may still be there when the others make the ring grow.
             for id in 1..=3u64 {
-                while !writer
-                    .send(0, id, &[id as u8; 8][..id as usize * 2])
-                    .unwrap()
-                {
+                while !writer.send(0, id, &payload(id)).unwrap() {
                     thread::yield_now();
                 }
             }
@@ -58,10 +56,7 @@ fn words_of_a_ring_that_grows_are_the_ones_written() {
                     None => thread::yield_now(),
                 }
             };
-            assert_eq!(
-                (frame.id, frame.payload),
-                (id, vec![id as u8; id as usize * 2])
-            );
+            assert_eq!((frame.id, frame.payload), (id, payload(id)));
         }
         writer.join().unwrap();
     });

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import struct
 from pathlib import Path
@@ -41,14 +40,12 @@ class NewSegment:
         held_by(self)
         try:
             self.file = self._create(service, semaphores)
-            if self.semaphores:
-                # Made and unmapped in one step: no exception of a signal's handler comes between.
-                make = functools.partial(posix_ipc.Semaphore, flags=posix_ipc.O_CREX, mode=0o600)
-                list(map(posix_ipc.Semaphore.close, map(make, map("/{}".format, self.semaphores))))
+            for name in self.semaphores or ():
+                _core.create_semaphore(name)
             if for_uid not in (0, os.geteuid()):
                 for path in (SHM_DIRECTORY / self.name, *map(_semaphore_path, self.semaphores or ())):
                     _let_in(path, for_uid)
-        except (posix_ipc.Error, OSError, MemoryError) as error:
+        except (OSError, MemoryError) as error:
             self.unlink()
             raise exhaustion.segment(error, _core.segment_memory(self.capacity)) from None
         except BaseException:

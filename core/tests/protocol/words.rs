@@ -37,7 +37,7 @@ fn words_below_the_tail_are_the_ones_written() {
 fn words_of_a_ring_that_grows_are_the_ones_written() {
     let payload = |id: u64| vec![id as u8; 4 * (id as usize - 1)];
     model(move || {
-        let memory: Shared = std::sync::Arc::new(HeapMemory::growing(GROWTH + 16, 128));
+        let memory: Shared = std::sync::Arc::new(HeapMemory::growing(GROWTH + 16, 64));
         let theirs = memory.clone();
         let writer = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));

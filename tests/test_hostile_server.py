@@ -216,7 +216,7 @@ async def test_shared_memory_that_is_full(monkeypatch: pytest.MonkeyPatch) -> No
     async with shmrpc.serve(service):
         with monkeypatch.context() as patched:
             patched.setattr(_core, "create_segment", full)
-            with pytest.raises(shmrpc.ServiceUnavailable, match=r"12,288 bytes.*remount,size="):
+            with pytest.raises(shmrpc.ServiceUnavailable, match=r"6,144 bytes.*remount,size="):
                 await shmrpc.connect("tested", timeout=30)
         async with shmrpc.connect("tested", timeout=30):
             pass

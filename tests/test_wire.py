@@ -41,7 +41,7 @@ LASTING = True
 pytestmark = pytest.mark.usefixtures("server")
 
 #: docs/wire.md gives it in this form.
-SIGNATURE = 0x2491A11F1734BBEF
+SIGNATURE = 0xFFAC68635141E007
 
 
 def linked(welcome: dict[str, Any]) -> list[Path]:

@@ -326,7 +326,9 @@ fn segment(capacity: usize) -> File {
     file
 }
 
+/// One of a segment's rings, small enough to be in use as a whole from the beginning: so it is known where its words lie.
 fn mapped(capacity: usize) -> MappedRing {
+    let capacity = capacity.min(2048);
     let region = Segment::create(segment(capacity).as_fd(), capacity).expect("a segment");
     MappedRing::new(region, Direction::ClientToServer)
 }

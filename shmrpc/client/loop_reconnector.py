@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from shmrpc.basics.clock import seconds_until
@@ -20,16 +19,23 @@ from shmrpc.transport.base import Connection, Dial, interruption
 logger = logging.getLogger("shmrpc.client")
 
 
-def _weakly(method: Callable[[LoopSession], None]) -> Callable[[LoopSession], None]:
-    """Calls a method for as long as its object lives: a loop knows sessions, and would keep what these know."""
-    weak = weakref.WeakMethod(method)
+class _Told:
+    """Tells a reconnector of its session as long as it lives: a loop knows sessions, and would keep what these know."""
 
-    def call(session: LoopSession) -> None:
-        bound = weak()
-        if bound is not None:
-            bound(session)
+    __slots__ = ("_reconnector",)
 
-    return call
+    def __init__(self, reconnector: LoopReconnector) -> None:
+        self._reconnector = weakref.ref(reconnector)
+
+    def on_end(self, session: LoopSession) -> None:
+        """The session has ended."""
+        if (reconnector := self._reconnector()) is not None:
+            reconnector._on_end(session)
+
+    def on_go_away(self, session: LoopSession) -> None:
+        """Its server takes no new calls."""
+        if (reconnector := self._reconnector()) is not None:
+            reconnector._on_go_away(session)
 
 
 class LoopReconnector(Reconnector[LoopSession]):
@@ -58,7 +64,8 @@ class LoopReconnector(Reconnector[LoopSession]):
         self._begin(connection)
 
     def _begin(self, connection: Connection) -> None:
-        session = LoopSession(connection, _weakly(self._on_end), _weakly(self._on_go_away))
+        told = _Told(self)
+        session = LoopSession(connection, told.on_end, told.on_go_away)
         self.session = session
         self.numbers = session.numbers
         self._changed()

@@ -45,7 +45,7 @@ ANY: Final = 0xFF_FFFF
 WINDOW, OVERHEAD, BUFFER_BYTES_PER_BYTE = 131_072, 48, 16
 AWAKE, ON_BELL, ON_SEMAPHORE = range(3)
 TAIL, HEAD, READER_WAITS, WRITER_WAITS = 0, 128, 256, 384
-DATA: Final = 4096
+DATA: Final = 2048
 #: The opcode of the frame that says that the ring has grown.
 GROW: Final = 0x1FF
 #: Offsets: control of ring 0, bytes of one control, the four words in it, data; bytes of a word and of a header; offset

@@ -18,7 +18,7 @@ from shmrpc.transport.shm import segment
 from tests.helpers import figures
 
 #: Bytes of a segment, as the errors have them.
-SEGMENT = "12,288 bytes"
+SEGMENT = "6,144 bytes"
 
 PRELUDE = """
     import json, os, subprocess, sys
@@ -75,8 +75,8 @@ def run_with(options: str, source: str) -> list[Any]:
 
 #: Mount options, and what the client reads then.
 WANTS = {
-    "size=8k,nr_inodes=100": [SEGMENT, "8,192 of 8,192 are free", "remount,size="],
-    "size=16k,nr_inodes=100": [SEGMENT, "two pages", "remount,size="],  # The segment has room, its semaphores not.
+    "size=4k,nr_inodes=100": [SEGMENT, "4,096 of 4,096 are free", "remount,size="],
+    "size=12k,nr_inodes=100": [SEGMENT, "two pages", "remount,size="],  # The segment has room, its semaphores not.
     "size=1m,nr_inodes=1": ["of its 1 files are free", "remount,nr_inodes="],
     "size=1m,nr_inodes=3": ["of its 3 files are free", "remount,nr_inodes="],
 }

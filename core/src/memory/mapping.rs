@@ -1,6 +1,7 @@
 //! Files in our memory: mapped until they are dropped.
 
 use crate::memory::sigbus::Guard;
+use crate::os::done;
 use crate::sync::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -69,19 +70,13 @@ impl Drop for Span {
     }
 }
 
-/// Whether [`SharedMapping::set_aside`] works, in multiples of `unit` bytes: the kernel knows how since Linux 5.14.
-pub(crate) fn can_set_aside(unit: usize) -> bool {
-    static CAN: OnceLock<usize> = OnceLock::new();
-    let page = *CAN.get_or_init(|| {
-        // SAFETY: no memory is involved: it is asked for none. A kernel that does not know the advice says so.
-        unsafe {
-            match libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) {
-                0 => libc::sysconf(libc::_SC_PAGESIZE) as usize,
-                _ => usize::MAX,
-            }
-        }
-    });
-    unit % page == 0
+/// Whether [`SharedMapping::set_aside`] works: the kernel knows how since Linux 5.14.
+pub(crate) fn can_set_aside() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    // SAFETY: no memory is involved: it is asked for none. A kernel that does not know the advice says so.
+    *CAN.get_or_init(|| unsafe {
+        libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) == 0
+    })
 }
 
 /// The beginning of a file that a peer may write, and cut off, at any time. All access is atomic, and what is cut off
@@ -108,21 +103,19 @@ impl SharedMapping {
         self.span.len()
     }
 
-    /// Sets memory aside for the `len` bytes from `start` on, whole pages: what is mapped there may have none, and a look
-    /// at it would be a SIGBUS if there is none left. After an error it has as much as before.
+    /// Sets memory aside for the pages of the `len` bytes from `start` on: what is mapped there may have none, and a look at
+    /// it would be a SIGBUS if there is none left. After an error some of them may have it.
     ///
     /// # Panics
     /// If they are not within the mapping.
     pub fn set_aside(&self, start: usize, len: usize) -> io::Result<()> {
-        let at = self.address(start, len).cast();
+        // SAFETY: no memory is involved.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let before = start % page;
+        let at = self.address(start - before, before + len).cast();
         // SAFETY: within our mapping; what is there keeps its content.
-        if unsafe { libc::madvise(at, len, libc::MADV_POPULATE_WRITE) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        // SAFETY: as above. Nobody uses these pages yet, and whoever looks at them all the same finds zeros.
-        unsafe { libc::madvise(at, len, libc::MADV_REMOVE) };
-        Err(error)
+        done(unsafe { libc::madvise(at, before + len, libc::MADV_POPULATE_WRITE) })?;
+        Ok(())
     }
 
     /// Puts what another file of this size has from `start` on, a multiple of the page, in the place of what is mapped there.

@@ -35,13 +35,14 @@ from shmrpc.client.options import Options, check_timeout
 from shmrpc.client.requests import (
     encode_short,
     find_endpoint,
+    find_name,
     name_and_endpoints,
     result_reader,
     undecodable,
 )
 from shmrpc.client.stream_call import StreamCall
 from shmrpc.introspection.describe import Description
-from shmrpc.service.call import Call, nearest_deadline
+from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
@@ -56,12 +57,15 @@ from shmrpc.transport.places import At, find
 from shmrpc.wire import frames
 from shmrpc.wire.codec import BODIES, UNREADABLE, Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
+from shmrpc.wire.frames import opcode
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
+#: The header of a one-way call.
+_ONE_WAY: Final = frames.header(None, None, one_way=True)
 #: In the place of an answer: the call was certainly not begun, and is made again.
 _AGAIN: Final[Any] = object()
 
@@ -200,7 +204,37 @@ class Client(CallEngine[LoopReconnector]):
         EndpointNotFound, EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams,
         DeadlineExceeded if there was no room by its deadline, or ConnectionLost if the server is gone.
         """
-        await self._notify(endpoint, args, kwargs)
+        told = self._tell(endpoint, args, kwargs)
+        if told is None:
+            await self._notify(endpoint, args, kwargs)
+            return
+        session, call, is_large = told
+        if is_large:
+            await session.pause()
+        if call is not None:
+            await self._find_room(session, call)
+
+    def _tell(
+        self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[LoopSession, Call | None, bool] | None:
+        """Sends a plain one-way call at once: on which session, the call if it waits for room, and if it is large.
+
+        None: the short way is not for it, or it has failed. Nothing was sent, and the general way has the words for why.
+        """
+        session, options = self._reconnector.current(), self._options
+        if session is None or options.is_general or options.nanoseconds is not None or (inheriting and options.inherits):
+            return None
+        try:
+            name = find_name(endpoint, session.numbers)
+            number = session.numbers[name]
+            if number in session.shapes:
+                return None
+            body = self._codec.encode_all((_ONE_WAY, [*args], kwargs))
+            call_id = session.next_id()
+            sent = session.begin(opcode(frames.CALL_WITH, number), call_id, body)
+        except Exception:
+            return None
+        return session, None if sent else Call(session, name, call_id, None), type(body) is not bytes
 
     @overload
     def map(
@@ -385,7 +419,7 @@ class Client(CallEngine[LoopReconnector]):
         if channel is None:
             return call
         short = self._short_call(session, number, kind, read)
-        return _core.LoopEndpoint(channel, short, call, rest, session.note_interruption)
+        return _core.LoopEndpoint(channel, short, call, rest, session.note_interruption, session.cancel)
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         return await self._call_endpoint(name, decode, args, kwargs)

@@ -148,8 +148,11 @@ class CallEngine(BaseClient[_L]):
             return session, sent
 
         session, sent = await self._reconnector.attempt(call, send)
-        if sent:
-            return
+        if not sent:
+            await self._find_room(session, call)
+
+    async def _find_room(self, session: Session[Any], call: Call) -> None:
+        """Waits until a one-way call that was sent has found room."""
         try:
             await session.room(call)
         except Exception as error:
@@ -170,7 +173,7 @@ class CallEngine(BaseClient[_L]):
         source = chunks(iterables, chunk)
 
         def send(calls: list[Any]) -> _B:
-            return begin(lambda: self._send_many(call.part(), call.endpoint, calls, kind))
+            return begin(lambda: self._send_many(call.part(), call.endpoint, calls, kind, followed=True))
 
         def fill() -> bool:
             while len(under_way) < CHUNKS_UNDER_WAY and (calls := next(source, None)) is not None:
@@ -187,20 +190,33 @@ class CallEngine(BaseClient[_L]):
             raise swallowed(call.endpoint)
         return outcomes
 
-    async def _send_many(self, call: Call, name: str | None, calls: Sequence[Any], kind: Any) -> Outcomes:
-        """Sends many calls in one frame, of one endpoint or of any; results of this type, and errors by place."""
+    async def _send_many(
+        self, call: Call, name: str | None, calls: Sequence[Any], kind: Any, *, followed: bool = False
+    ) -> Outcomes:
+        """Sends many calls in one frame, of one endpoint or of any; results of this type, and errors by place.
+
+        ``followed``: by other such frames, before it is answered.
+        """
         many = ManyCalls(self._codec, call, name, calls, kind, in_loop=self._in_loop)
-        return await self._ask(call, many.request, many.read)  # type: ignore[no-any-return]
+        return await self._ask(call, many.request, many.read, followed=followed)  # type: ignore[no-any-return]
 
     async def _describe(self) -> Description:
         decode = self._codec.decoder(Description)
         return await self._ask(self._new_call("describe"), lambda session: (frames.DESCRIBE, frames.NIL), decode)  # type: ignore[no-any-return]
 
-    async def _ask(self, call: Call, request: Callable[[Session[Any]], tuple[int, Body]], decode: Decode) -> Any:
-        """Makes a request that is no plain call; the decoded answer."""
+    async def _ask(
+        self,
+        call: Call,
+        request: Callable[[Session[Any]], tuple[int, Body]],
+        decode: Decode,
+        *,
+        followed: bool = False,
+    ) -> Any:
+        """Makes a request that is no plain call, maybe ``followed`` by others before its answer; the decoded answer."""
 
         async def once(session: Session[Any]) -> Any:
             kind, body = request(session)
-            return read_result(call.endpoint, decode, await session.ask(call, kind, body))
+            ask = session.ask if followed else session.call
+            return read_result(call.endpoint, decode, await ask(call, kind, body))
 
         return await self._reconnector.attempt(call, once)

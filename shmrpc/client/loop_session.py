@@ -63,12 +63,19 @@ class LoopSession(Session[Connection]):
         self._watched: dict[int, tuple[str, int]] = {}
         connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
 
+    async def ask(self, call: Call, kind: int, body: Body) -> Body:
+        """Sends a request, and lets the loop go on until its answer comes: the server works on it meanwhile."""
+        self.begin(kind, call.id, body)
+        return await self.wait(call.id, None, call)
+
     async def wait(self, call_id: int, frame: Frame | None, /, call: Call | None = None) -> Body:
         """Lets the loop go on until the answer is there; the body of its result.
 
         ``frame``: one that came in its stead. ``call``: if there is more to it than its arguments.
         """
         connection = self.connection
+        if self.ended is not None and frame is None:  # It has, while the call was asked for in turn.
+            raise lost_call(self.ended, call_id)
         try:
             connection.check_loop()
         except LocalProtocolError:
@@ -208,6 +215,10 @@ class LoopSession(Session[Connection]):
     def close_if_idle(self) -> None:
         """Closes a session that is left, after its last call."""
         if self.leaving and not self.pending and self.ended is None:
+            channel = self.sharing.channel
+            if channel is not None and channel.is_overlapped():  # Each of those has its turn before this is asked again.
+                self._loop.call_later(0.001, self.close_if_idle)
+                return
             self.close(ConnectionLost(f"the server of {self.service!r} ({process(self.pid)}) is shutting down"))
 
     def close(self, error: ShmrpcError) -> None:

@@ -51,9 +51,9 @@ class Session(ABC, Generic[_C]):
         answer: Any = self.exchange(kind, call.id, body)
         return answer if type(answer) in BODIES else await self.wait(call.id, answer, call)
 
+    @abstractmethod
     async def ask(self, call: Call, kind: int, body: Body) -> Body:
         """As :meth:`call`, for a request that others may follow before it is answered."""
-        return await self.call(call, kind, body)
 
     @abstractmethod
     async def wait(self, call_id: int, begun: Any, /, call: Call | None = None) -> Body:

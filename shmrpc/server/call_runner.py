@@ -255,6 +255,12 @@ class CallRunner:
         if is_for_the_program(error):
             raise error
 
+    def note_one_way_in_core(self, client: ServedClient, endpoint: str, error: BaseException) -> None:
+        """Takes note that a one-way call has failed which the core ran; raises what is for the program."""
+        self.failures.note_one_way(client.service, endpoint, error)
+        if is_for_the_program(error):
+            raise error
+
     def _begin_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
         """Runs the request of a call that has waited for its turn."""
         self.isolation.renew()

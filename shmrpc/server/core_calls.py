@@ -24,9 +24,11 @@ def core_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _c
         clock_ahead=AHEAD,
         encode=runner.encode_result,
         fail=runner.fail_in_core,
+        note=runner.note_one_way_in_core,
         positional=frames.CALL,
         keywords=frames.CALL_KEYWORDS,
         timed=frames.CALL_DEADLINE,
+        headed=frames.CALL_WITH,
     )
 
 

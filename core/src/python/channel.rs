@@ -3,10 +3,12 @@
 use super::buffer::Buffer;
 use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
 use super::incoming::{Arrival, Frame};
+use super::overlap::{Early, Overlap};
 use super::payload::Payload;
 use super::scratch::Scratch;
 use super::short_call::{Answer, Exchange};
-use crate::connection::channel::{self, Role, SLICE, SendError, Sleep};
+use crate::clock;
+use crate::connection::channel::{self, Role, SLICE, SendError, Sent, Sleep};
 use crate::connection::ledger::Carrier;
 use crate::connection::segment::{Direction, Segment, SegmentError};
 use crate::memory::region::RegionError;
@@ -49,6 +51,8 @@ pub struct Channel {
     pub(super) answer: u32,
     /// When the loop last had its turn, in nanoseconds.
     slice: AtomicU64,
+    /// The calls of a loop that are asked for in turn.
+    overlap: Overlap,
 }
 
 impl Channel {
@@ -90,21 +94,152 @@ impl Exchange for Channel {
         if !arrived {
             return Ok(Answer::Further(None));
         }
-        let Some(arrival) = Arrival::next(py, &channel, body)? else {
-            return Ok(Answer::Further(None));
-        };
-        let is_answer = arrival.opcode() == self.answer && arrival.id() == id;
-        match arrival {
-            Arrival::Short { .. } if is_answer && !self.slice_is_over(now) => Ok(Answer::Short),
-            Arrival::Whole(frame) if is_answer && !self.slice_is_over(now) => {
-                frame.open(py, channel.max_frame()).map(Answer::Plain)
+        match self.seek(py, &channel, id, body, true)? {
+            Some(arrival) if arrival.id() == id && self.slice_is_over(now) => {
+                self.further(py, &channel, arrival, body)
             }
-            arrival => {
-                let frame = arrival.into_frame(py, body);
-                let told = frame.into_tuple(py, channel.max_frame())?;
-                Ok(Answer::Further(Some(told.into_any())))
+            arrival => self.answer(py, &channel, id, arrival, body),
+        }
+    }
+}
+
+/// The way of calls whose tasks let the loop turn: anything but a plain answer is as above, but for calls that are asked
+/// for in turn.
+pub(super) struct InTurn<'a>(pub(super) &'a Channel);
+
+impl Exchange for InTurn<'_> {
+    #[inline]
+    fn look_for<'py>(
+        &self,
+        py: Python<'py>,
+        opcode: u32,
+        id: u64,
+        mut payload: Payload<'_>,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Answer<'py>> {
+        let InTurn(this) = self;
+        let channel = this.open()?;
+        if !this.overlap.is_empty() && channel.shares_cpu() && !payload.is_large() {
+            this.overlap.add(id, Early::Sent);
+            let sent = py.detach(|| payload.send_or_keep(&channel, opcode, id, Role::Begins));
+            if let Err(error) = sent {
+                this.forget(id);
+                return Err(unsent(error));
+            }
+            return Ok(Answer::InTurn);
+        }
+        let found = py.detach(|| payload.exchange(&channel, opcode, id));
+        let (arrived, now) = found.map_err(unsent)?;
+        if !arrived {
+            if channel.shares_cpu() {
+                this.overlap.add(id, Early::Looked);
+                return Ok(Answer::InTurn);
+            }
+            return Ok(Answer::Further(None));
+        }
+        match this.seek(py, &channel, id, body, true)? {
+            Some(arrival) if arrival.id() == id && this.slice_is_over(now) => {
+                this.overlap.add(id, Early::of(arrival, body));
+                Ok(Answer::InTurn)
+            }
+            arrival => this.answer(py, &channel, id, arrival, body),
+        }
+    }
+}
+
+impl Channel {
+    /// What has come for a call whose task has its turn.
+    #[inline]
+    pub(super) fn answer_in_turn<'py>(
+        &self,
+        py: Python<'py>,
+        id: u64,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Answer<'py>> {
+        let early = self.overlap.remove(id);
+        // A closed one has told all that wait why.
+        let Ok(channel) = self.open() else {
+            let frame = early.and_then(|early| early.into_frame(py, id));
+            let told = frame.map(|frame| frame.into_tuple(py, usize::MAX));
+            return Ok(Answer::Further(told.transpose()?.map(Bound::into_any)));
+        };
+        let looks_on = matches!(early, Some(Early::Sent));
+        let arrival = match early.and_then(|early| early.into_arrival(id, body)) {
+            None => self.seek(py, &channel, id, body, looks_on)?,
+            arrival => arrival,
+        };
+        self.answer(py, &channel, id, arrival, body)
+    }
+
+    /// Nobody asks any more for a call that was asked for in turn. Whether its answer had come.
+    pub(super) fn forget(&self, id: u64) -> bool {
+        self.overlap.remove(id).is_some_and(|early| early.has_come())
+    }
+
+    /// Takes what is there up to a frame for the call `id`, or for one that is not asked for in turn; if it `looks_on`, for
+    /// as long as it pays to look. A short frame is in `body` then.
+    #[inline]
+    fn seek(
+        &self,
+        py: Python<'_>,
+        channel: &channel::Channel,
+        id: u64,
+        body: &mut Vec<u8>,
+        looks_on: bool,
+    ) -> PyResult<Option<Arrival>> {
+        loop {
+            let Some(arrival) = Arrival::next(py, channel, body)? else {
+                if !looks_on {
+                    return Ok(None);
+                }
+                let found = py.detach(|| channel.spin(Sent::Hot, clock::now()));
+                if !found.map_err(broken)?.0 {
+                    return Ok(None);
+                }
+                continue;
+            };
+            if arrival.id() == id {
+                return Ok(Some(arrival));
+            }
+            if let Some(arrival) = self.overlap.keep(arrival, body) {
+                return Ok(Some(arrival));
             }
         }
+    }
+
+    /// What a frame is for the call `id`.
+    #[inline]
+    fn answer<'py>(
+        &self,
+        py: Python<'py>,
+        channel: &channel::Channel,
+        id: u64,
+        arrival: Option<Arrival>,
+        body: &[u8],
+    ) -> PyResult<Answer<'py>> {
+        match arrival {
+            Some(arrival) if arrival.id() == id && arrival.opcode() == self.answer => match arrival
+            {
+                Arrival::Short { .. } => Ok(Answer::Short),
+                Arrival::Whole(frame) => frame.open(py, channel.max_frame()).map(Answer::Plain),
+            },
+            Some(arrival) => self.further(py, channel, arrival, body),
+            None => Ok(Answer::Further(None)),
+        }
+    }
+
+    /// A frame as Python is told it.
+    #[cold]
+    fn further<'py>(
+        &self,
+        py: Python<'py>,
+        channel: &channel::Channel,
+        arrival: Arrival,
+        body: &[u8],
+    ) -> PyResult<Answer<'py>> {
+        let frame = arrival.into_frame(py, body);
+        let told = frame.into_tuple(py, channel.max_frame())?;
+        Ok(Answer::Further(Some(told.into_any())))
     }
 }
 
@@ -183,6 +318,7 @@ impl Channel {
             sleep,
             answer,
             slice: AtomicU64::new(0),
+            overlap: Overlap::default(),
         })
     }
 
@@ -229,11 +365,21 @@ impl Channel {
     /// The next frame that is there, as (opcode, id, payload), or None.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let channel = self.open()?;
-        let frame = Frame::next(py, &channel)?;
         let max_frame = channel.max_frame();
-        frame
-            .map(|frame| frame.into_tuple(py, max_frame))
-            .transpose()
+        loop {
+            let Some(frame) = Frame::next(py, &channel)? else {
+                return Ok(None);
+            };
+            if !self.overlap.expects(frame.id) {
+                return frame.into_tuple(py, max_frame).map(Some);
+            }
+            self.overlap.keep(Arrival::Whole(frame), &[]);
+        }
+    }
+
+    /// Whether calls are under way that are asked for in turn.
+    fn is_overlapped(&self) -> bool {
+        !self.overlap.is_empty()
     }
 
     /// Takes the small frames that are there with this opcode and id, one after the other, up to `most` of them and

@@ -22,6 +22,8 @@ enum State {
     New(Py<PyTuple>, Option<Py<PyDict>>),
     /// A step of it is running.
     Running,
+    /// It is under way, with this id and this deadline, and its task has let the loop turn.
+    InTurn(Py<PyTuple>, Option<Py<PyDict>>, (u64, Option<u64>)),
     /// It goes on in this coroutine.
     Further(Py<PyAny>),
     Ended,
@@ -69,26 +71,49 @@ impl CallCoroutine {
                     let text = "can't send non-None value to a just-started coroutine";
                     return Err(pyo3::exceptions::PyTypeError::new_err(text));
                 }
-                let kwargs = kwargs.map(|kwargs| kwargs.into_bound(py));
+                let (args, kwargs) = bound(py, args, kwargs);
+                let led = LoopEndpoint::begin(self.endpoint.bind(py), &args, kwargs.as_ref());
+                self.led(led, args, kwargs)
+            }
+            State::InTurn(args, kwargs, under_way) => {
+                let (args, kwargs) = bound(py, args, kwargs);
                 let endpoint = self.endpoint.bind(py);
-                match LoopEndpoint::begin(endpoint, args.bind(py), kwargs.as_ref()) {
-                    Ok(Led::Result(value)) => {
-                        self.change(State::Ended);
-                        Ok(Step::Returned(value))
-                    }
-                    Ok(Led::Further(further)) => self
-                        .go_on(further, |further| send(further, sent))
-                        .map_err(|error| endpoint.get().failed(py, error)),
-                    Err(error) => {
-                        self.change(State::Ended);
-                        Err(error)
-                    }
-                }
+                let led = LoopEndpoint::go_on(endpoint, &args, kwargs.as_ref(), under_way);
+                self.led(led, args, kwargs)
             }
             State::Further(further) => {
                 self.go_on(further.into_bound(py), |further| send(further, sent))
             }
             other => Err(self.refuse(other)),
+        }
+    }
+
+    /// Goes on with what the core's part of a step has led to.
+    #[inline]
+    fn led<'py>(
+        &self,
+        led: PyResult<Led<'py>>,
+        args: Bound<'py, PyTuple>,
+        kwargs: Option<Bound<'py, PyDict>>,
+    ) -> PyResult<Step<'py>> {
+        let py = args.py();
+        match led {
+            Ok(Led::Result(value)) => {
+                self.change(State::Ended);
+                Ok(Step::Returned(value))
+            }
+            Ok(Led::InTurn(id, deadline)) => {
+                let kwargs = kwargs.map(Bound::unbind);
+                self.change(State::InTurn(args.unbind(), kwargs, (id, deadline)));
+                Ok(Step::Yielded(py.None().into_bound(py)))
+            }
+            Ok(Led::Further(further)) => self
+                .go_on(further, |further| send(further, py.None().bind(py)))
+                .map_err(|error| self.endpoint.get().failed(py, error)),
+            Err(error) => {
+                self.change(State::Ended);
+                Err(error)
+            }
         }
     }
 
@@ -105,6 +130,13 @@ impl CallCoroutine {
         };
         self.change(next);
         led
+    }
+
+    /// What was in this state is over.
+    fn leave(&self, state: State) {
+        if let State::InTurn(.., (id, _)) = state {
+            self.endpoint.get().forget(id);
+        }
     }
 
     /// The error for a step that cannot be made, in this state.
@@ -129,6 +161,16 @@ impl CallCoroutine {
             .ok_or_else(|| PyAttributeError::new_err(name.to_owned()))?
             .getattr(name)
     }
+}
+
+#[inline]
+fn bound(
+    py: Python<'_>,
+    args: Py<PyTuple>,
+    kwargs: Option<Py<PyDict>>,
+) -> (Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>) {
+    let kwargs = kwargs.map(|kwargs| kwargs.into_bound(py));
+    (args.into_bound(py), kwargs)
 }
 
 /// Sends a value to a coroutine.
@@ -195,6 +237,14 @@ impl CallCoroutine {
                 self.change(State::Ended);
                 Err(thrown(&kind, value, traceback)?)
             }
+            State::InTurn(.., (id, _)) => {
+                self.change(State::Ended);
+                let endpoint = self.endpoint.get();
+                if !endpoint.forget(id) {
+                    endpoint.cancel(py, id)?;
+                }
+                Err(thrown(&kind, value, traceback)?)
+            }
             State::Further(further) => {
                 let step = self.go_on(further.into_bound(py), |further| {
                     let done = match (value, traceback) {
@@ -222,7 +272,7 @@ impl CallCoroutine {
             State::Running => Err(self.refuse(State::Running)),
             other => {
                 self.change(State::Ended);
-                drop(other);
+                self.leave(other);
                 Ok(())
             }
         }
@@ -265,7 +315,7 @@ impl CallCoroutine {
             return Ok(());
         };
         match &*state {
-            State::New(args, kwargs) => {
+            State::New(args, kwargs) | State::InTurn(args, kwargs, _) => {
                 visit.call(args)?;
                 kwargs.as_ref().map_or(Ok(()), |kwargs| visit.call(kwargs))
             }
@@ -276,7 +326,7 @@ impl CallCoroutine {
 
     fn __clear__(&self) {
         let state = self.change(State::Ended);
-        drop(state);
+        self.leave(state);
     }
 }
 
@@ -307,6 +357,9 @@ impl Drop for CallCoroutine {
             .state
             .get_mut()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let State::InTurn(.., (id, _)) = state {
+            self.endpoint.get().forget(*id);
+        }
         if !matches!(state, State::New(..)) {
             return;
         }

@@ -1,6 +1,6 @@
 //! `Endpoint`: a function that calls an endpoint, as Python sees it.
 
-use super::short_call::{Exchange, Outcome, ShortCall};
+use super::short_call::{Answer, Exchange, Outcome, ShortCall};
 use crate::crash;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -23,6 +23,8 @@ pub(super) enum Led<'py> {
     Result(Bound<'py, PyAny>),
     /// What Python's side has returned.
     Further(Bound<'py, PyAny>),
+    /// It is asked for on the next turn of the loop: its id and its deadline.
+    InTurn(u64, Option<u64>),
 }
 
 impl Endpoint {
@@ -49,7 +51,20 @@ impl Endpoint {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Led<'py>> {
-        match self.short.get().call(py, way, args, kwargs)? {
+        let outcome = self.short.get().call(py, way, args, kwargs)?;
+        self.led(py, outcome, args, kwargs)
+    }
+
+    /// Has Python go on with a call if it is not over.
+    #[inline]
+    fn led<'py>(
+        &self,
+        py: Python<'py>,
+        outcome: Outcome<'py>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Led<'py>> {
+        match outcome {
             Outcome::Result(value) => {
                 crash::point!(AnswerRead);
                 Ok(Led::Result(value))
@@ -60,7 +75,24 @@ impl Endpoint {
                 let rest = (args, kwargs, id, begun, deadline);
                 self.rest.bind(py).call1(rest).map(Led::Further)
             }
+            Outcome::InTurn(id, deadline) => Ok(Led::InTurn(id, deadline)),
         }
+    }
+
+    /// Goes on with a call that was under way, by what has come of it.
+    #[inline]
+    pub(super) fn go_on<'py>(
+        &self,
+        answer: PyResult<Answer<'py>>,
+        body: &[u8],
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        (id, deadline): (u64, Option<u64>),
+    ) -> PyResult<Led<'py>> {
+        let py = args.py();
+        let short = self.short.get();
+        let outcome = short.outcome(py, answer, body, id, deadline)?;
+        self.led(py, outcome, args, kwargs)
     }
 }
 

@@ -240,16 +240,22 @@ pub struct Handlers {
     encode: Py<PyAny>,
     /// Answers that a call has failed: of the client's key, the call's id and the exception.
     fail: Py<PyAny>,
-    /// The low eight bits of the opcodes with positional arguments, with others too, and with a deadline.
+    /// Takes note that a one-way call has failed: of the client's key, the endpoint's name and the exception.
+    note: Py<PyAny>,
+    /// The low eight bits of the opcodes with positional arguments, with others too, with a deadline, and with a header.
     positional: u8,
     keywords: u8,
     timed: u8,
+    headed: u8,
 }
+
+/// What a header says of a one-way call; if it says anything else, the call is for Python.
+const ONE_WAY: &[u8] = b"one_way";
 
 #[pymethods]
 impl Handlers {
     #[new]
-    #[pyo3(signature = (handlers, *, encoder, isolation, running, inheriting, clock_ahead, encode, fail, positional, keywords, timed))]
+    #[pyo3(signature = (handlers, *, encoder, isolation, running, inheriting, clock_ahead, encode, fail, note, positional, keywords, timed, headed))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         handlers: Vec<Option<Py<Handler>>>,
@@ -260,9 +266,11 @@ impl Handlers {
         clock_ahead: i64,
         encode: Py<PyAny>,
         fail: Py<PyAny>,
+        note: Py<PyAny>,
         positional: u8,
         keywords: u8,
         timed: u8,
+        headed: u8,
     ) -> Self {
         Handlers {
             handlers,
@@ -273,9 +281,11 @@ impl Handlers {
             clock_ahead,
             encode,
             fail,
+            note,
             positional,
             keywords,
             timed,
+            headed,
         }
     }
 
@@ -286,7 +296,8 @@ impl Handlers {
             .try_for_each(|each| visit.call(each))?;
         visit.call(&self.running)?;
         visit.call(&self.encode)?;
-        visit.call(&self.fail)
+        visit.call(&self.fail)?;
+        visit.call(&self.note)
     }
 }
 
@@ -298,7 +309,7 @@ pub(super) enum Ran<'py> {
     Written(Option<Bound<'py, PyAny>>),
     /// This is its answer.
     Encoded(Bound<'py, PyAny>),
-    /// Nothing is left to do: its answer comes later, or it has failed, and that was answered.
+    /// Nothing is left to do: its answer comes later, or is none, or it has failed, and that was answered.
     Done,
 }
 
@@ -395,8 +406,16 @@ impl Serving {
             .running
             .get()
             .begin(key.clone_ref(py), opcode, id, deadline);
-        let done = handlers
-            .call(py, handler, request)
+        let one_way = request.one_way;
+        let called = handlers.call(py, handler, request);
+        if one_way {
+            if let Err(error) = called {
+                let note = handlers.note.bind(py);
+                note.call1((key, &handler.name, error.into_value(py)))?;
+            }
+            return Ok(Ran::Done);
+        }
+        let done = called
             .and_then(|result| match &handler.coroutines {
                 Some(coroutines) => coroutines
                     .get()
@@ -445,6 +464,7 @@ struct Request<'py> {
     arguments: Arguments,
     names: Option<Bound<'py, PyTuple>>,
     deadline: Option<u64>,
+    one_way: bool,
 }
 
 impl Handlers {
@@ -458,7 +478,7 @@ impl Handlers {
         buffers: Option<&Buffers<'py>>,
     ) -> Result<Request<'py>, Unread> {
         let mut reader = Reader::new(body, buffers);
-        let (mut names, mut deadline) = (None, None);
+        let (mut names, mut deadline, mut one_way) = (None, None, false);
         let arguments = if kind == self.positional {
             let count = reader.array()?;
             handler.read(py, &mut reader, count)?
@@ -474,6 +494,18 @@ impl Handlers {
             }
             deadline = Some(until);
             handler.read(py, &mut reader, count)?
+        } else if kind == self.headed && handler.coroutines.is_none() {
+            let is_three = reader.array()? == 3;
+            if !is_three || reader.map()? != 1 || reader.str()? != ONE_WAY || !reader.bool()? {
+                return Err(Unread);
+            }
+            one_way = true;
+            let count = reader.array()?;
+            let arguments = handler.read(py, &mut reader, count)?;
+            if reader.map()? != 0 {
+                return Err(Unread);
+            }
+            arguments
         } else {
             return Err(Unread);
         };
@@ -482,13 +514,14 @@ impl Handlers {
             arguments,
             names,
             deadline,
+            one_way,
         })
     }
 
     /// Whether frames of this kind may be requests that the core runs.
     #[inline]
     fn runs(&self, kind: u8) -> bool {
-        kind == self.positional || kind == self.keywords || kind == self.timed
+        [self.positional, self.keywords, self.timed, self.headed].contains(&kind)
     }
 
     /// Calls the function, in a context of its own.

@@ -27,6 +27,7 @@ mod msgpack;
 mod name;
 mod numpy;
 mod orphan;
+mod overlap;
 mod parcel;
 mod payload;
 mod poller;

@@ -57,6 +57,8 @@ pub(super) enum Answer<'py> {
     Plain(Body<'py>),
     /// Something else, as Python is told it.
     Further(Option<Bound<'py, PyAny>>),
+    /// It is asked for on the next turn of the loop.
+    InTurn,
 }
 
 impl<'py> Answer<'py> {
@@ -66,6 +68,7 @@ impl<'py> Answer<'py> {
             Answer::Short => Some(PyBytes::new(py, body).into_any()),
             Answer::Plain(body) => Some(body.into_object(py)?),
             Answer::Further(further) => further,
+            Answer::InTurn => None,
         })
     }
 }
@@ -90,6 +93,8 @@ pub(super) enum Outcome<'py> {
     Foreign,
     /// It may be under way: its id, its deadline, and what has come so far or the exception that sending it has ended with.
     Begun(u64, Option<u64>, Option<Bound<'py, PyAny>>),
+    /// It is under way, and asked for on the next turn of the loop: its id and its deadline.
+    InTurn(u64, Option<u64>),
 }
 
 impl ShortCall {
@@ -112,10 +117,25 @@ impl ShortCall {
             deadline,
         } = request;
         let payload = Payload::of_written(&mut written);
-        let begun = match way.look_for(py, opcode, id, payload, &mut body) {
-            Ok(Answer::Short) => return self.result(py, &body).map(Outcome::Result),
+        let answer = way.look_for(py, opcode, id, payload, &mut body);
+        self.outcome(py, answer, &body, id, deadline)
+    }
+
+    /// What has become of a call, by its answer; `body`: the buffer of a short one.
+    #[inline]
+    pub(super) fn outcome<'py>(
+        &self,
+        py: Python<'py>,
+        answer: PyResult<Answer<'py>>,
+        body: &[u8],
+        id: u64,
+        deadline: Option<u64>,
+    ) -> PyResult<Outcome<'py>> {
+        let begun = match answer {
+            Ok(Answer::Short) => return self.result(py, body).map(Outcome::Result),
             Ok(Answer::Plain(body)) => return self.result_of(py, body).map(Outcome::Result),
             Ok(Answer::Further(further)) => further,
+            Ok(Answer::InTurn) => return Ok(Outcome::InTurn(id, deadline)),
             Err(error) => Some(error.into_value(py).into_bound(py).into_any()),
         };
         Ok(Outcome::Begun(id, deadline, begun))

@@ -56,6 +56,7 @@ impl ThreadEndpoint {
         }
         match base.call(py, own.calls.get(), args, kwargs)? {
             Led::Result(result) | Led::Further(result) => Ok(result),
+            Led::InTurn(..) => unreachable!("a thread waits in its call"),
         }
     }
 

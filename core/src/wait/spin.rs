@@ -129,6 +129,8 @@ const LONGEST: u64 = 1_000_000_000;
 pub struct Crowding {
     waits: u32,
     now: bool,
+    /// Whether the last wait was slept through after such ones.
+    slept: bool,
     /// Until when waits are slept through, and for how long the last time, in nanoseconds.
     until: u64,
     length: u64,
@@ -146,11 +148,11 @@ impl Crowding {
         } else {
             0
         };
-        if self.waits < CROWDED {
-            return false;
+        self.slept = self.waits >= CROWDED;
+        if self.slept {
+            self.waits = 0;
         }
-        self.waits = 0;
-        true
+        self.slept
     }
 
     /// To be called now and then after spinning for `spun` nanoseconds: lets another thread run. True if it is
@@ -164,6 +166,12 @@ impl Crowding {
     #[inline]
     pub fn shares(&self) -> bool {
         self.waits > 0
+    }
+
+    /// Whether our last waits were for somebody who ran on our CPU, as far as we know.
+    #[inline]
+    pub fn shared_lately(&self) -> bool {
+        self.waits > 0 || self.now || self.slept
     }
 
     /// Lets another thread run at once. True if it is better to sleep now.
@@ -302,9 +310,11 @@ mod tests {
             sleep
         });
         assert_eq!(sleeps.count(), 2);
+        assert!(crowding.shared_lately());
         crowding.now = false;
         assert!(!crowding.must_sleep(1));
         assert_eq!(crowding.waits, 0);
+        assert!(!crowding.shared_lately());
     }
 
     #[test]

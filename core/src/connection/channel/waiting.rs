@@ -94,6 +94,11 @@ impl Channel {
         }
     }
 
+    /// Whether it seems that the peer and we take turns on one CPU.
+    pub fn shares_cpu(&self) -> bool {
+        lock(&self.receiver).crowding.shared_lately()
+    }
+
     /// Notes, for the rhythm, that a frame came after a sleep.
     pub fn woke(&self, receiver: &mut Receiver) {
         let now = clock::now();

@@ -189,6 +189,16 @@ impl<'a, 'py> Reader<'a, 'py> {
         })
     }
 
+    /// The bool that comes next.
+    #[inline]
+    pub(in crate::python) fn bool(&mut self) -> Read<bool> {
+        match self.byte()? {
+            0xc2 => Ok(false),
+            0xc3 => Ok(true),
+            _ => Err(Unread),
+        }
+    }
+
     /// The bytes of the str that comes next.
     #[inline]
     pub(in crate::python) fn str(&mut self) -> Read<&'a [u8]> {

@@ -1,0 +1,102 @@
+"""One-way calls of plain functions, which the core makes and runs by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+import shmrpc
+from shmrpc.server import general_calls
+from tests.helpers.server_process import PATIENCE
+
+service = shmrpc.Service("tested.one.way")
+heard: list[Any] = []
+
+
+@service.endpoint
+def hear(value: int, loud: bool = False) -> None:
+    heard.append((value, loud, shmrpc.current_call().endpoint))
+
+
+@service.endpoint
+def refuse(value: int) -> None:
+    raise ValueError(value)
+
+
+@service.endpoint
+async def hear_later(value: int) -> None:
+    await asyncio.sleep(0)
+    heard.append(value)
+
+
+@service.endpoint
+def done() -> int:
+    return len(heard)
+
+
+@pytest.fixture(autouse=True)
+def nothing_heard() -> None:
+    heard.clear()
+
+
+async def test_plain_ones_need_nothing_of_python_but_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> Any:
+        raise AssertionError(args)
+
+    async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
+        monkeypatch.setattr(type(client), "_notify", fail)
+        monkeypatch.setattr(general_calls, "_tell", fail)
+        for i in range(300):
+            await client.notify(hear, i)
+            await client.notify("hear", i, True)
+        assert await client.done() == 600
+    assert heard == [(i, loud, "hear") for i in range(300) for loud in (False, True)]
+
+
+async def test_others_go_the_general_way() -> None:
+    async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
+        await client.notify(hear, 1, loud=True)
+        await client.notify(hear, value=2)
+        await client.with_options(timeout=PATIENCE).notify(hear, 3)
+        await client.with_options(metadata={"who": "Ada"}).notify(hear, 4)
+        assert await client.done() == 4
+        await client.notify(hear_later, 5)
+        while await client.done() < 5:
+            await asyncio.sleep(0.001)
+    assert heard == [(1, True, "hear"), (2, False, "hear"), (3, False, "hear"), (4, False, "hear"), 5]
+
+
+async def test_one_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
+        with caplog.at_level(logging.ERROR):
+            await client.notify(refuse, 7)
+            await client.notify("hear", "no number")
+            await client.notify(hear, 8)
+            assert await client.done() == 1
+    assert "tested.one.way.refuse(), called one way, failed" in caplog.text
+    assert "tested.one.way.hear(), called one way, failed" in caplog.text
+    assert heard == [(8, False, "hear")]
+
+
+async def test_what_cannot_be_sent_is_told_to_its_caller() -> None:
+    async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
+        with pytest.raises(shmrpc.EncodeError, match="hear"):
+            await client.notify(hear, object())
+        with pytest.raises(shmrpc.EndpointNotFound, match="heer"):
+            await client.notify("heer", 1)
+        with pytest.raises(TypeError, match="expected the name or the function"):
+            await client.notify(3, 1)  # type: ignore[call-overload]
+    with pytest.raises(shmrpc.ConnectionLost):
+        await client.notify(hear, 1)
+    assert heard == []
+
+
+async def test_they_wait_for_room_in_their_order() -> None:
+    async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
+        for i in range(5_000):  # In this loop, so that the server reads nothing until one waits.
+            await client.notify(hear, i)
+        assert await client.done() == 5_000
+    assert [value for value, *_ in heard] == [*range(5_000)]

@@ -173,7 +173,9 @@ impl Channel {
 
     /// Nobody asks any more for a call that was asked for in turn. Whether its answer had come.
     pub(super) fn forget(&self, id: u64) -> bool {
-        self.overlap.remove(id).is_some_and(|early| early.has_come())
+        self.overlap
+            .remove(id)
+            .is_some_and(|early| early.has_come())
     }
 
     /// Takes what is there up to a frame for the call `id`, or for one that is not asked for in turn; if it `looks_on`, for

@@ -219,7 +219,7 @@ class Client(CallEngine[LoopReconnector]):
     ) -> tuple[LoopSession, Call | None, bool] | None:
         """Sends a plain one-way call at once: on which session, the call if it waits for room, and if it is large.
 
-        None: the short way is not for it, or it has failed; nothing was sent, and the general way has the words for why.
+        None: the short way is not for it, or it has failed. Nothing was sent; the general way has the words for why.
         """
         session, options = self._reconnector.current(), self._options
         has_deadline = options.nanoseconds is not None or (inheriting and options.inherits)

@@ -77,7 +77,7 @@ async def test_one_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> Non
             await client.notify(hear, 8)
             assert await client.done() == 1
     assert "tested.one.way.refuse(), called one way, failed" in caplog.text
-    assert "tested.one.way.hear(), called one way, failed" in caplog.text
+    assert "hear(): parameter 'value': expected `int`" in caplog.text
     assert heard == [(8, False, "hear")]
 
 

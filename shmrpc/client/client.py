@@ -222,7 +222,9 @@ class Client(CallEngine[LoopReconnector]):
         None: the short way is not for it, or it has failed. Nothing was sent; the general way has the words for why.
         """
         session, options = self._reconnector.current(), self._options
-        has_deadline = options.nanoseconds is not None or (inheriting and options.inherits)
+        has_deadline = options.nanoseconds is not None
+        if inheriting and options.inherits:
+            has_deadline |= nearest_deadline(None) is not None
         if session is None or options.is_general or has_deadline:
             return None
         try:

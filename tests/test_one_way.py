@@ -84,7 +84,7 @@ async def test_one_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> Non
 async def test_what_cannot_be_sent_is_told_to_its_caller() -> None:
     async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
         with pytest.raises(shmrpc.EncodeError, match="hear"):
-            await client.notify(hear, object())  # type: ignore[arg-type]
+            await client.notify(hear, object())  # type: ignore[call-overload]
         with pytest.raises(shmrpc.EndpointNotFound, match="heer"):
             await client.notify("heer", 1)
         with pytest.raises(TypeError, match="expected the name or the function"):

@@ -460,3 +460,36 @@ async def test_one_wait_too_many_is_said_and_the_others_go_on() -> None:
         s["a"] = 1
         done = await asyncio.gather(*waits, return_exceptions=True)
         assert done.count(None) == 1024
+
+
+def test_one_that_takes_a_message_waits_for_the_transaction_of_another_task() -> None:
+    async def main() -> None:
+        async with shmrpc.store(OURS) as store:
+            store["n"] = 1
+            store.inbox.put("first")
+            async with store.transaction():
+                store["n"] = 2
+                takes = [asyncio.create_task(store.inbox.take(LONG)) for _ in range(2)]
+                await asyncio.sleep(0.01)
+                assert not any(task.done() for task in takes)
+                assert await asyncio.create_task(_read(store, "n")) == 1, "another task reads what is committed"
+                store.inbox.put("second")
+            assert sorted(await asyncio.gather(*takes)) == ["first", "second"]
+            assert not store.inbox.has_messages()
+
+    async def _read(store: shmrpc.Store, key: str) -> object:
+        return store[key]
+
+    asyncio.run(main())
+
+
+def test_what_is_nested_too_deep_to_be_copied_can_be_deleted(s: shmrpc.sync.Store) -> None:
+    s["deep"] = []
+    members = s["deep"]
+    for _ in range(400):
+        members.append([])
+        members = members[0]
+    with pytest.raises(RecursionError):
+        s.copy()
+    del s["deep"][0]
+    assert s.copy() == {"deep": []}

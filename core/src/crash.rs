@@ -227,6 +227,18 @@ mod enabled {
         CopyFound,
         /// This process uses the copy, and the others were not woken.
         CopyUsed,
+        /// The right to be the owner of a store is taken, and nothing is made.
+        OwnerBegun,
+        /// The contents of a store with an owner are there, and are not said to be.
+        ContentsMade,
+        /// They are, and nobody was told.
+        ContentsFound,
+        /// A change of such a store is committed, and its readers were not told.
+        ChangeUntold,
+        /// A reader has pinned a buffer, and has not looked whether it is there.
+        ReaderPinned,
+        /// A reader watches a container, and does not wait.
+        ReaderWatches,
         /// The only word of a transaction is stored, and the sequence is as before.
         OnlyWordStored,
         /// The entries of a log are written, and do not count.

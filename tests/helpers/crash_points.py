@@ -106,6 +106,10 @@ POINTS_OF_STORES: Final = frozenset(
 #: Those that only one passes who replaces a store by a copy.
 POINTS_OF_COPIES: Final = frozenset(("ReplaceBegun", "CopyMade", "CopyFound", "CopyUsed"))
 
+#: Those that only an owner of a store passes, and its readers.
+POINTS_OF_OWNERS: Final = frozenset(("OwnerBegun", "ContentsMade", "ContentsFound", "ChangeUntold"))
+POINTS_OF_READERS: Final = frozenset(("ReaderPinned", "ReaderWatches"))
+
 #: A line by file and number, or a native point by name and how often it was passed.
 Place = tuple[str, int]
 

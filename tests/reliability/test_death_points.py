@@ -16,7 +16,15 @@ import pytest
 
 import shmrpc
 from tests.helpers import conversations, figures, traces
-from tests.helpers.crash_points import POINTS_OF_COPIES, POINTS_OF_NAMES, POINTS_OF_QUEUES, POINTS_OF_STORES, Place
+from tests.helpers.crash_points import (
+    POINTS_OF_COPIES,
+    POINTS_OF_NAMES,
+    POINTS_OF_OWNERS,
+    POINTS_OF_QUEUES,
+    POINTS_OF_READERS,
+    POINTS_OF_STORES,
+    Place,
+)
 from tests.helpers.host_names import nothing_is_left, ours_in_shm, swept
 from tests.helpers.loops import one_loop, other_loop
 from tests.helpers.scale import scaled
@@ -424,7 +432,8 @@ async def test_every_native_point_is_passed_in_some_conversation(
     passed: Counter[str] = Counter()
 
     def not_passed() -> list[str]:
-        others = POINTS_OF_NAMES | POINTS_OF_QUEUES | POINTS_OF_STORES | POINTS_OF_COPIES
+        of_stores = POINTS_OF_STORES | POINTS_OF_COPIES | POINTS_OF_OWNERS | POINTS_OF_READERS
+        others = POINTS_OF_NAMES | POINTS_OF_QUEUES | of_stores
         return [name for name, times in passed.items() if not times and name not in others]
 
     for _ in range(ROUNDS):  # Some are passed in time only if a thread gets its CPU: the sweeper's.

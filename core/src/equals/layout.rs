@@ -7,7 +7,7 @@
 //!                              the file that has its contents now, see `replacing.rs`
 //!    104  signals       u64    those that nobody has waited for
 //!    112  bounds        2 u64  of a queue: the items that may wait; how often one is delivered, plus 2^63 if they are raw; of a
-//!                              topic: 0; 2^63 if its records are raw
+//!                              topic: 0; 2^63 if its records are raw; of a store: 1 if one member owns it
 //!    128  members       256 of them, 32 bytes each: see `members.rs`
 //!   8320  the wait set of permits, or of an event: 256 slots
 //!  12544  the wait set of signals: 256 slots
@@ -16,13 +16,13 @@
 //!  16832  permits       u64 each: the member that has it, or 0
 //!         data          from the next multiple of 64 KiB on: the bytes of a memory; of a queue, the wait set of those
 //!                       that wait until all is done, and from the next multiple of 64 KiB on the queue; of a topic, its
-//!                       directory
+//!                       directory; of a store with an owner, what its readers say comes before the store
 //! ```
 
 use super::members::{MEMBER_SIZE, SLOTS};
 use crate::memory::region::{Kind, Layout, signature};
 use crate::queue::{self, Limits};
-use crate::store;
+use crate::store::{self, readers};
 use crate::topic::directory::Capacity;
 use crate::wait::set::mapped::size_for;
 
@@ -32,6 +32,8 @@ pub const SLEEPERS: usize = 256;
 pub const MOST_PERMITS: u64 = 1 << 16;
 /// In the bounds of a queue or a topic: its items are raw bytes.
 pub const RAW: u64 = 1 << 63;
+/// In the bounds of a store: one member alone changes it.
+pub const OWNED: u64 = 1;
 /// The bytes that the items of a queue, or the values of a store, may have.
 pub const QUEUE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 34;
 /// The most bytes of a memory: what one range of the guard against SIGBUS counts, without the pages before it.
@@ -99,6 +101,15 @@ impl Shape {
         })
     }
 
+    /// The shape of a store, if there can be one such; `owned`: one member alone changes it.
+    pub fn of_store(amount: u64, owned: bool) -> Option<Self> {
+        let shape = Shape::new(Kind::Store, amount)?;
+        Some(Shape {
+            bounds: [if owned { OWNED } else { 0 }, 0],
+            ..shape
+        })
+    }
+
     /// The shape of a topic.
     pub fn of_topic(raw: bool) -> Self {
         Shape {
@@ -122,6 +133,16 @@ impl Shape {
         self.bounds[1] & RAW != 0
     }
 
+    /// Whether it is a store that one member alone changes.
+    pub fn is_owned(self) -> bool {
+        self.kind == Kind::Store && self.bounds[0] == OWNED
+    }
+
+    /// Where the readers of a store with an owner say what they look at.
+    pub fn readers_at(self) -> usize {
+        (self.data() + size_for(SLEEPERS)).next_multiple_of(64)
+    }
+
     /// Where its wait sets begin.
     pub fn sets(self) -> Vec<usize> {
         let mut sets = AT_SETS.to_vec();
@@ -133,7 +154,11 @@ impl Shape {
 
     /// Where the queue or the store begins.
     pub fn contents_at(self) -> usize {
-        (self.data() + size_for(SLEEPERS)).next_multiple_of(PAGE)
+        let readers = match self.is_owned() {
+            true => readers::SIZE as usize,
+            false => 0,
+        };
+        (self.readers_at() + readers).next_multiple_of(PAGE)
     }
 
     /// How many bytes need memory from the beginning.
@@ -141,6 +166,8 @@ impl Shape {
         match self.kind {
             Kind::Queue => queue::sizes(self.contents_at() as u64, self.limits()).0 as usize,
             Kind::Topic => self.data() + Capacity::OF_A_TOPIC.seats_at() as usize,
+            // Its contents are elsewhere.
+            Kind::Store if self.is_owned() => self.contents_at(),
             Kind::Store => store::sizes(self.contents_at() as u64, self.amount).1 as usize,
             _ => self.layout().size,
         }

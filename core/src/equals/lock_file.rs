@@ -8,6 +8,7 @@
 //! ```text
 //!      0          the door: held while a process joins or leaves
 //!      1 + slot   held by the member of this slot as long as it lives
+//!      257        held by the owner of a store that has one, as long as it lives
 //! ```
 //!
 //! The text of the file is the name of the memory.
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 
 const DOOR: i64 = 0;
 const FIRST_MEMBER: i64 = 1;
+const OWNER: i64 = FIRST_MEMBER + SLOTS as i64;
 /// The longest name of a memory, in bytes.
 const LONGEST: usize = 255;
 /// Between two knocks at a door that another process holds: each time twice as long, within these.
@@ -129,6 +131,21 @@ impl LockFile {
     /// Lets others through the door.
     pub fn pass(&self) -> io::Result<()> {
         self.unlock(DOOR)
+    }
+
+    /// Takes the byte of the owner. False if another process has it.
+    pub fn own(&self) -> io::Result<bool> {
+        self.lock(OWNER)
+    }
+
+    /// Gives the byte of the owner back.
+    pub fn disown(&self) -> io::Result<()> {
+        self.unlock(OWNER)
+    }
+
+    /// Which other process is the owner, if any.
+    pub fn owner(&self) -> io::Result<Option<Holder>> {
+        Ok(self.first_lock(OWNER, 1)?.map(|(_, holder)| holder))
     }
 
     /// Tells those that wait for the name that they may knock: see [`arrivals`](super::arrivals).

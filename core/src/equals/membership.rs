@@ -91,6 +91,13 @@ pub enum NameError {
     Left,
     #[error("was opened in another process, from which this one was forked; open it again here")]
     Forked,
+    #[error("{}", read_only(*.owner))]
+    ReadOnly { owner: Option<Holder> },
+    #[error(
+        "is changed by its owner{} whenever it is looked at: either that stands still in the middle of a change, or it changes it \
+         without a pause; then read less at once, or open it with more patience", comma(*.owner)
+    )]
+    Restless { owner: Option<Holder> },
     #[error("{0}")]
     NotHeld(&'static str),
     #[error("has {SLEEPERS} sleepers already, which is the most")]
@@ -116,6 +123,23 @@ pub(super) fn words_of(holder: Holder) -> String {
     }
 }
 
+fn comma(owner: Option<Holder>) -> String {
+    owner.map_or_else(String::new, |owner| format!(", {},", words_of(owner)))
+}
+
+fn read_only(owner: Option<Holder>) -> String {
+    match owner {
+        Some(owner) => format!(
+            "is changed by its owner alone, {}: it was opened with writable='owner', and this process can only read it",
+            words_of(owner)
+        ),
+        None => {
+            "has no owner any more, and this process can only read it: open it with writable='owner' to become its owner"
+                .to_owned()
+        }
+    }
+}
+
 impl NameError {
     /// Whether its text says what the name does, and so goes on where the name was said.
     pub fn is_predicate(&self) -> bool {
@@ -130,6 +154,8 @@ impl NameError {
             | NameError::Left
             | NameError::Forked
             | NameError::Crowded
+            | NameError::ReadOnly { .. }
+            | NameError::Restless { .. }
             | NameError::Claimed { .. } => true,
             NameError::Os { .. }
             | NameError::NotHeld(_)
@@ -231,12 +257,13 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Joins the members of a name whose door is held.
+    /// Joins the members of a name whose door is held. `wants`: to be the owner of a store that has none.
     pub(super) fn join(
         name: String,
         memory: Memory,
         lock_file: LockFile,
         stem: &Path,
+        wants: bool,
     ) -> Result<Arc<Self>, NameError> {
         let (mapping, lock_file) = (memory.mapping.clone(), Arc::new(lock_file));
         let joined = Members::join(mapping, AT_MEMBERS, lock_file.clone());
@@ -249,7 +276,15 @@ impl Membership {
         }
         membership.members.enter();
         crash::point!(MemberEntered);
-        membership.finish_replacing()?;
+        match membership.shape.is_owned() {
+            true => {
+                if wants {
+                    membership.own_store()?;
+                }
+                membership.read_store()?;
+            }
+            false => membership.finish_replacing()?,
+        }
         if remains {
             // Only a member can take a lease.
             let slot = membership.members.slot();
@@ -748,8 +783,8 @@ impl Membership {
                     .allocated()
                     .map_err(NameError::os("its memory cannot be read"))?,
                 (_, Some(topic), _) => topic.size,
-                (_, _, Some(store)) => store
-                    .allocated()
+                (_, _, Some(store)) => self
+                    .allocated_in(store)
                     .map_err(NameError::os("its memory cannot be read"))?,
                 _ => self.mapping.size() as u64,
             },
@@ -1110,6 +1145,9 @@ impl std::fmt::Display for Shape {
                 )
             }
             Kind::Topic => write!(out, "a topic of {}", self.contents()),
+            Kind::Store if self.is_owned() => {
+                write!(out, "a store with max_memory={amount}, writable='owner'")
+            }
             Kind::Store => write!(out, "a store with max_memory={amount}"),
             _ => write!(out, "a {}", self.kind.word()),
         }

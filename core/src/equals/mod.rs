@@ -13,6 +13,8 @@ mod looking;
 pub mod members;
 #[cfg(not(loom))]
 pub mod membership;
+#[cfg(not(loom))]
+mod owning;
 pub mod permits;
 #[cfg(not(loom))]
 pub mod queueing;
@@ -30,4 +32,4 @@ pub mod waiting;
 mod watcher;
 
 #[cfg(not(loom))]
-pub use layout::{MOST_BYTES, MOST_PERMITS, QUEUE_BYTES, SLEEPERS, Shape};
+pub use layout::{MOST_BYTES, MOST_PERMITS, OWNED, QUEUE_BYTES, SLEEPERS, Shape};

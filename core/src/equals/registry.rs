@@ -1,6 +1,6 @@
 //! The names that this process is a member of: each once, however often it is opened.
 
-use super::layout::{AT_AMOUNT, AT_BOUNDS, LEAST_BYTES, RAW, Shape};
+use super::layout::{AT_AMOUNT, AT_BOUNDS, LEAST_BYTES, OWNED, RAW, Shape};
 use super::lock_file::LockFile;
 use super::members::Member;
 use super::membership::{Membership, Memory, NameError, lie_in, store_shape};
@@ -93,7 +93,10 @@ impl Drop for Handle {
 fn leave(open: &Open, path: &Path) {
     let remove = |lock_file: &LockFile| {
         let _ = named::remove(&open.memory);
-        if let Some(copy) = replacing::copy_in(open.membership.mapping(), &open.memory) {
+        let membership = &open.membership;
+        if let Some(copy) =
+            replacing::copy_in(membership.mapping(), membership.shape(), &open.memory)
+        {
             let _ = named::remove(&copy);
         }
         crash::point!(MemoryRemoved);
@@ -142,6 +145,9 @@ pub fn open(place: &Place, shape: Option<Shape>) -> Result<Option<Handle>, NameE
     if let Some(open) = names.get_mut(&place.lock_file) {
         open.membership.check()?;
         agrees(open.membership.shape(), shape)?;
+        if shape.is_some_and(Shape::is_owned) {
+            open.membership.own_store()?;
+        }
         open.handles += 1;
         return Ok(Some(handle(open)));
     }
@@ -276,6 +282,7 @@ fn enter(
             memory,
             lock_file,
             &stem(&place.lock_file),
+            shape.is_some(),
         )?;
         if let Some(queue) = &membership.queue {
             queue.has_lost(lost);
@@ -312,9 +319,11 @@ fn taken_over(place: &Place, text: &[u8], shape: Shape, lost: &mut u64) -> Optio
     let copy = found
         .as_ref()
         .filter(|memory| memory.shape.kind == Kind::Store)
-        .and_then(|memory| replacing::copy_in(&memory.mapping, name));
+        .and_then(|memory| replacing::copy_in(&memory.mapping, memory.shape, name));
     let found = found.filter(|memory| {
-        let is_kept = memory.shape == shape && !matches!(shape.kind, Kind::Queue | Kind::Topic);
+        // Nobody has the contents of a store with an owner any more.
+        let is_gone = matches!(shape.kind, Kind::Queue | Kind::Topic) || shape.is_owned();
+        let is_kept = memory.shape == shape && !is_gone;
         let is_whole = copy.as_ref().is_none_or(|copy| named::open(copy).is_ok());
         is_kept && is_whole && lie_in(&memory.mapping).is_none()
     });
@@ -415,8 +424,12 @@ fn open_memory(place: &Place, text: &[u8]) -> Result<Memory, NameError> {
     let kind = Kind::of_members(kind).ok_or_else(|| foreign_text(format!("is of kind {kind}")))?;
     let shape = match kind {
         // What it says of itself is checked against its size.
-        Kind::Memory | Kind::Semaphore | Kind::Store => {
+        Kind::Memory | Kind::Semaphore => {
             Shape::new(kind, read_word(&file, AT_AMOUNT).map_err(failed())?)
+        }
+        Kind::Store => {
+            let word = |at| read_word(&file, at).map_err(failed());
+            Shape::of_store(word(AT_AMOUNT)?, word(AT_BOUNDS)? == OWNED)
         }
         Kind::Queue => {
             let word = |at| read_word(&file, at).map_err(failed());

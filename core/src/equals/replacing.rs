@@ -20,7 +20,7 @@ use super::queueing::deadline;
 use super::registry::random;
 use super::stores::{Contents, Refusal, Shared};
 use crate::crash;
-use crate::memory::mapping::SharedMapping;
+use crate::memory::mapping::{Access, SharedMapping};
 use crate::memory::named;
 use crate::os::done;
 use crate::shared::SharedError;
@@ -28,7 +28,7 @@ use crate::store::{Store, StoreError};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
@@ -61,9 +61,10 @@ fn number_in(mapping: &SharedMapping) -> u64 {
 }
 
 /// The name of the file that has the contents of a store now, if that is a copy.
-pub(super) fn copy_in(mapping: &SharedMapping, memory: &str) -> Option<String> {
+pub(super) fn copy_in(mapping: &SharedMapping, shape: Shape, memory: &str) -> Option<String> {
     match number_in(mapping) {
         0 => None,
+        _ if shape.is_owned() => None,
         number => name_of(memory, number),
     }
 }
@@ -116,7 +117,7 @@ fn open_copy(memory: &str, number: u64, shape: Shape) -> Result<File, NameError>
 
 /// Puts a copy in the place of what this process has: where it is mapped, and behind its descriptor.
 fn exchange(mapping: &SharedMapping, file: &OwnedFd, copy: &File, shape: Shape) -> io::Result<()> {
-    mapping.exchange(copy.as_fd(), shape.contents_at())?;
+    mapping.exchange(copy.as_fd(), shape.contents_at(), Access::Shared)?;
     // SAFETY: no memory is involved; both are ours, and `file` stays open, as another one.
     done(unsafe { libc::dup3(copy.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) }).map(drop)
 }
@@ -187,6 +188,9 @@ impl Membership {
     #[cold]
     pub(super) fn follow(&self) -> Result<(), Refusal> {
         let contents = self.stored()?;
+        if self.shape().is_owned() {
+            return self.follow_owner(contents);
+        }
         let _alone = contents.stay();
         // Another thread may have been there before.
         if contents.store.fenced().is_none() {
@@ -264,15 +268,27 @@ impl Membership {
 
     /// Makes a copy, and lets all find it.
     fn publish_copy(&self, contents: &Contents, fenced: u64) -> Result<File, Refusal> {
+        for _ in 0..TRIES {
+            match self.try_to_publish(contents, fenced) {
+                // A clean-up took the file for dead before it was locked, if only to look.
+                Err(Refusal::Name(NameError::Os { error, .. }))
+                    if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                done => return done.inspect_err(|_| contents.store.keep_on()),
+            }
+        }
+        contents.store.keep_on();
+        Err(too_often().into())
+    }
+
+    fn try_to_publish(&self, contents: &Contents, fenced: u64) -> Result<File, Refusal> {
         let number = (random()? as u64).max(1);
         let name = name_of(self.memory(), number);
         let name = name.ok_or_else(|| NameError::Foreign("has no copy of this name".to_owned()))?;
         let copy = self.make_copy(contents, &name, fenced);
         let copy = copy.inspect_err(|_| {
             let _ = named::remove(&name);
-            contents.store.keep_on();
         })?;
-        let before = copy_in(self.mapping(), self.memory());
+        let before = copy_in(self.mapping(), self.shape(), self.memory());
         let word = self.mapping().u64_at(AT_CONTENTS);
         // Release: whoever finds the number finds the copy.
         word.store(number, Release);
@@ -292,7 +308,10 @@ impl Membership {
             .and_then(|made| made.ok_or_else(taken))
             .map_err(failed())?;
         let file = File::from(made);
-        let moment = contents.store.copy_to(&file).map_err(failed())?;
+        let moment = contents
+            .store
+            .copy_to(|at, bytes| file.write_all_at(bytes, at))
+            .map_err(failed())?;
         let words = SharedMapping::new(file.as_fd(), size).map_err(failed())?;
         let descriptor = file.try_clone().map_err(failed())?;
         let store: Shared = Store::new(

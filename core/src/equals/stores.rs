@@ -49,11 +49,15 @@ pub struct Contents {
     /// What has them, and the number of that: 0 if it is the memory of the name itself.
     pub(super) file: Arc<OwnedFd>,
     pub(super) current: AtomicU64,
+    /// Of a store with an owner: what the memory of the name said when this process last looked for its contents.
+    pub(super) seen: AtomicU64,
     /// Held while this process moves to a copy, or leaves.
     moving: Mutex<()>,
     /// The transaction that this process has begun, if it has one.
     open: Mutex<Option<Transaction>>,
     is_open: AtomicBool,
+    /// A task waits for messages that cannot take one before the transaction of another one ends.
+    has_waiting_sibling: AtomicBool,
     /// Blocks that nobody here looks at any more, of which the others are still to be told.
     unpinned: Mutex<Vec<u64>>,
 }
@@ -78,17 +82,26 @@ impl Contents {
     ) -> Result<Self, NameError> {
         let failed = || NameError::os("its memory cannot be had");
         let file: Arc<OwnedFd> = Arc::new(file.try_clone().map_err(failed())?.into());
-        let current = replacing::find_copy(mapping, &file, shape, memory)?;
+        let current = match shape.is_owned() {
+            true => 0, // They are mapped by who joins.
+            false => replacing::find_copy(mapping, &file, shape, memory)?,
+        };
         let (words, members) = (mapping.clone(), members.clone());
         let start = shape.contents_at() as u64;
-        let store = Store::new(words, file.clone(), start, shape.amount, members);
+        let (of, amount) = (file.clone(), shape.amount);
+        let store = match shape.is_owned() {
+            true => Store::of_reader(words, of, start, amount, members, shape.readers_at() as u64),
+            false => Store::new(words, of, start, amount, members),
+        };
         Ok(Contents {
             store: store.map_err(failed())?,
             file,
             current: AtomicU64::new(current),
+            seen: AtomicU64::new(0),
             moving: Mutex::default(),
             open: Mutex::default(),
             is_open: AtomicBool::new(false),
+            has_waiting_sibling: AtomicBool::new(false),
             unpinned: Mutex::default(),
         })
     }
@@ -115,6 +128,9 @@ impl Contents {
         if let Some(transaction) = lock(&self.open).take() {
             self.store.abandon(transaction.open);
         }
+        if !self.store.is_reading() {
+            self.store.tell_all_readers(); // Nobody changes it any more until there is another owner.
+        }
         // Other threads of ours first: a lease of somebody who is no member would be taken over.
         self.store.close(clock::now() + PATIENCE);
         let is_gone = |member| member == us.0;
@@ -140,6 +156,12 @@ impl Membership {
             return true;
         }
         let is_gone = |member| Number(member).slot() == Some(slot);
+        if let Some(contents) = &self.store
+            && self.shape().is_owned()
+            && is_gone(contents.store.title().owner)
+        {
+            contents.store.tell_all_readers(); // It may have committed what it has told nobody.
+        }
         let recovered = self.following(|contents| {
             let recovered = contents.store.recover(is_gone, clock::now() + PATIENCE);
             crash::point!(StoreRecovered);
@@ -186,9 +208,16 @@ impl Membership {
         patience: u64,
         operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
     ) -> Result<R, Refusal> {
+        if contents.store.is_reading() {
+            if contents.is_behind(self.mapping()) {
+                return Err(Refusal::Replaced);
+            }
+            return self.read_contents(contents, patience, |deadline| {
+                operate(&contents.store, None, deadline).map_err(|error| self.told_of(error))
+            });
+        }
         if !contents.is_open() {
-            let done = operate(&contents.store, None, deadline(patience));
-            return self.told(contents, done);
+            return self.do_alone(contents, patience, operate);
         }
         let mut open = lock(&contents.open);
         let turn = match &mut *open {
@@ -205,17 +234,43 @@ impl Membership {
                 let done = operate(&contents.store, Some(open), deadline(patience));
                 done.map_err(|error| self.told_of(error))
             }
-            Turn::Stuck => Err(NameError::NotHeld(
-                "another task of this thread is within a transaction, which cannot end before this operation; begin one \
-                 with 'async with'",
-            )
-            .into()),
+            // It can read what is committed, and cannot wait for the lease.
+            Turn::Stuck => {
+                drop(open);
+                match operate(&contents.store, None, deadline(0)) {
+                    Err(StoreError::Shared(SharedError::Busy { .. })) => Err(NameError::NotHeld(
+                        "another task of this thread is within a transaction, which cannot end before this operation; \
+                         begin one with 'async with'",
+                    )
+                    .into()),
+                    done => self.told(contents, done),
+                }
+            }
             Turn::Free => {
                 drop(open);
-                let done = operate(&contents.store, None, deadline(patience));
-                self.told(contents, done)
+                self.do_alone(contents, patience, operate)
             }
         }
+    }
+
+    /// Does something in a transaction of its own.
+    #[inline]
+    fn do_alone<R>(
+        &self,
+        contents: &Contents,
+        patience: u64,
+        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
+    ) -> Result<R, Refusal> {
+        let store = &contents.store;
+        let mut done = operate(store, None, deadline(patience));
+        // There may be room that readers have kept so far.
+        if let Err(StoreError::Shared(SharedError::Limit { .. })) = done
+            && self.shape().is_owned()
+            && store.sweep(deadline(patience)).is_ok()
+        {
+            done = operate(store, None, deadline(patience));
+        }
+        self.told(contents, done)
     }
 
     #[inline]
@@ -267,6 +322,12 @@ impl Membership {
                 Refusal::Full { asked, used, limit }
             }
             StoreError::Shared(SharedError::JournalFull { most }) => Refusal::TooMany(most),
+            StoreError::Shared(SharedError::ReadOnly) => Refusal::Name(NameError::ReadOnly {
+                owner: self.store_owner(),
+            }),
+            StoreError::Shared(SharedError::Restless) => Refusal::Name(NameError::Restless {
+                owner: self.store_owner(),
+            }),
             StoreError::Shared(error) => Refusal::Name(self.refused(error)),
             other => Refusal::Store(other),
         }
@@ -307,6 +368,21 @@ impl Membership {
         };
         let is_ours = |open: &Transaction| open.owner == owner;
         contents.is_open() && lock(&contents.open).as_ref().is_some_and(is_ours)
+    }
+
+    /// Whether another task of this thread is within a transaction; if so, its end wakes those that wait for messages.
+    pub fn waits_for_sibling(&self, owner: impl Fn() -> u64) -> bool {
+        let Some(contents) = self.store.as_ref().filter(|contents| contents.is_open()) else {
+            return false;
+        };
+        let waits = lock(&contents.open).as_ref().is_some_and(|open| {
+            open.is_task && open.thread == thread::current().id() && open.owner != owner()
+        });
+        if waits {
+            // Relaxed, here and where it is taken: in this thread.
+            contents.has_waiting_sibling.store(true, Relaxed);
+        }
+        waits
     }
 
     /// Begins a transaction of a task, or of a thread; false if another one is under way, whose end wakes those that wait for
@@ -393,6 +469,9 @@ impl Membership {
         };
         crash::point!(TransactionEnded);
         self.wake_next(LEASE);
+        if contents.has_waiting_sibling.swap(false, Relaxed) {
+            self.wake_all(MESSAGES);
+        }
         self.unpin_all(contents);
         self.told(contents, ended)
     }
@@ -441,7 +520,8 @@ impl Refusal {
     pub fn is_busy(&self) -> bool {
         matches!(
             self,
-            Refusal::Name(NameError::Changing { .. }) | Refusal::Replaced
+            Refusal::Name(NameError::Changing { .. } | NameError::Restless { .. })
+                | Refusal::Replaced
         )
     }
 }

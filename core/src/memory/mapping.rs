@@ -79,6 +79,17 @@ pub(crate) fn can_set_aside() -> bool {
     })
 }
 
+/// How a part of a mapping that is put in the place of another one can be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Written, by all who map it.
+    Shared,
+    /// Read alone; whoever has it writable writes it.
+    ReadOnly,
+    /// Written, and what is written is seen by nobody else.
+    Private,
+}
+
 /// The beginning of a file that a peer may write, and cut off, at any time. All access is atomic, and what is cut off
 /// reads as zeros.
 pub struct SharedMapping {
@@ -123,7 +134,12 @@ impl SharedMapping {
     ///
     /// # Panics
     /// If it does not begin within the mapping.
-    pub fn exchange(&self, file: BorrowedFd<'_>, start: usize) -> io::Result<()> {
+    pub fn exchange(&self, file: BorrowedFd<'_>, start: usize, access: Access) -> io::Result<()> {
+        let (access, kind) = match access {
+            Access::Shared => (WRITABLE, libc::MAP_SHARED),
+            Access::ReadOnly => (libc::PROT_READ, libc::MAP_SHARED),
+            Access::Private => (WRITABLE, libc::MAP_PRIVATE),
+        };
         assert!(start < self.size());
         let at = self.address(start, self.size() - start);
         // SAFETY: all of it lies within our mapping, which stays one of this length; those that look at it meanwhile do so
@@ -132,8 +148,8 @@ impl SharedMapping {
             libc::mmap(
                 at.cast(),
                 self.size() - start,
-                WRITABLE,
-                libc::MAP_SHARED | libc::MAP_FIXED,
+                access,
+                kind | libc::MAP_FIXED,
                 file.as_raw_fd(),
                 start as libc::off_t,
             )
@@ -142,6 +158,40 @@ impl SharedMapping {
             true => Err(io::Error::last_os_error()),
             false => Ok(()),
         }
+    }
+
+    /// Puts what another mapping of this size has from `start` on in the place of what is mapped there, as
+    /// [`exchange`](Self::exchange) does, and gives the rest of it back: for a file that cannot be mapped so again.
+    ///
+    /// # Panics
+    /// If it does not begin within the mapping, or the other one has another size.
+    pub fn adopt(&self, other: SharedMapping, start: usize) -> io::Result<()> {
+        assert!(start < self.size() && other.size() == self.size());
+        let SharedMapping { guard, span } = other;
+        drop(guard);
+        let (len, to) = (
+            self.size() - start,
+            self.address(start, self.size() - start),
+        );
+        // SAFETY: both parts lie within mappings of ours; the one that moves is nobody else's, and for the other see
+        // `exchange`.
+        let moved = unsafe {
+            libc::mremap(
+                span.base().wrapping_add(start).cast(),
+                len,
+                len,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                to,
+            )
+        };
+        if moved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // What has moved is no part of it any more, and its addresses may be somebody else's by now.
+        let base = std::mem::ManuallyDrop::new(span).base();
+        // SAFETY: so much of it is left, if anything, and nothing refers to it.
+        unsafe { libc::munmap(base.cast(), start) };
+        Ok(())
     }
 
     /// Whether a peer has cut it off: what was read before this question may never have been written.

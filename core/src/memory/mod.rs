@@ -15,6 +15,8 @@ pub mod news;
 #[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]
+pub mod sealed;
+#[cfg(not(loom))]
 pub mod sigbus;
 #[cfg(not(loom))]
 pub mod store;

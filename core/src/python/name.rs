@@ -5,13 +5,13 @@ use super::descriptor::Descriptor;
 use super::errors::os_error;
 use super::loop_sleeper::LoopSleeper;
 use super::topic::seen_subscribers;
-use crate::equals::Shape;
 use crate::equals::arrivals;
 use crate::equals::members::Holder;
 use crate::equals::membership::{Membership, NameError, Want};
 use crate::equals::registry::{self, Handle, Place, Report};
 use crate::equals::topics::Overview;
 use crate::equals::waiting::{Interrupted, Waited};
+use crate::equals::{OWNED, Shape};
 use crate::memory::mapping::SharedMapping;
 use crate::memory::region::Kind;
 use crate::queue::Limits;
@@ -211,14 +211,17 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
         NameError::Mismatch { .. } | NameError::Limits { .. } => "NameInUse",
         NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
         NameError::Busy { .. } => "WaitTimeout",
+        NameError::Restless { .. } => "StoreBusy",
         NameError::Changing { .. } if kind == Kind::Store.word() => "StoreBusy",
         NameError::Changing { .. } => "QueueBusy",
         NameError::TooLarge(_) => {
             return PyValueError::new_err(format!("{kind} '{name}': {error}"));
         }
-        NameError::Fenced | NameError::Left | NameError::Forked | NameError::NotHeld(_) => {
-            "LocalProtocolError"
-        }
+        NameError::Fenced
+        | NameError::Left
+        | NameError::Forked
+        | NameError::ReadOnly { .. }
+        | NameError::NotHeld(_) => "LocalProtocolError",
     };
     let joint = if error.is_predicate() { " " } else { ": " };
     let text = format!("{kind} {name:?}{joint}{error}").replace('"', "'");
@@ -249,6 +252,9 @@ fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -
     if kind == Kind::Topic.word() {
         return Some(Shape::of_topic(raw));
     }
+    if kind == Kind::Store.word() {
+        return Shape::of_store(amount, items == OWNED);
+    }
     let kind = Kind::OF_MEMBERS
         .into_iter()
         .find(|each| each.word() == kind)?;
@@ -258,7 +264,8 @@ fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -
 #[pymethods]
 impl Name {
     /// Opens a name: makes it if it has no members. `lock_file`: its path, which ends with ".lock". `bounds`: of a queue the
-    /// items that may wait, and how often one is delivered; `raw`: whether they are bytes.
+    /// items that may wait, and how often one is delivered, of a store (1, 0) if one process alone changes it; `raw`: whether
+    /// they are bytes.
     #[new]
     #[pyo3(signature = (name, lock_file, kind, amount, bounds = [0; 2], raw = false))]
     fn make(

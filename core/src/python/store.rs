@@ -7,6 +7,7 @@ use super::stored::{Hooks, Keeper, immediate};
 use crate::equals::members::Holder;
 use crate::equals::membership::Membership;
 use crate::equals::stores::{CHANGES, MESSAGES, Refusal, Shared};
+use crate::store::cell::Type;
 use crate::store::value::{Found, Place};
 use crate::store::{Item, Number, Open, StoreError, saved};
 use pyo3::exceptions::{
@@ -22,6 +23,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
 
+/// How often a buffer is looked for that others replace all the time.
+const TRIES: usize = 64;
 /// This many words are copied with the GIL held, which takes less than others wait for it: tens of microseconds.
 const LITTLE: u64 = 1024;
 
@@ -49,6 +52,20 @@ impl Carrier {
     /// The process that changes the store just now: 0 if none does.
     fn holder(&self) -> PyResult<i64> {
         Ok(self.inner()?.membership.store_holder())
+    }
+
+    /// The process that alone changes the store: 0 if there is none, -1 if it is one of another container.
+    fn owner(&self) -> PyResult<i64> {
+        Ok(match self.inner()?.membership.store_owner() {
+            Some(Holder::Process(pid)) => i64::from(pid),
+            Some(Holder::Elsewhere) => -1,
+            None => 0,
+        })
+    }
+
+    /// Whether this process can change the store.
+    fn may_write(&self) -> PyResult<bool> {
+        Ok(self.inner()?.membership.may_write())
     }
 
     /// The number of a class, of which this is said if there is none of this name.
@@ -250,14 +267,46 @@ impl Inner {
         place: Place,
         item: &Item<'_>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match self.run(py, |store, open, deadline| {
+        let found = self.run(py, |store, open, deadline| {
             store.get(open, deadline, place, item)
-        })? {
+        })?;
+        match found {
             Ok(Found::Immediate(cell)) => immediate(py, cell).map(Some),
+            Ok(Found::Container(Type::Buffer, at, _)) => self.get_buffer(py, place, item, at),
             Ok(found) => self.seen(py, found).map(Some),
             Err(StoreError::NoKey) => Ok(None),
             Err(error) => Err(self.raised(py, error)),
         }
+    }
+
+    /// The same of a buffer that lies there, or at another place by then: others may replace it before it is pinned.
+    fn get_buffer<'py>(
+        &self,
+        py: Python<'py>,
+        place: Place,
+        item: &Item<'_>,
+        at: Place,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let is_gone = |error: &PyErr| {
+            let gone = py.import("shmrpc.errors").and_then(|it| it.getattr("Gone"));
+            gone.is_ok_and(|gone| error.is_instance(py, &gone))
+        };
+        let mut at = at;
+        for _ in 0..TRIES {
+            match self.seen(py, Found::Container(Type::Buffer, at, 0)) {
+                Err(error) if is_gone(&error) => {}
+                seen => return seen.map(Some),
+            }
+            match self.run(py, |store, open, deadline| {
+                store.get(open, deadline, place, item)
+            })? {
+                Ok(Found::Container(Type::Buffer, again, _)) => at = again,
+                Ok(found) => return self.seen(py, found).map(Some),
+                Err(StoreError::NoKey) => return Ok(None),
+                Err(error) => return Err(self.raised(py, error)),
+            }
+        }
+        Err(self.raised(py, StoreError::Gone))
     }
 
     #[inline]
@@ -287,6 +336,17 @@ impl Inner {
         })? {
             Ok(found) => self.seen(py, found).map(Some),
             Err(StoreError::NoKey) => Ok(None),
+            Err(error) => Err(self.raised(py, error)),
+        }
+    }
+
+    /// Removes an item; false if there is no such key.
+    fn delete(&self, py: Python<'_>, place: Place, item: &Item<'_>) -> PyResult<bool> {
+        match self.run(py, |store, open, deadline| {
+            store.delete(open, deadline, place, item)
+        })? {
+            Ok(()) => Ok(true),
+            Err(StoreError::NoKey) => Ok(false),
             Err(error) => Err(self.raised(py, error)),
         }
     }
@@ -337,10 +397,10 @@ impl Inner {
 
     /// Removes a key. Raises KeyError.
     fn delete_item(&self, place: Place, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let found = with_key!(self, key, |item| self.pop(key.py(), place, item))?;
-        found
-            .map(drop)
-            .ok_or_else(|| PyKeyError::new_err((key.clone().unbind(),)))
+        match with_key!(self, key, |item| self.delete(key.py(), place, item))? {
+            true => Ok(()),
+            false => Err(PyKeyError::new_err((key.clone().unbind(),))),
+        }
     }
 
     fn len(&self, py: Python<'_>, place: Place) -> PyResult<usize> {
@@ -487,9 +547,18 @@ impl Store {
         })
     }
 
-    /// The first message, as a tuple; empty if there is none.
-    fn _take<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    /// The first message, as a tuple; empty if there is none. `waits`: and while another task of this thread is within a
+    /// transaction, whose end wakes those that wait for messages.
+    #[pyo3(signature = (waits = false))]
+    fn _take<'py>(&self, py: Python<'py>, waits: bool) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let us = self.inner(py)?;
+        if waits
+            && us
+                .membership
+                .waits_for_sibling(|| current_owner(py).unwrap_or(0))
+        {
+            return Ok(Vec::new());
+        }
         let found = us.run_whole(py, |store, open, deadline| store.receive(open, deadline))?;
         found.map(|found| us.seen(py, found)).into_iter().collect()
     }
@@ -799,7 +868,7 @@ impl Proxy {
     fn _drop_extra(&self, py: Python<'_>, name: &Bound<'_, PyString>) -> PyResult<bool> {
         let (us, keeper) = (&*self.inner, Keeper::default());
         let key = us.hooks.key(name.as_any(), &keeper)?;
-        Ok(us.pop(py, self.place, &Item::Extra(&key))?.is_some())
+        us.delete(py, self.place, &Item::Extra(&key))
     }
 
     // --- waiting for a change ---
@@ -847,6 +916,7 @@ impl Proxy {
         })?;
         let address = us.membership.store_bytes(block + 64, len);
         let pinned = Pinned {
+            is_writable: us.membership.may_write(),
             inner: us.membership.clone(),
             _stay: us.name.get().stay(),
             block,
@@ -863,6 +933,8 @@ pub struct Pinned {
     inner: Arc<Membership>,
     /// Keeps this process a member.
     _stay: Option<Arc<crate::equals::registry::Handle>>,
+    /// False of what another process alone may change: it is not mapped writable.
+    is_writable: bool,
     block: u64,
     address: usize,
     len: usize,
@@ -876,8 +948,17 @@ impl Pinned {
         flags: c_int,
     ) -> PyResult<()> {
         let us = slf.get();
-        // SAFETY: the memory is mapped as long as the membership, which this object has, and writable.
-        unsafe { fill(view, slf.as_any(), us.address, us.len, true, flags) }
+        // SAFETY: the memory is mapped as long as the membership, which this object has, and writable if that is said.
+        unsafe {
+            fill(
+                view,
+                slf.as_any(),
+                us.address,
+                us.len,
+                us.is_writable,
+                flags,
+            )
+        }
     }
 }
 
@@ -1019,7 +1100,7 @@ impl ListProxy {
         };
         let base = slf.as_super().get();
         base.inner
-            .pop(slf.py(), base.place, &Item::Index(number))
+            .delete(slf.py(), base.place, &Item::Index(number))
             .map(drop)
     }
 }

@@ -20,6 +20,12 @@ pub enum SharedError {
     /// There is a copy, where all go on but the member that held the lease. 0: this process is on its way there.
     #[error("a copy has taken its place, while member {fenced:#x} held the lease")]
     Replaced { fenced: u64 },
+    /// Another member alone changes this memory.
+    #[error("this process can only read it")]
+    ReadOnly,
+    /// The deadline has come for one who only reads: its owner has changed it whenever it looked.
+    #[error("it changes without a pause")]
+    Restless,
     #[error("a transaction changes at most {most} words")]
     JournalFull { most: usize },
     #[error("{asked} bytes were asked for, {used} of max_memory of {limit} are in use")]

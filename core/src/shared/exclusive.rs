@@ -26,8 +26,9 @@ use super::{Failure, Lie, Members, Poison, SharedError, Words};
 use crate::origin::Origin;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
+use std::sync::atomic::AtomicBool as PrivateBool;
 use std::sync::atomic::AtomicUsize as PrivateUsize;
-use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 pub(super) const AT_POISON: u64 = 8;
 pub(super) const AT_SEQUENCE: u64 = 64;
@@ -65,6 +66,8 @@ pub struct Exclusive<W, M> {
     busy: PrivateUsize,
     /// 0, [`MOVING`], or the thread that alone may take it still, by [`this_thread`].
     closed: PrivateUsize,
+    /// Whether this process only reads it: then nothing of it is written, since it may be mapped so.
+    reading: PrivateBool,
     #[cfg(not(loom))]
     origin: Origin,
 }
@@ -83,9 +86,24 @@ impl<W: Words, M: Members> Exclusive<W, M> {
             members,
             busy: PrivateUsize::new(0),
             closed: PrivateUsize::new(0),
+            reading: PrivateBool::new(false),
             #[cfg(not(loom))]
             origin: Origin::here()?,
         })
+    }
+
+    /// Says whether this process only reads it from now on: another one alone changes it.
+    #[cfg(not(loom))]
+    pub fn only_read(&self, reading: bool) {
+        // Release: whoever finds that it may write finds memory that it can write.
+        self.reading.store(reading, Release);
+    }
+
+    /// Whether this process only reads it.
+    #[inline]
+    pub fn is_reading(&self) -> bool {
+        // Acquire: pairs with the release above.
+        self.reading.load(Acquire)
     }
 
     /// The member that has the lease just now; 0 if none does.
@@ -210,9 +228,13 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     }
 
     /// Ends the use of this memory, for all members. What they will read.
+    ///
+    /// One who only reads can tell nobody, and so is told alone, whenever it finds that.
     #[cold]
     pub(super) fn poison(&self, lie: Lie) -> SharedError {
-        self.told().tell(lie);
+        if !self.is_reading() {
+            self.told().tell(lie);
+        }
         lie.into()
     }
 
@@ -313,6 +335,9 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     #[inline]
     pub(super) fn enter(&self, deadline: u64) -> Result<Held<'_, W, M>, SharedError> {
         self.check()?;
+        if self.is_reading() {
+            return Err(SharedError::ReadOnly);
+        }
         let busy = Busy::new(&self.busy);
         // SeqCst: see `close`.
         let closed = self.closed.load(SeqCst);

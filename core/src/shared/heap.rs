@@ -31,6 +31,8 @@ const MOST_RUNS: usize = 64;
 /// The memory of a store, as one process has it.
 pub struct Heap {
     pub(super) blocks: Blocks,
+    /// The file is sealed, and so memory cannot be given back: what is free is kept for the next blocks.
+    keeps: bool,
 }
 
 /// How much memory there is.
@@ -60,10 +62,31 @@ impl Heap {
     /// If it does not begin with a page, or there is no room for any page.
     pub fn new(file: Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> io::Result<Self> {
         assert!(start % PAGE == 0);
+        let heap = Heap::known(file, start, size, max_memory);
+        heap.keep_books(start)?;
+        Ok(heap)
+    }
+
+    /// That of a file which is sealed against writes by others, or is about to be: memory cannot be given back.
+    pub fn sealed(file: Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
+        Heap {
+            keeps: true,
+            ..Heap::known(file, start, size, max_memory)
+        }
+    }
+
+    fn known(file: Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
         let map = aligned(start + blocks::BOOKS_SIZE);
-        let blocks = Blocks::new(Growth::new(file), start, map, size, max_memory);
-        blocks.growth.allocate(start, map - start)?;
-        Ok(Heap { blocks })
+        Heap {
+            blocks: Blocks::new(Growth::new(file), start, map, size, max_memory),
+            keeps: false,
+        }
+    }
+
+    /// Sets memory aside for the books.
+    pub fn keep_books(&self, start: u64) -> io::Result<()> {
+        let len = aligned(start + blocks::BOOKS_SIZE) - start;
+        self.blocks.growth.allocate(start, len)
     }
 
     /// How much memory there is.
@@ -163,7 +186,7 @@ impl Heap {
                 .map_err(|error| SharedError::System { asked: len, error })
         };
         let mut over = is_over()?;
-        if over {
+        if over && !self.keeps {
             // A reader may have looked where there is no memory any more, and got some by that.
             self.punch_bare(t)?;
             over = is_over()?;
@@ -215,6 +238,9 @@ impl Heap {
                     other => other,
                 })?;
         }
+        if self.keeps {
+            return Ok(());
+        }
         let Some(most) = self.blocks.excess(t)? else {
             return Ok(());
         };
@@ -245,7 +271,9 @@ impl Heap {
         t: &mut Writer<'_, W, M>,
     ) -> Result<(), SharedError> {
         if std::mem::take(&mut t.pending.taken_over) {
-            self.punch_bare(t)?;
+            if !self.keeps {
+                self.punch_bare(t)?;
+            }
             t.log().repaired();
         }
         Ok(())

@@ -17,6 +17,7 @@ use super::exclusive::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Exclusive, Read
 use super::growth::Growth;
 use super::journal::{Change, Look, See, copied, no_word};
 use super::{Failure, Field, Lie, Members, SharedError, Words};
+use crate::clock;
 use crate::crash;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -207,6 +208,20 @@ impl<W: Words, M: Members> Log<W, M> {
     /// If it is not within the memory, or not aligned.
     pub fn new(words: W, growth: Growth, start: u64, members: M) -> io::Result<Self> {
         growth.allocate(start, KEPT)?;
+        Log::known(words, growth, start, members)
+    }
+
+    /// That of one who only reads, until it [`is_moved`](Self::is_moved) to memory of its own.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn of_reader(words: W, growth: Growth, start: u64, members: M) -> io::Result<Self> {
+        let log = Log::known(words, growth, start, members)?;
+        log.exclusive.only_read(true);
+        Ok(log)
+    }
+
+    fn known(words: W, growth: Growth, start: u64, members: M) -> io::Result<Self> {
         Ok(Log {
             exclusive: Exclusive::new(words, start, SIZE, members)?,
             growth,
@@ -233,6 +248,9 @@ impl<W: Words, M: Members> Log<W, M> {
             Read::Moving => false,
             Read::MovingForLong => true,
         };
+        if self.exclusive.is_reading() {
+            return self.look_until(deadline, copy);
+        }
         let pending = self.begin(deadline)?;
         if is_long {
             self.mark_long(true);
@@ -247,6 +265,37 @@ impl<W: Words, M: Members> Log<W, M> {
             self.held_long.store(true, Ordering::Relaxed);
         }
         self.exclusive.settled(copied)
+    }
+
+    /// The same for one who cannot take the lease.
+    #[cold]
+    fn look_until<R, E: Failure>(
+        &self,
+        deadline: u64,
+        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        while clock::now() < deadline {
+            // Its owner may want this CPU to end what it is doing.
+            std::thread::yield_now();
+            if let Read::Copied(copied) = self.exclusive.read(&mut copy)? {
+                return Ok(copied);
+            }
+        }
+        Err(SharedError::Restless.into())
+    }
+
+    /// In memory that this process alone sees, as it was left by an owner that has died in the middle of a commit: ends that.
+    pub fn mend(&self) -> Result<(), SharedError> {
+        // Relaxed: nobody changes it any more.
+        let mut sequence = self.exclusive.word(AT_SEQUENCE).load(Ordering::Relaxed);
+        let redone = self.redo(&mut sequence);
+        redone.map_err(|lie| self.exclusive.poison(lie))
+    }
+
+    /// Whether a commit is under way.
+    pub fn is_committing(&self) -> bool {
+        // Acquire: pairs with the release at its end.
+        self.exclusive.word(AT_SEQUENCE).load(Ordering::Acquire) % 2 != 0
     }
 
     /// Whether a reader has held the lease for long, and those that sleep until it is given back are to be told now.
@@ -409,6 +458,11 @@ impl<W: Words, M: Members> Log<W, M> {
         set(AT_DIED, 1);
         set(AT_SEQUENCE, sequence.wrapping_add(1 << 32));
         set(AT_COUNT, count);
+    }
+
+    /// Sets memory aside for the beginning, as [`new`](Self::new) does.
+    pub fn keep_beginning(&self) -> io::Result<()> {
+        self.growth.allocate(self.exclusive.start(), KEPT)
     }
 
     /// Other memory has taken the place of what this process had.

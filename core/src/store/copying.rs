@@ -4,9 +4,7 @@ use super::{Store, StoreError};
 use crate::crash;
 use crate::shared::log::Moment;
 use crate::shared::{Members, SharedError, Words};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 /// Bytes that are copied at once.
 const CHUNK: u64 = 1 << 20;
@@ -30,8 +28,9 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.exclusive().fenced()
     }
 
-    /// Copies all of it, as it is at one moment, to the same place in another file of its size.
-    pub fn copy_to(&self, file: &File) -> io::Result<Moment> {
+    /// Copies all of it, as it is at one moment, to the same place in another file of its size: `put` is given bytes, and where
+    /// they begin.
+    pub fn copy_to(&self, mut put: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<Moment> {
         let (words, end) = (self.words(), self.words().size() as u64);
         for _ in 0..TRIES {
             let moment = self.log.moment();
@@ -41,7 +40,7 @@ impl<W: Words, M: Members> Store<W, M> {
                     if !words.copy_out(at, CHUNK.min(to - at), &mut bytes) {
                         return Err(io::Error::from_raw_os_error(libc::EFAULT));
                     }
-                    file.write_all_at(&bytes, at)?;
+                    put(at, &bytes)?;
                 }
             }
             if self.log.is_still(moment) {

@@ -11,6 +11,7 @@
 //!      8  root     u64     the cell of the dict that is the store
 //!         classes  u64     that of the dict of the classes: the number of a class is that of its entry
 //!         inbox    u64     that of the list of messages
+//!         owned    3 u64   of a store with an owner: see `owned.rs`
 //!     64  pins     see `pins.rs`
 //!         watches  see `watches.rs`
 //!         heap     from the next whole page on: see `shared/heap.rs`
@@ -28,7 +29,9 @@ mod copying;
 mod error;
 mod head;
 mod list;
+pub mod owned;
 pub mod pins;
+pub mod readers;
 pub mod saved;
 mod table;
 mod tree;
@@ -116,6 +119,9 @@ pub enum Number {
     Float(f64),
 }
 
+/// Where the bytes of a buffer lie, how many, and what a program says of them.
+pub type Buffer = (u64, u64, Vec<u8>);
+
 /// Looks at a store by an expression that is the same for what the transaction that is open has made of it, and for what is
 /// committed: those are of two types.
 macro_rules! look {
@@ -138,8 +144,18 @@ pub struct News {
 /// A transaction of many operations that a program has begun.
 pub struct Open {
     pending: Pending,
-    news: News,
+    tidings: Tidings,
     is_long: bool,
+}
+
+/// Of what others are to be told at the end of a transaction.
+#[derive(Default)]
+struct Tidings {
+    news: News,
+    /// Of a store with an owner: the containers that it has changed, if readers may watch some; and how many watches readers
+    /// had begun before it.
+    touched: Vec<u64>,
+    begun: u64,
 }
 
 /// A store, as one process has it.
@@ -148,6 +164,10 @@ pub struct Store<W, M> {
     heap: Heap,
     start: u64,
     bound: Bound,
+    /// Of a store with an owner: where its readers say what they look at.
+    readers_at: Option<u64>,
+    /// Something was taken out of such a store that a reader may look at.
+    dooms: AtomicBool,
     /// What was committed, of which nobody was told so far.
     changes: AtomicBool,
     messages: AtomicU32,
@@ -174,6 +194,8 @@ impl<W: Words, M: Members> Store<W, M> {
             heap,
             start,
             bound: Bound::of(size),
+            readers_at: None,
+            dooms: AtomicBool::new(false),
             changes: AtomicBool::new(false),
             messages: AtomicU32::new(0),
         })
@@ -265,9 +287,13 @@ impl<W: Words, M: Members> Store<W, M> {
                 return self.log.exclusive().settled(Err(error.into()));
             }
         }
+        let tidings = Tidings {
+            begun: self.readers().map_or(0, |readers| readers.begun()),
+            ..Tidings::default()
+        };
         Ok(Open {
             pending,
-            news: News::default(),
+            tidings,
             is_long: false,
         })
     }
@@ -299,7 +325,9 @@ impl<W: Words, M: Members> Store<W, M> {
     pub fn commit(&self, open: Open) -> Result<(), StoreError> {
         self.ends(&open);
         let Open {
-            mut pending, news, ..
+            mut pending,
+            tidings,
+            ..
         } = open;
         let finished = self.heap.finish(&mut self.log.writer(&mut pending));
         if let Err(error) = finished {
@@ -312,7 +340,8 @@ impl<W: Words, M: Members> Store<W, M> {
                 .into());
         }
         self.log.commit(pending)?;
-        self.spread(news);
+        self.spread(tidings.news);
+        self.tell_readers(&tidings);
         Ok(())
     }
 
@@ -352,6 +381,7 @@ impl<W: Words, M: Members> Store<W, M> {
             t,
             next_id: self.start + AT_NEXT_ID,
             pins: self.pins(),
+            dooms: self.readers_at.is_some().then_some(&self.dooms),
             bound: self.bound,
         }
     }
@@ -374,11 +404,16 @@ impl<W: Words, M: Members> Store<W, M> {
         operate: impl FnOnce(&mut Hand<'_, '_, W, M>) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
         let watches = self.watches();
-        self.operate(open, deadline, |hand, news| {
+        self.operate(open, deadline, |hand, tidings| {
             let frees = hand.frees();
             let done = operate(hand)?;
             if !watches.is_empty(hand.t)? {
-                news.changes |= watches.note(hand.t, place.at)? || hand.frees() > frees;
+                let is_seen = watches.note(hand.t, place.at)? || hand.frees() > frees;
+                tidings.news.changes |= is_seen;
+            }
+            if self.has_watching_readers() {
+                Watches::chain(hand.t, place.at, &mut tidings.touched)?;
+                tidings.news.changes |= hand.frees() > frees;
             }
             Ok(done)
         })
@@ -388,15 +423,18 @@ impl<W: Words, M: Members> Store<W, M> {
         &self,
         open: Option<&mut Open>,
         deadline: u64,
-        operate: impl FnOnce(&mut Hand<'_, '_, W, M>, &mut News) -> Result<R, StoreError>,
+        operate: impl FnOnce(&mut Hand<'_, '_, W, M>, &mut Tidings) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
-        if let Some(Open { pending, news, .. }) = open {
+        if let Some(Open {
+            pending, tidings, ..
+        }) = open
+        {
             let log = &self.log;
-            return log.operate(pending, |t| operate(&mut self.hand(t), news));
+            return log.operate(pending, |t| operate(&mut self.hand(t), tidings));
         }
         let mut open = self.begin(deadline)?;
         let t = &mut self.log.writer(&mut open.pending);
-        match operate(&mut self.hand(t), &mut open.news) {
+        match operate(&mut self.hand(t), &mut open.tidings) {
             Ok(done) => self.commit(open).map(|()| done),
             Err(error) => {
                 self.abandon(open);
@@ -473,8 +511,9 @@ impl<W: Words, M: Members> Store<W, M> {
         value: &Value<'_>,
     ) -> Result<bool, StoreError> {
         if let (None, Value::Immediate(new)) = (&mut open, value) {
+            let begun = self.begun_by_readers();
             let stored: Result<_, StoreError> = self.log.store(deadline, |t| {
-                if !self.watches().is_empty(t)? {
+                if !self.watches().is_empty(t)? || self.has_watching_readers() {
                     return Ok((None, false));
                 }
                 let at = match self.cell_at(t, place, item) {
@@ -485,6 +524,7 @@ impl<W: Words, M: Members> Store<W, M> {
                 Ok((is_immediate.then_some((at, new.0)), is_immediate))
             });
             if stored? {
+                self.tell_of_word(begun);
                 return Ok(true);
             }
         }
@@ -541,8 +581,9 @@ impl<W: Words, M: Members> Store<W, M> {
             sum.ok_or(StoreError::NoNumber)
         };
         if open.is_none() {
+            let begun = self.begun_by_readers();
             let stored: Result<_, StoreError> = self.log.store(deadline, |t| {
-                if !self.watches().is_empty(t)? {
+                if !self.watches().is_empty(t)? || self.has_watching_readers() {
                     return Ok((None, None));
                 }
                 let at = self.cell_at(t, place, item)?;
@@ -550,6 +591,7 @@ impl<W: Words, M: Members> Store<W, M> {
                 Ok((Some((at, sum.0)), Some(sum)))
             });
             if let Some(sum) = stored? {
+                self.tell_of_word(begun);
                 return Ok(sum);
             }
         }
@@ -558,6 +600,20 @@ impl<W: Words, M: Members> Store<W, M> {
             let sum = sum(&|at| hand.t.get(at), at)?;
             hand.t.set(at, sum.0)?;
             Ok(sum)
+        })
+    }
+
+    /// Removes an item, however deep what is in it is nested.
+    pub fn delete(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        item: &Item<'_>,
+    ) -> Result<(), StoreError> {
+        self.change(open, deadline, place, |hand| {
+            let old = hand.take_out(place, item)?;
+            hand.free_all(old)
         })
     }
 
@@ -570,27 +626,7 @@ impl<W: Words, M: Members> Store<W, M> {
         item: &Item<'_>,
     ) -> Result<Found, StoreError> {
         self.change(open, deadline, place, |hand| {
-            let head = Head::of(hand.t, place)?;
-            let old = match item {
-                Item::Field(_) => return Err(StoreError::OtherType),
-                Item::Index(index) => {
-                    let head = head.is(Type::List)?;
-                    let at = list::find(hand.t, head, *index)?;
-                    let first = Cells::of(hand.t, head)?.at(0);
-                    let index = (at - first) / 8;
-                    hand.splice(head, index, index + 1, &[])?[0]
-                }
-                Item::Key(key) | Item::Extra(key) => {
-                    let head = match item {
-                        Item::Key(_) => head.is(Type::Dict)?,
-                        _ => extra_of(hand.t, head.is(Type::Record)?)?.ok_or(StoreError::NoKey)?,
-                    };
-                    let table = Table::of(hand.t, head)?;
-                    let (key, old) = hand.remove_entry(&table, key)?.ok_or(StoreError::NoKey)?;
-                    hand.free_all(key)?;
-                    old
-                }
-            };
+            let old = hand.take_out(place, item)?;
             let found = tree::copy(hand.t, old, true, &mut { self.bound })?;
             hand.free_all(old)?;
             Ok(found)
@@ -865,19 +901,14 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Where the bytes of a buffer lie, how many, and what a program says of them; for this process to look at until
     /// [`unpin`](Self::unpin).
-    pub fn pin(&self, deadline: u64, place: Place) -> Result<(u64, u64, Vec<u8>), StoreError> {
+    pub fn pin(&self, deadline: u64, place: Place) -> Result<Buffer, StoreError> {
+        if self.is_reading() {
+            return self.pin_as_reader(deadline, place);
+        }
         let pinned = self.operate(None, deadline, |hand, _| {
-            let head = Head::of(hand.t, place)?.is(Type::Buffer)?;
-            let block = head.payload(hand.t)?;
-            let len = hand.t.get(block)?;
-            let mut meta = Vec::new();
-            blob::bytes(hand.t, Type::Bytes, hand.t.get(block + 8)?, &mut meta)?;
-            let end = block.checked_add(64).and_then(|at| at.checked_add(len));
-            if end.is_none_or(|end| end > self.words().size() as u64) {
-                return Err(no_container(block, len));
-            }
-            match self.pins().add(hand.t, block)? {
-                true => Ok((block, len, meta)),
+            let found = self.buffer(hand.t, place)?;
+            match self.pins().add(hand.t, found.0)? {
+                true => Ok(found),
                 false => Err(StoreError::TooLong),
             }
         });
@@ -885,15 +916,29 @@ impl<W: Words, M: Members> Store<W, M> {
         pinned
     }
 
+    fn buffer(&self, t: &impl See, place: Place) -> Result<Buffer, StoreError> {
+        let head = Head::of(t, place)?.is(Type::Buffer)?;
+        let block = head.payload(t)?;
+        let len = t.get(block)?;
+        let mut meta = Vec::new();
+        blob::bytes(t, Type::Bytes, t.get(block + 8)?, &mut meta)?;
+        let end = block.checked_add(64).and_then(|at| at.checked_add(len));
+        match end.is_some_and(|end| end <= self.words().size() as u64) {
+            true => Ok((block, len, meta)),
+            false => Err(no_container(block, len)),
+        }
+    }
+
     /// Ends what [`pin`](Self::pin) began, for a block.
     pub fn unpin(&self, deadline: u64, block: u64) -> Result<(), StoreError> {
+        if self.unpin_as_reader(block) {
+            return Ok(());
+        }
         let unpinned = self.operate(None, deadline, |hand, _| {
             let (me, ended) = (hand.t.me(), std::cell::Cell::new(false));
             let is_it = |member, at| member == me && at == block && !ended.replace(true);
-            for orphan in self.pins().remove(hand.t, is_it)? {
-                hand.free(orphan);
-            }
-            Ok(())
+            let orphans = self.pins().remove(hand.t, is_it)?;
+            self.free_orphans(hand, orphans)
         });
         crash::point!(BufferUnpinned);
         unpinned
@@ -901,10 +946,21 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Ends what members who are gone looked at.
     pub fn recover(&self, is_gone: impl Fn(u64) -> bool, deadline: u64) -> Result<(), StoreError> {
+        self.forget_readers(&is_gone);
+        match self.is_reading() {
+            true => Ok(()),
+            false => self.recover_contents(&is_gone, deadline),
+        }
+    }
+
+    fn recover_contents(
+        &self,
+        is_gone: &dyn Fn(u64) -> bool,
+        deadline: u64,
+    ) -> Result<(), StoreError> {
         self.operate(None, deadline, |hand, _| {
-            for orphan in self.pins().remove(hand.t, |member, _| is_gone(member))? {
-                hand.free(orphan);
-            }
+            let orphans = self.pins().remove(hand.t, |member, _| is_gone(member))?;
+            self.free_orphans(hand, orphans)?;
             self.watches().remove(hand.t, |member, _| is_gone(member))
         })
     }
@@ -913,6 +969,9 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Begins to watch a container, for this process: the number of the watch, to be ended by [`unwatch`](Self::unwatch).
     pub fn watch(&self, deadline: u64, place: Place) -> Result<u64, StoreError> {
+        if self.is_reading() {
+            return self.watch_as_reader(deadline, place);
+        }
         let watch = self.operate(None, deadline, |hand, _| {
             Head::of(hand.t, place)?;
             let number = self.watches().add(hand.t, place.id)?;
@@ -926,12 +985,20 @@ impl<W: Words, M: Members> Store<W, M> {
     pub fn has_changed(&self, deadline: u64, place: Place, watch: u64) -> Result<bool, StoreError> {
         self.log.read(deadline, |t| {
             let is_gone = t.get(place.at)? != place.id;
-            Ok(is_gone || self.watches().has_changed(t, watch)?)
+            Ok(is_gone
+                || match self.readers_of(watch) {
+                    Some((readers, number)) => readers.has_changed(number),
+                    None => self.watches().has_changed(t, watch)?,
+                })
         })
     }
 
     /// Ends a watch.
     pub fn unwatch(&self, deadline: u64, watch: u64) -> Result<(), StoreError> {
+        if let Some((readers, number)) = self.readers_of(watch) {
+            readers.unwatch(self.me(), number);
+            return Ok(());
+        }
         let ended = self.operate(None, deadline, |hand, _| {
             let me = hand.t.me();
             self.watches()
@@ -950,11 +1017,11 @@ impl<W: Words, M: Members> Store<W, M> {
         deadline: u64,
         value: &Value<'_>,
     ) -> Result<(), StoreError> {
-        self.operate(open, deadline, |hand, news| {
+        self.operate(open, deadline, |hand, tidings| {
             let head = self.inbox(hand.t)?;
             let cell = hand.put(value, head.at)?;
             hand.splice(head, head.len, head.len, &[cell])?;
-            news.messages += 1;
+            tidings.news.messages += 1;
             Ok(())
         })
     }
@@ -1068,6 +1135,31 @@ fn extra_of(t: &impl See, head: Head) -> Result<Option<Head>, StoreError> {
 }
 
 impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+    /// Takes an item out of its container: its cell, which is still to be freed.
+    fn take_out(&mut self, place: Place, item: &Item<'_>) -> Result<Cell, StoreError> {
+        let head = Head::of(self.t, place)?;
+        match item {
+            Item::Field(_) => Err(StoreError::OtherType),
+            Item::Index(index) => {
+                let head = head.is(Type::List)?;
+                let at = list::find(self.t, head, *index)?;
+                let first = Cells::of(self.t, head)?.at(0);
+                let index = (at - first) / 8;
+                Ok(self.splice(head, index, index + 1, &[])?[0])
+            }
+            Item::Key(key) | Item::Extra(key) => {
+                let head = match item {
+                    Item::Key(_) => head.is(Type::Dict)?,
+                    _ => extra_of(self.t, head.is(Type::Record)?)?.ok_or(StoreError::NoKey)?,
+                };
+                let table = Table::of(self.t, head)?;
+                let (key, old) = self.remove_entry(&table, key)?.ok_or(StoreError::NoKey)?;
+                self.free_all(key)?;
+                Ok(old)
+            }
+        }
+    }
+
     /// The same, made if there is none.
     fn extra(&mut self, head: Head) -> Result<Head, StoreError> {
         let head = head.is(Type::Record)?;

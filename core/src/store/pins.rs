@@ -14,6 +14,9 @@ pub const MOST: u64 = 4096;
 /// Bytes of the table.
 pub(super) const SIZE: u64 = 16 + 16 * MOST;
 
+/// In the place of a member: nobody's, of a store with an owner.
+pub(super) const DOOMED: u64 = u64::MAX;
+
 /// Where the table lies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pins(pub(super) u64);
@@ -49,6 +52,24 @@ impl Pins {
         let me = t.me();
         t.set(self.at(number), me)?;
         t.set(self.at(number) + 8, block)?;
+        Ok(true)
+    }
+
+    /// Notes that a block is out of the store, and is to be freed once no reader looks at it. False if the table is full.
+    pub(super) fn doom(&self, t: &mut impl Change, block: u64) -> Result<bool, StoreError> {
+        let high = self.high(t)?;
+        let mut number = 0;
+        while number < high && t.get(self.at(number))? != 0 {
+            number += 1;
+        }
+        if number == MOST {
+            return Ok(false);
+        }
+        if number == high {
+            t.set(self.0, high + 1)?;
+        }
+        t.set(self.at(number), DOOMED)?;
+        t.set(self.at(number) + 8, block | 1)?;
         Ok(true)
     }
 

@@ -14,6 +14,8 @@ use crate::shared::heap::Heap;
 use crate::shared::journal::{Change, See};
 use crate::shared::log::Writer;
 use crate::shared::{Members, Words};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How deep containers may be nested: as deep as Python looks, too.
 pub(super) const DEPTH: usize = 256;
@@ -74,6 +76,8 @@ pub(super) struct Hand<'t, 'w, W, M> {
     /// Where the number of the next container stands.
     pub(super) next_id: u64,
     pub(super) pins: Pins,
+    /// Of a store with an owner: whether something is out of it that a reader may look at.
+    pub(super) dooms: Option<&'t AtomicBool>,
     pub(super) bound: Bound,
 }
 
@@ -289,6 +293,14 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
                 self.free(meta);
                 if self.pins.orphan(self.t, payload)? {
                     return Ok(()); // Whoever looks at it frees it.
+                }
+                if let Some(dooms) = self.dooms {
+                    // Relaxed: looked at by whoever commits this, in this process.
+                    dooms.store(true, Relaxed);
+                    return match self.pins.doom(self.t, payload)? {
+                        true => Ok(()),
+                        false => Err(StoreError::TooLong),
+                    };
                 }
             }
             Type::List => {

@@ -2,9 +2,7 @@
 //!
 //! # The contract
 //!
-//! * The publisher maps it writable, and then seals it against any further mapping that could write
-//!   (`F_SEAL_FUTURE_WRITE`), and against a change of its size. Holes cannot be punched in it from then on, so memory that
-//!   was set aside stays until the last mapping goes.
+//! * The publisher maps it writable, and then seals it: see [`sealed`](crate::memory::sealed).
 //! * A subscriber opens it by the descriptor of the publisher's process, looks at the seals and at the size, and maps it for
 //!   reading. What it maps can be changed by the publisher at any time, and by nobody else. So no reference or slice into
 //!   it is made.
@@ -12,18 +10,15 @@
 use super::Space;
 use super::log::Shape;
 use crate::memory::mapping::{Span, WRITABLE};
-use crate::os::{done, fallocate};
+use crate::memory::sealed;
+use crate::os::fallocate;
 use crate::shared::Words;
 use crate::sync::AtomicU64;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 
-/// The seal against writes by new mappings; libc does not name it for each target.
-const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
-const SEALS: libc::c_int =
-    F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 /// The most bytes of a log: what its entries can name, and more than any machine has.
 const MOST: u64 = 1 << 40;
 /// Bytes that are set aside in one call, which a signal may interrupt.
@@ -34,12 +29,8 @@ pub const BLOCK: u64 = 512;
 
 /// Bytes of memory that the log has which a process has under this descriptor; 0 if that cannot be seen from here.
 pub fn allocated(process: libc::pid_t, descriptor: RawFd) -> u64 {
-    let status = std::fs::metadata(path(process, descriptor));
+    let status = std::fs::metadata(sealed::path(process, descriptor));
     status.map_or(0, |status| BLOCK * status.blocks())
-}
-
-fn path(process: libc::pid_t, descriptor: RawFd) -> String {
-    format!("/proc/{process}/fd/{descriptor}")
 }
 
 /// A mapped log.
@@ -54,18 +45,9 @@ impl LogMemory {
     /// Makes a log's file, all zeros, with memory for what is always used.
     pub fn create(shape: Shape) -> io::Result<Self> {
         let size = shape.size();
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a valid C string.
-        let made = |flags| done(unsafe { libc::memfd_create(c"shmrpc-topic".as_ptr(), flags) });
-        // Some hosts require the flag that it is never executed; older kernels do not know it.
-        let fd = made(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| made(flags))?;
-        // SAFETY: it is new, so it is ours alone.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: the descriptor is open; no memory is involved.
-        done(unsafe { libc::ftruncate(fd, size as libc::off_t) })?;
+        let file = sealed::create(c"shmrpc-topic", size)?;
         let span = Span::new(file.as_fd(), 0, size as usize, WRITABLE, libc::MAP_SHARED)?;
-        // SAFETY: as above.
-        done(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) })?;
+        sealed::seal(&file)?;
         let memory = LogMemory {
             span,
             file: Some(file),
@@ -76,22 +58,13 @@ impl LogMemory {
 
     /// Maps the log that a process has under this descriptor; or why it cannot be had.
     pub fn open(process: libc::pid_t, descriptor: RawFd) -> Result<Self, String> {
-        let mut options = OpenOptions::new();
-        // Whatever it is that stands there: to open it must not wait for anybody.
-        options.read(true).custom_flags(libc::O_NONBLOCK);
-        let failed = |what: &str, error: io::Error| format!("its memory cannot be {what}: {error}");
-        LogMemory::map(
-            &options
-                .open(path(process, descriptor))
-                .map_err(|error| failed("opened", error))?,
-        )
+        let opened = sealed::open(process, descriptor);
+        LogMemory::map(&opened.map_err(|error| format!("its memory cannot be opened: {error}"))?)
     }
 
     fn map(file: &File) -> Result<Self, String> {
         let failed = |what: &str, error: io::Error| format!("its memory cannot be {what}: {error}");
-        // SAFETY: the descriptor is open; no memory is involved.
-        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & SEALS != SEALS {
+        if !sealed::is_sealed(file) {
             return Err("its memory is not sealed, so others could write it".to_owned());
         }
         // After the seals: the size stays as it is.

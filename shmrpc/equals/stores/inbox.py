@@ -12,7 +12,7 @@ class _Store(Protocol):
     """A store, as its messages need it."""
 
     def _put(self, value: Any, /) -> None: ...
-    def _take(self) -> list[Any]: ...
+    def _take(self, waits: bool = False, /) -> list[Any]: ...
     def _peek(self) -> list[Any]: ...
     def _has_messages(self) -> bool: ...
     def _wait_for_message(self, timeout: float | None, /) -> bool | None: ...
@@ -49,12 +49,15 @@ class Inbox(InboxBase):
     __slots__ = ()
 
     async def take(self, timeout: float | None = None) -> Any:
-        """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped."""
+        """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped.
+
+        While another task of this loop is within a transaction it waits for the end of that, too.
+        """
         timeout = bounded(timeout)
-        got = self._store._take()
+        got = self._store._take(True)
 
         def take() -> bool:
-            got.extend(self._store._take())
+            got.extend(self._store._take(True))
             return bool(got)
 
         def undo() -> None:

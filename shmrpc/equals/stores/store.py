@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from shmrpc.basics.checks import called
 from shmrpc.equals.stores.inbox import BlockingInbox, Inbox
@@ -90,7 +90,13 @@ class BlockingStore(StoreBase):
         return BlockingInbox(self)
 
 
-def store(name: str, max_memory: int | str = "64MiB", patience: float = 1.0, pickle: bool = False) -> Store:
+def store(
+    name: str,
+    max_memory: int | str = "64MiB",
+    patience: float = 1.0,
+    pickle: bool = False,
+    writable: Literal["all", "owner"] = "all",
+) -> Store:
     """Opens a store: values in shared memory, which all processes change in place that open the name.
 
     It is a dict. What is put into it is copied in: None, bool, int, float, complex, str, bytes, bytearray, Decimal,
@@ -104,15 +110,26 @@ def store(name: str, max_memory: int | str = "64MiB", patience: float = 1.0, pic
     ``patience`` seconds for a process that is within a transaction, and then raises StoreBusy, which names it.
     ``pickle`` lets values of other types be pickled.
 
-    Raises NameInUse if the name is open as something else, or with another ``max_memory``, SharedMemoryError if there
-    is no room in /dev/shm, and LocalProtocolError if the directory where names are met is not safe.
+    With ``writable="owner"`` one process changes it, its owner: the one that opens it so while there is none. All
+    others map its memory read-only, so they cannot change it, whatever they do; what would raises LocalProtocolError,
+    which names the owner. If the owner ends, the others go on reading what it had committed, and the next process that
+    opens it so, one of them or another, becomes the owner and goes on with that. Memory of what was removed stays with
+    the owner for what comes next.
+
+    Raises NameInUse if the name is open as something else, or with another ``max_memory`` or ``writable``,
+    SharedMemoryError if there is no room in /dev/shm, and LocalProtocolError if the directory where names are met is
+    not safe.
     """
-    return Store.of(opened_store(name, max_memory), patience, pickle)
+    return Store.of(opened_store(name, max_memory, writable), patience, pickle)
 
 
 @called("store")
 def blocking_store(
-    name: str, max_memory: int | str = "64MiB", patience: float = 1.0, pickle: bool = False
+    name: str,
+    max_memory: int | str = "64MiB",
+    patience: float = 1.0,
+    pickle: bool = False,
+    writable: Literal["all", "owner"] = "all",
 ) -> BlockingStore:
     """Opens a store as :func:`shmrpc.store` does, for threads."""
-    return BlockingStore.of(opened_store(name, max_memory), patience, pickle)
+    return BlockingStore.of(opened_store(name, max_memory, writable), patience, pickle)

@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self, TypeVar, cast
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar, cast
 
 from shmrpc import _core
 from shmrpc._core import add_to
@@ -27,6 +27,8 @@ _T = TypeVar("_T")
 
 #: Seconds for which a single operation waits for another process that changes the store.
 _PATIENCE: Final = 1.0
+#: Who may change a store.
+_WRITABLE: Final = ("all", "owner")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +47,16 @@ class StoreStats:
     members: int
     #: The process that changes it just now, or is within a transaction; None if none does.
     holder: int | None
+    #: The process that alone changes it, of a store opened with ``writable="owner"``; None if there is none.
+    owner: int | None
 
 
-def opened_store(name: str, max_memory: int | str) -> _core.Name:
+def opened_store(name: str, max_memory: int | str, writable: Literal["all", "owner"]) -> _core.Name:
     """Opens a store, and makes it if nobody else has. Raises TypeError and ValueError for what no store can be."""
-    return opened(name, "store", check_bytes(f"store {name!r}: max_memory", max_memory))
+    if writable not in _WRITABLE:
+        raise ValueError(f"store {name!r}: writable: expected 'all' or 'owner', got {writable!r}")
+    size = check_bytes(f"store {name!r}: max_memory", max_memory)
+    return opened(name, "store", size, (_WRITABLE.index(writable), 0))
 
 
 class StoreBase(_core.Store, StoreUse, _Mapping):
@@ -212,7 +219,13 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
     def stats(self) -> StoreStats:
         """What can be seen of the store now."""
         memory, free, most, made = self._usage()
-        return StoreStats(memory, free, most, made, len(self._name.report()["members"]), self._holder() or None)
+        members = len(self._name.report()["members"])
+        return StoreStats(memory, free, most, made, members, self._holder() or None, self._carrier.owner() or None)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether this process can change it: False of a store that another process owns, or owned."""
+        return self._carrier.may_write()
 
     def _holder(self) -> int:
         return self._carrier.holder()

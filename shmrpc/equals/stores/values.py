@@ -153,7 +153,8 @@ class Values:
         if said[:1] == b"t":
             import torch  # type: ignore[import-not-found,unused-ignore]
 
-            return torch.from_numpy(made)
+            # A tensor cannot be read-only: of a store that another process owns it is a copy.
+            return torch.from_numpy(made if made.flags.writeable else made.copy())
         return made
 
     def seen(self, kind: int, number: int, at: int, identity: int) -> Any:

@@ -30,7 +30,7 @@ fn what_is_nested_too_deep_is_refused_and_can_be_removed() {
     }
     assert_eq!(store.len(None, soon(), place).unwrap(), 0);
     books::checked(&store);
-    store.clear(None, soon(), root(&store)).unwrap();
+    store.delete(None, soon(), root(&store), &item).unwrap();
     assert!(matches!(
         store.len(None, soon(), place),
         Err(StoreError::Gone)

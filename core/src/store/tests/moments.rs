@@ -262,3 +262,78 @@ fn a_copy_of_more_than_was_to_be_is_refused_and_poisons_nothing() {
         all
     );
 }
+
+#[test]
+fn fields_that_are_read_one_after_the_other_are_no_halves_of_a_transaction() {
+    let shared = shared(8 * MIB);
+    let ours = store(&shared, US);
+    let zero = || Value::Immediate(Cell::int(0).unwrap());
+    let key = Key::Immediate(Cell::NONE);
+    let record = Value::Record(0, vec![zero(), zero(), zero()], None);
+    ours.set(None, soon(), root(&ours), &Item::Key(&key), &record)
+        .unwrap();
+    let place = |store: &Ours| match store
+        .get(None, soon(), root(store), &Item::Key(&key))
+        .unwrap()
+    {
+        Found::Container(_, place, _) => place,
+        other => panic!("{other:?}"),
+    };
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let store = store(&shared, 2 << 32 | 2);
+            for round in 0..scaled(20_000, 2_000_000) {
+                let place = place(&store);
+                let mut open = store.begin(soon()).unwrap();
+                for field in [0, 1] {
+                    let (t, one) = (Some(&mut open), Number::Int(1));
+                    store
+                        .add(t, soon(), place, &Item::Field(field), one)
+                        .unwrap();
+                }
+                store.commit(open).unwrap();
+                if round % 64 == 0 {
+                    // The record is another one, with the same fields, and its memory is something else's.
+                    let found = store.copy(None, soon(), place).unwrap();
+                    let Found::Record(_, fields, _) = found else {
+                        panic!()
+                    };
+                    let fields = fields.iter().map(|field| {
+                        let Found::Immediate(cell) = field else {
+                            panic!()
+                        };
+                        Value::Immediate(*cell)
+                    });
+                    let again = Value::Record(0, fields.collect(), None);
+                    store
+                        .set(None, soon(), root(&store), &Item::Key(&key), &again)
+                        .unwrap();
+                    let other = Value::Blob(Type::Text, value::Bytes::Owned(vec![b'x'; 40]));
+                    store
+                        .set(
+                            None,
+                            soon(),
+                            root(&store),
+                            &Item::Key(&Key::Immediate(Cell::int(1).unwrap())),
+                            &other,
+                        )
+                        .unwrap();
+                }
+            }
+            end.store(true, Ordering::Relaxed);
+        });
+        let mut last = 0;
+        while !end.load(Ordering::Relaxed) {
+            let place = place(&ours);
+            let get = |field| ours.get(None, soon(), place, &Item::Field(field));
+            let (first, second) = match (get(0), get(1)) {
+                (Ok(first), Ok(second)) => (int(&first), int(&second)),
+                (Err(StoreError::Gone), _) | (_, Err(StoreError::Gone)) => continue,
+                other => panic!("{other:?}"),
+            };
+            assert!(last <= first && first <= second, "{last} {first} {second}");
+            last = second;
+        }
+    });
+}

@@ -1,0 +1,371 @@
+//! A store with an owner: one member changes it, and all others map what it has for reading, and cannot.
+//!
+//! The contents lie in a [sealed](crate::memory::sealed) file of the owner's. In the memory of the name, which all write,
+//! nothing says who that is: the owner has a byte of the lock file as long as it lives, and the kernel tells whose it is.
+//! The others open the file by the owner's descriptors. Once the owner has gone they keep what they have; who ends a commit
+//! in whose middle it died does so in memory of its own.
+//!
+//! Whoever opens the store so while nobody has the byte becomes the owner: it copies what was committed to a file of its
+//! own, and stores the number of that in the memory of the name, at which all others look, and follow. One who comes and has
+//! nothing to copy so far takes what any member has, and so does a reader who comes while there is no owner.
+
+use super::layout::AT_CONTENTS;
+use super::members::Holder;
+use super::membership::{Membership, NameError};
+use super::queueing::{PATIENCE, deadline};
+use super::registry::random;
+use super::stores::{Contents, Refusal, Shared};
+use crate::clock;
+use crate::crash;
+use crate::memory::mapping::{Access, SharedMapping};
+use crate::memory::sealed;
+use crate::os::{done, fallocate};
+use crate::shared::Words;
+use crate::store::Store;
+use crate::store::owned::{TITLE, Title};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::thread;
+use std::time::Duration;
+
+/// What the descriptors of contents lead to, as /proc shows it.
+const MEMFD: &str = "/memfd:shmrpc-store";
+/// Between two looks for an owner that is about to have contents.
+const PAUSE: Duration = Duration::from_micros(200);
+/// How long, in nanoseconds, a reader looks before it asks whether the owner lives.
+const SLICE: u64 = 5_000_000;
+
+impl Contents {
+    /// Whether the owner, or a new one, has other contents than those that this process reads.
+    #[inline]
+    pub(super) fn is_behind(&self, mapping: &SharedMapping) -> bool {
+        // Acquire: pairs with the release of the new owner. Relaxed: changed by whoever is alone.
+        self.store.is_reading()
+            && mapping.u64_at(AT_CONTENTS).load(Acquire) != self.seen.load(Relaxed)
+    }
+}
+
+impl Membership {
+    /// The owner of a store, if it has one that lives.
+    pub fn store_owner(&self) -> Option<Holder> {
+        match self.may_write() {
+            _ if !self.shape().is_owned() => None,
+            true => Some(Holder::Process(std::process::id() as libc::pid_t)),
+            false => self.lock_file.owner().ok().flatten(),
+        }
+    }
+
+    /// Whether this process can change the store.
+    pub fn may_write(&self) -> bool {
+        self.stored()
+            .is_ok_and(|contents| !contents.store.is_reading())
+    }
+
+    /// Becomes the owner of a store, unless it has one.
+    pub(super) fn own_store(&self) -> Result<(), NameError> {
+        let Some(contents) = &self.store else {
+            return Ok(());
+        };
+        let _alone = contents.stay();
+        let failed = || NameError::os("its lock file cannot be locked");
+        if !contents.store.is_reading() || !self.lock_file.own().map_err(failed())? {
+            return Ok(());
+        }
+        crash::point!(OwnerBegun);
+        let made = self.make_contents(contents);
+        if made.is_err() {
+            let _ = self.lock_file.disown();
+        }
+        made
+    }
+
+    /// Maps the contents for one who has come in, and only reads.
+    pub(super) fn read_store(&self) -> Result<(), NameError> {
+        let Some(contents) = &self.store else {
+            return Ok(());
+        };
+        let _alone = contents.stay();
+        if !contents.store.is_reading() {
+            return Ok(());
+        }
+        match self.find_contents()? {
+            Some((file, title)) => self.map_contents(contents, &file, title),
+            None => Err(NameError::NotHeld(
+                "it has no owner, and nobody has its contents any more: open it with writable='owner' to become its owner",
+            )),
+        }
+    }
+
+    /// Goes on with the contents of a new owner.
+    pub(super) fn follow_owner(&self, contents: &Contents) -> Result<(), Refusal> {
+        let _alone = contents.stay();
+        if !contents.is_behind(self.mapping()) {
+            return Ok(());
+        }
+        let word = self.mark();
+        if let Some((file, title)) = self.find_contents()? {
+            // Relaxed: changed by whoever is alone.
+            if title.mark != contents.current.load(Relaxed) {
+                self.map_contents(contents, &file, title)?;
+            }
+        }
+        contents.seen.store(word, Relaxed);
+        Ok(())
+    }
+
+    /// Reads the contents; `operate` until a deadline.
+    pub(super) fn read_contents<R>(
+        &self,
+        contents: &Contents,
+        patience: u64,
+        operate: impl Fn(u64) -> Result<R, Refusal>,
+    ) -> Result<R, Refusal> {
+        let end = deadline(patience);
+        loop {
+            let slice = clock::now().saturating_add(SLICE).min(end);
+            match operate(if patience == 0 { 0 } else { slice }) {
+                Err(Refusal::Name(NameError::Restless { .. })) if clock::now() < end => {
+                    if contents.is_behind(self.mapping()) {
+                        return Err(Refusal::Replaced);
+                    }
+                    self.mend_contents(contents)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// If the owner has died in the middle of a commit, ends that in memory that nobody else sees.
+    fn mend_contents(&self, contents: &Contents) -> Result<(), Refusal> {
+        let failed = || NameError::os("its memory cannot be mapped");
+        if self.lock_file.owner().map_err(failed())?.is_some() {
+            return Ok(());
+        }
+        let _alone = contents.stay();
+        if !contents.store.is_committing() || !contents.store.is_reading() {
+            return Ok(());
+        }
+        let start = self.shape().contents_at();
+        let mapped = self
+            .mapping()
+            .exchange(contents.file.as_fd(), start, Access::Private);
+        mapped.map_err(failed())?;
+        contents.store.mend().map_err(|error| self.told_of(error))
+    }
+
+    /// The number of the contents, as the memory of the name says: a claim.
+    fn mark(&self) -> u64 {
+        // Acquire: pairs with the release of the owner.
+        self.mapping().u64_at(AT_CONTENTS).load(Acquire)
+    }
+
+    /// What the name of the memory ends with.
+    fn ending(&self) -> u64 {
+        let digits = self.memory().len().saturating_sub(16);
+        let ending = self.memory().get(digits..).unwrap_or_default();
+        u64::from_str_radix(ending, 16).unwrap_or(0)
+    }
+
+    /// The contents, of the owner if there is one, or else of any member that has them; None if nobody has.
+    pub(super) fn find_contents(&self) -> Result<Option<(File, Title)>, NameError> {
+        let failed = || NameError::os("its lock file cannot be read");
+        let end = deadline(PATIENCE);
+        loop {
+            match self.lock_file.owner().map_err(failed())? {
+                Some(Holder::Process(owner)) => {
+                    if let Some(found) = self.contents_of(owner) {
+                        return Ok(Some(found));
+                    }
+                    // It is about to have them.
+                    if clock::now() > end {
+                        let what = format!(
+                            "its owner, process {owner}, does not show its contents; is it stopped?"
+                        );
+                        let error = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+                        return Err(NameError::os(what)(error));
+                    }
+                    thread::sleep(PAUSE);
+                }
+                Some(Holder::Elsewhere) => {
+                    return Err(NameError::Foreign(
+                        "is of a process of another container, which cannot be read from here"
+                            .to_owned(),
+                    ));
+                }
+                None => {
+                    let members = self.others();
+                    let holders = members
+                        .used()
+                        .filter_map(|slot| members.member(slot).ok()?.holder);
+                    return Ok(holders
+                        .filter_map(|holder| match holder {
+                            Holder::Process(process) => self.contents_of(process),
+                            Holder::Elsewhere => None,
+                        })
+                        .max_by_key(|(_, title)| title.mark == self.mark()));
+                }
+            }
+        }
+    }
+
+    /// The contents that a process has open.
+    fn contents_of(&self, process: libc::pid_t) -> Option<(File, Title)> {
+        let (size, start) = (
+            self.shape().layout().size as u64,
+            self.shape().contents_at() as u64,
+        );
+        let entries = fs::read_dir(format!("/proc/{process}/fd")).ok()?;
+        let found = entries.flatten().filter_map(|entry| {
+            let target = fs::read_link(entry.path()).ok()?;
+            if !target.to_str()?.starts_with(MEMFD) {
+                return None;
+            }
+            let descriptor = entry.file_name().to_str()?.parse().ok()?;
+            let file = sealed::open(process, descriptor).ok()?;
+            // After the seals: the size stays as it is.
+            if !sealed::is_sealed(&file) || file.metadata().ok()?.len() != size {
+                return None;
+            }
+            let word = |at| {
+                let mut bytes = [0; 8];
+                file.read_exact_at(&mut bytes, start + at).ok()?;
+                Some(u64::from_ne_bytes(bytes))
+            };
+            let title = Title {
+                mark: word(TITLE[0])?,
+                owner: word(TITLE[1])?,
+                name: word(TITLE[2])?,
+            };
+            (title.mark != 0 && title.name == self.ending()).then_some((file, title))
+        });
+        found.max_by_key(|(_, title)| title.mark == self.mark())
+    }
+
+    /// Maps contents for reading.
+    fn map_contents(
+        &self,
+        contents: &Contents,
+        file: &File,
+        title: Title,
+    ) -> Result<(), NameError> {
+        let failed = || NameError::os("its memory cannot be mapped");
+        let start = self.shape().contents_at();
+        let word = self.mark();
+        self.mapping()
+            .exchange(file.as_fd(), start, Access::ReadOnly)
+            .map_err(failed())?;
+        put_behind(file, &contents.file).map_err(failed())?;
+        // Relaxed, both: changed by whoever is alone.
+        contents.current.store(title.mark, Relaxed);
+        contents.seen.store(word, Relaxed);
+        Ok(())
+    }
+
+    /// Bytes of memory that the contents have.
+    pub(super) fn allocated_in(&self, contents: &Contents) -> io::Result<u64> {
+        // One who only looks has not mapped them. Relaxed: a look.
+        if self.shape().is_owned() && contents.current.load(Relaxed) == 0 {
+            let found = self.find_contents().ok().flatten();
+            return found.map_or(Ok(0), |(file, _)| Ok(512 * file.metadata()?.blocks()));
+        }
+        contents.allocated()
+    }
+
+    /// Makes contents of our own, of what was committed if there is anything, and lets all find them.
+    fn make_contents(&self, contents: &Contents) -> Result<(), NameError> {
+        let failed = || NameError::os("there is no room for its contents");
+        let shape = self.shape();
+        let (size, start) = (shape.layout().size, shape.contents_at());
+        // One who has read it has what it needs, unless there was another owner since.
+        if (contents.current.load(Relaxed) == 0 || contents.is_behind(self.mapping()))
+            && let Some((file, title)) = self.find_contents()?
+        {
+            self.map_contents(contents, &file, title)?;
+        }
+        let is_new = contents.current.load(Relaxed) == 0;
+        let file = Arc::new(sealed::create(c"shmrpc-store", size as u64).map_err(failed())?);
+        let mapping = Arc::new(SharedMapping::new(file.as_fd(), size).map_err(failed())?);
+        sealed::seal(&file).map_err(failed())?;
+        let store: Shared = Store::of_owner(
+            mapping.clone(),
+            file.clone(),
+            start as u64,
+            shape.amount,
+            self.others().clone(),
+        )
+        .map_err(failed())?;
+        let filled = match is_new {
+            true => store.found(deadline(PATIENCE)),
+            false => {
+                let put = |at, bytes: &[u8]| put(&file, &mapping, start as u64, at, bytes);
+                let moment = contents.store.copy_to(put).map_err(failed())?;
+                store.inherit(moment, 0, deadline(PATIENCE))
+            }
+        };
+        filled.map_err(|error| match self.told_of(error) {
+            Refusal::Name(error) => error,
+            other => NameError::os(format!("its contents cannot be made ({other:?})"))(
+                io::Error::from_raw_os_error(libc::EIO),
+            ),
+        })?;
+        let mark = (random()? as u64).max(1);
+        store.entitle(Title {
+            mark,
+            owner: self.others().us().0,
+            name: self.ending(),
+        });
+        drop(store);
+        crash::point!(ContentsMade);
+        let mapping = Arc::into_inner(mapping).expect("what was made with it is dropped");
+        self.mapping().adopt(mapping, start).map_err(failed())?;
+        put_behind(&file, &contents.file).map_err(failed())?;
+        contents.store.own().map_err(failed())?;
+        // Relaxed, both: changed by whoever is alone.
+        contents.current.store(mark, Relaxed);
+        contents.seen.store(mark, Relaxed);
+        // Release: whoever finds the number finds the contents.
+        self.mapping().u64_at(AT_CONTENTS).store(mark, Release);
+        crash::point!(ContentsFound);
+        // What earlier owners looked at and waited for is over.
+        let us = self.others().us().0;
+        let _ = contents.store.disinherit(us, deadline(PATIENCE));
+        self.wake_everybody();
+        Ok(())
+    }
+}
+
+/// Puts a file behind a descriptor of ours.
+fn put_behind(file: &impl AsRawFd, descriptor: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no memory is involved; both are ours, and `descriptor` stays open, as another one.
+    done(unsafe { libc::dup3(file.as_raw_fd(), descriptor.as_raw_fd(), libc::O_CLOEXEC) }).map(drop)
+}
+
+/// Puts bytes of other contents into those that are made, without their mark.
+fn put(
+    file: &OwnedFd,
+    mapping: &SharedMapping,
+    start: u64,
+    at: u64,
+    bytes: &[u8],
+) -> io::Result<()> {
+    fallocate(
+        file.as_fd(),
+        libc::FALLOC_FL_KEEP_SIZE,
+        at,
+        bytes.len() as u64,
+    )?;
+    let mut bytes = bytes.to_vec();
+    if let Some(from) = (start + TITLE[0]).checked_sub(at)
+        && let Some(mark) = bytes.get_mut(from as usize..from as usize + 8)
+    {
+        mark.fill(0);
+    }
+    match mapping.copy_in(at, &bytes) {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    }
+}

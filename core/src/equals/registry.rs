@@ -370,11 +370,12 @@ fn try_make(
     let remove = || {
         let _ = named::remove(&name);
     };
-    let made = named::create(&name, shape.layout().size, &[0..used]).map_err(|error| {
-        remove();
-        let what = format!("there is no room for its {used} bytes in /dev/shm");
-        NameError::os(what)(error)
-    })?;
+    let made = named::create(&name, shape.layout().size, std::slice::from_ref(&(0..used)))
+        .map_err(|error| {
+            remove();
+            let what = format!("there is no room for its {used} bytes in /dev/shm");
+            NameError::os(what)(error)
+        })?;
     let Some(file) = made else {
         remove();
         return Ok(None);

@@ -304,7 +304,7 @@ impl Membership {
         let (size, start) = (shape.layout().size, shape.contents_at());
         let failed = || NameError::os("a copy of it cannot be made in /dev/shm");
         let taken = || io::Error::from_raw_os_error(libc::EAGAIN);
-        let made = named::create(name, size, &[0..1])
+        let made = named::create(name, size, std::slice::from_ref(&(0..1)))
             .and_then(|made| made.ok_or_else(taken))
             .map_err(failed())?;
         let file = File::from(made);

@@ -136,7 +136,11 @@ mod tests {
     #[test]
     fn what_is_made_is_ours_alone_locked_and_allocated() {
         let name = Name::new("made");
-        let made = File::from(create(&name.0, 10_000, &[0..10_000]).unwrap().unwrap());
+        let made = File::from(
+            create(&name.0, 10_000, std::slice::from_ref(&(0..10_000)))
+                .unwrap()
+                .unwrap(),
+        );
         let status = made.metadata().unwrap();
         assert_eq!((status.len(), status.mode() & 0o777), (10_000, 0o600));
         assert!(status.blocks() * 512 >= 10_000);
@@ -149,9 +153,9 @@ mod tests {
     #[test]
     fn what_is_there_is_not_made_again() {
         let name = Name::new("there");
-        let made = create(&name.0, 4096, &[0..4096]).unwrap();
+        let made = create(&name.0, 4096, std::slice::from_ref(&(0..4096))).unwrap();
         assert!(made.is_some());
-        let error = create(&name.0, 4096, &[0..4096]).unwrap_err();
+        let error = create(&name.0, 4096, std::slice::from_ref(&(0..4096))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     }
 

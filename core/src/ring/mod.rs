@@ -253,7 +253,7 @@ impl Places {
         let at = (index as usize)
             .wrapping_add(self.shift)
             .wrapping_add(offset);
-        at / WORD & self.mask
+        (at / WORD) & self.mask
     }
 
     /// From the byte `index` on, `to` bytes are in use.

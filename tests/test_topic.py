@@ -163,13 +163,55 @@ def test_keep_last_reads_the_last_and_says_what_was_missed(t: shmrpc.sync.Topic)
         assert [m.value for m in s.get_many(10, LONG)] == [998, 999]
 
 
-def test_one_that_disconnects_is_cut_off_and_told_once(t: shmrpc.sync.Topic) -> None:
+def test_one_that_is_cut_off_is_told_again_as_long_as_a_wait_would_be_in_vain(t: shmrpc.sync.Topic) -> None:
     with shmrpc.sync.subscribe(OURS, slow=shmrpc.disconnect(10)) as s:
         t.publish_many(range(1000))
-        with pytest.raises(shmrpc.CutOff, match="too slow"):
-            s.get(LONG)
+        told = []
+        for _ in range(3):
+            with pytest.raises(shmrpc.CutOff, match="too slow, and is not heard of any more") as cut:
+                s.get(LONG)
+            told.append((cut.value.pid, cut.value.number))
+        assert len(set(told)) == 1 and told[0][0] == os.getpid()
+        assert s.get_nowait() is None, "nothing is there, and nobody waits"
+        with MemberProcess() as other:
+            other.do(f"t = sync.topic({OURS!r}); t.__enter__(); t.publish(1)")
+            assert s.get(LONG).value == 1
+            with pytest.raises(shmrpc.WaitTimeout):
+                s.get(0.01)
+            waits = threading.Thread(target=lambda: raised.append(_cut_off(s)))
+            raised: list[shmrpc.CutOff] = []
+            waits.start()
+            other.do("t.close()")
+            waits.join()
+        assert [(each.pid, each.number) for each in raised] == told[:1]
+        t.close()
         with pytest.raises(shmrpc.WaitTimeout, match="nobody publishes"):
             s.get(0.01)
+        with shmrpc.sync.topic(OURS) as again:
+            again.publish(2)
+            assert s.get(LONG).value == 2
+
+
+def _cut_off(s: shmrpc.sync.Subscription) -> shmrpc.CutOff:
+    with pytest.raises(shmrpc.CutOff) as cut:
+        s.get(LONG)
+    return cut.value
+
+
+async def test_a_task_that_is_cut_off_is_told_again() -> None:
+    async with shmrpc.topic(OURS, high=64) as t, shmrpc.subscribe(OURS, slow=shmrpc.disconnect(10)) as s:
+        await t.publish_many(range(1000))
+        for _ in range(2):
+            with pytest.raises(shmrpc.CutOff):
+                await s.get(LONG)
+        with MemberProcess() as other:
+            other.do(f"t = sync.topic({OURS!r}); t.__enter__()")
+            waits = asyncio.create_task(s.get(LONG))
+            await asyncio.sleep(0)
+            assert not waits.done()
+            other.do("t.close()")
+            with pytest.raises(shmrpc.CutOff):
+                await waits
 
 
 def test_late_joiners_begin_where_they_have_asked_for(t: shmrpc.sync.Topic) -> None:
@@ -594,7 +636,7 @@ def test_without_memory_small_values_are_published() -> None:
         t.publish_many([1, "x" * 1000, np.zeros(100)])
         assert len(s.get_many(3, LONG)) == 3
         for large in ("x" * 100_000, np.zeros(100_000)):
-            with pytest.raises(ValueError, match="max_memory"):
+            with pytest.raises(ValueError, match=r"max_memory=\d+ is too little; open it with max_memory="):
                 t.publish(large)
         with pytest.raises(ValueError, match="max_memory"), t.reserve(100_000):
             raise AssertionError

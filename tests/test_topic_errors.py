@@ -47,6 +47,13 @@ def test_a_topic_of_values_is_told_from_one_of_raw_bytes() -> None:
         assert all(part in str(raised.value) for part in ("buffer of bytes", "<class 'str'>", "say raw=False"))
 
 
+def test_what_contains_itself_cannot_be_published_and_is_told_so() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with shmrpc.sync.topic(OURS) as t, pytest.raises(shmrpc.EncodeError, match="it contains itself, or is nested"):
+        t.publish(endless)
+
+
 def test_one_that_has_ended_and_one_that_cuts_off_are_named_and_what_to_do() -> None:
     with (
         MemberProcess() as other,

@@ -19,9 +19,9 @@ class Subscription(Pausing, SubscriptionBase):
     """What this process reads of a topic, in asyncio: see :func:`shmrpc.subscribe`.
 
     ``async for`` yields each message: its ``value``, and its ``seq`` among those of its ``publisher``. What waits
-    raises WaitTimeout if the timeout is over, CutOff if a publisher does not wait for this subscriber any more,
-    PublisherGone and MessagesLost if these were asked for, DecodeError for a message that cannot be read, and
-    WaitStopped after :meth:`stop`. A wait that is cancelled has taken nothing.
+    raises WaitTimeout if the timeout is over, CutOff if a publisher does not wait for this subscriber any more (and
+    again as long as that is the only publisher), PublisherGone and MessagesLost if these were asked for, DecodeError
+    for a message that cannot be read, and WaitStopped after :meth:`stop`. A wait that is cancelled has taken nothing.
     """
 
     async def get(self, timeout: float | None = None) -> _core.Message:
@@ -45,6 +45,7 @@ class Subscription(Pausing, SubscriptionBase):
         messages = self.get_many_nowait(most)
         if messages:
             return messages
+        self._native.may_wait()
         native, get = self._native, functools.partial(self._get, most)
         found = await self._line(ITEMS, Turns).take(native.glance, native.may_take, get, _nobody, timeout)
         if found is None:
@@ -52,7 +53,10 @@ class Subscription(Pausing, SubscriptionBase):
         return found
 
     def _get(self, most: int) -> list[_core.Message] | None:
-        return self.get_many_nowait(most) or None
+        if messages := self.get_many_nowait(most):
+            return messages
+        self._native.may_wait()
+        return None
 
     def __aiter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from shmrpc.basics.checks import check_bytes, check_count, check_flag
 from shmrpc.equals.handle import Handle, opened
 from shmrpc.errors import EncodeError, TopicFull
 from shmrpc.host.processes import process, stopped
+from shmrpc.values.unsendable import reason
 from shmrpc.wire.codec import Codec, CodecName, get_codec
 
 #: The wait sets of a topic: those that wait for a message, and for room.
@@ -141,6 +142,6 @@ class TopicBase(Handle):
 def _unencodable(topic: str, error: Exception, index: int | None) -> Exception:
     """Returns the error for a value that cannot be published."""
     which = "the value" if index is None else f"value {index}"
-    told = EncodeError(f"topic {topic!r}: {which} cannot be published: {error}")
+    told = EncodeError(f"topic {topic!r}: {which} cannot be published: {reason(error)}")
     told.__cause__ = error
     return told

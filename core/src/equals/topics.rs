@@ -683,6 +683,11 @@ impl Subscription {
         Ok(self.refreshed()?.live_sources().collect())
     }
 
+    /// Whether it reads nobody, and this publisher, of which it reads nothing any more, still publishes.
+    pub fn reads_nobody_but(&self, source: Source) -> Result<bool, NameError> {
+        Ok(self.refreshed()?.reads_nobody_but(source))
+    }
+
     /// Ends it; what it has pinned stays as long as it is looked at.
     pub fn leave(&self) {
         if self.membership.check().is_ok() {

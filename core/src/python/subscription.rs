@@ -40,6 +40,8 @@ pub struct Subscription {
     left: Mutex<VecDeque<Batch>>,
     /// Whether it is said that a publisher has ended.
     hears_of_ends: bool,
+    /// The publishers that have cut this off, and why.
+    cut_off: Mutex<Vec<(Ended, Why)>>,
     /// For a loop of its user, if there is one.
     bell: OnceLock<LoopSleeper>,
 }
@@ -70,7 +72,14 @@ enum Found {
     /// None is there.
     Nothing,
     /// A publisher is not read any more: the class of the exception, and why.
-    Ended(&'static str, Source, String),
+    Ended(&'static str, Ended, String),
+}
+
+/// A publisher that is not read any more, and its process.
+#[derive(Clone, Copy)]
+struct Ended {
+    source: Source,
+    pid: libc::pid_t,
 }
 
 /// A block that is looked at until nobody refers to it.
@@ -100,13 +109,17 @@ impl Subscription {
         most: usize,
         batch: &mut Batch,
     ) -> Result<Found, NameError> {
+        let ended = |source| Ended {
+            source,
+            pid: subscription.process_of(source),
+        };
         let taken = loop {
             match subscription.take(most, &mut batch.bytes, &mut batch.messages)? {
                 Look::Taken(Taken::Gone(_)) if !self.hears_of_ends => {}
                 Look::Taken(taken) => break taken,
                 Look::OutOfReach(source, why) => {
                     let why = format!("cannot be read: {why}");
-                    return Ok(Found::Ended("SharedMemoryError", source, why));
+                    return Ok(Found::Ended("SharedMemoryError", ended(source), why));
                 }
             }
         };
@@ -115,33 +128,37 @@ impl Subscription {
             Taken::Empty => Found::Nothing,
             Taken::Gone(source) => {
                 let why = "has ended, and all of its messages are read".to_owned();
-                Found::Ended("PublisherGone", source, why)
+                Found::Ended("PublisherGone", ended(source), why)
             }
-            Taken::CutOff(source, Why::Lag) => {
-                let why = "has cut this subscriber off, which was too slow: subscribe again, and read faster, \
-                           or with a larger disconnect(n), up to the publisher's high, or with keep_last(n), \
-                           which skips messages instead";
-                Found::Ended("CutOff", source, why.to_owned())
-            }
-            Taken::CutOff(source, Why::Lie) => {
-                let why = "has cut this subscriber off: a member has written where it must not";
-                Found::Ended("CutOff", source, why.to_owned())
+            Taken::CutOff(source, why) => {
+                let ended = ended(source);
+                lock(&self.cut_off).push((ended, why));
+                cut_off(ended, why)
             }
             Taken::False(source, lie) => {
                 let why = format!("has published what cannot be true: {lie:?}");
-                Found::Ended("RemoteProtocolError", source, why)
+                Found::Ended("RemoteProtocolError", ended(source), why)
             }
         })
+    }
+
+    /// What there is instead of a wait: a publisher that has cut this off is the only one that there is, and is not heard of
+    /// any more.
+    fn in_vain(&self, subscription: &topics::Subscription) -> Result<Option<Found>, NameError> {
+        for &(ended, why) in &*lock(&self.cut_off) {
+            if subscription.reads_nobody_but(ended.source)? {
+                return Ok(Some(cut_off(ended, why)));
+            }
+        }
+        Ok(None)
     }
 
     #[cold]
     fn ended(
         &self,
         py: Python<'_>,
-        subscription: &topics::Subscription,
-        (class, source, why): (&str, Source, String),
+        (class, Ended { source, pid }, why): (&str, Ended, String),
     ) -> PyErr {
-        let pid = subscription.process_of(source);
         let topic = self.membership.name();
         let number = source.number();
         let text = format!("topic '{topic}': publisher {number} of process {pid} {why}");
@@ -181,8 +198,8 @@ impl Subscription {
                     }
                     return Ok(0);
                 }
-                Found::Ended(class, source, why) => {
-                    return Err(self.ended(py, &subscription, (class, source, why)));
+                Found::Ended(class, who, why) => {
+                    return Err(self.ended(py, (class, who, why)));
                 }
             }
         }
@@ -372,6 +389,19 @@ impl Subscription {
     }
 }
 
+/// What a publisher that has cut a subscriber off means to that.
+fn cut_off(ended: Ended, why: Why) -> Found {
+    let why = match why {
+        Why::Lag => {
+            "has cut this subscriber off, which was too slow, and is not heard of any more: subscribe again, and read \
+             faster, or with a larger disconnect(n), up to the publisher's high, or with keep_last(n), which skips \
+             messages instead"
+        }
+        Why::Lie => "has cut this subscriber off: a member has written where it must not",
+    };
+    Found::Ended("CutOff", ended, why.to_owned())
+}
+
 impl Held {
     /// Where the bytes of the block begin, and how many they are. They are mapped as long as this is there.
     fn bytes(&self) -> (usize, u64) {
@@ -418,6 +448,7 @@ impl Subscription {
             publishers: Mutex::default(),
             left: Mutex::default(),
             hears_of_ends,
+            cut_off: Mutex::default(),
             bell: OnceLock::new(),
         })
     }
@@ -447,6 +478,7 @@ impl Subscription {
         if self.get_some(py, most, |message| got.push(message))? > 0 {
             return Ok((Some(true), PyList::new(py, got)?));
         }
+        self.may_wait(py)?;
         let subscription = self.subscription(py)?;
         let (mut batch, mut found) = (Batch::default(), Found::Nothing);
         let waited = self.name.get().wait_in(py, ITEMS, timeout, |_| {
@@ -454,6 +486,11 @@ impl Subscription {
                 return Ok(false);
             }
             found = self.take(&subscription, most, &mut batch)?;
+            if matches!(found, Found::Nothing)
+                && let Some(vain) = self.in_vain(&subscription)?
+            {
+                found = vain;
+            }
             Ok(!matches!(found, Found::Nothing))
         })?;
         match found {
@@ -462,9 +499,16 @@ impl Subscription {
                 self.read_all(py, &subscription, batch, most, |message| got.push(message))?;
                 Ok((Some(true), PyList::new(py, got)?))
             }
-            Found::Ended(class, source, why) => {
-                Err(self.ended(py, &subscription, (class, source, why)))
-            }
+            Found::Ended(class, who, why) => Err(self.ended(py, (class, who, why))),
+        }
+    }
+
+    /// Raises CutOff again if the only publisher that there is has cut this off: a wait would be in vain.
+    fn may_wait(&self, py: Python<'_>) -> PyResult<()> {
+        let vain = self.in_vain(&*self.subscription(py)?);
+        match vain.map_err(|error| failed(py, &self.membership, error))? {
+            Some(Found::Ended(class, who, why)) => Err(self.ended(py, (class, who, why))),
+            _ => Ok(()),
         }
     }
 

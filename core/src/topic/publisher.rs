@@ -19,7 +19,7 @@ pub enum Refused {
     #[error("there is no room: {0:?}")]
     Full(Slowest),
     #[error(
-        "a message of {asked} bytes is more than fits into the {most} of its max_memory; \
+        "a message of {asked} bytes needs memory of its own, for which max_memory={most} is too little; \
          open it with max_memory={asked} or more"
     )]
     TooLarge { asked: u64, most: u64 },

@@ -346,6 +346,11 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         self.sources().filter(|&source| self.is_there(source))
     }
 
+    /// Whether it reads nobody, and this publisher, of which it reads nothing any more, still publishes.
+    pub fn reads_nobody_but(&self, source: Source) -> bool {
+        self.attached.is_empty() && self.is_there(source)
+    }
+
     fn reads_the_dead(&self) -> bool {
         self.sources().any(|source| !self.is_there(source))
     }

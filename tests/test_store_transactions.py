@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -306,6 +306,45 @@ async def test_another_task_of_the_thread_is_told_that_it_cannot_wait() -> None:
                 await asyncio.create_task(change())
             s["it"] = "mine"
         assert s["it"] == "mine"
+
+
+async def test_a_task_reads_what_is_committed_beside_the_transaction_of_another_one() -> None:
+    """A change in between would block the loop in which the other one has to end: it is refused at once."""
+    async with shmrpc.store(OURS, patience=LONG) as s:
+        s.update(n=1, many=list(range(10_000)), dict={"a": [1]}, player=Player("Ada", 5))
+        reads: list[Callable[[], Any]] = [
+            lambda: s["n"],
+            lambda: s["dict"]["a"][0],
+            lambda: s["player"].health,
+            lambda: s["many"].copy(),
+            lambda: list(s["many"]),
+            lambda: s.copy()["dict"],
+            lambda: {key: s[key] for key in s}["dict"].copy(),
+            lambda: ("n" in s, len(s), s.get("none"), s["dict"] == {"a": [1]}, repr(s["player"])),
+        ]
+        changes: list[Callable[[], Any]] = [
+            lambda: s.update(n=3),
+            lambda: s["dict"].setdefault("a", 2),
+            lambda: s["dict"].popitem(),
+            lambda: s["many"].sort(),
+            lambda: shmrpc.add(s, "n", 1),
+            lambda: shmrpc.update(s, "n", lambda n: n + 1),
+        ]
+        expected = [read() for read in reads]
+
+        async def look() -> None:
+            assert [read() for read in reads] == expected
+            for change in changes:
+                with pytest.raises(shmrpc.LocalProtocolError, match="another task of this thread"):
+                    change()
+
+        async with s.transaction():
+            s["n"] = 2
+            s["many"].clear()
+            s["dict"]["a"][0] = 2
+            s["player"].health = 6
+            await asyncio.create_task(look())
+        assert (s["n"], len(s["many"]), s["dict"], s["player"].health) == (2, 0, {"a": [2]}, 6)
 
 
 # --- one operation ---

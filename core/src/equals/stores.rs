@@ -138,6 +138,14 @@ impl Contents {
     }
 }
 
+/// What a change means beside the transaction of another task of the thread.
+#[cold]
+fn beside_sibling() -> Refusal {
+    let text = "another task of this thread is within a transaction, which cannot end before this operation; begin one \
+                with 'async with'";
+    NameError::NotHeld(text).into()
+}
+
 impl Membership {
     /// Makes what a store begins with, and the place of its root.
     pub fn found_store(&self) -> Result<Place, Refusal> {
@@ -238,11 +246,7 @@ impl Membership {
             Turn::Stuck => {
                 drop(open);
                 match operate(&contents.store, None, deadline(0)) {
-                    Err(StoreError::Shared(SharedError::Busy { .. })) => Err(NameError::NotHeld(
-                        "another task of this thread is within a transaction, which cannot end before this operation; \
-                         begin one with 'async with'",
-                    )
-                    .into()),
+                    Err(StoreError::Shared(SharedError::Busy { .. })) => Err(beside_sibling()),
                     done => self.told(contents, done),
                 }
             }
@@ -372,17 +376,29 @@ impl Membership {
 
     /// Whether another task of this thread is within a transaction; if so, its end wakes those that wait for messages.
     pub fn waits_for_sibling(&self, owner: impl Fn() -> u64) -> bool {
-        let Some(contents) = self.store.as_ref().filter(|contents| contents.is_open()) else {
-            return false;
-        };
-        let waits = lock(&contents.open).as_ref().is_some_and(|open| {
-            open.is_task && open.thread == thread::current().id() && open.owner != owner()
-        });
-        if waits {
+        let is_beside = self.is_beside_sibling(owner);
+        if let (true, Some(contents)) = (is_beside, self.store.as_ref()) {
             // Relaxed, here and where it is taken: in this thread.
             contents.has_waiting_sibling.store(true, Relaxed);
         }
-        waits
+        is_beside
+    }
+
+    fn is_beside_sibling(&self, owner: impl Fn() -> u64) -> bool {
+        let Some(contents) = self.store.as_ref().filter(|contents| contents.is_open()) else {
+            return false;
+        };
+        lock(&contents.open).as_ref().is_some_and(|open| {
+            open.is_task && open.thread == thread::current().id() && open.owner != owner()
+        })
+    }
+
+    /// An error if a wait for the lease would block the thread in which another task has to give it back.
+    pub fn may_block(&self, owner: u64) -> Result<(), Refusal> {
+        match self.is_beside_sibling(|| owner) {
+            true => Err(beside_sibling()),
+            false => Ok(()),
+        }
     }
 
     /// Begins a transaction of a task, or of a thread; false if another one is under way, whose end wakes those that wait for

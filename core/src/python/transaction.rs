@@ -102,6 +102,8 @@ impl Transaction {
     fn _wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let (us, owner) = (&*self.inner, self.owner.load(Relaxed));
         let is_task = owner != this_thread();
+        let may_block = us.membership.may_block(owner);
+        may_block.map_err(|error| us.refused(py, error))?;
         let begun = us.wait_in(py, self.name.get(), LEASE, timeout, || {
             us.membership.begin_transaction(owner, is_task)
         })?;

@@ -82,6 +82,14 @@ def test_get_follows_keys_indices_and_fields(s: shmrpc.sync.Store, path: tuple[s
     assert json.loads(done.stdout) == value
 
 
+def test_very_large_ints_are_shown(s: shmrpc.sync.Store) -> None:
+    s["huge"] = {"n": -(7**50_000), 1 << 60_000: "key"}
+    for command in ("get", "dump"):
+        done = run(command, NAME)
+        assert done.exit_code == 0, done.output
+        assert hex(-(7**50_000)) in done.stdout and hex(1 << 60_000) in done.stdout
+
+
 def test_set_changes_a_key_an_index_and_a_field(s: shmrpc.sync.Store) -> None:
     for path, value in ((("scores", ":7", "0"), "[9]"), (("place", "x"), "5"), (("new",), '"text"')):
         assert run("set", NAME, *path, value).exit_code == 0

@@ -60,6 +60,7 @@ SHOWN: dict[str, tuple[str, object]] = {
     "mixed keys": ('{1: "a", "1": "b"}', [[1, "a"], ["1", "b"]]),
     "nan key": ("{NaN: 1}", {"NaN": 1}),
     "complex": ("(1+2j)", {"real": 1.0, "imag": 2.0}),
+    "very large int": (hex(-(7**50_000)), hex(-(7**50_000))),
     "path": ('"/tmp/x"', "/tmp/x"),
     "range": ("range(0, 10, 2)", "range(0, 10, 2)"),
     "slice": ("slice(1, 2, None)", "slice(1, 2, None)"),

@@ -119,8 +119,8 @@ CALL_FAILED: Final = 4
 TOO_LATE: Final = 5
 INTERRUPTED: Final = 128 + signal.SIGINT
 _CODES = f"""Exit codes: {USAGE} if the usage, the endpoint or the arguments are wrong, {NOT_AVAILABLE} if the
-service is not available or the connection is lost, {CALL_FAILED} if the call fails, {TOO_LATE} if its time is over,
-{INTERRUPTED} after Ctrl-C, 1 for anything else."""
+service is not available or the connection is lost, or nobody has the name open or nothing is there,
+{CALL_FAILED} if the call fails, {TOO_LATE} if its time is over, {INTERRUPTED} after Ctrl-C, 1 for anything else."""
 
 
 #: The exit code of an error is that of the first class that it is of: a RemoteError may pass on any other.

@@ -38,6 +38,8 @@ _TAKEN_FROM_JSON: Final[dict[str, tuple[type, ...]]] = {
 }
 #: How many bytes of a value, and items of an array, are shown.
 _SHOWN: Final = 100
+#: Bits of an int that is written in decimal, which takes the square of its size. Python refuses a few more.
+_MOST_BITS: Final = 10_000
 #: Characters that a terminal may obey, and that JSON need not escape.
 _CONTROL: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
 
@@ -144,8 +146,9 @@ def to_json(value: Any) -> str:
     """One line of strict JSON, also for values that JSON does not have.
 
     NaN and infinities: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. Bytes: base64. Tuples and sets: arrays. Complex
-    numbers: ``{"real": 1.0, "imag": 2.0}``. Arrays: ``{"dtype": ..., "shape": [...], "data": [...]}``. Dates, times,
-    Decimal, UUID, paths and everything else: text. A dict with keys other than text and integers: pairs.
+    numbers: ``{"real": 1.0, "imag": 2.0}``. Very large ints: text, in hexadecimal. Arrays: ``{"dtype": ..., "shape":
+    [...], "data": [...]}``. Dates, times, Decimal, UUID, paths and everything else: text. A dict with keys other than
+    text and integers: pairs.
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     return json.dumps(_for_json(value), ensure_ascii=ascii_only, allow_nan=False)
@@ -156,7 +159,7 @@ def _for_json(value: Any) -> Any:
         case None | bool() | str():
             return value
         case int():
-            return int(value)
+            return int(value) if value.bit_length() <= _MOST_BITS else hex(value)
         case float():
             return float(value) if math.isfinite(value) else _number(value).strip('"')
         case bytes() | bytearray() | memoryview():
@@ -199,7 +202,7 @@ def _text(value: Any, line: str | None) -> str:
         case str():
             return json.dumps(value, ensure_ascii=False)
         case int():
-            return int.__repr__(value)
+            return int.__repr__(value) if value.bit_length() <= _MOST_BITS else hex(value)
         case float():
             return _number(value)
         case bytes() | bytearray() | memoryview():

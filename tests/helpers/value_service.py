@@ -67,6 +67,7 @@ VALUES: dict[str, Any] = {
     "path": pathlib.PurePosixPath("/tmp/x"),
     "range": range(0, 10, 2),
     "slice": slice(1, 2),
+    "very large int": -(7**50_000),
     "fraction": fractions.Fraction(1, 3),
     "decimal": decimal.Decimal("1.50"),
     "uuid": uuid.UUID(int=5),

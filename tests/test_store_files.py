@@ -261,8 +261,9 @@ def test_a_save_that_fails_leaves_the_file_that_was_there(runtime: Path, tmp_pat
     with shmrpc.sync.store(OURS) as store:
         store["n"] = 1
         store.save(tmp_path / "saved")
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError) as missing:
             store.save(tmp_path / "missing" / "saved")
+        assert missing.value.filename == str(tmp_path / "missing" / "saved")
         (tmp_path / "directory").mkdir()
         with pytest.raises(IsADirectoryError):
             store.save(tmp_path / "directory")

@@ -92,7 +92,7 @@ def test_an_object_whose_store_is_not_open_names_it(s: shmrpc.sync.Store, codec:
     bodies = [codec.encode(s[key]) for key in OBJECTS]
     s.close()
     for body in bodies:
-        with pytest.raises(UNREADABLE, match=f"object of store '{OURS}' .*shmrpc.attach"):
+        with pytest.raises(UNREADABLE, match=f"object of store '{OURS}' .*shmrpc.attach.*hand over the name '{OURS}'"):
             codec.decode(body)
 
 

@@ -43,7 +43,10 @@ def write(path: Path, classes: Classes, values: bytearray) -> None:
     head = head[:_BEFORE] + _checksum(head, known, values)
     # Beside it, so that it can be renamed; of our user alone, as the store is.
     written = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with open(descriptor, "wb") as file:
             for part in (head, known, values):

@@ -64,7 +64,8 @@ def find(name: str, kind: int, number: int, at: int, identity: int) -> Any:
     if found is None or found._name.is_closed:
         raise LocalProtocolError(
             f"an object of store {name!r} arrived, and this process does not have that open: open it with "
-            f"shmrpc.store({name!r}) or shmrpc.attach({name!r}) first"
+            f"shmrpc.store({name!r}) or shmrpc.attach({name!r}) first. An argument of a process or a task arrives "
+            f"before it can do so: hand over the name {name!r} instead, and open it there"
         )
     return found.values.seen(kind, number, at, identity)
 

@@ -77,7 +77,7 @@ class Values:
             return "as", frozenset(value) if isinstance(value, frozenset) else set(value)
         if isinstance(value, tuple):
             return "as", tuple(value)
-        if isinstance(value, Sequence) and not isinstance(value, memoryview):
+        if isinstance(value, Sequence) and not isinstance(value, (memoryview, range)):
             return "as", list(value)
         if dataclasses.is_dataclass(value):
             # The codec takes it for a dict, and what came out would be a copy of that.

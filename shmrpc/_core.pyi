@@ -365,12 +365,14 @@ class Turn:
 
 @final
 class Progress:
-    """How far a worker of a pool is in its chunks of tasks: the page that both share, a file of ``SIZE`` bytes.
+    """How far a worker of a pool is in what it was given: memory that both share, a file of ``SIZE`` bytes.
 
-    A chunk lies in one of ``SLOTS`` slots. IndexError for another one; OSError if the page cannot be mapped.
+    A chunk lies in one of ``SLOTS`` slots, a coroutine in one of ``SEATS`` seats. IndexError for another one; OSError
+    if the memory cannot be mapped.
     """
 
     SLOTS: Final[int]
+    SEATS: Final[int]
     SIZE: Final[int]
 
     def __new__(cls, file: int) -> Progress: ...
@@ -385,6 +387,15 @@ class Progress:
 
     def begun(self, slot: int) -> int:
         """How many tasks were begun."""
+
+    def seat(self, seat: int) -> None:
+        """By the pool: a coroutine will come in this seat, and is not begun."""
+
+    def claim(self, seat: int) -> bool:
+        """By the worker: begins the coroutine; by the pool: takes it back. False if the other side was first."""
+
+    def is_claimed(self, seat: int) -> bool:
+        """Whether the coroutine was begun, or taken back."""
 
     def stop(self, slot: int) -> bool:
         """By the pool: the task that the chunk is at is to be stopped; False if it is at none. Then send a signal."""
@@ -430,10 +441,10 @@ def create_semaphore(name: str, /) -> None: ...
 def open_segment(name: str, /) -> Descriptor: ...
 def watch_for_names(directories: list[str], /) -> Descriptor: ...
 def receive_packet(socket: int, size: int, patience: int = 0, /) -> tuple[bytes, list[Descriptor], bool, int]: ...
-def die_with(master: int) -> None:
+def die_with(master: int, first: int | None = None) -> None:
     """Kills this process as soon as the process of the pidfd ``master`` has ended: also while it holds the GIL.
 
-    OSError if that cannot be watched.
+    The process of the pidfd ``first`` is killed before. OSError if that cannot be watched.
     """
 
 def shorten_time_slice(nanoseconds: int, /) -> bool: ...

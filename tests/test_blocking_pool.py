@@ -119,6 +119,71 @@ def test_a_shutdown_can_cancel_what_waits() -> None:
     assert sum(future.cancelled() for future in futures) > 40
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_an_exception_ends_what_has_not_begun(by_name: bool) -> None:
+    with pytest.raises(KeyboardInterrupt), shmrpc.sync.pool(1) as pool:
+        list(pool.map(tasks.slow, [0.0] * 10_000))  # From now on they are taken for quick ones, many to a chunk.
+        futures = [
+            pool.submit(tasks.slow, seconds=0.2) if by_name else pool.submit(tasks.slow, 0.2) for _ in range(500)
+        ]
+        futures[0].result(60)
+        raise KeyboardInterrupt
+    assert all(future.done() for future in futures)
+    assert sum(future.cancelled() for future in futures) > 490
+
+
+CLOSED = """
+import math, os, sys
+import shmrpc
+
+if __name__ == "__main__":
+    with shmrpc.sync.pool(2) as pool:
+        assert pool.submit(math.factorial, 5).result() == 120
+        assert list(pool.map(math.isqrt, range(100)))[99] == 9
+    os.write(int(sys.argv[1]), b"done")
+"""
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
+def test_a_program_may_have_closed_its_standard_descriptors(closed: list[int], tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(CLOSED)
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    shut = " ".join(f"{number}{'<' if not number else '>'}&-" for number in closed)
+    command = f"exec {sys.executable} {program} {writer} {shut}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(["sh", "-c", command], pass_fds=[writer], env=environment, timeout=60)
+    os.close(writer)
+    with open(reader, "rb") as told:
+        assert (ran.returncode, told.read()) == (0, b"done")
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import shmrpc
+
+def begin():
+    os.kill(int(os.environ["MASTER"]), signal.SIGINT)
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    os.environ["MASTER"] = str(os.getpid())
+    try:
+        shmrpc.sync.pool(1, initializer=begin, grace=0.1)
+    except KeyboardInterrupt:
+        print([thread.name for thread in threading.enumerate()])
+"""
+
+
+def test_a_pool_whose_start_is_interrupted_has_ended(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(INTERRUPTED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, program], env=environment, timeout=60, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "['MainThread']\n", "")
+
+
 def test_a_worker_that_dies_fails_its_task_alone() -> None:
     with shmrpc.sync.pool(2) as pool:
         dying = pool.submit(tasks.die)

@@ -132,14 +132,22 @@ async def test_map_takes_no_more_than_there_is_room_for(pool: shmrpc.Pool) -> No
 
 async def test_an_iterable_that_fails_ends_the_map_after_what_came_before(pool: shmrpc.Pool) -> None:
     def failing() -> Iterator[int]:
-        yield from range(10)
+        yield from range(900)
         raise OSError("the disk is gone")
 
     results: list[int] = []
     with pytest.raises(OSError, match="the disk is gone"):
         async for each in pool.map(tasks.same, failing()):
             results.append(each)
-    assert results == list(range(len(results)))
+    assert results == list(range(900))
+
+
+async def test_an_async_iterable_is_told_what_to_do(pool: shmrpc.Pool) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match="no async ones such as this async_generator"):
+        pool.map(tasks.same, numbers())  # type: ignore[call-overload]  # pyright: ignore
 
 
 async def test_a_slow_task_keeps_none_behind_it_from_the_other_worker(pool: shmrpc.Pool) -> None:
@@ -492,9 +500,19 @@ async def test_an_initializer_that_fails_is_told() -> None:
     assert isinstance(raised.value.__cause__.__cause__, shmrpc.RemoteError)
 
 
-async def test_workers_that_die_as_they_begin_end_the_pool() -> None:
-    with pytest.raises(shmrpc.PoolBroken, match="died before they were ready"):
-        async with shmrpc.pool(2, initializer=tasks.die):
+@pytest.mark.parametrize(
+    ("initializer", "how"),
+    [(tasks.die, "was killed by SIGKILL"), (functools.partial(tasks.leave, 3), "exited with status 3")],
+)
+async def test_workers_that_die_as_they_begin_end_the_pool(initializer: Any, how: str) -> None:
+    with pytest.raises(shmrpc.PoolBroken, match=f"died before they were ready; the last: {how}"):
+        async with shmrpc.pool(2, initializer=initializer):
+            pass
+
+
+async def test_an_initializer_that_exits_ends_the_pool_and_not_the_program() -> None:
+    with pytest.raises(shmrpc.PoolBroken, match=r"the initializer has ended with SystemExit\(3\)"):
+        async with shmrpc.pool(2, initializer=tasks.exit_, initargs=[3]):
             pass
 
 
@@ -539,6 +557,9 @@ async def test_options_of_workers() -> None:
         ({"memory": 1}, "memory: expected"),
         ({"affinity": "pack"}, "affinity: expected 'spread'"),
         ({"initializer": 3}, "initializer: expected a function"),
+        ({"environment": ["A"]}, "environment: expected a dict of texts"),
+        ({"environment": {"A": 1}}, "environment: expected names and values that are texts"),
+        ({"environment": {"A=B": "1"}}, "environment: expected a name without"),
         ({"worker": 3}, "pool\\(\\) has no option worker"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -575,6 +596,15 @@ async def test_tasks_under_way_fail_when_the_pool_is_closed() -> None:
             await each
     with pytest.raises(shmrpc.LocalProtocolError, match="the pool is closed"):
         await pool.run(tasks.add, 1)
+    await pool.close()
+
+
+async def test_a_pool_that_is_not_open_says_so() -> None:
+    pool = shmrpc.pool(1)
+    with pytest.raises(shmrpc.LocalProtocolError, match="this pool is not open: use `async with"):
+        await pool.run(tasks.add, 1)
+    with pytest.raises(shmrpc.LocalProtocolError, match="this pool is not open: use `async with"):
+        pool.submit(tasks.add, 1)
     await pool.close()
 
 

@@ -48,6 +48,28 @@ def test_workers_go_with_their_master_whatever_they_do(tmp_path: Path, task: str
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("also", ["worker", "template"])
+def test_a_stopped_worker_or_template_goes_with_its_master_too(tmp_path: Path, also: str) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    with subprocess.Popen([sys.executable, "-c", MASTER.format(task="spin"), *map(str, paths)]) as master:
+        try:
+            end = time.monotonic() + 60
+            while not all(path.exists() and path.read_text() for path in paths):
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            workers = [int(path.read_text()) for path in paths]
+            template = parent_of(workers[0])
+            os.kill(workers[0], signal.SIGSTOP)
+            if also == "template":
+                os.kill(template, signal.SIGSTOP)
+        finally:
+            master.send_signal(signal.SIGKILL)
+    end = time.monotonic() + 30
+    while not all(map(gone, [*workers, template])):
+        assert time.monotonic() < end, "a stopped process has outlived the master"
+        time.sleep(0.01)
+
+
 def group(root: Path, name: str, files: dict[str, str]) -> None:
     """A control group, as a directory."""
     path = root / name

@@ -32,6 +32,8 @@ def begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     select.select([control], [], [])
     packet, descriptors, *_ = _core.receive_packet(control.fileno(), _LARGEST)
+    if not descriptors:  # The pool has gone meanwhile.
+        return
     with contextlib.closing(descriptors[0]) as master:
         _core.die_with(master.fileno())
     become(control, msgspec.msgpack.decode(packet, type=Order), prepared=False)

@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 import uvloop
@@ -43,7 +44,7 @@ class BlockingPool(concurrent.futures.Executor):
     """Processes that run functions, for threads; made by :func:`shmrpc.sync.pool`.
 
     A :class:`concurrent.futures.Executor`, also for ``loop.run_in_executor()``. At the end of its ``with`` block it
-    waits for all tasks.
+    waits for all tasks; if an exception ends the block, those that have not begun are cancelled.
     """
 
     def __init__(self, made: Pool) -> None:
@@ -52,12 +53,25 @@ class BlockingPool(concurrent.futures.Executor):
         self._calls: deque[tuple[TaskFuture[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = deque()
         self._told = self._closing = False
         self._lock = threading.Lock()
-        ready: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+        begun: concurrent.futures.Future[asyncio.Task[None]] = concurrent.futures.Future()
+        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._ended = asyncio.Event()
-        self._thread = threading.Thread(target=_run, args=(made, ready, self._ended), name="shmrpc-pool", daemon=True)
+        arguments = (made, begun, ready, self._ended)
+        self._thread = threading.Thread(target=_run, args=arguments, name="shmrpc-pool", daemon=True)
         self._thread.start()
-        self._loop = ready.result()
+        try:
+            self._loop = begun.result().get_loop()
+            ready.result()
+        except BaseException:  # Ctrl-C, say: workers that were about to begin are not left to the end of the program.
+            begun.add_done_callback(_cancel)
+            self._thread.join()
+            raise
         _open.add(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown(cancel_futures=kind is not None)
 
     @overload
     def submit(
@@ -272,20 +286,39 @@ async def _begin_map(made: Pool, function: Callable[..., Any], columns: Sequence
     return _Results(made, made._mapped(function, columns, ordered=True))
 
 
-def _run(made: Pool, ready: concurrent.futures.Future[asyncio.AbstractEventLoop], ended: asyncio.Event) -> None:
+def _cancel(begun: concurrent.futures.Future[asyncio.Task[None]]) -> None:
+    """Gives up the start of a pool. In any thread."""
+    task = begun.result()
+    with contextlib.suppress(RuntimeError):  # It has ended by itself.
+        task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def _run(
+    made: Pool,
+    begun: concurrent.futures.Future[asyncio.Task[None]],
+    ready: concurrent.futures.Future[None],
+    ended: asyncio.Event,
+) -> None:
     """The thread: the pool's loop, from its start to its end."""
 
     async def live() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        begun.set_result(task)
         try:
             await made.__aenter__()
         except BaseException as error:
             ready.set_exception(error)
             return
-        ready.set_result(asyncio.get_running_loop())
-        await ended.wait()
-        while made._engine.is_busy and made._engine.ended is None:
-            await asyncio.sleep(_LOOK)
-        await made.close()
+        ready.set_result(None)
+        try:
+            await ended.wait()
+            while made._engine.is_busy and made._engine.ended is None:
+                await asyncio.sleep(_LOOK)
+        except asyncio.CancelledError:  # Who waited for the start was interrupted, just as it was over.
+            pass
+        finally:
+            await made.close()
 
     uvloop.run(live())
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from shmrpc.pools.functions import Function
-from shmrpc.pools.task_future import TaskFuture, begin, settle
+from shmrpc.pools.task_future import TaskFuture, begin, settle, withdraw
 
 #: The work that a chunk is to be, in seconds: far more than it takes to send it, and no time to wait for.
 WORK: Final = 500e-6
@@ -111,9 +111,12 @@ class Submitted(Source):
         return future, (item,) if self.single else tuple(item)
 
     def cancel(self) -> None:
-        """Cancels those that were not begun."""
+        """Cancels those that were not begun, also of chunks that were given back."""
         for future, _ in self.waiting:
             future.cancel()
+        for chunk in self._returned:
+            withdraw(self._futures.pop(chunk))
+        self._returned.clear()
 
     def _take(self, size: int) -> Chunk | None:
         waiting = self.waiting
@@ -188,12 +191,11 @@ class Mapped(Source):
     def _take(self, size: int) -> Chunk | None:
         if self._exhausted or self._unread >= self._room:
             return None
+        items: list[Any] = []
         try:
-            items = list(itertools.islice(self._items, size))
+            items.extend(itertools.islice(self._items, size))  # Which has those before an error, too.
         except BaseException as error:
-            self._exhausted, self._error = True, error
-            self._wake()
-            return None
+            self._error = error
         if len(items) < size:
             self._exhausted = True
             self._wake()

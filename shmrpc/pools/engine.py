@@ -21,7 +21,7 @@ from shmrpc.pools.logs import levels
 from shmrpc.pools.remote_worker import RemoteWorker
 from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import Settings, Starter, WorkerProcess
-from shmrpc.pools.task_future import TaskFuture
+from shmrpc.pools.task_future import TaskFuture, withdraw
 from shmrpc.pools.worker import TaskStopped
 
 logger = logging.getLogger("shmrpc.pool")
@@ -33,6 +33,8 @@ _DYING: Final = 1.0
 _STARTING: Final = "shmrpc-worker-starting"
 #: Seconds between two looks for results that nothing has woken us for, and for tasks that wait behind a slow one.
 _LOOK: Final = 1e-3
+#: Seconds between two looks for what workers that stand still, or are busy, have not begun.
+_WATCH: Final = 20e-3
 
 
 class _LieError(Exception):
@@ -74,19 +76,24 @@ class Engine:
         #: What brings workers to their ends, and is not to be cancelled.
         self._endings: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
         #: Chunks of several tasks that workers have.
         self._several = 0
         self._wanted: asyncio.Handle | None = None
         self._want_of: dict[Submitted, None] = {}
         self._deaths = 0
+        #: Whether what waits for a worker is cancelled.
+        self._gives_up = False
         self.completed = 0
         self.replaced = 0
-        #: Why nothing is run any more.
-        self.ended: Exception | None = None
+        #: Why nothing is run, yet or any more.
+        self.ended: Exception | None = LocalProtocolError(
+            "this pool is not open: use `async with shmrpc.pool(...) as pool:`"
+        )
 
     async def open(self) -> None:
         """Starts the workers. Raises PoolBroken if they cannot begin, with the initializer's error as its cause."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self.ended = asyncio.get_running_loop(), None
         self.resize(self.size)
         try:
             await asyncio.wait([task for task in self._running if task.get_name() == _STARTING])
@@ -132,13 +139,15 @@ class Engine:
                 await worker.connect()
                 failed = await worker.initialize(self.options.initializer, list(self.options.initargs), levels())
                 if type(failed) is Failed:
-                    raise failed.error()
+                    raise _of_initializer(failed.error())
             except asyncio.CancelledError:
                 if worker is not None:
                     self._end(worker)
                 raise
             except Exception as error:
                 if worker is not None:
+                    if isinstance(error, ConnectionLost):
+                        await worker.settled(_DYING)
                     await asyncio.shield(self._end(worker))
                 self._deaths += 1
                 if self._deaths >= DEATHS or (isinstance(error, OSError) and worker is None):
@@ -189,6 +198,7 @@ class Engine:
     async def _replace(self, worker: RemoteWorker, ending: asyncio.Task[None]) -> None:
         await asyncio.shield(ending)
         if not worker.retiring:
+            await worker.settled(_DYING)
             logger.warning("worker %d (process %d) %s", worker.number, worker.pid, _how(worker))
         if self.ended is None and worker.number < self.size:
             self.replaced += 1
@@ -206,7 +216,7 @@ class Engine:
 
     def _free(self, worker: RemoteWorker) -> None:
         """A worker has nothing to do."""
-        if worker.gone:
+        if worker.gone or worker.stopped:
             return
         most = self.options.max_tasks_per_child
         if worker.retiring or (most is not None and worker.tasks >= most):
@@ -229,6 +239,7 @@ class Engine:
 
     async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one task."""
+        self.check()
         known, args = self.functions.of(function, args)
         there: Any = args
         if self.shared.places:
@@ -240,7 +251,9 @@ class Engine:
         while True:
             self.check()
             worker = self._idle.pop() if self._idle else await self._turn()
-            worker.open(0, None)
+            worker.open(0, None, asyncio.current_task())
+            if self._watching is None:
+                self._watch_later()
             try:
                 if known.number not in worker.known:
                     await worker.know(known)
@@ -249,7 +262,10 @@ class Engine:
                 else:
                     result = await worker.run(0, known.number, *there)
             except asyncio.CancelledError:
-                self.begin(self._stop(worker, 0))
+                if worker.call_was_taken():
+                    self.begin(self._leave(worker, 0))
+                    continue
+                self._stop(worker, 0)
                 raise
             except ConnectionLost:
                 self._lost(worker)
@@ -262,9 +278,10 @@ class Engine:
                 self._left(worker, 0)
                 raise of_task(misfit, known.name) from misfit.__cause__
             except BaseException:  # Nobody knows how far it came.
-                self.begin(self._stop(worker, 0))
+                self._stop(worker, 0)
                 raise
             self.completed += 1
+            worker.caller = None
             del worker.chunks[0]
             if worker.chunks:
                 self._left(worker, 0)
@@ -302,10 +319,15 @@ class Engine:
     def _fulfilled(self, future: TaskFuture[Any], single: asyncio.Task[None]) -> None:
         self._singles.discard(single)
         if not future.done():  # It was cancelled, perhaps before its first step.
-            future.set_exception(self.ended or LocalProtocolError("the pool is closed"))
+            if self.ended is None:
+                withdraw([future])
+            else:
+                future.set_exception(self.ended)
 
     async def _turn(self) -> RemoteWorker:
         """Waits for a worker that has nothing to do."""
+        if self._gives_up:
+            raise asyncio.CancelledError
         turn: asyncio.Future[RemoteWorker] = self._loop.create_future()
         self._turns.append(turn)
         try:
@@ -318,13 +340,18 @@ class Engine:
     def _left(self, worker: RemoteWorker, slot: int) -> None:
         """What was in a slot has ended."""
         worker.chunks.pop(slot, None)
+        worker.ending.discard(slot)
         if not worker.chunks:
             self._free(worker)
         elif self._sources:
             self.dispatch()
 
-    async def _stop(self, worker: RemoteWorker, slot: int) -> None:
+    def _stop(self, worker: RemoteWorker, slot: int) -> None:
         """Ends the task in a slot: taken back if it was not begun, interrupted, and at last killed with its worker."""
+        worker.ending.add(slot)
+        self.begin(self._interrupt(worker, slot))
+
+    async def _interrupt(self, worker: RemoteWorker, slot: int) -> None:
         try:
             if worker.gone:
                 return
@@ -334,43 +361,74 @@ class Engine:
                     worker.interrupt(slot)
                     await worker.ready()
             except TimeoutError:
-                worker.process.kill()
+                worker.kill(self._why)
             except ConnectionLost:
                 pass
         finally:
             self._left(worker, slot)
 
+    @property
+    def _why(self) -> str:
+        return f"was killed by its pool, since a task that was cancelled had not ended {self.options.grace:g} s later,"
+
+    async def _leave(self, worker: RemoteWorker, slot: int) -> None:
+        """Leaves a slot, whose task was taken back, once the worker has seen that."""
+        try:
+            with contextlib.suppress(ConnectionLost):
+                await worker.ready()
+        finally:
+            self._left(worker, slot)
+
     async def _run_in_loop(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a task of an async function, in the worker that has the fewest of them."""
-        retries = self.options.retries
+        """Runs a task of an async function, in the worker that is to begin it soonest."""
+        retries, deaths = self.options.retries, 0
+        task = asyncio.current_task()
+        assert task is not None
         while True:
             self.check()
-            there = [worker for worker in self.workers if not worker.retiring]
+            there = [worker for worker in self.workers if worker.takes_tasks]
             if not there:
                 self._left(await self._turn(), 0)
                 continue
-            worker = min(there, key=lambda each: each.tasks_in_loop)
-            worker.tasks_in_loop += 1
-            worker.tasks += 1
+            # One that has a task, or tasks, which hold its loop, begins it later.
+            worker = min(there, key=lambda each: (bool(each.chunks), each.tasks_in_loop))
+            waiting = worker.seat(task)
+            if waiting is None:
+                await asyncio.sleep(_WATCH)
+                continue
+            self._watch_later()
+            answered = False
             try:
                 await worker.know(function)
-                result = await worker.run_async(function.number, list(args), kwargs)
+                result = await worker.run_async(waiting.seat, function.number, list(args), kwargs)
+                answered = True
+            except asyncio.CancelledError:
+                if waiting.was_taken():
+                    continue
+                raise
             except ConnectionLost:
+                begun = worker.has_begun(waiting)
                 self._lost(worker)
-                if not retries:
+                deaths += not begun and not worker.killed
+                if (begun and not retries) or deaths >= DEATHS:
                     raise await self._died(worker, function) from None
-                retries -= 1
+                retries -= begun
                 continue
             except (EncodeError, DecodeError) as error:
                 raise of_task(error, function.name) from error.__cause__
             finally:
-                worker.tasks_in_loop -= 1
+                if worker.leave_seat(waiting, answered=answered) and not worker.gone:
+                    self.begin(self._free_seats(worker))
                 if worker.retiring:
                     self._retire(worker)
             self.completed += 1
             if type(result) is Failed:
                 raise result.error()
             return result
+
+    async def _free_seats(self, worker: RemoteWorker) -> None:
+        with contextlib.suppress(ConnectionLost):
+            await worker.free_seats()
 
     def add(self, source: Source) -> None:
         """Adds a source of chunks, or says that one has some again."""
@@ -401,9 +459,20 @@ class Engine:
                 self.add(source)
 
     def cancel_waiting(self) -> None:
-        """Cancels what was submitted and not begun."""
-        for source in {*self._sources, *self._want_of}:
+        """Cancels what was submitted and not begun, also what workers have."""
+        self._gives_up = True
+        sources: set[Source] = {*self._sources, *self._want_of}
+        for worker in self.workers:
+            for slot, chunk in worker.chunks.items():
+                if chunk is None or not isinstance(chunk.source, Submitted):
+                    continue
+                if (limit := worker.progress.take_back(slot, 0)) < chunk.limit:
+                    chunk.source.split(chunk, limit)
+                    sources.add(chunk.source)
+        for source in sources:
             source.cancel()
+        for turn in self._turns:
+            turn.cancel()
 
     def remove(self, source: Source) -> None:
         """Nobody wants the results of a source any more: what runs of it is stopped."""
@@ -414,6 +483,7 @@ class Engine:
                 if chunk is not None and chunk.source is source:
                     chunk.limit = worker.progress.take_back(slot, 0)
                     if chunk.limit > len(chunk.results):
+                        worker.ending.add(slot)
                         self.begin(self._interrupt_chunk(worker, slot, chunk))
 
     async def _interrupt_chunk(self, worker: RemoteWorker, slot: int, chunk: Chunk) -> None:
@@ -422,7 +492,7 @@ class Engine:
         worker.interrupt(slot)
         await asyncio.sleep(self.options.grace)
         if worker.chunks.get(slot) is chunk and not worker.gone:
-            worker.process.kill()
+            worker.kill(self._why)
 
     def dispatch(self) -> None:
         """Gives chunks to the workers that have room for one."""
@@ -435,6 +505,7 @@ class Engine:
             worker.open(slot, chunk)
             self._several += len(chunk.items) > 1
             self.begin(self._drive(worker, slot, chunk))
+            self._watch_later()
         self._look_later()
 
     def _seats(self) -> Iterator[tuple[RemoteWorker, int]]:
@@ -442,7 +513,7 @@ class Engine:
         for worker in reversed(self._idle.copy()):
             yield worker, 0
         for worker in self.workers:
-            if len(worker.chunks) == 1 and not worker.retiring:
+            if len(worker.chunks) == 1 and worker.takes_tasks:
                 (slot, chunk), *_ = worker.chunks.items()
                 if chunk is not None and (chunk.source.function.seconds or LONG) < LONG:
                     yield worker, 1 - slot
@@ -525,6 +596,47 @@ class Engine:
             source.split(chunk, got)
             self.add(source)
 
+    def _watch_later(self) -> None:
+        """Looks in a while whether what workers were given has begun."""
+        if self._watching is None:
+            self._watching = self._loop.call_later(_WATCH, self._watch)
+
+    def _watch(self) -> None:
+        """Finds workers that stand still; what they and busy ones have not begun goes to those with nothing to do."""
+        self._watching = None
+        waiting = [worker for worker in self.workers if worker.stopped or worker.has_unbegun]
+        if not waiting:
+            return
+        self._watch_later()
+        for worker in waiting:
+            if worker.stopped or self._idle:
+                self._see(worker)
+        for worker in waiting:
+            if not self._idle:
+                break
+            if worker.stopped:
+                self._take_all(worker)
+            elif worker.chunks:
+                worker.take_coroutines()
+
+    def _see(self, worker: RemoteWorker) -> None:
+        """Notes whether a worker stands still: it gets no tasks then."""
+        was, worker.stopped = worker.stopped, worker.process.is_stopped()
+        if worker.stopped and worker in self._idle:
+            self._idle.remove(worker)
+        elif was and not worker.stopped and not worker.chunks:
+            self._free(worker)
+
+    def _take_all(self, worker: RemoteWorker) -> None:
+        """Takes back what a worker has not begun."""
+        worker.take_coroutines()
+        for slot, chunk in list(worker.chunks.items()):
+            if chunk is None:
+                worker.take_call(slot)
+            elif (limit := worker.progress.take_back(slot, 0)) < chunk.limit:
+                chunk.source.split(chunk, limit)
+                self.add(chunk.source)
+
     def _look_later(self) -> None:
         """Looks after the chunks in a moment, if there is anything to look for."""
         waits_behind = self._idle and any(len(worker.chunks) > 1 for worker in self.workers)
@@ -606,8 +718,9 @@ class Engine:
         """Ends all workers; tasks that are under way fail."""
         self._break(LocalProtocolError("the pool is closed"))
         self._starter.stop()
-        if self._look is not None:
-            self._look.cancel()
+        for timer in (self._look, self._watching):
+            if timer is not None:
+                timer.cancel()
         for worker in self.workers:
             self._loop.remove_reader(worker.process.pidfd)
             for slot in worker.chunks:
@@ -637,6 +750,8 @@ async def _undo(starting: asyncio.Future[WorkerProcess]) -> None:
 
 def _how(worker: RemoteWorker) -> str:
     """How a worker has ended."""
+    if worker.killed:
+        return worker.killed
     status = worker.process.status()
     if status is None:
         return "has closed its connection"
@@ -648,10 +763,21 @@ def _how(worker: RemoteWorker) -> str:
         return f"was killed by signal {-status}"
 
 
+def _of_initializer(error: BaseException) -> Exception:
+    """What an initializer has raised, as what can end a pool: not SystemExit, which would end the program."""
+    if isinstance(error, Exception):
+        return error
+    ended = LocalProtocolError(f"the initializer has ended with {error!r}")
+    ended.__cause__ = error
+    return ended
+
+
 def _broken(error: Exception, worker: RemoteWorker | None) -> PoolBroken:
-    what = "died before they were ready" if isinstance(error, ConnectionLost) else "could not begin"
+    what, why = "could not begin; the last", str(error)
+    if worker is not None and isinstance(error, ConnectionLost):
+        what, why = "died before they were ready; the last", _how(worker)
     broken = PoolBroken(
-        f"the pool has given up: {DEATHS} workers, one after the other, {what}; the last: {error}"
+        f"the pool has given up: {DEATHS} workers, one after the other, {what}: {why}"
         if worker is not None
         else f"the pool has given up: no worker can be started: {error}"
     )

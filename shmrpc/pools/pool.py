@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, ParamSpec, Self, TypedDict, TypeVar, Unp
 
 from shmrpc.basics.checks import check_bytes, check_seconds, check_whole
 from shmrpc.errors import LocalProtocolError
+from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools.chunks import Mapped, Submitted
 from shmrpc.pools.cpus import usable
 from shmrpc.pools.engine import Engine, Options
@@ -212,6 +213,12 @@ class Pool:
         ``on_progress`` is called, while the results are read, with how many tasks have ended, and of how many: the
         shortest length of the iterables that have one, else None. A text shows a bar of rich's, with that text.
         """
+        for each in iterables:
+            if hasattr(each, "__aiter__"):
+                raise TypeError(
+                    f"map() takes iterables, and no async ones such as this {type(each).__name__}: submit() what comes "
+                    "of it, item by item"
+                )
         if not iterables:
             raise TypeError("map() expected a function and one iterable at least")
         if on_progress is None:
@@ -405,6 +412,16 @@ def _count(workers: int) -> int:
     return count
 
 
+def _check_environment(environment: Any) -> None:
+    if not isinstance(environment, Mapping):
+        raise TypeError(f"environment: expected a dict of texts, got {environment!r}")
+    for name, value in environment.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"environment: expected names and values that are texts, got {name!r}: {value!r}")
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"environment: expected a name without `=`, and no NUL in either, got {name!r}: {value!r}")
+
+
 class PoolOptions(TypedDict, total=False):
     """The options of a pool: see :func:`pool`."""
 
@@ -460,11 +477,14 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
         raise TypeError(f"initializer: expected a function, got {initializer!r}")
     if affinity not in (None, "spread"):
         raise ValueError(f"affinity: expected 'spread' or None, got {affinity!r}")
+    environment = options.get("environment", {})
+    _check_environment(environment)
     if is_worker():
         return InlinePool(count)
+    keep_standard_descriptors()
     share = {name: str(max(1, usable() // count)) for name in _THREADS if name not in os.environ}
     settings = Settings(
-        {**share, **options.get("environment", {})},
+        {**share, **environment},
         memory,
         tuple(sorted(os.sched_getaffinity(0))) if affinity == "spread" else None,
         by_value=not has_program(),

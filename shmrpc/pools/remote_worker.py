@@ -1,14 +1,16 @@
-"""A worker as its pool sees it: a process, the connection to it, and the chunks that it has."""
+"""A worker as its pool sees it: a process, the connection to it, and the chunks and coroutines that it has."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import math
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -31,6 +33,29 @@ from shmrpc.wire.codec import get_codec
 _OPTIONS = ConnectionOptions(codec="pickle")
 
 
+@dataclasses.dataclass(eq=False, slots=True)
+class Waiting:
+    """A task of the pool's loop that waits for a worker, and can be told that its work was taken back from there."""
+
+    task: asyncio.Task[Any]
+    #: Its seat, if it is a coroutine.
+    seat: int = 0
+    #: Whether it waits no more.
+    is_over: bool = False
+    #: Whether its work was taken back, and how many cancellations it had then.
+    is_taken: bool = False
+    _cancelling: int = 0
+
+    def take(self) -> None:
+        """Its work was taken back: wakes it, by a cancellation that is its own affair."""
+        self.is_taken, self._cancelling = True, self.task.cancelling()
+        self.task.cancel()
+
+    def was_taken(self) -> bool:
+        """Whether that is the cancellation which was just raised, and there is no other."""
+        return self.is_taken and self.task.uncancel() <= self._cancelling
+
+
 class RemoteWorker:
     """A worker, from its start to its end."""
 
@@ -44,11 +69,26 @@ class RemoteWorker:
         self.chunks: dict[int, Chunk | None] = {}
         #: Tasks that it was given.
         self.tasks = 0
+        #: Who waits for the call that is a None there, as long as it can be told that it was taken back.
+        self.caller: asyncio.Task[Any] | None = None
+        self._taken: Waiting | None = None
+        #: The slots whose task is to end within moments, or this worker does.
+        self.ending: set[int] = set()
         #: Tasks of async functions that it has.
         self.tasks_in_loop = 0
+        #: Those that had not begun when this was last looked at, or are newer; the oldest one first.
+        self.coroutines: deque[Waiting] = deque()
+        #: Seats that were never used, and those that are free again.
+        self._next_seat, self._seats = 0, list[int]()
+        #: Those of coroutines that were taken back, while they may be on the way.
+        self._left_seats: list[int] = []
         #: It gets no more tasks.
         self.retiring = False
+        #: It was stopped, by a signal, when that was last looked at.
+        self.stopped = False
         self.gone = False
+        #: Why its pool has killed it.
+        self.killed = ""
         #: The numbers of the functions that it was sent.
         self.known: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
@@ -71,18 +111,95 @@ class RemoteWorker:
             self._client.ready,
         )
 
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether it is given tasks: not if it is to end, is about to be killed, or stands still."""
+        return not (self.retiring or self.ending or self.stopped)
+
     async def know(self, function: Function) -> None:
         """Sends it a function that it does not know."""
         if function.number not in self.known:
             await self._client.define(function.number, function.reference)
             self.known.add(function.number)
 
-    def open(self, slot: int, chunk: Chunk | None) -> None:
+    def open(self, slot: int, chunk: Chunk | None, caller: asyncio.Task[Any] | None = None) -> None:
         """Opens a slot for a chunk, or for a call: at once, so that what is taken back of it is its own."""
+        if chunk is None:
+            self.caller = caller
         count = 1 if chunk is None else len(chunk.items)
         self.progress.open(slot, count)
         self.chunks[slot] = chunk
         self.tasks += count
+
+    def seat(self, task: asyncio.Task[Any]) -> Waiting | None:
+        """A seat for a coroutine, for which a task waits; None if there is none."""
+        if self._seats:
+            seat = self._seats.pop()
+        elif self._next_seat < _core.Progress.SEATS:
+            seat = self._next_seat
+            self._next_seat += 1
+        else:
+            return None
+        self.progress.seat(seat)
+        waiting = Waiting(task, seat)
+        self.coroutines.append(waiting)
+        self.tasks_in_loop += 1
+        self.tasks += 1
+        return waiting
+
+    def has_begun(self, waiting: Waiting) -> bool:
+        """Whether a coroutine was begun; if not, it never will be."""
+        if not waiting.is_taken:
+            waiting.is_taken = self.progress.claim(waiting.seat)
+        return not waiting.is_taken
+
+    def leave_seat(self, waiting: Waiting, *, answered: bool) -> bool:
+        """A coroutine has no seat any more; whether this is to be told when all that was sent has been seen."""
+        waiting.is_over = True
+        self.tasks_in_loop -= 1
+        if answered or self.has_begun(waiting):
+            self._seats.append(waiting.seat)
+            return False
+        self._left_seats.append(waiting.seat)
+        return len(self._left_seats) == 1
+
+    async def free_seats(self) -> None:
+        """Frees the seats of coroutines that were taken back, once nothing on the way has them."""
+        while left := len(self._left_seats):
+            await self.ready()
+            self._seats += self._left_seats[:left]
+            del self._left_seats[:left]
+
+    def take_call(self, slot: int) -> None:
+        """Takes back the call in a slot, unless it was begun."""
+        caller, self.caller = self.caller, None
+        if caller is not None and not caller.cancelling() and not self.progress.take_back(slot, 0):
+            self._taken = Waiting(caller)
+            self._taken.take()
+
+    def call_was_taken(self) -> bool:
+        """Whether that is why the call was cancelled."""
+        taken, self._taken = self._taken, None
+        return taken is not None and taken.was_taken()
+
+    @property
+    def has_unbegun(self) -> bool:
+        """Whether there is something that it was given and has not begun."""
+        self.forget_begun()
+        return bool(self.coroutines) or not all(map(self.progress.begun, self.chunks))
+
+    def forget_begun(self) -> None:
+        """Forgets the coroutines that have begun; as a rule those before others."""
+        coroutines = self.coroutines
+        while coroutines and (coroutines[0].is_over or self.progress.is_claimed(coroutines[0].seat)):
+            coroutines.popleft()
+
+    def take_coroutines(self) -> None:
+        """Takes back those that have not begun."""
+        for waiting in self.coroutines:
+            if not waiting.is_over and not waiting.task.cancelling() and self.progress.claim(waiting.seat):
+                waiting.take()
+        self.coroutines.clear()
 
     async def perform(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:
         """Has it run a chunk; its results, some at a time, and behind the last one the seconds that it took."""
@@ -116,6 +233,11 @@ class RemoteWorker:
             self.process.interrupt(INTERRUPT)
             return True
         return False
+
+    def kill(self, why: str) -> None:
+        """Ends it at once, for a reason."""
+        self.killed = self.killed or why
+        self.process.kill()
 
     async def end(self, grace: float) -> None:
         """Closes the connection, upon which it ends; kills it if it has not after ``grace`` seconds."""

@@ -119,6 +119,14 @@ class WorkerProcess:
         """Ends it at once."""
         self.interrupt(signal.SIGKILL)
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, and none has continued it."""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] in "Tt"
+        except OSError:  # It has ended.
+            return False
+
     def has_ended(self, timeout: float = 0.0) -> bool:
         """Whether it has ended; waits this many seconds for that."""
         return self.pidfd < 0 or _readable(self.pidfd, timeout)

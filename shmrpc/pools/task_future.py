@@ -99,6 +99,17 @@ def begin(tasks: Iterable[tuple[TaskFuture[Any], _T]]) -> list[tuple[TaskFuture[
     return begun + [task for task in others if task[0].set_running_or_notify_cancel()] if others else begun
 
 
+def withdraw(futures: Iterable[TaskFuture[Any]]) -> None:
+    """Cancels tasks that were to begin, and have not."""
+    for future in futures:
+        with future._condition:
+            if future._state not in (PENDING, RUNNING):
+                continue
+            future._state = PENDING
+        if future.cancel():
+            future.set_running_or_notify_cancel()
+
+
 def settle(futures: Iterable[TaskFuture[Any]], results: Iterable[Any]) -> None:
     """Ends tasks with their results, or with what has failed."""
     others, told = [], []

@@ -37,6 +37,8 @@ def main() -> None:
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # At its end comes SIGIO, which ends this process.
     packet, descriptors, *_ = socket.recv_fds(control, _LARGEST, 1)
+    if not packet:  # The pool has gone meanwhile.
+        return
     setup = msgspec.msgpack.decode(packet, type=Setup)
     why = _unfit(setup)
     control.send(msgspec.msgpack.encode(Fit() if why is None else Unfit(why)))
@@ -85,6 +87,7 @@ class _Template:
 
     def __init__(self, control: socket.socket, life: int, master: int, setup: Setup) -> None:
         self._control, self._life, self._master, self._setup = control, life, master, setup
+        self._own = os.pidfd_open(os.getpid())
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._poll.register(master, select.POLLIN)
@@ -137,13 +140,16 @@ class _Template:
 
     def _work(self, end: socket.socket, order: Order) -> None:
         """In a child: becomes a worker, with nothing of the template's."""
-        os.setsid()
+        # A group in the template's session: if the template ends, the kernel ends what is stopped in such a group.
+        os.setpgid(0, 0)
         self._control.close()
         for descriptor in (self._life, *self._children):
             os.close(descriptor)
         gc.unfreeze()
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()  # All children would draw the same; Python's own is seeded by the fork.
-        _core.die_with(self._master)
+        # With a master that dies the template has to go first: it may be stopped itself, and then sees nothing.
+        _core.die_with(self._master, self._own)
+        os.close(self._own)
         os.close(self._master)
         beginning.become(end, order, prepared=self._setup.prepares)

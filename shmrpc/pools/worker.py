@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -187,8 +188,10 @@ class _Tasks:
             yield result
         yield time.monotonic() - began
 
-    async def run_async(self, number: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Runs a task of an async function, of which there may be many."""
+    async def run_async(self, seat: int, number: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Runs a task of an async function, of which there may be many, unless it was taken back."""
+        if not self._progress.claim(seat):
+            return None
         try:
             return await self._functions[number](*args, **kwargs)
         except asyncio.CancelledError:
@@ -199,11 +202,50 @@ class _Tasks:
     def ready(self) -> None:
         """Answers once nothing holds this thread."""
 
+    def on_fork(self) -> None:
+        """In a child that was forked here: it is to end with the task that has done so."""
+        if self._slot is None:
+            sys.setprofile(_leave_at_return)  # What costs nothing in the worker.
+        else:
+            self.__class__ = _ForkedTasks
+
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
         """Ends the task that is to be stopped, if that is the one which holds this thread."""
         if self._slot is not None and self._progress.is_stopped(self._slot):
             self._slot = None  # Once: a second signal would be raised where the first one is handled.
             raise TaskStopped
+
+
+class _ForkedTasks(_Tasks):
+    """Those of a child that a task has forked: it ends with that task, and is no second worker of the pool."""
+
+    @property
+    def _slot(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 0
+
+    @_slot.setter
+    def _slot(self, slot: int | None) -> None:
+        _leave(sys.exception())
+
+
+def _leave(error: BaseException | None) -> None:
+    """Ends a forked child as a program that has ended so would."""
+    status: Any = 0
+    if isinstance(error, SystemExit):
+        status = error.code or 0
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status if isinstance(status, int) else 1)
+
+
+def _leave_at_return(frame: FrameType, event: str, value: Any) -> None:
+    """Ends a forked child once the coroutine that has forked it suspends, or ends."""
+    if event == "return" and frame.f_code is _Tasks.run_async.__code__:
+        _leave(None)
 
 
 def _raising(error: BaseException) -> Callable[..., Any]:
@@ -226,11 +268,15 @@ def main(control: socket.socket, number: int, prepare: Callable[[], None]) -> No
         lambda record: not record.getMessage().startswith(f"{SERVICE}.")
     )
     select.select([control], [], [])
-    page, records = _core.receive_packet(control.fileno(), 1)[1]
+    descriptors = _core.receive_packet(control.fileno(), 1)[1]
+    if not descriptors:  # The pool has gone meanwhile.
+        return
+    page, records = descriptors
     with contextlib.closing(page), contextlib.closing(records):
         progress, sender = _core.Progress(page.fileno()), socket.socket(fileno=os.dup(records.fileno()))
     tasks = _Tasks(progress, sender, prepare)
     signal.signal(INTERRUPT, tasks.on_interrupt)
+    os.register_at_fork(after_in_child=tasks.on_fork)
     with sender, contextlib.suppress(KeyboardInterrupt):
         uvloop.run(_serve(tasks.service(), control))
 

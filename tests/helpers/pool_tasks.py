@@ -35,6 +35,11 @@ def pid(*ignored: Any) -> int:
     return os.getpid()
 
 
+def pid_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
 def slow(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
@@ -154,6 +159,34 @@ def leave(status: int) -> None:
 
 def exit_(status: int) -> None:
     sys.exit(status)
+
+
+def stop(*ignored: Any) -> None:
+    """Stops its worker, as a debugger would."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fork(path: str, how: str) -> int:
+    """Forks; the child notes itself, and returns, raises, or exits, as if it were the worker."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    note(path, os.getpid())
+    if how == "raise":
+        raise ValueError("in the child")
+    if how == "exit":
+        sys.exit(3)
+    return 7
+
+
+async def fork_in_loop(path: str, how: str) -> int:
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # noqa: ASYNC222  A moment.
+    note(path, os.getpid())
+    if how == "wait":
+        await asyncio.sleep(1000)
+    return 7
 
 
 class Own(Exception):

@@ -1,5 +1,5 @@
-//! A page that a pool and one of its workers share: how far the worker is in each of the chunks of tasks that it has, and
-//! where a chunk ends.
+//! Memory that a pool and one of its workers share: how far the worker is in each of the chunks of tasks that it has, and
+//! where a chunk ends; and which of its coroutines have begun.
 //!
 //! # The contract
 //!
@@ -8,6 +8,9 @@
 //! * The pool opens a slot when the worker has nothing in it, and before it sends the chunk.
 //! * What the worker writes is a claim. The pool knows by itself where each chunk ends, so a count is never more than
 //!   that, whatever the word says; a count that is less than the truth makes tasks be done twice, and nothing else.
+//! * A coroutine has a seat, a bit that the pool clears before it sends the coroutine. Who sets the bit first has the
+//!   coroutine: the worker, which begins it then, or the pool, which has taken it back. The pool gives a seat to another
+//!   coroutine once the worker has seen what it was sent with this one.
 
 use crate::memory::mapping::SharedMapping;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -16,14 +19,18 @@ use std::os::fd::BorrowedFd;
 
 /// Chunks that a worker has at a time.
 pub const SLOTS: usize = 2;
-/// Bytes of the page.
-pub const SIZE: usize = 4096;
+/// Bytes of it.
+pub const SIZE: usize = 16384;
 /// Bytes from one slot to the next: they share no cache line.
 const STRIDE: usize = 128;
 /// Where in a slot the task stands that is to be stopped.
 const STOPPED: usize = 8;
+/// Where the seats of coroutines begin.
+const SEATED: usize = SLOTS * STRIDE;
+/// Coroutines that a worker has at a time.
+pub const SEATS: usize = (SIZE - SEATED) * 8;
 
-/// The page, as one of the two sides has it.
+/// This memory, as one of the two sides has it.
 pub struct Progress {
     page: SharedMapping,
     /// Before which task each chunk ends, as the pool knows it; no other process sees these. Relaxed: they order nothing.
@@ -53,7 +60,7 @@ impl State {
 }
 
 impl Progress {
-    /// Maps the page, a file of [`SIZE`] bytes that cannot shrink.
+    /// Maps it, a file of [`SIZE`] bytes that cannot shrink.
     pub fn new(file: BorrowedFd<'_>) -> io::Result<Self> {
         let limits = std::array::from_fn(|_| AtomicU32::new(0));
         SharedMapping::new(file, SIZE).map(|page| Progress { page, limits })
@@ -113,6 +120,30 @@ impl Progress {
         }
     }
 
+    /// The word of a seat, and its bit there.
+    fn seat(&self, seat: usize) -> (&AtomicU64, u64) {
+        (self.page.u64_at(SEATED + seat / 64 * 8), 1 << (seat % 64))
+    }
+
+    /// Clears a seat for a coroutine. By the pool.
+    pub fn seat_for(&self, seat: usize) {
+        let (word, bit) = self.seat(seat);
+        // Relaxed, as all of these: as for a slot, the worker looks at it for this coroutine once it has its frame.
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+
+    /// Takes the coroutine of a seat, to begin it or to take it back; false if the other side has done so before.
+    pub fn claim(&self, seat: usize) -> bool {
+        let (word, bit) = self.seat(seat);
+        word.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    /// Whether the coroutine of a seat was begun or taken back.
+    pub fn is_claimed(&self, seat: usize) -> bool {
+        let (word, bit) = self.seat(seat);
+        word.load(Ordering::Relaxed) & bit != 0
+    }
+
     /// How many tasks of a chunk were begun, as far as that can be true. By the pool.
     pub fn begun(&self, slot: usize) -> u32 {
         let claimed = State::of(self.slot(slot).load(Ordering::Relaxed)).begun;
@@ -145,6 +176,22 @@ mod tests {
         let file = file_in_memory();
         file.set_len(SIZE as u64).unwrap();
         Progress::new(file.as_fd()).unwrap()
+    }
+
+    #[test]
+    fn one_side_has_a_coroutine() {
+        let progress = page();
+        for seat in [0, 63, 64, SEATS - 1] {
+            progress.seat_for(seat);
+            assert!(!progress.is_claimed(seat));
+            assert!(progress.claim(seat));
+            assert!(progress.is_claimed(seat));
+            assert!(!progress.claim(seat));
+            progress.seat_for(seat);
+            assert!(progress.claim(seat));
+        }
+        assert!(!progress.is_claimed(1) && !progress.is_claimed(65));
+        assert!(!progress.begin(SLOTS - 1), "a seat is no slot");
     }
 
     #[test]

@@ -7,16 +7,23 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Kills this process as soon as the process `master`, a pidfd, has ended: by a thread of the core's, which needs no GIL.
+/// `first`: the pidfd of a process that is killed before.
 #[pyfunction]
-pub fn die_with(master: i32) -> PyResult<()> {
-    watch(master).map_err(|error| os_error(&error))
+#[pyo3(signature = (master, first = None))]
+pub fn die_with(master: i32, first: Option<i32>) -> PyResult<()> {
+    watch(master, first).map_err(|error| os_error(&error))
 }
 
-fn watch(master: i32) -> io::Result<()> {
+fn own(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
-    let fd = done(unsafe { libc::fcntl(master, libc::F_DUPFD_CLOEXEC, 0) })?;
+    let fd = done(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
     // SAFETY: it is new, so it is ours alone.
-    let process = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn watch(master: i32, first: Option<i32>) -> io::Result<()> {
+    let process = own(master)?;
+    let first = first.map(own).transpose()?;
     let blocked = AllBlocked::new();
     let watcher = std::thread::Builder::new().name("shmrpc-orphan".into());
     watcher.spawn(move || {
@@ -28,7 +35,7 @@ fn watch(master: i32) -> io::Result<()> {
         loop {
             // SAFETY: one structure, which lives.
             if unsafe { libc::poll(&raw mut poll, 1, -1) } > 0 {
-                end();
+                end(first.as_ref());
             }
         }
     })?;
@@ -36,10 +43,20 @@ fn watch(master: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends this process, as nothing else could keep it from.
-fn end() -> ! {
-    // SAFETY: no memory is involved.
+/// Ends this process, as nothing else could keep it from, and another one before.
+fn end(first: Option<&OwnedFd>) -> ! {
+    // SAFETY: no memory is involved; a null pointer stands for what `kill` would send along.
     unsafe {
+        if let Some(first) = first {
+            let none = std::ptr::null::<libc::siginfo_t>();
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                first.as_raw_fd(),
+                libc::SIGKILL,
+                none,
+                0,
+            );
+        }
         libc::kill(libc::getpid(), libc::SIGKILL);
         libc::_exit(1)
     }

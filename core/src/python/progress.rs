@@ -5,7 +5,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use std::os::fd::BorrowedFd;
 
-/// The page that a pool and one of its workers share: see [`progress`].
+/// The memory that a pool and one of its workers share: see [`progress`].
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Progress(progress::Progress);
 
@@ -17,11 +17,21 @@ fn check(slot: usize) -> PyResult<usize> {
     }
 }
 
+fn check_seat(seat: usize) -> PyResult<usize> {
+    if seat < progress::SEATS {
+        Ok(seat)
+    } else {
+        Err(PyIndexError::new_err(seat))
+    }
+}
+
 #[pymethods]
 impl Progress {
-    /// Chunks that a worker has at a time, and bytes of the page.
+    /// Chunks and coroutines that a worker has at a time, and bytes of the memory.
     #[classattr]
     const SLOTS: usize = progress::SLOTS;
+    #[classattr]
+    const SEATS: usize = progress::SEATS;
     #[classattr]
     const SIZE: usize = progress::SIZE;
 
@@ -55,5 +65,18 @@ impl Progress {
 
     fn is_stopped(&self, slot: usize) -> PyResult<bool> {
         Ok(self.0.is_stopped(check(slot)?))
+    }
+
+    fn seat(&self, seat: usize) -> PyResult<()> {
+        self.0.seat_for(check_seat(seat)?);
+        Ok(())
+    }
+
+    fn claim(&self, seat: usize) -> PyResult<bool> {
+        Ok(self.0.claim(check_seat(seat)?))
+    }
+
+    fn is_claimed(&self, seat: usize) -> PyResult<bool> {
+        Ok(self.0.is_claimed(check_seat(seat)?))
     }
 }

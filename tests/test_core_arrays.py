@@ -93,6 +93,7 @@ def _alone() -> _core.Encoder:
         large=LARGE,
         large_array=LARGE_ARRAY,
         reference=False,
+        whole=False,
     )
     for value in (np.zeros(1), memoryview(b"")):
         encoder.encode(value)

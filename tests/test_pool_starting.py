@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -249,3 +250,95 @@ if __name__ == "__main__":
         [sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=True
     )
     assert ran.stdout == "left\n" and not ran.stderr
+
+
+def run_anywhere(arguments: list[str], folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these arguments in a folder."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment,
+    )
+
+
+#: A program whose worker tells what it was given.
+TOLD = """
+import asyncio, os, sys
+import shmrpc
+{at_import}
+
+def told():
+    return {value}
+
+async def main():
+    async with shmrpc.pool(1) as pool:
+        print(*await pool.run(told))
+
+if __name__ == "__main__":
+    {before}
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("at_import", ["", "kept = open(os.devnull)"], ids=["forked", "by itself"])
+def test_workers_have_the_program_s_arguments(tmp_path: Path, at_import: str) -> None:
+    many = ["x" * 100] * 10_000  # More than a packet holds.
+    text = TOLD.format(
+        at_import=f"MODE = sys.argv[1]; {at_import}", value="(MODE, len(sys.argv), sys.argv[0])", before="pass"
+    )
+    (tmp_path / "program.py").write_text(text)
+    ran = run_anywhere(["program.py", "mode", *many], tmp_path)
+    assert ran.stdout == "mode 10002 program.py\n", ran.stderr
+
+
+@pytest.mark.parametrize("before", ["", "os.remove(__file__)"], ids=["read from a pipe", "removed"])
+def test_a_program_that_is_no_file_has_its_functions_in_workers(tmp_path: Path, before: str) -> None:
+    text = TOLD.format(at_import="", value="('at', 'work')", before=before or "pass")
+    (tmp_path / "program.py").write_text(text)
+    ran = run_anywhere(["program.py"], tmp_path) if before else run_anywhere([], tmp_path, text)
+    assert ran.stdout == "at work\n", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("at_import", "before", "told"),
+    [
+        ("import pooled", "", r"module 'pooled' makes a pool as it is imported, and workers import it too: make the"),
+        ("made = shmrpc.pool(1)", "", r"module '__main__' makes a pool as it is imported, and workers import it too"),
+        (
+            "sys.path.insert(0, 'lib'); import beside",
+            "os.chdir('/')",
+            r"No module named 'beside'\): it looks for modules where sys.path says, and for relative entries of that from "
+            r"the working directory, /$",
+        ),
+        (
+            "open(sys.argv[0] + '.txt').close()",
+            "os.remove('program.py.txt')",
+            r"No such file or directory: 'program.py.txt'\): is that file where it was as the program began\?$",
+        ),
+        (
+            "assert __name__ == '__main__'",
+            "",
+            r"\(AssertionError: \): put what is to run in the program alone behind `if",
+        ),
+        (
+            "",
+            "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+            r"the working directory of this process has been",
+        ),
+    ],
+    ids=["module", "program", "relative path", "file", "else", "working directory"],
+)
+def test_why_workers_cannot_import_the_program_is_told(tmp_path: Path, at_import: str, before: str, told: str) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "beside.py").touch()
+    (tmp_path / "pooled.py").write_text("import shmrpc\nmade = shmrpc.pool(1)\n")
+    (tmp_path / "program.py.txt").touch()
+    (tmp_path / "program.py").write_text(TOLD.format(at_import=at_import, value="()", before=before or "pass"))
+    ran = run_anywhere(["program.py"], tmp_path)
+    assert ran.returncode == 1
+    assert re.search(told, ran.stderr, re.MULTILINE), ran.stderr

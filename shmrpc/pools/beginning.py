@@ -25,10 +25,10 @@ _LARGEST: Final = 1 << 20
 
 
 def begin() -> None:
-    """Works for the pool at the other end of the descriptor that the last argument names. Without a template."""
-    control = socket.socket(fileno=int(sys.argv[-1]))
+    """Works for the pool at the other end of the descriptor that the first argument names. Without a template."""
+    control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    del sys.argv[1:]
+    del sys.argv[:2]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     select.select([control], [], [])
     packet, descriptors, *_ = _core.receive_packet(control.fileno(), _LARGEST)

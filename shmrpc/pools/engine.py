@@ -13,9 +13,17 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
-from shmrpc.errors import ConnectionLost, DecodeError, EncodeError, LocalProtocolError, PoolBroken, WorkerDied
+from shmrpc.errors import (
+    ConnectionLost,
+    DecodeError,
+    EncodeError,
+    LocalProtocolError,
+    PoolBroken,
+    RemoteError,
+    WorkerDied,
+)
 from shmrpc.pools.chunks import LONG, Chunk, Source, Submitted
-from shmrpc.pools.failed import Failed, of_task
+from shmrpc.pools.failed import Failed, of_task, read
 from shmrpc.pools.functions import Function, Functions, Reference
 from shmrpc.pools.logs import levels
 from shmrpc.pools.remote_worker import RemoteWorker
@@ -23,6 +31,7 @@ from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import Settings, Starter, WorkerProcess
 from shmrpc.pools.task_future import TaskFuture, withdraw
 from shmrpc.pools.worker import TaskStopped
+from shmrpc.values.pickling import Later
 
 logger = logging.getLogger("shmrpc.pool")
 
@@ -137,13 +146,18 @@ class Engine:
             try:
                 worker = RemoteWorker(number, await self._process(number))
                 await worker.connect()
-                failed = await worker.initialize(self.options.initializer, list(self.options.initargs), levels())
+                failed = await worker.initialize(self.options.initializer, self.options.initargs, levels())
                 if type(failed) is Failed:
                     raise _of_initializer(failed.error())
             except asyncio.CancelledError:
                 if worker is not None:
                     self._end(worker)
                 raise
+            except EncodeError as error:  # No other worker would get the initializer's arguments.
+                if worker is not None:
+                    await asyncio.shield(self._end(worker))
+                self._break(error)
+                return
             except Exception as error:
                 if worker is not None:
                     if isinstance(error, ConnectionLost):
@@ -243,7 +257,7 @@ class Engine:
         known, args = self.functions.of(function, args)
         there: Any = args
         if self.shared.places:
-            there = self.shared.placed(args)
+            there = tuple(self.shared.placed(args))
             kwargs = dict(zip(kwargs, self.shared.placed(kwargs.values()), strict=True))
         if known.is_async:
             return await self._run_in_loop(known, there, kwargs)
@@ -258,9 +272,9 @@ class Engine:
                 if known.number not in worker.known:
                     await worker.know(known)
                 if kwargs:
-                    result = await worker.run_named(0, known.number, list(there), kwargs)
+                    result = await worker.run_named(0, known.number, (list(there), kwargs))
                 else:
-                    result = await worker.run(0, known.number, *there)
+                    result = await worker.run(0, known.number, there)
             except asyncio.CancelledError:
                 if worker.call_was_taken():
                     self.begin(self._leave(worker, 0))
@@ -274,7 +288,7 @@ class Engine:
                     raise await self._died(worker, known) from None
                 retries -= bool(begun)
                 continue
-            except (EncodeError, DecodeError) as misfit:
+            except (EncodeError, DecodeError, RemoteError) as misfit:
                 self._left(worker, 0)
                 raise of_task(misfit, known.name) from misfit.__cause__
             except BaseException:  # Nobody knows how far it came.
@@ -287,6 +301,8 @@ class Engine:
                 self._left(worker, 0)
             else:
                 self._free(worker)
+            if type(result) is Later:
+                result = read(result, known.name)
             if type(result) is Failed:
                 error = result.error()
                 if isinstance(error, TaskStopped) and self.ended is not None:
@@ -400,7 +416,7 @@ class Engine:
             answered = False
             try:
                 await worker.know(function)
-                result = await worker.run_async(waiting.seat, function.number, list(args), kwargs)
+                result = await worker.run_async(waiting.seat, function.number, (list(args), kwargs))
                 answered = True
             except asyncio.CancelledError:
                 if waiting.was_taken():
@@ -414,7 +430,7 @@ class Engine:
                     raise await self._died(worker, function) from None
                 retries -= begun
                 continue
-            except (EncodeError, DecodeError) as error:
+            except (EncodeError, DecodeError, RemoteError) as error:
                 raise of_task(error, function.name) from error.__cause__
             finally:
                 if worker.leave_seat(waiting, answered=answered) and not worker.gone:
@@ -422,6 +438,8 @@ class Engine:
                 if worker.retiring:
                     self._retire(worker)
             self.completed += 1
+            if type(result) is Later:
+                result = read(result, function.name)
             if type(result) is Failed:
                 raise result.error()
             return result
@@ -553,8 +571,8 @@ class Engine:
         except _LieError as lie:
             logger.error("worker %d (process %d) %s: it is killed", worker.number, worker.pid, lie)
             await self._recover(worker, slot, chunk, got)
-        except Exception as error:  # Of one task: its arguments cannot be sent, or its result not be read.
-            self._part(chunk, got, error)
+        except Exception as error:  # Of one task: its arguments or its result cannot be sent.
+            self._part(chunk, got, worker.progress.begun(slot), error)
         finally:
             self._several -= len(chunk.items) > 1
             self._left(worker, slot)
@@ -586,10 +604,13 @@ class Engine:
             "such a task once more"
         )
 
-    def _part(self, chunk: Chunk, got: int, error: Exception) -> None:
+    def _part(self, chunk: Chunk, got: int, begun: int, error: Exception) -> None:
         source = chunk.source
-        if chunk.limit - got == 1:
+        if begun > got or chunk.limit - got == 1:  # The task that was begun is not run again.
             source.deliver(chunk, [Failed.of(of_task(error, source.function.name))])
+            if got + 1 < chunk.limit:
+                source.split(chunk, got + 1)
+                self.add(source)
         elif got < chunk.limit:
             middle = got + (chunk.limit - got) // 2
             source.split(chunk, middle)

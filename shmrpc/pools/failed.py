@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pickle
 import re
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from shmrpc.errors import DecodeError, EncodeError
-from shmrpc.values.pickling import dumps
+from shmrpc.errors import DecodeError, EncodeError, RemoteError, ShmrpcError
+from shmrpc.values.pickling import Later, dumps
 from shmrpc.wire import frames
 
 #: The calls that carry tasks, as errors name them.
@@ -15,14 +15,43 @@ _CARRIERS: Final = re.compile(r"^(run|run_named|run_async|chunk)\(\)")
 _ITEM: Final = re.compile(r"^an item, (.+?), cannot be sent")
 #: What an endpoint may do, and a task not.
 _STREAMS: Final = re.compile(r"declare the result as \S+, and it streams; or return a list")
+#: What is said of a result.
+_UNREAD: Final = "the result cannot be read"
+#: An array of arguments, which is no value of the user's.
+_ALL: Final = re.compile(r"a value of type builtins\.list cannot be pickled")
 
 
 def of_task(error: Exception, name: str) -> Exception:
     """An error of what cannot be sent or read, as one of the task's function and not of the call that carries it."""
+    if isinstance(error, RemoteError) and isinstance(error, MemoryError):  # As its arguments were read.
+        return MemoryError(f"{name}(): its worker has no memory for the arguments")
     if not isinstance(error, EncodeError | DecodeError):
         return error
-    text = _STREAMS.sub("return a list", _CARRIERS.sub(f"{name}()", str(error)))
+    text = _STREAMS.sub("return a list", _CARRIERS.sub(f"{name}()", str(error))).replace(" as MessagePack", "")
+    text = _ALL.sub("it cannot be pickled", text)
     return type(error)(_ITEM.sub(rf"{name}() returned \1, which cannot be sent", text))
+
+
+def read(later: Later, name: str) -> Any:
+    """The result of a task of this function. Raises DecodeError if it cannot be read."""
+    try:
+        return later.read()
+    except (MemoryError, ShmrpcError):
+        raise
+    except Exception as error:
+        raise DecodeError(f"{name}(): {_UNREAD}: {type(error).__name__}: {error}") from error
+
+
+def read_all(results: list[Any], name: str) -> list[Any]:
+    """Results of tasks; what has failed in the place of one that cannot be read."""
+    return [_read_or_failed(each, name) if type(each) is Later else each for each in results]
+
+
+def _read_or_failed(later: Later, name: str) -> Any:
+    try:
+        return read(later, name)
+    except Exception as error:
+        return Failed.of(error)
 
 
 class Failed:
@@ -38,10 +67,12 @@ class Failed:
         """What is told of an exception: what calls tell, with its traceback; and itself, if it can be pickled."""
         body = frames.encode_failure(error, frames.MIN_MAX_FRAME)
         try:
-            pickled = dumps(error)
-            pickle.loads(pickled)
+            pickled = _pickled(error, error)
         except Exception:
-            pickled = None
+            try:
+                pickled = _pickled(_Remade(error), error)
+            except Exception:
+                pickled = None
         return cls(body, pickled)
 
     def __reduce__(self) -> tuple[type[Failed], tuple[bytes, bytes | None]]:
@@ -60,3 +91,28 @@ class Failed:
             return told
         error.__cause__ = told
         return error
+
+
+class _Remade:
+    """Pickles an exception by what it has, and not by a call of its class, whose ``__init__`` may want something else."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self._error), self._error.args, self._error.__dict__)
+
+
+def _remade(cls: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+def _pickled(what: object, error: BaseException) -> bytes:
+    """A pickle that was read once, and gave an exception of the same class."""
+    pickled = dumps(what)
+    if type(pickle.loads(pickled)) is not type(error):
+        raise TypeError("it comes back as something else")
+    return pickled

@@ -455,13 +455,15 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
       they know, to use their share of the CPUs.
 
     Functions that can be imported are found by their names, all others are sent by cloudpickle, each once to each
-    worker. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through shared memory.
-    Within a worker a pool runs its tasks at once, in that worker.
+    worker. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through shared memory; what
+    stands twice in the arguments of a task arrives as one object. Within a worker a pool runs its tasks at once, in
+    that worker.
 
     Raises ValueError or TypeError for options that cannot be. Starting raises: :meth:`Pool.__aenter__`.
     """
     if unknown := options.keys() - PoolOptions.__annotations__.keys():
-        raise TypeError(f"pool() has no option {', '.join(sorted(unknown))}")
+        hint = "; did you mean workers, its first argument?" if "max_workers" in unknown else ""
+        raise TypeError(f"pool() has no option {', '.join(sorted(unknown))}{hint}")
     count = usable() if workers is None else _count(workers)
     grace, retries = options.get("grace", DEFAULT_GRACE), options.get("retries", 0)
     check_seconds("grace", grace)

@@ -8,6 +8,7 @@ import dataclasses
 import fcntl
 import math
 import os
+import re
 import socket
 import time
 from collections import deque
@@ -18,19 +19,26 @@ from shmrpc import _core
 from shmrpc.client.client import Client
 from shmrpc.client.loop_reconnector import LoopReconnector
 from shmrpc.client.options import Options
-from shmrpc.errors import ConnectionLost
+from shmrpc.errors import ConnectionLost, EncodeError
 from shmrpc.pools import logs
 from shmrpc.pools.chunks import Chunk
-from shmrpc.pools.functions import Function
+from shmrpc.pools.failed import read, read_all
+from shmrpc.pools.functions import Function, Reference
 from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import WorkerProcess
 from shmrpc.pools.worker import INTERRUPT, SERVICE
 from shmrpc.transport.base import Connection
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import client as shm_client
-from shmrpc.wire.codec import get_codec
+from shmrpc.values.pickling import Later
+from shmrpc.wire.codec import whole_codec
+from shmrpc.wire.control import MAX_MAX_MEMORY
+from shmrpc.wire.frames import MAX_MAX_FRAME
 
-_OPTIONS = ConnectionOptions(codec="pickle")
+#: A task may be as large as there is room for.
+_OPTIONS = ConnectionOptions(codec="pickle", max_frame=MAX_MAX_FRAME, max_memory=MAX_MAX_MEMORY)
+#: What an error says before it comes to the reason.
+_BEFORE = re.compile(r"^initialize\(\): an argument cannot be sent as MessagePack: ")
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -93,7 +101,7 @@ class RemoteWorker:
         self.known: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
         # The deadline of a handler that waits for a task is its own affair: when it ends, it cancels the task.
-        self._client = Client(reconnector, get_codec("pickle"), Options(timeout=math.inf), {})
+        self._client = Client(reconnector, whole_codec(), Options(timeout=math.inf), {})
 
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
         self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)
@@ -105,11 +113,18 @@ class RemoteWorker:
         """Connects. Raises ConnectionLost if it has died."""
         await self._client.__aenter__()
         self.run, self.run_named, self._chunk = self._client.run, self._client.run_named, self._client.chunk
-        self.run_async, self.initialize, self.ready = (
-            self._client.run_async,
-            self._client.initialize,
-            self._client.ready,
-        )
+        self.run_async, self.ready = self._client.run_async, self._client.ready
+
+    async def initialize(self, initializer: Reference | None, args: tuple[Any, ...], levels: logs.Levels) -> Any:
+        """Has it call the pool's initializer; None, or what that has raised. Raises EncodeError for the arguments."""
+        try:
+            failed = await self._client.initialize(initializer, args, levels)
+        except EncodeError as error:
+            raise EncodeError(
+                f"initargs: {_BEFORE.sub('', str(error))}; locks, queues and the like of multiprocessing go to children "
+                "that it starts itself: give workers those of a multiprocessing.Manager()"
+            ) from error.__cause__
+        return read(failed, "initializer") if type(failed) is Later else failed
 
     @property
     def takes_tasks(self) -> bool:
@@ -209,7 +224,8 @@ class RemoteWorker:
         if shared.places:
             items = shared.placed(items) if source.single else list(map(shared.placed, items))
         async for results in self._client._runs("chunk", slot, source.function.number, source.single, items):
-            yield results
+            # Those that were not pickled are there.
+            yield read_all(results, source.function.name) if Later in map(type, results) else results
 
     async def forget(self, function: int) -> None:
         """Has it forget a function, if it knows it."""

@@ -365,13 +365,23 @@ def _execute(environment: dict[str, str], order: Order) -> WorkerProcess:
 def _python(
     module: str, function: str, arguments: Sequence[str], environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts Python with a function of this package. The last arguments are descriptors that it inherits."""
+    """Starts Python with a function of this package. The first arguments are descriptors that it inherits.
+
+    Behind them are the program's own, which it has as its own then.
+    """
     import subprocess  # Few programs have pools.
     from multiprocessing.util import _args_from_interpreter_flags as interpreter_flags  # type: ignore[attr-defined]
 
     code = _BEGIN.format(path=sys.path, module=module, function=function)
     return subprocess.Popen(
-        [sys.executable, *interpreter_flags(), "-c", code, *arguments],
+        [
+            sys.executable,
+            *interpreter_flags(),
+            "-c",
+            code,
+            *arguments,
+            *(each for each in sys.argv if isinstance(each, str)),
+        ],
         stdin=subprocess.DEVNULL,
         pass_fds=[*map(int, arguments)],
         env={**os.environ, **environment},
@@ -383,10 +393,14 @@ def _preparation() -> bytes:
     import pickle
     from multiprocessing import spawn
 
-    known: dict[str, Any] = spawn.get_preparation_data("shmrpc-worker")
+    try:
+        known: dict[str, Any] = spawn.get_preparation_data("shmrpc-worker")
+    except FileNotFoundError:
+        raise FileNotFoundError("the working directory of this process has been removed: os.chdir() first") from None
     kept = {name: known[name] for name in ("init_main_from_name", "init_main_from_path", "dir") if name in known}
     if not os.path.exists(kept.get("init_main_from_path", "")):  # As of a program that is read from a pipe: `<stdin>`.
         kept.pop("init_main_from_path", None)
+    kept["authkey"] = bytes(known["authkey"])  # What multiprocessing's managers know each other by.
     return pickle.dumps(kept)
 
 

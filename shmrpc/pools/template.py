@@ -27,12 +27,12 @@ _LARGEST: Final = 1 << 20
 
 
 def main() -> None:
-    """Forks workers for the pool at the other end of the descriptor that the last argument but one names.
+    """Forks workers for the pool at the other end of the descriptor that the first argument names.
 
-    The last one is a pipe of the pool's: this process ends with it, also while it imports the program.
+    The second one is a pipe of the pool's: this process ends with it, also while it imports the program.
     """
-    control, life = socket.socket(fileno=int(sys.argv[-2])), int(sys.argv[-1])
-    del sys.argv[1:]
+    control, life = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    del sys.argv[:3]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # At its end comes SIGIO, which ends this process.

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
@@ -19,13 +20,17 @@ from typing import Any, Final
 import uvloop
 
 from shmrpc import _core
-from shmrpc.errors import LocalProtocolError
+from shmrpc.errors import DecodeError, LocalProtocolError, ShmrpcError
 from shmrpc.pools import logs, shared_values
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Reference, find
 from shmrpc.server.server import serve
 from shmrpc.service.call import internal
 from shmrpc.service.service import Service
+from shmrpc.values.pickling import Later
+from shmrpc.wire.codec import whole_codec
+from shmrpc.wire.control import MAX_MAX_MEMORY
+from shmrpc.wire.frames import MAX_MAX_FRAME
 
 #: The service that a worker is for its pool.
 SERVICE: Final = "pool"
@@ -78,8 +83,45 @@ def is_worker() -> bool:
     Raises LocalProtocolError while it imports the program: that would start pools without end.
     """
     if _imports_program:
-        raise LocalProtocolError("the program makes a pool as a worker imports it")
+        raise _MadeAtImportError(
+            f"module {_importing()!r} makes a pool as it is imported, and workers import it too: make the pool in a "
+            'function, or in the program itself behind `if __name__ == "__main__":`'
+        )
     return _here is not None
+
+
+class _MadeAtImportError(LocalProtocolError):
+    """A pool is made where workers would make it too."""
+
+
+def _importing() -> str:
+    """The module that is just being imported, and has called what has called this."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "__main__" if frame is None else str(frame.f_globals.get("__name__")).replace("__mp_main__", "__main__")
+
+
+def _not_imported(error: BaseException) -> LocalProtocolError:
+    """The error for a program that a worker could not import."""
+    if isinstance(error, _MadeAtImportError):
+        return LocalProtocolError(str(error))
+    unfit = LocalProtocolError(
+        f"a worker could not import the program ({type(error).__name__}: {error}): {_cure(error)}"
+    )
+    unfit.__cause__ = error
+    return unfit
+
+
+def _cure(error: BaseException) -> str:
+    if isinstance(error, ImportError):
+        return (
+            "it looks for modules where sys.path says, and for relative entries of that from the working directory, "
+            f"{os.getcwd()}"
+        )
+    if isinstance(error, FileNotFoundError):
+        return "is that file where it was as the program began?"
+    return 'put what is to run in the program alone behind `if __name__ == "__main__":`'
 
 
 class _Tasks:
@@ -102,7 +144,7 @@ class _Tasks:
             service.endpoint(other)
         return service
 
-    def initialize(self, reference: Reference | None, args: list[Any], levels: logs.Levels) -> Any:
+    def initialize(self, reference: Reference | None, args: Any, levels: logs.Levels) -> Any:
         """Calls the pool's initializer, if it has one, once the program's modules can be imported.
 
         What is logged then goes to the pool's process, at its levels, unless either has arranged for it.
@@ -112,17 +154,18 @@ class _Tasks:
             with importing_program():
                 self._prepare()
         except BaseException as error:
-            unfit = LocalProtocolError(
-                f"a worker could not import the program's own module ({type(error).__name__}: {error}): put what is to "
-                'run in the program alone, such as what makes the pool, behind `if __name__ == "__main__":`'
-            )
-            unfit.__cause__ = error
-            return Failed.of(unfit)
+            return Failed.of(_not_imported(error))
+        loop = _get_running_loop()
         try:
+            if type(args) is Later:
+                args = args.read()
+            _set_running_loop(None)
             if reference is not None:
                 _here.state = find(reference)(*args)
         except BaseException as error:
             return Failed.of(error)
+        finally:
+            _set_running_loop(loop)
         logs.forward(self._records, levels)
         return None
 
@@ -141,58 +184,83 @@ class _Tasks:
         """Forgets the values of a file that its pool has shared, and shares no more."""
         shared_values.forget(file)
 
-    def run(self, slot: int, number: int, *args: Any) -> Any:
-        """Runs one task, unless it was taken back."""
+    def run(self, slot: int, number: int, args: Any) -> Any:
+        """Runs one task, unless it was taken back. What was pickled is read once it has begun: that is part of it."""
         if not self._begin(slot):
             return None
+        loop = _get_running_loop()
         self._slot = slot
         try:
+            if type(args) is Later:
+                args = self._read(number, args)
+            _set_running_loop(None)  # It may have a loop of its own, as by asyncio.run().
             return self._functions[number](*args)
         except BaseException as error:
             self._slot = None  # Nothing is to be stopped any more.
             return Failed.of(error)
         finally:
             self._slot = None
+            _set_running_loop(loop)
 
-    def run_named(self, slot: int, number: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """The same with arguments by name."""
+    def run_named(self, slot: int, number: int, both: Any) -> Any:
+        """The same with arguments by name: a list of arguments, and a dict of others."""
         if not self._begin(slot):
             return None
+        loop = _get_running_loop()
         self._slot = slot
         try:
+            args, kwargs = self._read(number, both) if type(both) is Later else both
+            _set_running_loop(None)
             return self._functions[number](*args, **kwargs)
         except BaseException as error:
             self._slot = None  # Nothing is to be stopped any more.
             return Failed.of(error)
         finally:
             self._slot = None
+            _set_running_loop(loop)
+
+    def _read(self, number: int, later: Later) -> Any:
+        """The arguments of a task. Raises DecodeError if they cannot be read."""
+        try:
+            return later.read()
+        except (MemoryError, ShmrpcError):
+            raise
+        except Exception as error:
+            function = self._functions[number]
+            name = getattr(function, "__qualname__", None) or repr(function)
+            raise DecodeError(f"{name}(): an argument cannot be read: {type(error).__name__}: {error}") from error
 
     def chunk(self, slot: int, number: int, single: bool, items: list[Any]) -> Iterator[Any]:
         """Runs tasks one after the other, as far as they are not taken back; at last, the seconds that this took.
 
         ``single``: each item is an argument, and not the arguments of a task.
         """
-        function, begin = self._functions[number], self._begin
+        function, begin, loop = self._functions[number], self._begin, _get_running_loop()
         began = time.monotonic()
         for item in items:
             if not begin(slot):
                 break
             self._slot = slot
             try:
+                if type(item) is Later:
+                    item = self._read(number, item)  # noqa: PLW2901
+                _set_running_loop(None)
                 result = function(item) if single else function(*item)
             except BaseException as error:
                 self._slot = None
                 result = Failed.of(error)
             finally:
                 self._slot = None
+                _set_running_loop(loop)
             yield result
         yield time.monotonic() - began
 
-    async def run_async(self, seat: int, number: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    async def run_async(self, seat: int, number: int, both: Any) -> Any:
         """Runs a task of an async function, of which there may be many, unless it was taken back."""
         if not self._progress.claim(seat):
             return None
         try:
+            args, kwargs = self._read(number, both) if type(both) is Later else both
             return await self._functions[number](*args, **kwargs)
         except asyncio.CancelledError:
             raise
@@ -291,7 +359,10 @@ async def _serve(service: Service, control: socket.socket) -> None:
         max_in_flight=_IN_FLIGHT,
         max_per_connection=_IN_FLIGHT,
         max_waiting=_IN_FLIGHT,
+        max_frame=MAX_MAX_FRAME,
+        max_memory=MAX_MAX_MEMORY,
     )
+    server.codec = whole_codec()
     server.tells_of_holds = False  # Tasks do so, and there is one client.
     # A pool that is closed while this worker connects knows that it is.
     logging.getLogger("shmrpc.server").addFilter(lambda record: bool(server.connections))

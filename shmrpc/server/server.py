@@ -65,7 +65,8 @@ class Server:
         #: Where frames come from: one for each place where the services are met.
         self._inboxes: list[Inbox] = []
         self._on_change: Callable[[], None] = lambda: None
-        self._codec: Codec = get_codec(codec)
+        #: What its values travel by.
+        self.codec: Codec = get_codec(codec)
         self._interceptors = check_interceptors(interceptors)
         self._limits = limits
         self._adopting = adopting
@@ -128,7 +129,7 @@ class Server:
             )
         self._inboxes = [self._opened(open_inbox) for open_inbox in self._open_inboxes]
         self._runner = runner = CallRunner(
-            self._codec,
+            self.codec,
             self._limits,
             self._interceptors,
             validate_results=self._validate_results,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.msgpack import Ext
 
 from shmrpc.basics.signals import is_of_a_handler
-from shmrpc.values.blocks import LARGE, LARGE_ARRAY, bytes_of
+from shmrpc.values.blocks import LARGE, LARGE_ARRAY, Data, bytes_of
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
 from shmrpc.values.writing import Writing
@@ -63,6 +63,25 @@ def write_pickle(value: Any, writing: Writing) -> Ext:
     places = [writing.place(memory, memory) for memory in beside]
     where = data if len(data) < LARGE else writing.place(data, data)
     return Ext(PICKLE, writing.pack([where, places]))
+
+
+class Later:
+    """A value that is still in its pickle."""
+
+    __slots__ = ("_buffers", "_data")
+
+    def __init__(self, data: Data, buffers: list[Data]) -> None:
+        self._data, self._buffers = data, buffers
+
+    def read(self) -> Any:
+        """The value. Raises what reading it raises."""
+        return pickle.loads(bytes_of(self._data), buffers=self._buffers)
+
+
+def read_later(payload: Any, reading: Reading) -> Later:
+    """A pickle that is read when its value is needed. Only for the codec of pools."""
+    place, places = payload
+    return Later(reading.data(place), [reading.data(each) for each in places])
 
 
 def _read_pickle(payload: Any, reading: Reading) -> Any:

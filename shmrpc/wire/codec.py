@@ -27,7 +27,9 @@ from shmrpc.values.blocks import LARGE, LARGE_ARRAY
 from shmrpc.values.convert import DeclaredTypes, dec_hook
 from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
 from shmrpc.values.expected import expected
+from shmrpc.values.pickling import PICKLE, read_later
 from shmrpc.values.reading import UNREADABLE, Reading, Unpack
+from shmrpc.values.whole import WholeEncoder
 from shmrpc.values.wording import readable
 from shmrpc.values.writing import ExtKey
 
@@ -44,6 +46,7 @@ __all__ = [
     "drop_buffers",
     "encode_inline",
     "get_codec",
+    "whole_codec",
     "with_own_buffers",
 ]
 
@@ -86,8 +89,17 @@ class Codec(ABC):
     #: Validates for a type what has been decoded before; msgspec.ValidationError if it does not fit.
     convert: Callable[[Any, Any], Any]
 
-    def __init__(self, pack: Callable[[Any], bytes], unpack: Unpack, *, pickled: bool, reference: bool = False) -> None:
-        values = ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled)
+    def __init__(
+        self,
+        pack: Callable[[Any], bytes],
+        unpack: Unpack,
+        *,
+        pickled: bool,
+        reference: bool = False,
+        whole: bool = False,
+    ) -> None:
+        """``whole``: see :func:`whole_codec`."""
+        values = WholeEncoder(pack, ALL_EXTENSIONS) if whole else ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled)
         encoder = _core.Encoder(
             encode_plain=pack,
             encode_value=values.encode,
@@ -96,6 +108,7 @@ class Codec(ABC):
             large=LARGE,
             large_array=LARGE_ARRAY,
             reference=reference,
+            whole=whole,
         )
         #: Writes what is MessagePack's own for the core, which calls it without Python.
         self.encoder = encoder
@@ -103,7 +116,10 @@ class Codec(ABC):
         self._any = self.expected(Any)
         self._types = DeclaredTypes(pickled=pickled)
         self._unpack = unpack
-        self._reading = Reading({each.code: (each.name, each.read) for each in ALL_EXTENSIONS}, unpack, pickled)
+        readers = {each.code: (each.name, each.read) for each in ALL_EXTENSIONS}
+        if whole:
+            readers[PICKLE] = ("pickle", read_later)
+        self._reading = Reading(readers, unpack, pickled)
         self._decode: Callable[[Any], Any] = functools.partial(unpack, ext_hook=self._reading.hook)
         self.encode, self.encode_all, self.convert = encoder.encode, encoder.encode_all, self._types.convert
         for forget in (values.forget, encoder.forget, self._types.forget):
@@ -159,9 +175,9 @@ def _same(value: Any) -> Any:
 
 
 class _Msgspec(Codec):
-    def __init__(self, *, pickled: bool = False) -> None:
+    def __init__(self, *, pickled: bool = False, whole: bool = False) -> None:
         pack = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
-        super().__init__(pack, msgspec.msgpack.decode, pickled=pickled)
+        super().__init__(pack, msgspec.msgpack.decode, pickled=pickled, whole=whole)
         self._decode = msgspec.msgpack.Decoder(ext_hook=self._reading.hook).decode  # The same, and quicker.
 
     def quick(self, kind: Any) -> Callable[[Body], Any]:
@@ -276,6 +292,15 @@ def get_codec(name: CodecName) -> Codec:
     if name not in ("msgspec", "msgpack", "pickle"):
         raise ValueError(f"codec must be 'msgspec', 'msgpack' or 'pickle', not {name!r}")
     return _codec(name)
+
+
+@functools.cache
+def whole_codec() -> Codec:
+    """The codec ``"pickle"`` as pools use it: what stands twice in a value arrives as one object.
+
+    Pickles are not read, and stand as they are where their values would: see :class:`shmrpc.values.pickling.Later`.
+    """
+    return _Msgspec(pickled=True, whole=True)
 
 
 @functools.cache

@@ -89,7 +89,9 @@ fn body_of(py: Python<'_>, written: Written) -> PyResult<Bound<'_, PyAny>> {
 /// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an
 /// instance has the first of two tuples of fields itself, and the values of the second are plain; or None if
 /// it does not, and what is usual of NumPy's arrays, or of memoryviews, is written here. Bytes from `large` on are
-/// not plain; they, and arrays from `large_array` on, travel beside the body.
+/// not plain; they, and arrays from `large_array` on, travel beside the body. `whole`: what is shared within a value is to
+/// arrive shared; such values go to `encode_value` and `encode_values`, and to nothing else. An argument that is a tuple is
+/// then an array whose items are one value, and one that is a list holds a value in each item.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
     encode_plain: Py<PyAny>,
@@ -125,7 +127,7 @@ impl Encoder {
     fn write_all(&self, values: &[Bound<'_, PyAny>], to: &mut Written) -> Result<(), Foreign> {
         let mut writer = self.writer(to)?;
         writer.array(values.len())?;
-        values.iter().try_for_each(|value| writer.value(value))
+        values.iter().try_for_each(|value| writer.argument(value))
     }
 
     fn types(&self) -> MutexGuard<'_, Types> {
@@ -289,7 +291,7 @@ impl Encoder {
         otherwise: &Py<PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = value.py();
-        if plain {
+        if plain && !self.rules.whole {
             match self.encode_plain.bind(py).call1((value,)) {
                 Err(error) if error.is_instance_of::<PyOverflowError>(py) => {}
                 done => return done,
@@ -352,7 +354,7 @@ fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
 #[pymethods]
 impl Encoder {
     #[new]
-    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, large_array, reference))]
+    #[pyo3(signature = (*, encode_plain, encode_value, encode_values, is_plain, large, large_array, reference, whole))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         encode_plain: Py<PyAny>,
@@ -362,6 +364,7 @@ impl Encoder {
         large: usize,
         large_array: usize,
         reference: bool,
+        whole: bool,
     ) -> Self {
         Encoder {
             encode_plain,
@@ -373,6 +376,7 @@ impl Encoder {
                 large_array,
                 arrays: AtomicBool::new(false),
                 views: AtomicBool::new(false),
+                whole,
             },
             reference,
             types: Mutex::new(HashMap::new()),
@@ -403,8 +407,10 @@ impl Encoder {
         let mut written = Written::new();
         let done = match values.cast::<PyTuple>() {
             Ok(values) => self.write_all(values.as_slice(), &mut written),
-            Err(_) if values.is_exact_instance_of::<PyList>() => self.write(values, &mut written),
-            Err(_) => Err(Foreign),
+            Err(_) => match values.cast_exact::<PyList>() {
+                Ok(values) => self.write_all(&values.iter().collect::<Vec<_>>(), &mut written),
+                Err(_) => Err(Foreign),
+            },
         };
         if done.is_ok() {
             return body_of(py, written);

@@ -179,7 +179,7 @@ impl ShortCall {
         if let Some(kwargs) = kwargs {
             writer.array(2)?;
             writer.array(args.len())?;
-            args.iter().try_for_each(|value| writer.value(value))?;
+            args.iter().try_for_each(|value| writer.argument(value))?;
             writer.value(kwargs)?;
             return Ok(self.keywords);
         }
@@ -187,7 +187,7 @@ impl ShortCall {
         if let Some(deadline) = deadline {
             writer.unsigned(deadline);
         }
-        args.iter().try_for_each(|value| writer.value(value))?;
+        args.iter().try_for_each(|value| writer.argument(value))?;
         Ok(if deadline.is_some() {
             self.timed
         } else {

@@ -9,6 +9,7 @@ pub(super) mod expected;
 mod int;
 mod keys;
 pub(super) mod reader;
+mod seen;
 pub(super) mod writer;
 
 /// How deep containers may lie in each other. What is deeper is for the codec to say.

@@ -4,10 +4,12 @@ use super::super::buffer::{Buffer, View};
 use super::super::numpy::{Array, Memory, NumPy};
 use super::super::parcel::Flat;
 use super::super::scratch::Scratch;
+use super::seen::Seen;
 use super::{ARRAY, BYTES, MAX_DEPTH, MEMORYVIEW};
 use pyo3::PyTypeInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,6 +32,8 @@ pub(in crate::python) struct Rules {
     /// Whether NumPy's arrays are written here, and memoryviews. Relaxed, as all that read and write these have the GIL.
     pub(in crate::python) arrays: AtomicBool,
     pub(in crate::python) views: AtomicBool,
+    /// Whether a list, a dict or an array that stands twice in a value makes it foreign: it is to arrive as one.
+    pub(in crate::python) whole: bool,
 }
 
 /// A body that is written, and the buffers that it refers to. Whoever drops it holds the GIL.
@@ -59,6 +63,8 @@ pub(in crate::python) struct Writer<'a> {
     out: &'a mut Vec<u8>,
     beside: &'a mut Vec<Flat>,
     rules: &'a Rules,
+    /// What may stand a second time in the value that is being written.
+    seen: Seen,
 }
 
 impl<'a> Writer<'a> {
@@ -68,14 +74,56 @@ impl<'a> Writer<'a> {
             out: &mut to.body,
             beside: &mut to.beside,
             rules,
+            seen: Seen::new(),
         }
     }
 
     /// Writes one value.
     #[inline]
     pub(in crate::python) fn value(&mut self, value: &Bound<'_, PyAny>) -> Result {
+        self.seen.clear();
         // SAFETY: the caller holds the value, and with it the GIL.
         unsafe { self.put(value.as_ptr(), 0) }
+    }
+
+    /// Writes an argument. Where values are kept whole, the items of a tuple are one value, and those of a list are
+    /// one each.
+    #[inline]
+    pub(in crate::python) fn argument(&mut self, value: &Bound<'_, PyAny>) -> Result {
+        if self.rules.whole {
+            if let Ok(items) = value.cast_exact::<PyTuple>() {
+                return self.items(items.as_slice());
+            }
+            if let Ok(items) = value.cast_exact::<PyList>() {
+                self.array(items.len())?;
+                return items.iter().try_for_each(|item| self.value(&item));
+            }
+        }
+        self.value(value)
+    }
+
+    /// Writes an array of items that are one value.
+    fn items(&mut self, items: &[Bound<'_, PyAny>]) -> Result {
+        self.seen.clear();
+        self.array(items.len())?;
+        // SAFETY: the caller holds the items, and with them the GIL.
+        items
+            .iter()
+            .try_for_each(|item| unsafe { self.put(item.as_ptr(), 1) })
+    }
+
+    /// Foreign if `value`, which can be changed, stands a second time in a value that is to be kept whole.
+    ///
+    /// # Safety
+    /// As in `put`.
+    #[inline]
+    unsafe fn first(&mut self, value: *mut ffi::PyObject) -> Result {
+        // SAFETY: as above. What stands twice is referred to twice.
+        if self.rules.whole && unsafe { ffi::Py_REFCNT(value) } > 1 && !self.seen.add(value.addr())
+        {
+            return Err(Foreign);
+        }
+        Ok(())
     }
 
     /// Writes the first bytes of an array, whose items are to follow.
@@ -315,6 +363,8 @@ impl<'a> Writer<'a> {
     /// As in `put`; `value` is an array of NumPy's.
     unsafe fn ndarray(&mut self, numpy: &'static NumPy, value: *mut ffi::PyObject) -> Result {
         // SAFETY: as above.
+        unsafe { self.first(value)? };
+        // SAFETY: as above.
         let array = unsafe { numpy.look(value) }.ok_or(Foreign)?;
         // SAFETY: as above.
         let by_reference = array.len >= self.rules.large_array
@@ -443,6 +493,8 @@ impl<'a> Writer<'a> {
             return Err(Foreign);
         }
         // SAFETY: as above.
+        unsafe { self.first(value)? };
+        // SAFETY: as above.
         let len = unsafe { ffi::PyList_GET_SIZE(value) };
         self.array(len as usize)?;
         for index in 0..len {
@@ -458,6 +510,8 @@ impl<'a> Writer<'a> {
         if depth == MAX_DEPTH {
             return Err(Foreign);
         }
+        // SAFETY: as above.
+        unsafe { self.first(value)? };
         // SAFETY: as above.
         self.map(unsafe { ffi::PyDict_Size(value) } as usize)?;
         let mut place: ffi::Py_ssize_t = 0;

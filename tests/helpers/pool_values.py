@@ -1,0 +1,127 @@
+"""What the tests of how values travel have workers do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import shmrpc
+
+
+class Node:
+    def __init__(self, following: Any = None) -> None:
+        self.next = following
+
+
+class Killer:
+    """Kills the process that reads it, which leaves a mark in a file first."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _die, (self.path,)
+
+
+def _die(path: str) -> None:
+    with Path(path).open("a") as file:
+        file.write("x")
+    os._exit(3)
+
+
+class Unreadable:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ValueError("not me")
+
+
+def noted(path: str, result: str) -> Any:
+    """Leaves a mark in a file, and gives what is wanted."""
+    with Path(path).open("a") as file:
+        file.write("x")
+    return {"": None, "unreadable": Unreadable(), "unsendable": threading.Lock()}[result]
+
+
+def make_unreadable(value: Any) -> Unreadable:
+    return Unreadable()
+
+
+class Choosy(Exception):
+    """One that pickle cannot make again."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(a)
+        self.b = b
+
+
+def fail_choosily() -> None:
+    raise Choosy(1, 2)
+
+
+def is_linked(nodes: list[Node]) -> bool:
+    return nodes[0].next is nodes[1]
+
+
+def is_next(first: Node, second: Node) -> bool:
+    return first.next is second
+
+
+def is_same(one: Any, other: Any) -> bool:
+    return one is other
+
+
+async def is_same_later(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def is_one(both: Any) -> bool:
+    first, second = both.values() if isinstance(both, dict) else both
+    return first is second
+
+
+def set_first(rows: list[list[int]]) -> list[list[int]]:
+    rows[0][0] = 5
+    return rows
+
+
+def appended(row: list[int], other: list[int] | None = None) -> list[int]:
+    row.append(1)
+    if other is not None:
+        other.append(1)
+    return row
+
+
+def twice(value: Any) -> list[Any]:
+    made = [value]
+    return [made, made]
+
+
+def make_linked(value: Any) -> list[Node]:
+    second = Node(value)
+    return [Node(second), second]
+
+
+def is_written(node: Node) -> bool:
+    return bool(node.next.flags.writeable)
+
+
+def in_own_loop(value: int) -> int:
+    async def later() -> int:
+        await asyncio.sleep(0)
+        return value + 1
+
+    return asyncio.run(later())
+
+
+def state() -> Any:
+    return shmrpc.worker().state
+
+
+def put(shared: Any, key: str, value: Any) -> None:
+    shared[key] = value

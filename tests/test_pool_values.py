@@ -1,0 +1,193 @@
+"""How values travel to workers and back: as one pickle where they have to, and read once the task has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+from tests.helpers import pool_tasks as tasks
+from tests.helpers import pool_values as values
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[shmrpc.Pool]:
+    async with shmrpc.pool(1, grace=0.5) as made:
+        yield made
+
+
+def linked() -> list[values.Node]:
+    """Two nodes, of which the first one refers to the second."""
+    second = values.Node()
+    return [values.Node(second), second]
+
+
+async def everywhere(pool: shmrpc.Pool, function: Any, *args: Any) -> list[Any]:
+    """The result of a task, by each of the ways that there are."""
+    return [
+        await pool.run(function, *args),
+        await pool.submit(function, *args),
+        *await asyncio.gather(*(pool.submit(function, *args) for _ in range(2))),
+        *[result async for result in pool.map(function, *([each] * 3 for each in args))],
+    ]
+
+
+async def test_what_is_shared_within_an_argument_is_shared_there(pool: shmrpc.Pool) -> None:
+    assert set(await everywhere(pool, values.is_linked, linked())) == {True}
+    assert await everywhere(pool, values.set_first, [[0] * 3] * 3) == [[[5, 0, 0]] * 3] * 7
+    row, array = {"a": 1}, np.zeros(3)
+    for value in ({"one": row, "two": row}, (row, row), [array, array], [np.zeros(5000)] * 2, [bytearray(1)] * 2):
+        assert set(await everywhere(pool, values.is_one, value)) == {True}
+
+
+async def test_what_the_arguments_of_a_task_share_is_shared_there(pool: shmrpc.Pool) -> None:
+    first, second = linked()
+    assert set(await everywhere(pool, values.is_next, first, second)) == {True}
+    assert set(await everywhere(pool, values.is_same, row := [1], row)) == {True}
+    assert await pool.run(values.is_same, row, other=row)
+    assert await pool.run(values.is_same_later, row, other=row)
+    assert await pool.run(values.is_same_later, first, first)
+
+
+async def test_tasks_share_nothing_with_each_other(pool: shmrpc.Pool) -> None:
+    row = [0]
+    assert [each async for each in pool.map(values.appended, [row] * 100)] == [[0, 1]] * 100
+    assert [each async for each in pool.map(values.appended, [row] * 100, [row] * 100)] == [[0, 1, 1]] * 100
+
+
+async def test_what_a_result_shares_comes_back_shared(pool: shmrpc.Pool) -> None:
+    for result in await everywhere(pool, values.twice, 1):
+        assert result[0] is result[1]
+    for first, second in await everywhere(pool, values.make_linked, 1):
+        assert first.next is second
+
+
+async def test_what_contains_itself_and_texts_that_are_no_utf_8(pool: shmrpc.Pool) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    for result in await everywhere(pool, tasks.same, loop):
+        assert result[0] is result
+    for text in ("f\udcff", ["f\udcff", (1, 2)], {"f\udcff": np.arange(3)}):
+        for result in await everywhere(pool, tasks.same, text):
+            assert repr(result) == repr(text)
+
+
+async def test_large_arrays_within_a_pickle_lie_in_shared_memory(pool: shmrpc.Pool) -> None:
+    array = np.arange(100_000.0)
+    for written in await everywhere(pool, values.is_written, values.Node(array)):
+        assert not written
+    assert await pool.run(tasks.total, array) == array.sum()
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+async def test_an_argument_that_kills_its_worker_fails_its_own_task(retries: int, tmp_path: Any) -> None:
+    for way in ("run", "submit", "map"):
+        log = tmp_path / way
+        async with shmrpc.pool(1, retries=retries) as pool:
+            with pytest.raises(shmrpc.WorkerDied, match=r"exited with status 3 while it ran same\(\)"):
+                await _one(pool, way, values.Killer(str(log)))
+            assert await pool.run(abs, -1) == 1
+        assert len(log.read_text()) == retries + 1
+
+
+async def _one(pool: shmrpc.Pool, way: str, value: Any) -> None:
+    if way == "map":
+        assert [each async for each in pool.map(tasks.same, [value])]
+    else:
+        await getattr(pool, way)(tasks.same, value)
+
+
+async def test_an_argument_that_cannot_be_read_fails_its_own_task(pool: shmrpc.Pool) -> None:
+    futures = [pool.submit(tasks.same, value) for value in (1, values.Unreadable(), 2)]
+    assert await futures[0] == 1
+    with pytest.raises(shmrpc.DecodeError, match=r"^same\(\): an argument cannot be read: ValueError: not me$"):
+        await futures[1]
+    assert await futures[2] == 2
+    for run in (pool.run(tasks.same, values.Unreadable()), pool.run(values.is_same_later, 1, values.Unreadable())):
+        with pytest.raises(shmrpc.DecodeError, match="an argument cannot be read: ValueError: not me"):
+            await run
+
+
+async def test_an_error_is_of_the_task_s_function_and_in_its_terms(pool: shmrpc.Pool) -> None:
+    with pytest.raises(shmrpc.EncodeError, match=r"^same\(\): an argument cannot be sent: it cannot be pickled: Type"):
+        await pool.run(tasks.same, threading.Lock())
+
+
+@pytest.mark.parametrize("way", ["list", "pickle", "map"])
+async def test_arguments_for_which_a_worker_has_no_memory(way: str) -> None:
+    many: list[Any] = list(range(300, 4_000_300))
+    if way == "pickle":
+        many.append(many)
+    async with shmrpc.pool(1, memory="128MiB") as pool:
+        pid = pool.stats().workers[0].pid
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                await (_one(pool, "map", many) if way == "map" else pool.run(len, many))
+        assert await pool.run(abs, -1) == 1
+        assert pool.stats().workers[0].pid == pid
+
+
+async def test_a_plain_task_may_have_a_loop_of_its_own(pool: shmrpc.Pool) -> None:
+    assert await everywhere(pool, values.in_own_loop, 1) == [2] * 7
+    assert await pool.run(values.in_own_loop, value=1) == 2
+
+
+async def test_an_initializer_may_have_a_loop_of_its_own() -> None:
+    async with shmrpc.pool(1, initializer=values.in_own_loop, initargs=(4,)) as pool:
+        assert await pool.run(values.state) == 5
+
+
+async def test_initargs_that_cannot_be_sent_end_the_pool_at_once() -> None:
+    with pytest.raises(shmrpc.EncodeError, match=r"^initargs: .*inheritance.*multiprocessing.Manager\(\)"):
+        async with shmrpc.pool(1, initializer=tasks.same, initargs=(multiprocessing.Lock(),)):
+            pass
+
+
+async def test_an_exception_that_pickle_cannot_make_again_keeps_its_class(pool: shmrpc.Pool) -> None:
+    with pytest.raises(values.Choosy, match="^1$") as caught:
+        await pool.run(values.fail_choosily)
+    assert caught.value.b == 2
+
+
+async def test_a_result_that_cannot_be_read_is_told_of_in_the_task_s_terms(pool: shmrpc.Pool) -> None:
+    told = r"^make_unreadable\(\): the result cannot be read: .*not me"
+    for way in (pool.run(values.make_unreadable, 1), anext(pool.map(values.make_unreadable, [1]))):
+        with pytest.raises(shmrpc.DecodeError, match=told):
+            await way
+
+
+async def test_a_task_whose_result_cannot_be_sent_or_read_is_run_once(pool: shmrpc.Pool, tmp_path: Any) -> None:
+    log = tmp_path / "log"
+    for kind in ("unsendable", "unreadable"):
+        log.unlink(missing_ok=True)
+        await asyncio.gather(*(pool.submit(values.noted, str(log), "") for _ in range(50)))
+        futures = [pool.submit(values.noted, str(log), kind if each == 20 else "") for each in range(50)]
+        failed = [each for each in await asyncio.gather(*futures, return_exceptions=True) if each is not None]
+        assert [type(each) for each in failed] in ([shmrpc.EncodeError], [shmrpc.DecodeError]), failed
+        assert len(log.read_text()) == 100
+
+
+async def test_texts_beyond_the_limit_of_calls(pool: shmrpc.Pool) -> None:
+    text = "x" * (65 << 20)
+    assert await pool.run(len, text) == len(text)
+    assert len(await pool.run(tasks.same, [text])) == 1
+    assert [len(each) async for each in pool.map(tasks.same, [text])] == [len(text)]
+
+
+def test_the_first_thing_that_people_type() -> None:
+    with pytest.raises(TypeError, match="no option max_workers; did you mean workers, its first argument"):
+        shmrpc.pool(max_workers=3)  # type: ignore[call-arg]
+
+
+async def test_managers_of_multiprocessing_know_workers() -> None:
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        shared = manager.dict()
+        async with shmrpc.pool(1) as pool:
+            await pool.run(values.put, shared, "a", 1)
+        assert dict(shared) == {"a": 1}

@@ -303,7 +303,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             }
             0xc4..=0xc6 if is(BYTES) => {
                 let len = self.wide(tag - 0xc4)?;
-                Ok(PyBytes::new(py, self.run(len)?).into_any())
+                bytes_of(py, self.run(len)?)
             }
             0xdc | 0xdd => {
                 let len = self.wide(tag - 0xdb)?;
@@ -372,7 +372,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         if let Some(0xc4..=0xc6) = self.bytes.first() {
             let tag = self.byte()?;
             let len = self.wide(tag - 0xc4)?;
-            let bytes = PyBytes::new(py, self.run(len)?);
+            let bytes = bytes_of(py, self.run(len)?)?;
+            let bytes = bytes.cast_into::<PyBytes>().map_err(|_| Unread)?;
             return numpy.of_bytes(dtype, shape, bytes).ok_or(Unread);
         }
         let place = self.unsigned()?;
@@ -468,7 +469,9 @@ impl<'a, 'py> Reader<'a, 'py> {
             None if expected.scalars & ANY != 0 => (expected, expected),
             None => return Err(Unread),
         };
-        let dict = PyDict::new(py);
+        // SAFETY: the GIL is ours.
+        let dict = unsafe { owned(py, ffi::PyDict_New())? };
+        let dict = dict.cast_into::<PyDict>().map_err(|_| Unread)?;
         for index in 0..len {
             let after = 2 * (len - index - 1);
             let name = match self.bytes.first() {
@@ -504,10 +507,8 @@ fn unsigned<'py>(py: Python<'py>, expected: &Expected, number: u64) -> Read<Boun
             Err(Unread)
         };
     }
-    Ok(number
-        .into_pyobject(py)
-        .unwrap_or_else(|never| match never {})
-        .into_any())
+    // SAFETY: the GIL is ours.
+    unsafe { owned(py, ffi::PyLong_FromUnsignedLongLong(number)) }
 }
 
 #[inline]
@@ -519,16 +520,24 @@ fn signed<'py>(py: Python<'py>, expected: &Expected, number: i64) -> Read<Bound<
             Err(Unread)
         };
     }
-    Ok(number
-        .into_pyobject(py)
-        .unwrap_or_else(|never| match never {})
-        .into_any())
+    // SAFETY: the GIL is ours.
+    unsafe { owned(py, ffi::PyLong_FromLongLong(number)) }
 }
 
 #[inline]
 fn float(py: Python<'_>, number: f64) -> Read<Bound<'_, PyAny>> {
-    Ok(number
-        .into_pyobject(py)
-        .unwrap_or_else(|never| match never {})
-        .into_any())
+    // SAFETY: the GIL is ours.
+    unsafe { owned(py, ffi::PyFloat_FromDouble(number)) }
+}
+
+/// A copy of these bytes.
+fn bytes_of<'py>(py: Python<'py>, bytes: &[u8]) -> Read<Bound<'py, PyAny>> {
+    let start = bytes.as_ptr().cast();
+    // SAFETY: the GIL is ours, and the bytes are there.
+    unsafe {
+        owned(
+            py,
+            ffi::PyBytes_FromStringAndSize(start, bytes.len() as isize),
+        )
+    }
 }

@@ -16,6 +16,7 @@ from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.transport.nats.messages import Message
 from shmrpc.transport.nats.pipe import WINDOW, Limits, Pipe
+from shmrpc.transport.queued_inbox import Mail
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
@@ -223,3 +224,18 @@ async def test_a_goodbye_comes_behind_what_was_sent_before() -> None:
     exchange(one, other)
     assert not one.pipe.is_open and one.pipe.closed.done()
     assert [type(each) for each in other.came] == [tuple, control.Goodbye]
+
+
+async def test_mail_that_is_hurried_is_delivered_once_and_at_once() -> None:
+    delivered: list[int] = []
+    mail = Mail(lambda: delivered.append(len(delivered)))
+    mail.hurry()
+    assert delivered == []
+    mail.has_come()
+    mail.hurry()
+    assert delivered == [0]
+    await asyncio.sleep(0)
+    assert delivered == [0]
+    mail.has_come()
+    await asyncio.sleep(0)
+    assert delivered == [0, 1]

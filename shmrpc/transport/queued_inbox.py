@@ -31,6 +31,12 @@ class Mail:
         self._handle = None
         self._deliver()
 
+    def hurry(self) -> None:
+        """Delivers what has come now, since this is a turn of the loop of its own."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._context.run(self._run)
+
     def stop(self) -> None:
         """Delivers nothing any more."""
         if self._handle is not None:
@@ -65,6 +71,10 @@ class QueuedInbox(Inbox, Generic[_P]):
         self._frames: deque[tuple[_P, int, int, Body]] = deque()
         #: Frames that are taken before the loop goes on.
         self._turn = 0
+
+    def hurry(self) -> None:
+        """Has the frames that have come taken now, in a turn of the loop in which nothing else is done."""
+        self._mail.hurry()
 
     @property
     def poller(self) -> QueuedInbox[_P]:

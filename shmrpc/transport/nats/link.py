@@ -86,6 +86,8 @@ class Link:
         self.is_open = False
         #: Is told when it breaks.
         self.on_lost: set[Callable[[], None]] = set()
+        #: Is told when what has come was delivered, in the same turn of the loop.
+        self.on_delivered: set[Callable[[], None]] = set()
         self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
         self._pipes: dict[str, Pipe] = {}
         self._boxes: dict[str, Letter] = {}
@@ -270,6 +272,8 @@ class Link:
             while self._arrived:
                 take, data, sender = self._arrived.popleft()
                 take(data, sender)
+            for tell in list(self.on_delivered):
+                tell()
         finally:
             if self._arrived:
                 self._mail.has_come()
